@@ -3,10 +3,10 @@
 `flute` and `pfl` are the settings in which FLUTE and pfl-research compare simulators, with the
 available images (Fashion-MNIST, dealt evenly): whole commands, from start to report, of a
 plain PyTorch loop, a stock Flower app with a client for each peer, and Coterie in one process. All
-evaluate every peer before the first round and after the last. In turns; ratios are of the same
-turn.
+evaluate every peer before the first round and after the last. They alternate; ratios are of the
+same turn.
 
-`large` is Coterie alone, from 10 to 10,000 peers, each row a process of its own: seconds until the
+`large` is Coterie alone, from 10 to 10,000 peers, each row in a separate process: seconds until the
 first round begins (data, models, evaluation and checkpoint of all peers), of a round, and of the
 end (the same evaluation, a model file per peer); peak memory, and the disk space of the
 checkpoints. `large` counts processor seconds, which depend less on other load.
@@ -106,7 +106,7 @@ def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
         )  # fmt: skip
 
         def on_round(now: Mapping[str, Any]) -> None:
-            if now["round"] == len(ends):  # of the first and last, what is recorded comes after
+            if now["round"] == len(ends):  # the first and last one also record metrics afterwards
                 ends.append(time.process_time())
 
         began = time.process_time()
@@ -186,24 +186,24 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--peers", type=int, help="the same")
     parser.add_argument("--ways", default="loop,flower,inline")
     parser.add_argument("--row", type=int, help="of `large`, in this process")
-    given = parser.parse_args(arguments)
-    if given.row is not None:
-        print(json.dumps(measure(LARGE[given.row], given.rounds or ROUNDS)))
+    options = parser.parse_args(arguments)
+    if options.row is not None:
+        print(json.dumps(measure(LARGE[options.row], options.rounds or ROUNDS)))
         return
     print(json.dumps(machine()), flush=True)
-    for part in given.parts:
+    for part in options.parts:
         if part in SETTINGS:
             peers, _, rounds, _ = SETTINGS[part]
-            own = given.peers or peers, given.rounds or rounds
-            compared(part, *own, given.turns, given.ways.split(","))
+            sizes = options.peers or peers, options.rounds or rounds
+            compared(part, *sizes, options.turns, options.ways.split(","))
             continue
         if part == "cluster":
             spread(given.peers or 1_000, given.rounds or ROUNDS)
             continue
         for number in range(len(LARGE)):
             command = [sys.executable, "-m", "benchmarks.population", "--row", str(number)]
-            if given.rounds:
-                command += ["--rounds", str(given.rounds)]
+            if options.rounds:
+                command += ["--rounds", str(options.rounds)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             print(done.stdout, end="", flush=True)
 

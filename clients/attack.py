@@ -70,9 +70,9 @@ class AttackKind:
     strength : float
         Default strength; 0 if the attack has none.
     listens : bool
-        Whether the attacker's method uses the letters that it receives.
+        True if the attacker's method uses the letters that it receives.
     needs_classes : bool
-        Whether the attack works on classification problems only.
+        True if the attack works on classification problems only.
     """
 
     summary: str

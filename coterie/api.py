@@ -50,11 +50,11 @@ def run(
 
     Parameters
     ----------
-    preset : str | Path | None
+    preset : str or Path or None
         TOML file, or the name of one in presets/; None: defaults.
-    keys : Mapping[str, Any] | None
+    keys : Mapping of str to Any or None
         Configuration keys, dotted as on the command line or nested as in TOML.
-    peers_data : Sequence[Mapping[str, Any]] | None
+    peers_data : Sequence of Mapping of str to Any or None
         Arrays of each peer, instead of a data set: `x` and `y`; optional: `x_test`, `y_test`,
         `x_validation`, `y_validation`, `name`, `classes`.
     callbacks : Iterable[Callback | Callable[..., object]]
@@ -105,12 +105,12 @@ def load(
 
     Parameters
     ----------
-    run_dir : str | Path
+    run_dir : str or Path
         Run directory.
-    parts : Sequence[Any]
+    parts : Sequence of Any
         Code that models of the run may be built with: classes or functions, or their names,
         "module:attribute".
-    weights : Sequence[str | Path]
+    weights : Sequence of str or Path
         Files of pretrained weights that its networks start from, if the models' files do not
         contain them.
 
@@ -147,25 +147,25 @@ def compare(
 
     Parameters
     ----------
-    methods : Sequence[Any]
+    methods : Sequence of Any
         Names or `Method` objects; ["all"]: every built-in method that can run.
-    preset : str | Path | None
+    preset : str or Path or None
         As in `run`.
-    keys : Mapping[str, Any] | None
+    keys : Mapping of str to Any or None
         As in `run`.
     seeds : int
         Number of seeds, starting at the key `seed`.
-    tune : bool | Literal["halving"]
+    tune : bool or {"halving"}
         Choose the learning rate and one more key of each method on validation data of the first
         seed; "halving": stop poor trials early.
-    settings : Mapping[str, Mapping[str, Any]] | None
+    settings : Mapping of str to Mapping of str to Any or None
         Method -> keys of that method alone, as in {"ditto": {"learning-rate": 0.1}}.
-    peers_data : Sequence[Mapping[str, Any]] | None
+    peers_data : Sequence of Mapping of str to Any or None
         As in `run`.
     workers : int
         Number of runs in parallel, in worker processes without access to objects of this process;
         1: all runs in this process.
-    out : str | Path | None
+    out : str or Path or None
         Directory of the comparison; None: `runs/compare/PRESET`.
     **more : Any
         As in `run`.
@@ -198,8 +198,8 @@ def compare(
             )
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
     tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
-    own = {method: flatten(of) for method, of in (settings or {}).items()}
-    request = Request(name, flat, names, directory, seeds, tuning, workers, settings=own)
+    by_method = {method: flatten(of) for method, of in (settings or {}).items()}
+    request = Request(name, flat, names, directory, seeds, tuning, workers, settings=by_method)
     run_comparison(request, _console())
     return Comparison(directory, *_named(flat, names))
 
@@ -212,27 +212,27 @@ def _flat(
 ) -> tuple[str, dict[str, Any]]:
     """Return the name of the preset and all keys, flat."""
     name, flat = read_items([] if preset is None else [str(preset)])
-    given: dict[str, Any] = flatten(keys or {})
-    given |= {
+    chosen: dict[str, Any] = flatten(keys or {})
+    chosen |= {
         key.replace("__", ".").replace("_", "-"): value
         for key, value in more.items()
         if not isinstance(value, Mapping)
     }
     for table, inner in more.items():
         if isinstance(inner, Mapping):
-            given |= {f"{table.replace('_', '-')}.{key}": value for key, value in inner.items()}
+            chosen |= {f"{table.replace('_', '-')}.{key}": value for key, value in inner.items()}
     if peers_data is not None:
-        if "dataset" in given:
+        if "dataset" in chosen:
             raise ConfigError("peers_data replaces dataset: pass only one of them")
         data = list(peers_data)
-        given["dataset"] = plugins.register("dataset", "peers_data", lambda: data)
-        given.setdefault("peers", len(data))
+        chosen["dataset"] = plugins.register("dataset", "peers_data", lambda: data)
+        chosen.setdefault("peers", len(data))
     for kind, part in PARTS.items():
-        if part.key in given:
-            given[part.key] = _name(kind, given[part.key])
-    choices = {part.key: given[part.key] for part in PARTS.values() if part.key in given}
+        if part.key in chosen:
+            chosen[part.key] = _name(kind, chosen[part.key])
+    choices = {part.key: chosen[part.key] for part in PARTS.values() if part.key in chosen}
     name, flat = read_items([] if preset is None else [str(preset)], choices)
-    return name, flat | {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
+    return name, flat | {k: str(v) if isinstance(v, Path) else v for k, v in chosen.items()}
 
 
 def _name(kind: Kind, part: Any) -> str:
@@ -251,8 +251,8 @@ def _name(kind: Kind, part: Any) -> str:
 def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Return the code and the weight files that the user's own keys name."""
     choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
-    given = [choices, *({"method": method} for method in methods)]
-    names = [name for each in given for name in code(each).values()]
+    tables = [choices, *({"method": method} for method in methods)]
+    names = [name for each in tables for name in code(each).values()]
     return names, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
 
 
@@ -300,7 +300,7 @@ def reproduce(
     seeds : int, optional
         Number of seeds; by default as many as the figure says.
     workers : int
-        Runs side by side; with 1 all take place in this process.
+        Maximum number of parallel runs; with 1 all take place in this process.
     out : path
         Directory of all reproductions.
 

@@ -14,7 +14,7 @@ Error
 │   ├── DivergedError        every peer diverged
 │   ├── FlowerError          Flower could not start, or did not take the run
 │   ├── SweepError           a run of several failed
-│   └── RelayError           relay and nodes cannot go on; has the round and the stage
+│   └── RelayError           relay and nodes cannot continue; has the round and the stage
 │       ├── DesertedError    no node is left in a round
 │       └── RosterError      no node hosts some peer, or there is no quorum
 ├── RangeError               a number is out of the range of its option
@@ -71,8 +71,10 @@ class PartError(RunError):
 
     Attributes
     ----------
-    round : round in which it happened; None where it is not known.
-    peers : peers that were being computed.
+    round : int or None
+        Round of the error; None if unknown.
+    peers : tuple of int
+        Peers that were being computed.
     """
 
     def __init__(self, message: str, round_: int | None = None, peers: Sequence[int] = ()) -> None:

@@ -30,14 +30,16 @@ class Run:
 
     Parameters
     ----------
-    parts : code of the user's that models of the run may be built with, "module:attribute".
-    weights : files of pretrained weights that its networks start from.
+    parts : Sequence of str
+        User code that models of the run may be built with, as "module:attribute".
+    weights : Sequence of str or Path
+        Files of pretrained weights that its networks start from.
 
     Attributes
     ----------
     directory : Path
         Run directory.
-    names : tuple[str, ...]
+    names : tuple of str
         Names of the peers, by index.
     """
 
@@ -110,7 +112,7 @@ class Run:
 
         Parameters
         ----------
-        peer : int | str
+        peer : int or str
             Index or name of the peer.
 
         Returns
@@ -126,7 +128,7 @@ class Run:
         return self._model(peer)
 
     def _model(self, peer: int | str) -> PersonalModel:
-        from coterie.app.trained.personal import (  # torch: only where a model is
+        from coterie.app.trained.personal import (  # imports torch
             Named,
             personal_model,
         )
@@ -138,14 +140,14 @@ class Run:
 
         Parameters
         ----------
-        peer : int | str
+        peer : int or str
             Index or name of the peer.
-        x : ArrayLike | str | Path
+        x : ArrayLike or str or Path
             Raw inputs (N, ...), or a file or folder as for `coterie predict`.
 
         Returns
         -------
-        NDArray[float64]
+        ndarray
             Probabilities (N, classes); for a regression, values (N, outputs).
 
         Raises
@@ -183,7 +185,10 @@ class Comparison:
 
     Parameters
     ----------
-    parts, weights : see `Run`.
+    parts : Sequence of str
+        See `Run`.
+    weights : Sequence of str or Path
+        See `Run`.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _DEPTH = 8
-"""Of nested lists."""
+"""Maximum depth of nested lists."""
 NO_CODE = -1
 """Value in `Preprocessing.code` for a numeric feature."""
 
@@ -102,7 +102,7 @@ class Preprocessing:
             The dict is invalid.
         """
         if not isinstance(data, dict) or not isinstance(data.get("columns"), list):
-            raise ValueError("no preprocessing with columns")
+            raise ValueError("its preprocessing has no list of columns")
         columns = tuple(map(_column, data["columns"]))
         arrays: dict[str, Any] = {}
         for name in ("source", "code", "fill", "mean", "std"):
@@ -117,7 +117,7 @@ class Preprocessing:
         Raises
         ------
         ValueError
-            Says which.
+            The message names the step.
         """
         steps = self.source, self.code, self.fill
         if self.columns:
@@ -126,7 +126,7 @@ class Preprocessing:
                 raise ValueError(f"its preprocessing does not make {width} features")
             assert self.source is not None
             if ((self.source < 0) | (self.source >= len(self.columns))).any():
-                raise ValueError("its preprocessing takes a column that there is not")
+                raise ValueError("its preprocessing uses an unknown column")
         elif any(step is not None for step in steps):
             raise ValueError("its preprocessing has steps without columns")
         if (self.mean is None) != (self.std is None):
@@ -180,13 +180,14 @@ def _column(data: Any) -> Column:
 
     Raises
     ------
-    ValueError : the dict is invalid.
+    ValueError
+        The dict is invalid.
     """
     if not isinstance(data, dict) or not data.keys() <= {each.name for each in fields(Column)}:
-        raise ValueError("no column of a table")
+        raise ValueError("its preprocessing has an invalid column")
     categories = data.get("categories")
     if not isinstance(categories, list):
-        raise ValueError("no column of a table")
+        raise ValueError("its preprocessing has an invalid column")
     sound = isinstance(data.get("name"), str)
     sound = sound and data.get("kind") in ("number", "category", "date")
     sound = sound and all(isinstance(category, str) for category in categories)
@@ -195,5 +196,5 @@ def _column(data: Any) -> Column:
         data.get(key) is None or type(data[key]) in (int, float) for key in ("low", "high")
     )
     if not sound:
-        raise ValueError("no column of a table")
+        raise ValueError("its preprocessing has an invalid column")
     return Column(**{**data, "categories": tuple(categories)})

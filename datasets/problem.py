@@ -63,8 +63,9 @@ class Problem:
         Number of classes (of voxels for segmentation, where 0 is background), of regression
         outputs, of tokens in the vocabulary, or dimension of theta.
     mean, std : ndarray of float64
-        Broadcast over `shape`: normalised input = (raw - mean) / std. Computed from the source's
-        training examples, so they depend neither on the seed nor on the partition.
+        Constants of the normalisation, broadcast over `shape`: normalised input = (raw - mean) /
+        std. Computed from the source's training examples, so they depend neither on the seed nor on
+        the partition.
     samples : ndarray of int, (n,)
         Numbers n_i that define the weights p_i: training sizes; quadratic: its `samples`.
     clusters : ndarray of int, (n,), or None

@@ -85,7 +85,7 @@ class Rounds(NamedTuple):
     links : Links
         Edges of each round.
     is_directed : bool
-        Whether some round has an edge without its reverse. Only methods without answers can use
+        True if some round has an edge without its reverse. Only methods without answers can use
         directed edges: an answer needs the reverse edge.
     """
 
@@ -127,8 +127,8 @@ def topology(
     ----------
     kind : str or Topology
         Name in `TOPOLOGIES`, or the row of a plugin.
-    peers, seed, degree, probability, file
-        See `Setting`.
+    peers, seed, degree, probability, file : int, float or str
+        Numbers and file of the `Setting`.
 
     Returns
     -------
@@ -157,8 +157,8 @@ def changing(
     ----------
     kind : str or Topology
         Name in `TOPOLOGIES`, or the row of a plugin.
-    peers, seed, degree, file
-        See `Setting`.
+    peers, seed, degree, file : int or str
+        Numbers and file of the `Setting`.
     directed : bool
         Directed edges are allowed, because the method has no answers.
 
@@ -190,8 +190,8 @@ def mixing(kind: str | Topology, peers: int, *, degree: int, file: str = "") -> 
     ----------
     kind : str or Topology
         Name in `TOPOLOGIES`, or the row of a plugin.
-    peers, degree, file
-        See `Setting`.
+    peers, degree, file : int or str
+        Numbers and file of the `Setting`.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from coterie.app.cli.named import add_named
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Write a model that takes raw examples and runs without Coterie."""
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--peer", help="number or name (the only one that is here)")
+    parser.add_argument("--peer", help="number or name (the only one on this machine)")
     parser.add_argument("out", type=Path, metavar="model.pt2|model.onnx")
     add_named(parser)
     options = parser.parse_intermixed_args(arguments)

@@ -22,5 +22,5 @@ def add_named(parser: argparse.ArgumentParser) -> None:
     add_parts(parser)
     parser.add_argument(
         "--weights", action="append", default=[], metavar="FILE",
-        help="trained weights that the network starts from, where they are not in the model's file",
+        help="pretrained weights that the network starts from, if the model file lacks them",
     )  # fmt: skip

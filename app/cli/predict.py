@@ -14,7 +14,7 @@ from coterie.app.config.keys import ConfigError
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Predict the examples of a file with a peer's model on this machine."""
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--peer", help="number or name (the only one that is here)")
+    parser.add_argument("--peer", help="number or name (the only one on this machine)")
     parser.add_argument("input", type=Path, help="table (.csv, .parquet), .npz, folder of images")
     parser.add_argument("--out", type=Path, default=Path("predictions.csv"), help="or .npz")
     add_named(parser)

@@ -40,15 +40,24 @@ class Request:
 
     Attributes
     ----------
-    title : heading of the tables.
-    keys : flat configuration keys that all runs share.
-    methods : names of methods; `ALL`: every built-in method that can run with these keys.
-    seeds : number of seeds, counted from the key `seed`.
-    tuning : how each method's settings are chosen; None: as the keys say.
-    workers : runs side by side; None: as many as cores, memory and GPUs allow.
-    directory : of the comparison.
-    columns : keys of the columns of comparison.tex; `ALL`: every column; None: the usual ones.
-    settings : method -> keys of that method alone.
+    title : str
+        Heading of the tables.
+    keys : Mapping of str to Scalar
+        Flat configuration keys that all runs share.
+    methods : Sequence of str
+        Names of methods; `ALL`: each built-in method that can run with these keys.
+    seeds : int
+        Number of seeds, consecutive from the key `seed`.
+    tuning : Tuning or None
+        Procedure that chooses each method's settings; None: the keys set them.
+    workers : int or None
+        Maximum number of parallel runs; None: as many as cores, memory and GPUs allow.
+    directory : Path
+        Directory of the comparison.
+    columns : Sequence of str or None
+        Keys of the columns of comparison.tex; `ALL`: every column; None: the default ones.
+    settings : Mapping of str to Mapping of str to Scalar
+        Keys of single methods, by method.
     """
 
     title: str
@@ -67,10 +76,12 @@ def compare(request: Request, console: Console) -> Path:
 
     Raises
     ------
-    ConfigError, DataError : a method cannot run with these keys, or the directory holds another
-        comparison; nothing was started.
-    SweepError : a run failed, its cause is the error of that run. Finished runs are compared, and
-        are not run again by the next attempt.
+    ConfigError, DataError
+        A method cannot run with these keys, or the directory holds another comparison; nothing was
+        started.
+    SweepError
+        A run failed; the cause is its error. Finished runs are compared, and are not repeated by
+        the next attempt.
     """
     for name, value in (("seeds", request.seeds), ("workers", request.workers)):
         if value is not None and value < 1:
@@ -110,7 +121,8 @@ def _methods(names: Sequence[str]) -> list[str]:
 
     Raises
     ------
-    ConfigError : a name is unknown, or `names` is empty.
+    ConfigError
+        A name is unknown, or `names` is empty.
     """
     if [name.strip() for name in names] == [ALL]:
         return list(METHODS)
@@ -127,7 +139,8 @@ def _check_settings(request: Request) -> None:
 
     Raises
     ------
-    ConfigError : they name a method that is not compared, or a key that all methods share.
+    ConfigError
+        The settings name a method that is not compared, or a key that all methods share.
     """
     for method, keys in request.settings.items():
         if method not in request.methods:
@@ -143,7 +156,8 @@ def _columns(names: Sequence[str] | None) -> Collection[str]:
 
     Raises
     ------
-    ConfigError : one is unknown.
+    ConfigError
+        A column is unknown.
     """
     if names is None:
         return comparison.IN_LATEX
@@ -164,7 +178,8 @@ def _with_validation_split(request: Request, console: Console) -> Mapping[str, S
 
     Raises
     ------
-    ConfigError, DataError : tuning, and the data set cannot set any aside.
+    ConfigError, DataError
+        Tuning needs validation data, but the data set cannot set any aside.
     """
     flat, after = request.keys, tune.with_validation(request.keys)
     before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
@@ -187,7 +202,8 @@ def _configs(
 
     Raises
     ------
-    ConfigError, DataError : a method that was named cannot run, or none can.
+    ConfigError, DataError
+        A method that the user named cannot run, or no method can.
     """
     first = int(flat.get("seed", Config.seed))
     configs: dict[str, list[Config]] = {}
@@ -262,7 +278,8 @@ def _report(failed: Mapping[str, Exception], console: Console) -> None:
 
     Raises
     ------
-    SweepError : there is one.
+    SweepError
+        A run failed.
     """
     for run_dir, error in failed.items():
         log = Path(run_dir, progress.ERROR_LOG)

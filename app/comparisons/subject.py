@@ -24,10 +24,18 @@ class Subject:
 
     Attributes
     ----------
-    methods, seeds : that are compared.
-    tuned : each method was tuned. halved : by successive halving.
-    keys : configuration that all runs share.
-    settings : method -> keys of that method alone.
+    methods : list of str
+        Names of the compared methods.
+    seeds : list of int
+        Seeds of each method.
+    tuned : bool
+        True if each method was tuned.
+    halved : bool
+        True if tuning used successive halving.
+    keys : Mapping of str to Scalar
+        Configuration that all runs share.
+    settings : Mapping of str to Mapping of str to Scalar
+        Keys of single methods, by method.
     """
 
     methods: list[str]
@@ -48,8 +56,8 @@ class Subject:
         """Return the subject of configurations made from the keys `flat`."""
         seeds = [config.seed for config in next(iter(configs.values()))]
         keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
-        own = {method: dict(sorted(of.items())) for method, of in settings.items()}
-        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving", own)
+        by_method = {method: dict(sorted(of.items())) for method, of in settings.items()}
+        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving", by_method)
 
     @classmethod
     def read(cls, directory: Path) -> Subject:
@@ -57,7 +65,8 @@ class Subject:
 
         Raises
         ------
-        ValueError, TypeError : the file is missing, damaged or of another kind.
+        ValueError, TypeError
+            The file is missing, damaged or of another kind.
         """
         there = cls(**(files.toml_of(directory, _FILE) or {}))
         kinds = list, list, bool, dict, bool
@@ -71,7 +80,8 @@ class Subject:
 
         Raises
         ------
-        ConfigError : names the missing setting.
+        ConfigError
+            The comparison in the directory has other settings; the message names the one to add.
         """
         if not (directory / "comparison.csv").exists():
             return

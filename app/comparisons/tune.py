@@ -74,18 +74,19 @@ def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
 
     Raises
     ------
-    ConfigError : the `grid` of a plugin's options does not name one key and three values.
+    ConfigError
+        The `grid` of a plugin's options does not name one key and three values.
     """
-    own: Grid = getattr(config.row.options, "grid", {})
-    if not own:
+    options: Grid = getattr(config.row.options, "grid", {})
+    if not options:
         decay = config.weight_decay
         return _DECAY, (decay, decay / 10, 10 * decay) if decay else (0.0, *_DECAYS)
-    if len(own) != 1 or any(len(values) != _VALUES for values in own.values()):
+    if len(options) != 1 or any(len(values) != _VALUES for values in options.values()):
         raise ConfigError(
             f"{config.method}: the grid of its options must name one key and three values, like "
             '{"strength": (0.03, 0.1, 0.3)}'
         )
-    ((knob, values),) = own.items()
+    ((knob, values),) = options.items()
     key = f"{config.table_of('method')}.{knob}"
     preset = config.flat()[key]
     return key, tuple(sorted(values, key=lambda value: value != preset))
@@ -108,7 +109,8 @@ def trial_configs(
 
     Parameters
     ----------
-    part : divisor of the number of rounds.
+    part : int
+        Divisor of the number of rounds.
     """
     rounds = -(-config.num_server_rounds // part)
     configs = {}
@@ -153,12 +155,15 @@ def tuned(
 
     Parameters
     ----------
-    configs : method -> configuration of the first seed.
+    configs : Mapping of str to Config
+        Configuration of the first seed, by method.
 
     Returns
     -------
-    Method -> choice, of the methods of which a trial succeeded; run directory -> error, of the
-    trials that failed.
+    choices : dict of str to Choice
+        Choice by method, of the methods with a successful trial.
+    failures : dict of str to Exception
+        Error by run directory, of the trials that failed.
     """
     search = _Search(configs, directory, workers, console)
     first, *later = RUNGS[tuning]
@@ -185,8 +190,10 @@ class _Search:
 
     Attributes
     ----------
-    levels : of the learning rates that every method has been tried with.
-    failed : run directory -> error, of the trials that failed.
+    levels : list of int
+        Levels of the learning rates that have been tried with every method.
+    failed : dict of str to Exception
+        Error by run directory, of the trials that failed.
     """
 
     def __init__(

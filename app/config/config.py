@@ -187,7 +187,8 @@ class Config(TopLevel):
 
         Parameters
         ----------
-        base : base of relative paths; None: the working directory.
+        base : Path or None
+            Directory that relative paths start from; None: the working directory.
         """
         base, paths = (base or Path()).absolute(), self.paths
         return self.from_flat(
@@ -231,7 +232,8 @@ class Config(TopLevel):
 
         Raises
         ------
-        TopologyError : they do not preserve the mean over peers; `strategy` checks this before.
+        TopologyError
+            The weights do not preserve the mean over peers; `strategy` checks this earlier.
         """
         if not self.row.rule.mixes:
             return None
@@ -291,9 +293,9 @@ class Config(TopLevel):
 
     def _check(self) -> None:
         """Check conditions that involve several tables."""
-        own = getattr(self.options, "check", None)
+        method = getattr(self.options, "check", None)
         data = getattr(self.dataset_options, "check_peers", None)
-        for name, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
+        for name, check, what in ((self.method, method, self), (self.dataset, data, self.peers)):
             if check is not None:
                 parts.ask(name, check, what)
         numbers = getattr(self.dataset_options, "numbers", None)
@@ -323,8 +325,8 @@ class Config(TopLevel):
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
             if self.gradient_clip or self.sam_radius:
                 raise ConfigError(
-                    "privacy: gradient-clip would scale the noise, and sam-radius takes every "
-                    "gradient twice; set both to 0 and use privacy.clip"
+                    "privacy: gradient-clip would scale the noise, and sam-radius computes "
+                    "every gradient twice; set both to 0 and use privacy.clip"
                 )
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")

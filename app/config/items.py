@@ -28,8 +28,10 @@ def read_items(
 
     Parameters
     ----------
-    choices : keys of parts and their names, from other options of the command.
-    deployed : whether the run is on other machines, which use installed code only.
+    choices : Mapping of str to str
+        Names of parts by key, from other options of the command.
+    deployed : bool
+        True if the run is on other machines, which use installed code only.
 
     Raises
     ------
@@ -108,7 +110,8 @@ def read_toml(path: Path, named: Collection[str] = ()) -> dict[str, Scalar]:
 
     Parameters
     ----------
-    named : parts that the user has named and the file may name, see `parts.refuse_unnamed`.
+    named : Collection of str
+        Parts that the user has named and the file may name; see `parts.refuse_unnamed`.
 
     Raises
     ------

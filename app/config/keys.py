@@ -53,7 +53,7 @@ class TopLevel:
         Number of rounds.
     seed : int
         Seed of all random streams.
-    split_seed : int | {"seed"}
+    split_seed : int or {"seed"}
         Seed of the division of the data among the peers; "seed": that of all random streams. With a
         number, runs with different seeds train on the same division.
     dataset : str
@@ -116,7 +116,7 @@ class TopLevel:
     track : str
         Experiment trackers that log the metrics of every round, separated by commas: "tensorboard",
         "mlflow", "wandb"; they must be installed. Not for a plain `flwr run`.
-    sealing : bool | {"auto"}
+    sealing : bool or {"auto"}
         Encrypt letters end to end; "auto": in a deployment. A node with keys accepts only encrypted
         runs.
     trust : str
@@ -233,7 +233,7 @@ def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, 
     ----------
     key : str
         Dotted key.
-    more : Mapping[str, type] | None
+    more : Mapping of str to type or None
         Tables of plugins' options.
 
     Raises

@@ -21,9 +21,9 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
     ----------
     config : Config
         Configuration of the run.
-    peer : int | None
+    peer : int or None
         Peer of a deployed node, which loads only its own data and downloads nothing.
-    split : int | None
+    split : int or None
         Seed by which such a node divides its own data; None: the run's.
 
     Raises
@@ -69,7 +69,8 @@ def check_paths(config: Config) -> None:
 
     Raises
     ------
-    ConfigError : names the key.
+    ConfigError
+        A key names something else than a file or a folder.
     """
     flat = config.flat()
     for key in sorted(config.paths & flat.keys()):

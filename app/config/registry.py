@@ -82,12 +82,12 @@ class Method:
         Description in one line.
     group : {"unknown", "groups", "personal", "helpers", "alike", "references"} or None
         Situation in which to choose the method, see `GROUPS`; None for plugins.
-    strategy_options : tuple[str, ...]
+    strategy_options : tuple of str
         Fields of `options` that the strategy also takes.
     learns_graph : bool
-        Whether the method learns the weights between peers from models and data.
+        True if the method learns the weights between peers from models and data.
     told_truth : bool or Mapping of str to str
-        Whether the method is given the true clusters, which other methods must learn; or the
+        True if the method is given the true clusters, which other methods must learn; or the
         option keys and values with which it is.
     exposes : str
         Reason why differential privacy does not cover the method: a dependence on private examples
@@ -106,8 +106,8 @@ class Method:
 
     def brokering(self, options: object, **run: Any) -> Brokering:
         """Return the strategy of a run; `run` has the fields of `Brokering`."""
-        own = {name: getattr(options, name) for name in self.strategy_options}
-        return self.strategy(metrics=METRICS.union(self.rule.reported), **run, **own)
+        values = {name: getattr(options, name) for name in self.strategy_options}
+        return self.strategy(metrics=METRICS.union(self.rule.reported), **run, **values)
 
     @property
     def validates(self) -> bool:

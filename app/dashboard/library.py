@@ -50,7 +50,7 @@ class Entry:
         Name of the method.
     what : str
         Experiment in words.
-    round : int | None
+    round : int or None
         Current round; None before the start.
     rounds : int
         Total number of rounds.
@@ -116,9 +116,9 @@ class Group:
         Path below the watched directory.
     directory : Path
         Directory of the comparison.
-    runs : tuple[Entry, ...]
+    runs : tuple of Entry
         Started runs, in the order of the sweep if it is known.
-    trials : tuple[Entry, ...]
+    trials : tuple of Entry
         Started tuning trials, in the same order.
     pending : int
         Number of runs and trials that have not started.

@@ -51,7 +51,7 @@ class _Shown:
         HTML of the page.
     cost : float
         Processor seconds of the last rendering.
-    readers : dict[str, RunReader]
+    readers : dict of str to RunReader
         Readers of its runs, by key.
     """
 

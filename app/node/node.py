@@ -53,15 +53,21 @@ class Node:
 
     Parameters
     ----------
-    config : the run's configuration.
-    peers : ids of the hosted peers, ascending.
-    directory : the run directory on this node's disk.
-    place : a simulation, or an institution with its keys and policy.
-    on_round : called with the number of each round that the node ends without the relay.
+    config : Config
+        Configuration of the run.
+    peers : Sequence of int
+        Ids of the hosted peers, ascending.
+    directory : Path
+        Run directory on this node's disk.
+    place : Place
+        A simulation, or an institution with its keys and policy.
+    on_round : callable or None
+        Called with the number of each round that the node ends without the relay.
 
     Raises
     ------
-    ConfigError, DataError : this node's data do not fit the run, or are too few.
+    ConfigError, DataError
+        This node's data do not fit the run, or are too few.
     """
 
     def __init__(
@@ -189,10 +195,14 @@ class Node:
 
         Raises
         ------
-        CheckpointError : the state that the request builds on is not on this node's disk.
-        BusyError : another process is at work on the state.
-        DamagedError, LedgerError : the memory of the run or a ledger was changed.
-        NodeError : the relay that sent the request has been superseded.
+        CheckpointError
+            The state that the request builds on is not on this node's disk.
+        BusyError
+            Another process uses the state.
+        DamagedError, LedgerError
+            The memory of the run or a ledger was changed by someone else.
+        NodeError
+            The relay that sent the request has been superseded.
         """
         if isinstance(self._place, Simulated):
             return self._handle(request)
@@ -313,7 +323,8 @@ class Node:
 
         Parameters
         ----------
-        since : round of the oldest offers that it needs; that round itself without.
+        since : int
+            Round of the oldest offers that the relay needs; 0: only those of round `t` + 1.
         """
         cohort, since = self._cohort, since or t + 1
         self._checkpoints.save((t, 0))

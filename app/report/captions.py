@@ -13,7 +13,7 @@ def of_run(data: Mapping[str, Any]) -> dict[str, str]:
 
     Parameters
     ----------
-    data : Mapping[str, Any]
+    data : Mapping of str to Any
         The page's data, from `run_data.page_data`.
     """
     figures = {

@@ -47,11 +47,11 @@ class Row:
         Name of the method.
     choice : Choice
         Choice of tuning.
-    runs : tuple[Run, ...]
+    runs : tuple of Run
         One run per seed.
-    local : tuple[Run | None, ...]
+    local : tuple of Run or None
         Local's run with the same seed, for each run; None if there is none.
-    values : Mapping[str, tuple[float | None, ...]]
+    values : Mapping of str to tuple of float or None
         Column key -> one number per seed; None if the measure does not exist.
     """
 
@@ -110,8 +110,10 @@ def rows(runs: Mapping[str, Sequence[Run]], choices: Mapping[str, Choice]) -> tu
 
     Parameters
     ----------
-    runs : method -> its runs, one per seed.
-    choices : method -> settings chosen by tuning; empty without tuning.
+    runs : Mapping of str to Sequence of Run
+        Runs by method, one per seed.
+    choices : Mapping of str to Choice
+        Settings that tuning chose, by method; empty without tuning.
     """
     of_seed: dict[object, dict[str, Run]] = {}
     for method, of_method in runs.items():
@@ -238,9 +240,9 @@ def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
 
     Parameters
     ----------
-    made : Sequence[Row]
+    made : Sequence of Row
         Rows of the table.
-    keys : Collection[str]
+    keys : Collection of str
         Keys of the columns; columns without values are left out.
     """
     columns = [column for column in shown(made) if column.key in keys]

@@ -30,13 +30,13 @@ def write(
 
     Parameters
     ----------
-    rows : Sequence[Row]
+    rows : Sequence of Row
         Rows from `comparison.rows`, at least one.
     directory : Path
         Directory of the comparison.
     title : str
         Name of the comparison: its preset or directory.
-    failed : Mapping[str, str]
+    failed : Mapping of str to str
         Failed run -> error; no row contains such a run.
 
     Returns

@@ -40,16 +40,17 @@ class Column:
         None. Infinite if the event would come after the end of the run.
     show : Callable[[float], str]
         Format of the number.
-    better : Literal["high", "low", ""]
+    better : {"high", "low", ""}
         Better direction; "" for costs, which are not ranked.
     group : str
         Heading above the column.
     about : str
         One-sentence definition.
-    deviation : Callable[[float], str] | None
+    deviation : Callable[[float], str] or None
         Format of the deviation over seeds; None: `show`.
-    of_peers : Callable[[Run], Floats] | None
-        (n,) values of the peers, of which `of` is the mean, or the mean minus Local's.
+    of_peers : callable or None
+        Function of a run that returns the values of the peers, (n,); their mean, or their mean
+        minus Local's, is the result of `of`.
     """
 
     key: str

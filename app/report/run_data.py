@@ -65,7 +65,7 @@ def page_data(run: Run) -> dict[str, Any]:
 
     Returns
     -------
-    dict[str, Any]
+    dict of str to Any
         `peers` (number) and their `names`; `classes` (empty: classes are numbers).
         `rounds`: kept rounds, of `evaluated`. `metrics`: each field (R, n), three bytes per number,
         NaN if missing. `last`, `best`: fields (n,) at each peer's last round and at its best round
@@ -130,21 +130,23 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
 
     Parameters
     ----------
-    order : Ints
-        (n,) peers in display order.
-    blocks : Ints
-        (B,) index in `order` of the first peer of each block.
+    order : ndarray of int, (n,)
+        Peers in display order.
+    blocks : ndarray of int, (B,)
+        Index in `order` of the first peer of each block.
 
     Returns
     -------
-    dict with `rounds` (kept of `recorded`); `weights`, for each of them (B, B) means over blocks of
-    `order`, encoded in two bytes a number; `links`, null unless the peers are a crowd: `each` (K),
-    number drawn in the graph (`drawn`), `to` and `weights`, every round's (n, K) strongest
-    links, encoded in three and two bytes; `top`, the largest weight between two peers; `scales`
-    (B,) of each round's rows, means over blocks of `row_scales`, encoded in two bytes; `own`, see
-    `has_own_weights`; for each round the number of learnt `edges` and mutual `groups`, and `scores`
-    (precision, recall, f1, adjusted Rand index) where clusters are known and the method `learns`
-    the graph.
+    dict of str to Any, or None
+        Keys: `rounds`, those kept of `recorded`; `weights`, for each of them (B, B) means over
+        blocks of `order`, encoded in two bytes per number; `links`, null unless the peers are a
+        crowd; `top`, the largest weight between two peers; `scales` (B,) of each round's rows,
+        means over blocks of `row_scales`, encoded in two bytes per number; `own`, see
+        `has_own_weights`; for each round the number of learnt `edges` and mutual `groups`, and
+        `scores` (precision, recall, f1, adjusted Rand index) if clusters are known and the method
+        `learns` the graph. `links` holds `each` (K), the number per peer, `drawn`, the number in
+        the graph, and `to` and `weights`, the (n, K) strongest links of each round, encoded in
+        three and two bytes per number.
     """
     between = weights_between(run)
     if not between.any():

@@ -21,7 +21,7 @@ def write(run_dir: str | Path) -> Path:
 
     Parameters
     ----------
-    run_dir : str | Path
+    run_dir : str or Path
         Run directory, see `rundir.Run`.
 
     Returns

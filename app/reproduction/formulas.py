@@ -226,9 +226,9 @@ def sufficient_sizes(optima_nd: Floats, excess_e: Floats, threshold: float = THR
 
     Parameters
     ----------
-    optima_nd : (n, d)
+    optima_nd : ndarray, (n, d)
         Optimum of each peer.
-    excess_e : (E,)
+    excess_e : ndarray, (E,)
         Excess losses.
     threshold : float
         Threshold of the criterion.

@@ -286,7 +286,8 @@ class Results:
 
     Attributes
     ----------
-    runs : place -> trial -> run.
+    runs : Mapping of Place to Mapping of Trial to Run
+        Runs by place and trial.
     """
 
     runs: Mapping[Place, Mapping[Trial, Run]]

@@ -44,8 +44,10 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
 
     Parameters
     ----------
-    nodes : virtual nodes that share the peers.
-    machines : resources of the nodes, see `coterie.app.runners.cluster.survey`.
+    nodes : int
+        Number of virtual nodes that share the peers.
+    machines : Sequence of Machine
+        Resources of the machines, see `coterie.app.runners.cluster.survey`.
 
     Raises
     ------
@@ -104,7 +106,8 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
 
     Returns
     -------
-    Content of the relay's file, see `coterie.strategies.relay.preflight.Survey`.
+    dict of str to Any
+        Content of the relay's file, see `coterie.strategies.relay.preflight.Survey`.
 
     Raises
     ------
@@ -121,7 +124,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
         _follow(space, run_id, federation, config, display.show)
     file = run_dir / SURVEY
     if not file.exists():
-        raise ConfigError(f"the relay, on another machine, has written {file} there")
+        raise ConfigError(f"the relay runs on another machine and has written {file} there")
     answers: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
     return answers
 

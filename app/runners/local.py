@@ -29,9 +29,12 @@ def run(
 
     Parameters
     ----------
-    nodes : virtual nodes of Flower's simulation that share the peers; None: no Flower, all of them
-        in this process.
-    callbacks : called after every evaluated round, in addition to the configured trackers.
+    nodes : int or None
+        Number of virtual nodes of Flower's simulation that share the peers; None: all peers in this
+        process, without Flower.
+    callbacks : Iterable of Callback or callable
+        Functions that are called after each evaluated round, in addition to the configured
+        trackers.
 
     Raises
     ------

@@ -79,18 +79,24 @@ def run_all(
 
     Parameters
     ----------
-    configs : placed configurations; duplicates run once.
-    workers : runs side by side; None: as many as cores, memory and GPUs allow, once the first runs
-        have shown that the sweep takes long. With 1 all runs take place in this process.
-    labels : run directory -> text for its progress line, instead of method, seed and accuracy.
+    configs : Sequence of Config
+        Configurations with their directories; duplicates run once.
+    workers : int or None
+        Maximum number of parallel runs; None: as many as cores, memory and GPUs allow, once the
+        first runs have shown that the sweep takes long. With 1, all runs take place in this
+        process.
+    labels : Mapping of str to str or None
+        Text of the progress line by run directory; default: method, seed and accuracy.
 
     Returns
     -------
-    Run directory -> error, of the runs that failed; each other run has its summary.json.
+    dict of str to Exception
+        Error by run directory, of the runs that failed; every other run has its summary.json.
 
     Raises
     ------
-    RunError : RAY_ADDRESS names no cluster.
+    RunError
+        RAY_ADDRESS names no cluster.
     """
     missing = {config.run_dir: config for config in configs if not is_finished(config)}
     failed = dict[str, Exception]()
@@ -127,7 +133,8 @@ def _ends(
 
     Parameters
     ----------
-    queue : the runs, shortest first, so that many end before the rest is handed over.
+    queue : Sequence of Config
+        Runs, shortest first, so that many end before the rest is handed over.
     """
     alone = workers == 1 or (min(cores.count(), len(queue)) == 1 and not cluster.address())
     if not alone and (workers or cluster.address()):
@@ -178,7 +185,8 @@ def run_one(
 
     Parameters
     ----------
-    watch : called after every round.
+    watch : callable or None
+        Function that is called after each round.
     """
     from coterie.app.runners import inline  # loads torch
     from coterie.app.runs import summary

@@ -109,8 +109,8 @@ def weight_to(attackers_n: Bools, weights_nn: Floats) -> float | None:
 
     Absolute weights of each peer are normalised to sum 1; the mean is over honest peers.
     """
-    given_nn = np.abs(weights_nn) * ~np.eye(len(weights_nn), dtype=np.bool_)
-    given_nn = given_nn[~attackers_n & (given_nn.sum(axis=1) > 0)]
-    if not len(given_nn):
+    others_nn = np.abs(weights_nn) * ~np.eye(len(weights_nn), dtype=np.bool_)
+    others_nn = others_nn[~attackers_n & (others_nn.sum(axis=1) > 0)]
+    if not len(others_nn):
         return None
-    return float((given_nn[:, attackers_n].sum(axis=1) / given_nn.sum(axis=1)).mean())
+    return float((others_nn[:, attackers_n].sum(axis=1) / others_nn.sum(axis=1)).mean())

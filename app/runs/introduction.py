@@ -37,7 +37,7 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
     console.print(split(problem))
     key, share = config.validation
     if config.row.validates and share:
-        console.print(f"{config.method} judges models by data set aside: {key} = {share:g}")
+        console.print(f"{config.method} evaluates models on validation data: {key} = {share:g}")
     for line in config.strategy().cautions():
         console.print(f"warning: {line}")
 

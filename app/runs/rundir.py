@@ -81,7 +81,7 @@ def held(run_dir: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise ResultsError(f"{run_dir}: this run is going on") from None
+        raise ResultsError(f"{run_dir}: this run is in progress") from None
     finally:
         os.close(handle)
 
@@ -109,25 +109,25 @@ class Run:
     ----------
     directory : Path
         Run directory.
-    config : Mapping[str, Any]
+    config : Mapping of str to Any
         Content of config.toml, with nested tables.
-    rounds : Ints
-        (R,) evaluated rounds, ascending.
-    metrics : Mapping[str, Floats]
+    rounds : ndarray of int, (R,)
+        Evaluated rounds, ascending.
+    metrics : Mapping of str to ndarray
         Each field of metrics.jsonl, (R, n).
-    reported : Bools
-        (R, n) whether the peer reported in the round.
-    weight_rounds : Ints
-        (C,) rounds of `weights`.
-    weights : Floats
-        (C, n, n) collaboration matrices; C = 0 if the run recorded none.
-    split : tuple[Mapping[str, Any], ...] | None
+    reported : ndarray of bool, (R, n)
+        True if the peer reported in the round.
+    weight_rounds : ndarray of int, (C,)
+        Rounds of `weights`.
+    weights : ndarray, (C, n, n)
+        Collaboration matrices; C = 0 if the run recorded none.
+    split : tuple of Mapping of str to Any or None
         Content of split.json, one mapping per peer (counts, labels, cluster); None without it.
-    progress : Mapping[str, Any]
+    progress : Mapping of str to Any
         Content of progress.json; empty without it.
-    names : tuple[str, ...]
-        (n,) names of the peers; "peer 3" for a peer without a name.
-    classes : tuple[str, ...]
+    names : tuple of str, (n,)
+        Names of the peers; "peer 3" for a peer without a name.
+    classes : tuple of str
         Names of the classes; empty without names.
     """
 
@@ -297,7 +297,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise ResultsError(f"{path}: missing, so this is not a run directory")
     peers = config.get("peers")
     if not isinstance(config.get("method"), str) or type(peers) is not int or peers < 1:
-        raise ResultsError(f"{path}: no method and number of peers, so not a run of this product")
+        raise ResultsError(f"{path}: no method or number of peers, so not a run directory")
     for table in tables().keys() - {"", "model"}:
         if not isinstance(config.get(table, {}), dict):
             raise ResultsError(f"{path}: {table} is not a table")
@@ -314,7 +314,8 @@ def _check_value(key: str, value: Any) -> None:
 
     Raises
     ------
-    ValueError : the message has the expected type or range.
+    ValueError
+        The value is of the wrong type or out of range; the message names what is expected.
     """
     if not isinstance(value, bool | int | float | str):
         raise ValueError("must be a number or a string")
@@ -328,7 +329,8 @@ def _read_split(directory: Path, peers: int) -> list[Mapping[str, Any]] | None:
 
     Raises
     ------
-    ResultsError : the content differs from `coterie.datasets.problem.Problem.describe`.
+    ResultsError
+        The content differs from `coterie.datasets.problem.Problem.describe`.
     """
     split: list[Mapping[str, Any]] | None = files.json_of(directory, "split.json", list)
     if split is None:
@@ -395,7 +397,8 @@ def _read_rows(directory: Path, peers: int) -> tuple[Ints, Floats]:
 
     Raises
     ------
-    FileNotFoundError : the relay has no such file.
+    FileNotFoundError
+        The relay has no such file.
     """
     width = 1 + peers**2
     with files.opened(directory, "relay/weights.f64", files.memory()) as file:

@@ -35,7 +35,8 @@ def split_seed(own: Path, config: Config) -> int:
 
     Parameters
     ----------
-    own : folder of the node that belongs to no run.
+    own : Path
+        Folder of the node that belongs to no run.
 
     Raises
     ------

@@ -40,12 +40,20 @@ def card(
 
     Parameters
     ----------
-    sizes : part -> the peer's own examples.
-    report : the peer's last report, before a policy limits it.
-    names : names of all peers, if this node knows them.
-    curves : figure data of the evaluation (`coterie.clients.measures`).
-    privacy, defence : of the run; the card has each that the run uses.
-    has_examples : whether the model's file contains data of each training example.
+    sizes : Mapping of str to int
+        Number of the peer's own examples, by part of the split.
+    report : Report
+        Last report of the peer, before a policy limits it.
+    names : Mapping of int to str
+        Names of the peers that this node knows.
+    curves : Mapping of str to Any
+        Figure data of the evaluation (`coterie.clients.measures`).
+    privacy : Privacy
+        Privacy options of the run; the card has them if they are in use.
+    defence : Defence
+        Defence options of the run; the card has them if they are in use.
+    has_examples : bool
+        True if the model file contains data of each training example.
     """
     others = sorted(
         (-weight, peer)

@@ -118,7 +118,7 @@ def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any
 
 def _images(folder: Path, about: About) -> Inputs:
     if len(about.shape) != 3 or about.shape[0] not in (1, 3):
-        raise ConfigError(f"{folder}: the model takes no images but {about.shape}")
+        raise ConfigError(f"{folder}: the model takes examples of shape {about.shape}, not images")
     sides = "x".join(map(str, about.shape))
     fit = about.dataset_options.get("fit", "exact")
     options = ImageFolderOptions(shape=sides, fit=fit)

@@ -52,8 +52,10 @@ class Named:
 
     Attributes
     ----------
-    parts : code, "module:attribute", and folders, "transformers:FOLDER".
-    weights : files of trained weights that networks start from.
+    parts : tuple of str
+        Code as "module:attribute", and folders as "transformers:FOLDER".
+    weights : tuple of str
+        Files of pretrained weights that networks start from.
     """
 
     parts: tuple[str, ...] = ()
@@ -95,7 +97,8 @@ class PersonalModel(nn.Module):
 
     Attributes
     ----------
-    about : metadata of the file.
+    about : About
+        Metadata of the file.
     """
 
     weights: Tensor | None
@@ -179,11 +182,12 @@ def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.Options:
 
     Raises
     ------
-    ValueError : the examples are invalid, or the method does not vote.
+    ValueError
+        The examples are invalid, or the method does not vote.
     """
     keys, labels = tensors["memory.keys"], tensors.get("memory.labels")
     if about.method != "knn-per" or labels is None:
-        raise ValueError("it has examples that vote, which belong to knn-per")
+        raise ValueError("it has voting examples, which only knn-per uses")
     if keys.dim() != 2 or labels.shape != (len(keys), about.outputs) or not len(keys):
         raise ValueError(f"its examples are {tuple(keys.shape)} and {tuple(labels.shape)}")
     return _made(knn_per.Options, about.method_options)
@@ -194,11 +198,13 @@ def _template(about: About, named: Named, held: int) -> nn.Module:
 
     Parameters
     ----------
-    held : number of values in the file, which bounds the size of the network.
+    held : int
+        Number of values in the file, which limits the size of the network.
 
     Raises
     ------
-    ValueError : it is larger, is not built in, or has options that it does not have.
+    ValueError
+        The network is larger, is not built in, or has unknown options.
     """
     if parts.code({"model": about.model}) and about.model not in named.parts:
         raise ValueError(parts.unnamed("model", about.model))
@@ -220,7 +226,8 @@ def _options(about: About) -> Any:
 
     Raises
     ------
-    ValueError : an option is unknown or invalid.
+    ValueError
+        An option is unknown or invalid.
     """
     table = options_table(about.model)
     if table is not None:
@@ -235,7 +242,8 @@ def _made(table: type[T], values: Mapping[str, Any]) -> T:
 
     Raises
     ------
-    ValueError : one is unknown, or has another type or size.
+    ValueError
+        A value is unknown, or has another type or size.
     """
     for name, value in values.items():
         limits.check(name.rstrip("_").replace("_", "-"), value)
@@ -288,9 +296,12 @@ def personal_model(
 
     Parameters
     ----------
-    run_dir : on the machine that hosts the peer.
-    peer : number or name; None if this machine has only one model.
-    named : code and files that the user has named, which the model's file may use.
+    run_dir : str or Path
+        Run directory on the machine that hosts the peer.
+    peer : int or str or None
+        Number or name of the peer; None if this machine has only one model.
+    named : Named
+        Code and files that the user has named and the model file may use.
 
     Raises
     ------
@@ -361,8 +372,10 @@ def _metadata(path: Path) -> dict[str, str]:
 
     Raises
     ------
-    ResultsError : it is not a regular file in a folder of the run.
-    ValueError : it is not a safetensors file.
+    ResultsError
+        The path is not a regular file in a folder of the run.
+    ValueError
+        The file is not in safetensors format.
     """
     with files.opened(path.parent.parent, f"{path.parent.name}/{path.name}", _BYTES) as file:
         size = int.from_bytes(file.read(8), "little")

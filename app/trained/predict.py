@@ -36,7 +36,8 @@ def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.fl
 
     Raises
     ------
-    ConfigError : the predictions do not fit a table.
+    ConfigError
+        The predictions do not fit a table.
     """
     predictions = predicted(model, inputs.raw)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -38,10 +38,14 @@ class Shard:
 
     Attributes
     ----------
-    rows_pn : rows in the pool; padding repeats row 0.
-    targets_pn : targets; padding is 0.
-    lengths_p : examples of each peer.
-    same_p : a number for each peer; peers with the same examples have the same number.
+    rows_pn : Tensor, (P, n)
+        Rows in the pool; padding repeats row 0.
+    targets_pn : Tensor, (P, n, ...)
+        Targets; padding is 0.
+    lengths_p : ndarray of int, (P,)
+        Number of examples of each peer.
+    same_p : ndarray of int, (P,)
+        Group number of each peer; peers with the same examples have the same number.
     """
 
     rows_pn: Tensor
@@ -68,17 +72,28 @@ class Batch:
 
     Attributes
     ----------
-    peers_e : local index of the peer whose data it is.
-    rows_eb : positions in that peer's training split.
-    weights_eb : weight of each example in the loss; 0 for empty positions, else 1 / count.
-    counts_e : examples in it, on the host.
-    keys_e : dropout keys.
-    noise_ed : gradient noise to add, or None.
-    augmented : whether the run's augmentation is applied, by draws from `keys_e`.
-    round : the round it was drawn for; 0 for none.
-    charges_e : `Charge` of each; in private training.
-    uses_e : number of earlier uses in this stage of the round; in private training.
-    hosted_e : `peers_e` on the host, to avoid waiting for the device.
+    peers_e : Tensor, (E,)
+        Local index of the peer that the examples belong to.
+    rows_eb : Tensor, (E, b)
+        Positions in that peer's training split.
+    weights_eb : Tensor, (E, b)
+        Weight of each example in the loss; 0 for empty positions, else 1 / count.
+    counts_e : ndarray of int, (E,)
+        Number of examples, on the host.
+    keys_e : Tensor, (E,)
+        Dropout keys.
+    noise_ed : Tensor, (E, d), or None
+        Gradient noise to add.
+    augmented : bool
+        True if the run's augmentation is applied, by draws from `keys_e`.
+    round : int
+        Round that the minibatch was drawn for; 0 for none.
+    charges_e : ndarray of int, (E,), or None
+        `Charge` of each minibatch; only in private training.
+    uses_e : ndarray of int, (E,), or None
+        Number of earlier uses in this stage of the round; only in private training.
+    hosted_e : ndarray of int, (E,)
+        `peers_e` on the host, to avoid waiting for the device.
     """
 
     peers_e: Tensor
@@ -118,8 +133,10 @@ class Data:
 
     Parameters
     ----------
-    problem : data of all peers; only that of `peers` is kept.
-    peers : (P,) ids of the hosted peers.
+    problem : Problem
+        Data of all peers; only that of `peers` is kept.
+    peers : ndarray of int, (P,)
+        Ids of the hosted peers.
     """
 
     def __init__(
@@ -274,10 +291,14 @@ class Data:
 
         Parameters
         ----------
-        peers : (E,) local indices, default every hosted peer once.
-        partners : (E,) peers that the draws are for; separates several draws of one peer.
-        steps, epochs, batch_size : default to the run's training configuration.
-        halves : instead, one draw of `batch_size` examples as two disjoint minibatches.
+        peers : ndarray of int, (E,), or None
+            Local indices; None: every hosted peer once.
+        partners : ndarray of int, (E,), or None
+            Peers that the draws are for; separates several draws of one peer.
+        steps, epochs, batch_size : int or None
+            Sizes of the draw; None: those of the run's training configuration.
+        halves : bool
+            Return one draw of `batch_size` examples as two disjoint minibatches instead.
         """
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
         partners = np.zeros_like(peers) if partners is None else partners

@@ -92,40 +92,77 @@ class Engine:
 
     Parameters
     ----------
-    problem : data of all peers; only those of `peers` are kept.
-    model, model_options : name and options of the network (`coterie.clients.models.build`).
-    peers : ids of the hosted peers, ascending.
-    training : minibatches and optimizer.
-    seed : seed of all streams.
-    device : "cpu", "cuda", or "auto" for CUDA if available.
-    gpu : index of the GPU.
-    dtype : "float32" or "float64"; quadratic problems are always float64.
-    topology : (n, n) allowed edges; None: all.
-    backend : see `coterie.clients.engine.backends.choose`.
-    chunk : models per call; 0: the rule of `coterie.clients.engine.execution`.
-    memory : maximum number of bytes that calls hold for their backward pass; 0: a share of the
-        machine's memory.
-    tf32 : round products of float32 to TF32 on a GPU, while the engine computes.
-    mixed_precision, channels_last : see `coterie.clients.engine.network.Network`.
-    defence : robust rule that replaces weighted means; None: no rule.
-    staleness_discount : exponent of `Rule.freshness`.
-    mixing : averaging weights of a topology that defines them, see `Mixing`.
-    privacy : options of private gradients; None: no privacy.
-    adaptation : adaptation of the network, see `coterie.clients.models.options.Adaptation`.
-    max_parameters : maximum size of a model; a larger one is rejected before its allocation.
+    problem : Problem
+        Data of all peers; only those of `peers` are kept.
+    model : str
+        Name of the network (`coterie.clients.models.build`).
+    model_options : object
+        Options of the network.
+    peers : Sequence of int
+        Ids of the hosted peers, ascending.
+    training : Training
+        Minibatches and optimizer.
+    seed : int
+        Seed of all streams.
+    device : str
+        "cpu", "cuda", or "auto" for CUDA if available.
+    gpu : int
+        Index of the GPU.
+    dtype : str
+        "float32" or "float64"; quadratic problems are always float64.
+    topology : ndarray of bool, (n, n), or None
+        Allowed edges; None: all.
+    backend : str
+        Value of the key `engine.backend`, see `coterie.clients.engine.backends.choose`.
+    chunk : int
+        Models per call; 0: the rule of `coterie.clients.engine.execution`.
+    memory : int
+        Maximum number of bytes that calls hold for their backward pass; 0: a share of the machine's
+        memory.
+    tf32 : bool
+        Round products of float32 to TF32 on a GPU, while the engine computes.
+    mixed_precision, channels_last : bool
+        Options of `coterie.clients.engine.network.Network`.
+    defence : Defence or None
+        Robust rule that replaces weighted means; None: no rule.
+    staleness_discount : float
+        Exponent of `Rule.freshness`.
+    mixing : Mixing or None
+        Averaging weights of a topology that defines them, see `Mixing`.
+    privacy : Privacy or None
+        Options of private gradients; None: no privacy.
+    adaptation : Adaptation or None
+        Adaptation of the network, see `coterie.clients.models.options.Adaptation`.
+    max_parameters : int
+        Maximum size of a model; a larger one is rejected before its allocation.
 
     Attributes
     ----------
-    n : number of peers of the run. samples : (n,) their n_i. clusters : (n,) true clusters or None.
-    topology : (n, n) allowed edges, symmetric, empty diagonal.
-    kind : name of the problem's task. outputs : number of classes or of regression outputs.
-    noise : (n,) deviation of the gradient noise if the problem defines it, else None.
-    backend : the backend's name.
-    batches : draws minibatches of training data, see `coterie.clients.engine.data.Data.batches`.
-    n_gradients : (P,) number of example gradients that each peer has computed.
-    guard : guard of private gradients; None without privacy.
-    spent : (P, A) divergences spent, see `coterie.clients.engine.privacy.Guard`; A = 0 without
-        privacy.
+    n : int
+        Number of peers of the run.
+    samples : ndarray, (n,)
+        Number of examples n_i of each peer.
+    clusters : ndarray of int, (n,), or None
+        True clusters, if known.
+    topology : ndarray of bool, (n, n)
+        Allowed edges; symmetric, with an empty diagonal.
+    kind : str
+        Name of the problem's task.
+    outputs : int
+        Number of classes or of regression outputs.
+    noise : ndarray, (n,), or None
+        Standard deviation of the gradient noise, if the problem defines it.
+    backend : str
+        Name of the backend.
+    batches : callable
+        Function that draws minibatches of training data, see
+        `coterie.clients.engine.data.Data.batches`.
+    n_gradients : ndarray of int, (P,)
+        Number of gradients of single examples that each peer has computed.
+    guard : Guard or None
+        Guard of private gradients; None without privacy.
+    spent : ndarray, (P, A)
+        Divergences spent, see `coterie.clients.engine.privacy.Guard`; A = 0 without privacy.
     """
 
     def __init__(
@@ -227,7 +264,8 @@ class Engine:
 
         Parameters
         ----------
-        idle : no peer trains: there are no minibatches.
+        idle : bool
+            True if no peer trains: there are no minibatches.
         """
         some = copy(self)
         some.peers = self.peers[rows]
@@ -250,12 +288,12 @@ class Engine:
         if self.network.personal:
             peers = np.zeros_like(self.peers) if common else self.peers
             starts = [dict(self._begun(peer).named_parameters()) for peer in peers]
-            own = {
+            personal = {
                 name: torch.stack([start[name].detach() for start in starts])
                 for name in self.network.personal
             }
             buffers |= self.personal.buffers(
-                {name: value.to(self.device, self.dtype) for name, value in own.items()}
+                {name: value.to(self.device, self.dtype) for name, value in personal.items()}
             )
         return x_pd.clone(), buffers
 
@@ -307,14 +345,22 @@ class Engine:
 
         Parameters
         ----------
-        x_ed, buffers, opt_state : (E, d) models and their state; they are not changed.
-        batches : one minibatch per step.
-        gradient : gradient to descend, default that of the local loss; objectives wrap `gradients`.
-            Its first call gets `x_ed` itself.
-        drift : (models, their rows in `x_ed`) -> an additional direction that is subtracted, times
+        x_ed : Tensor, (E, d)
+            Models; they are not changed.
+        buffers, opt_state : dict of str to Tensor, (E, ...)
+            Buffers of the models and state of the optimizer; they are not changed.
+        batches : Sequence of Batch
+            One minibatch per step.
+        gradient : callable or None
+            Function that computes the gradient to descend; None: that of the local loss. Objectives
+            wrap `gradients`. The first call receives `x_ed` itself.
+        drift : callable or None
+            Maps (models, their rows in `x_ed`) to an additional direction that is subtracted, times
             the learning rate, beside the optimizer step: neither momentum nor Adam's scaling
             applies to it.
-        training : an optimizer other than the run's; `opt_state` is its own.
+        training : Training or None
+            Training configuration with another optimizer, to which `opt_state` belongs; None: the
+            run's.
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
         if gradient is not None:
@@ -359,8 +405,10 @@ class Engine:
 
         Parameters
         ----------
-        buffers : (E, ...) of the peers that evaluate.
-        peers : (E,) local index of the peer whose data is used, default all hosted in order.
+        buffers : dict of str to Tensor, (E, ...)
+            Buffers of the evaluated models.
+        peers : ndarray of int, (E,), or None
+            Local index of the peer whose data are used; None: all hosted peers in order.
         """
         return self._evaluator.losses(x_ed, buffers, split, self._or_all(peers))
 
@@ -377,8 +425,12 @@ class Engine:
 
         Parameters
         ----------
-        weights_pm : weight of each member; rows sum to 1.
-        x_pmd, buffers : the members, and theirs (P, M, ...).
+        weights_pm : Tensor, (P, M)
+            Weight of each member; rows sum to 1.
+        x_pmd : Tensor, (P, M, d)
+            Members of the mixtures.
+        buffers : dict of str to Tensor, (P, M, ...)
+            Buffers of the members.
         """
         return self._evaluator.mixture_losses(weights_pm, x_pmd, buffers, split)
 
@@ -389,8 +441,9 @@ class Engine:
 
         Parameters
         ----------
-        predict : (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b,
-            ...)) -> predictions (E, b, ...), averages of `Task.predict`.
+        predict : callable
+            Maps (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b, ...))
+            to predictions (E, b, ...), averages of `Task.predict`.
         """
         hosted = np.arange(len(self.peers))
         return self._evaluator.score(predict, self.task.ensemble_losses, split, hosted)
@@ -419,12 +472,14 @@ class Engine:
 
         Parameters
         ----------
-        evaluate : scores one model or mixture of each hosted peer on one split; other scores are
-            not recorded.
+        evaluate : callable
+            Function that scores one model or mixture of each hosted peer on one split; other scores
+            are not recorded.
 
         Returns
         -------
         scores : Scores
+            Result of `evaluate`.
         predictions : Tensor, (K, n, ...), or None
             Predictions of distinct models on distinct data; None if none were recorded.
         of_p : ndarray of int, (P,)
@@ -455,7 +510,8 @@ class Engine:
 
         Parameters
         ----------
-        own_pd : the recipients' own models, if they are not in `x_sd`.
+        own_pd : Models or None
+            Models of the recipients, if they are not in `x_sd`.
         """
         weights = torch.as_tensor(weights_ps).cpu().double().numpy()
         if self.defence.rule == "none":
@@ -469,8 +525,10 @@ class Engine:
 
         Parameters
         ----------
-        from_e : row of the stack that each letter carries.
-        to_e : local index of its recipient.
+        from_e : ndarray of int, (E,)
+            Row of the stack that each letter carries.
+        to_e : ndarray of int, (E,)
+            Local index of the recipient of each letter.
         """
         hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":

@@ -42,8 +42,12 @@ class Received(NamedTuple):
 
     Attributes
     ----------
-    rows : (K,) of the stack. weights : (K,) of each; they need not sum to 1. own : (d,) the
-    recipient's own model, if known.
+    rows : ndarray of int, (K,)
+        Rows of the letters in the stack.
+    weights : ndarray, (K,)
+        Weight of each letter; the weights need not sum to 1.
+    own : Tensor, (d,), or None
+        Model of the recipient, if known.
     """
 
     rows: Ints
@@ -56,7 +60,8 @@ def mixed(defence: Defence, weights_ps: Floats, x_sd: Tensor, own_pd: Models | N
 
     Parameters
     ----------
-    own_pd : the recipients' own models, if known.
+    own_pd : Models or None
+        Models of the recipients, if known.
     """
     received = []
     for p, w_s in enumerate(weights_ps):

@@ -19,15 +19,21 @@ class Task:
 
     Attributes
     ----------
-    losses : (outputs (E, b, ...), targets (E, b, ...)) -> loss of each example (E, b).
-    correct : (outputs, targets) -> score between 0 (wrong) and 1 (right) of each example; a
+    losses : callable
+        Maps (outputs (E, b, ...), targets (E, b, ...)) to the loss of each example (E, b).
+    correct : callable or None
+        Maps (outputs, targets) to a score between 0 (wrong) and 1 (right) of each example; a
         fraction for tokens and for the Dice score. None for tasks without accuracy.
-    predict : outputs -> predictions that ensembles average (class probabilities, or the outputs).
-    ensemble_losses : (averaged predictions, targets) -> loss of each example (E, b).
-    certain : (targets (E, b, ...), outputs k) -> the targets as predictions (E, b, k); None where
-        examples have no targets.
-    slopes : (outputs, targets, weights (E, b)) -> losses (E, b) and the gradient of their weighted
-        sum over the outputs; None: use autograd.
+    predict : callable
+        Maps outputs to predictions that ensembles average (class probabilities, or the outputs).
+    ensemble_losses : callable
+        Maps (averaged predictions, targets) to the loss of each example (E, b).
+    certain : callable or None
+        Maps (targets (E, b, ...), number of outputs k) to the targets as predictions (E, b, k);
+        None if examples have no targets.
+    slopes : callable or None
+        Maps (outputs, targets, weights (E, b)) to the losses (E, b) and the gradient of their
+        weighted sum with respect to the outputs; None: use autograd.
     """
 
     losses: Callable[[Tensor, Tensor], Tensor]

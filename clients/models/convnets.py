@@ -35,7 +35,8 @@ def image(shape: Shape) -> Shape:
 
     Raises
     ------
-    ValueError : it is not an image, or too small.
+    ValueError
+        The shape is not that of an image, or the image is too small.
     """
     check_image(shape)
     return shape

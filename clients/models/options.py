@@ -212,7 +212,7 @@ class Model:
     tasks : tuple of str
         Tasks that the model can learn (`coterie.datasets.problem.Problem.task`); empty: any.
     images : bool
-        Whether an example must be an image of at least 4x4.
+        True if an example must be an image of at least 4x4.
     """
 
     summary: str

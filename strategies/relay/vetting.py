@@ -67,7 +67,9 @@ def vetted(
 
     Parameters
     ----------
-    deployed : peers are called by names of trust files; in a simulation as the user's own data.
+    deployed : bool
+        True if peers are called by names of trust files; in a simulation the user's own data names
+        them.
 
     Returns
     -------

@@ -34,7 +34,7 @@ def Net(shape, outputs):
 
 METHOD = data = halves = Net
 """
-"""evil.py, which lies in the working directory."""
+"""Content of evil.py in the working directory."""
 
 
 # --- what a command does --------------------------------------------------------------------------
@@ -42,7 +42,7 @@ METHOD = data = halves = Net
 
 @dataclass
 class Events:
-    """What the interpreter has seen.
+    """Audit events of the interpreter.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ def watched() -> Iterator[Events]:
 
 
 def model_says(**strings: str) -> Callable[[Path], None]:
-    """Poison: the model's file says something else of itself."""
+    """Return an attack that changes the metadata of the model file."""
 
     def poison(run_dir: Path) -> None:
         metadata, tensors = _model(run_dir)
@@ -123,7 +123,7 @@ def _model(run_dir: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
 
 
 def normalised(**values: Any) -> str:
-    """Normalisation as a model's file says it."""
+    """Return the normalisation in a model file's metadata."""
     return json.dumps({"mean": [[[0.0]]], "std": [[[1.0]]], **values})
 
 
@@ -254,7 +254,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "a folder that is a link": lambda run_dir: move(run_dir / "models"),
     "a directory": lambda run_dir: directory(run_dir / MODEL),
 }  # fmt: skip
-"""What -> what it does to the run's only model."""
+"""Attacks on the run's only model file, by name."""
 
 
 def beyond() -> bytes:
@@ -264,7 +264,7 @@ def beyond() -> bytes:
 
 
 def headed(header: str) -> bytes:
-    """A file of safetensors that is nothing but a header."""
+    """Return a safetensors file that consists of a header only."""
     return len(header).to_bytes(8, "little") + header.encode()
 
 
@@ -279,7 +279,7 @@ def put(path: Path, content: bytes | str) -> None:
 
 
 def pipe(path: Path) -> None:
-    """A pipe that nobody writes to: who opens it waits for ever."""
+    """Make a pipe without a writer: opening it blocks forever."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
@@ -298,7 +298,7 @@ def directory(path: Path) -> None:
 
 
 def move(folder: Path) -> None:
-    """A folder that lies elsewhere, and a link to it."""
+    """Move a folder elsewhere, and link to it."""
     there = folder.with_name(f"elsewhere-{folder.name}")
     shutil.move(folder, there)
     folder.symlink_to(there, target_is_directory=True)
@@ -474,7 +474,7 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "a link to write through": lambda run_dir: link(run_dir / "report.html", run_dir / "../victim"),
     "a folder elsewhere": lambda run_dir: move(run_dir / "relay"),
 }  # fmt: skip
-"""What -> what it does to a run directory."""
+"""Attacks on a run directory, by name."""
 
 COMPARISONS: dict[str, Callable[[Path], None]] = {
     "sweep: a run elsewhere": writes("sweep.json", '{"runs": ["../run"]}'),
@@ -489,4 +489,4 @@ COMPARISONS: dict[str, Callable[[Path], None]] = {
     "subject: nested": writes("comparison.toml", f"methods = {NESTED}"),
     "page: a link": lambda directory: link(directory / "comparison.html", directory / "../victim"),
 }
-"""What -> what it does to the directory of a comparison."""
+"""Attacks on the directory of a comparison, by name."""

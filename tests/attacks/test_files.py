@@ -1,4 +1,4 @@
-"""What opening somebody else's model file or run directory can do: nothing.
+"""Test that opening a hostile model file or run directory is harmless.
 
 No command that reads one runs a program, imports code, asks a host, opens a file that it names,
 hangs, or ends in anything but a line. `tests.attacks.hostile_files` has the files.
@@ -130,13 +130,13 @@ OF: dict[str, tuple[str, ...]] = {
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what stands on stderr, without the log."""
+    """Return the text on stderr, without the log."""
     lines = capsys.readouterr().err.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("time="))
 
 
 def harmless(events: Events, errors: str, place: Path) -> None:
-    """Nothing happened but that files were read, and one line may have been said."""
+    """Assert that files were only read, and that at most one line was printed."""
     assert not events.ran
     named = [path for path in events.opened if Path(path).name == "pipe" or path == "/dev/zero"]
     assert not named, "a file that the hostile one names was opened"

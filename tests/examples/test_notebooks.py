@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, each in a kernel and a directory of its own."""
+"""Run the notebooks from top to bottom, each in a separate kernel and directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own, in an empty directory, without the checkout."""
+"""Test the wheel in a separate environment and an empty directory, without the checkout."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_the_flower_app_is_the_same_from_wheel_and_checkout(
 
 @pytest.mark.e2e
 def test_flower_runs_the_app_of_an_installed_wheel(environment: Path, tmp_path: Path) -> None:
-    """In the folder of the app, which holds a `coterie` without commands and pages."""
+    """Run the app in its folder, which holds a `coterie` without commands and pages."""
     app = tmp_path / "digits"
     subprocess.run([environment / "coterie", "app", app], check=True, capture_output=True)
     about = bare_environment(tmp_path)

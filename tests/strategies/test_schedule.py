@@ -34,7 +34,7 @@ def test_by_default_everybody_is_awake() -> None:
 
 @pytest.mark.parametrize("options", [{"kind": "sample"}, {"kind": "churn", "mean_up": 3.0}])
 def test_a_schedule_is_a_function_of_the_round(options: dict[str, Any]) -> None:
-    """In any order, on any machine; another seed is another schedule."""
+    """Rounds may be asked in any order; another seed gives another schedule."""
     one, other = made(**options), made(**options)
     forwards = [one.awake(t).tolist() for t in range(1, 40)]
     assert forwards == [other.awake(t).tolist() for t in range(39, 0, -1)][::-1]

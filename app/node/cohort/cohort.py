@@ -72,9 +72,9 @@ class Cohort:
         Total number of rounds.
     precision : Precision
         Precision of letters.
-    schedule : Schedule | None
+    schedule : Schedule or None
         Availability of peers; None: all peers are always awake.
-    attackers : Attackers | None
+    attackers : Attackers or None
         Attackers of the run; None: no attackers.
     keeps_all : bool
         Keep the models of every evaluation, with the measures that only the last one has otherwise.
@@ -96,12 +96,12 @@ class Cohort:
     sent : Letters
         Answers given in this round.
     answered : bool
-        Whether this round's offers were received and answered.
+        True if this round's offers were received and answered.
     costs : Costs
         Costs of each peer.
-    changed : Bools
-        (P,) whether the peer's state changed since the last checkpoint.
-    curves : dict[int, dict]
+    changed : ndarray of bool, (P,)
+        True if the peer's state changed since the last checkpoint.
+    curves : dict of int to dict
         Peer -> figure data of its last evaluation.
     """
 
@@ -155,8 +155,8 @@ class Cohort:
             for name, value in stack.items()
         }
         for kind, offers in (("offer", self.offers), ("coming", self.coming)):
-            own = offers.only(np.isin(offers.rows, rows))
-            tensors |= packed_offers(kind, own, self.peers)
+            selected = offers.only(np.isin(offers.rows, rows))
+            tensors |= packed_offers(kind, selected, self.peers)
         return tensors
 
     def restore(self, pieces: Iterable[Piece], letters: Mapping[str, Tensor] | None = None) -> None:
@@ -164,22 +164,24 @@ class Cohort:
 
         Parameters
         ----------
-        pieces : Iterable[Piece]
+        pieces : Iterable of Piece
             Parts of snapshots that together have each hosted peer once.
-        letters : Mapping[str, Tensor] | None
+        letters : Mapping of str to Tensor or None
             `packed` letters of the round, if its offers were received and answered.
         """
         device = self.engine.device
         parts: dict[str, dict[str, Tensor]] = {"state": {}, "costs": {}, "privacy": {}}
         offers: dict[str, list[Offers]] = {"offer": [], "coming": []}
-        for own, rows, tensors in pieces:
+        for local, rows, tensors in pieces:
             for name, value in tensors.items():
                 part, _, rest = name.partition(".")
                 if part in parts:
                     shape = len(self.peers), *value.shape[1:]
-                    parts[part].setdefault(rest, value.new_empty(shape))[on(own)] = value[on(rows)]
+                    parts[part].setdefault(rest, value.new_empty(shape))[on(local)] = value[
+                        on(rows)
+                    ]
             for kind, several in offers.items():
-                several.append(unpacked_offers(tensors, kind, self.peers, own, device))
+                several.append(unpacked_offers(tensors, kind, self.peers, local, device))
         self.offers, self.coming = (Offers.together(several) for several in offers.values())
         self.state = unflatten(self.state, parts["state"])
         self.costs = unflatten(self.costs, parts["costs"])
@@ -252,7 +254,7 @@ class Cohort:
             Edges of the round.
         foreign : Foreign
             Offers from other nodes.
-        ages : Mapping[int, int]
+        ages : Mapping of int to int
             Sender -> age of its offer in rounds, if it is not from this round.
         """
         shown = self._show()
@@ -263,12 +265,14 @@ class Cohort:
         self._count_bytes(self.costs.sent, edges[sends[edges[:, 0]], 0], nbytes)
         wrote = np.isin(np.arange(self.engine.n), offers.authors)
         wrote[mine[~shown.sound[1]]] = False  # a non-finite offer is refused, as on other nodes
-        came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
-        self._count_bytes(self.costs.received, came[:, 1], nbytes)
-        rows_e = np.searchsorted(offers.authors, came[:, 0])
-        self.received = replace(offers, senders=came[:, 0], recipients=came[:, 1], rows=rows_e)
+        arrived = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
+        self._count_bytes(self.costs.received, arrived[:, 1], nbytes)
+        rows_e = np.searchsorted(offers.authors, arrived[:, 0])
+        self.received = replace(
+            offers, senders=arrived[:, 0], recipients=arrived[:, 1], rows=rows_e
+        )
         if self.engine.defence.norm and (large := oversized_models(self.received)).any():
-            self._count_bytes(self.costs.refused, came[large, 1], 1)
+            self._count_bytes(self.costs.refused, arrived[large, 1], 1)
             self.received = self.received.select(~large)
         self.sent = no_letters()
 
@@ -339,11 +343,11 @@ class Cohort:
             Peers of the results.
         state : Any
             Their new state.
-        bad_p : Tensor | None
-            (P,) peers whose result is dropped in any case.
+        bad_p : Tensor, (P,), or None
+            Peers whose result is dropped in any case.
         """
-        found_p = unsound(state)
-        bad_p = found_p if bad_p is None else bad_p | found_p
+        unsound_p = unsound(state)
+        bad_p = unsound_p if bad_p is None else bad_p | unsound_p
         if bad_p.any():
             self.costs.unsound[part.rows[bad_p.numpy()]] += 1
             state = restored(part.state, state, bad_p)

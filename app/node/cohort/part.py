@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
     Attributes
     ----------
-    rows : Ints
+    rows : ndarray of int
         Local indices of the peers in the cohort.
     engine : Engine
         Engine of these peers.
@@ -59,11 +59,11 @@ class Part(NamedTuple):
         costs : Costs
             Costs of the whole cohort. The costs of making the personal models count in this report
             only.
-        heard : Mapping[int, Ints] | None
+        heard : Mapping of int to ndarray of int or None
             Peer -> peers with a weight in the collaboration matrix, ascending; None: all peers.
-        curves : dict[int, dict[str, Any]] | None
+        curves : dict of int to dict of str to Any or None
             For the last report, which has more measures: receives the figure data by peer.
-        models : dict[int, dict[str, Tensor]] | None
+        models : dict of int to dict of str to Tensor or None
             Receives copies of the models by peer, see `models`; None: not wanted.
         attendance : bool
             Include the number of rounds in which a peer was awake.
@@ -125,8 +125,11 @@ class Part(NamedTuple):
         for p, (count, k) in enumerate(zip(shard.lengths_p.tolist(), of_p.tolist(), strict=True)):
             if count and scores.losses[p].isfinite():
                 if k not in known:
-                    own = predictions[k, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()
-                    known[k] = measure(*own), curves_of(*own)
+                    arguments = (
+                        predictions[k, :count].numpy(),
+                        shard.targets_pn[p, :count].cpu().numpy(),
+                    )
+                    known[k] = measure(*arguments), curves_of(*arguments)
                 measured[p], curves[int(engine.peers[p])] = known[k]
         return scores, measured
 

@@ -136,7 +136,7 @@ class CheckpointStore:
 
         Returns
         -------
-        int | None
+        int or None
             The round; None if the cohort must start from the beginning.
         """
         for version, path in _files(self._folder):
@@ -222,8 +222,8 @@ class CheckpointStore:
         peers = self._cohort.peers
         newest_p, row_p = np.full((2, len(peers)), -1, dtype=np.int64)
         for number, (_, path) in enumerate(files):
-            _, own, rows = np.intersect1d(peers, self._rows_in(path), return_indices=True)
-            newest_p[own], row_p[own] = number, rows
+            _, local, rows = np.intersect1d(peers, self._rows_in(path), return_indices=True)
+            newest_p[local], row_p[local] = number, rows
         return newest_p, row_p
 
     def _rows_in(self, path: Path) -> Ints:
@@ -239,7 +239,7 @@ class CheckpointStore:
         return self._peers_in[path][1]
 
     def _read(self, where: Where, *, answered: bool) -> None:
-        pieces = [Piece(own, rows, self._snapshot(path)) for path, (own, rows) in where.items()]
+        pieces = [Piece(local, rows, self._snapshot(path)) for path, (local, rows) in where.items()]
         self._cohort.restore(pieces, self._load(self._letters) if answered else None)
 
     def _snapshot(self, path: Path) -> dict[str, Tensor]:
@@ -247,7 +247,8 @@ class CheckpointStore:
 
         Raises
         ------
-        CheckpointError : an array is missing or unknown, or has another type or shape.
+        CheckpointError
+            An array is missing or unknown, or has another type or shape.
         """
         tensors, expected = self._load(path), kinds(self._cohort.snapshot(nobody()))
         rows = {len(tensors[name]) if tensors[name].dim() else 0 for name in kinds(tensors)}

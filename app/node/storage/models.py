@@ -28,10 +28,14 @@ class ModelFiles:
 
     Parameters
     ----------
-    directory : run directory.
-    rule : rule of the method.
-    policy : of the institution, which the card states; None in a simulation.
-    durable : synchronise files to the disk.
+    directory : Path
+        Run directory.
+    rule : type of Rule
+        Rule of the method.
+    policy : Policy or None
+        Policy of the institution, which the card states; None in a simulation.
+    durable : bool
+        Flush files to the disk.
     """
 
     def __init__(
@@ -66,10 +70,14 @@ class ModelFiles:
 
         Parameters
         ----------
-        models : peer and named tensors.
-        names : peer -> its name, if this node knows it.
-        reports : of the round, before a policy limits them.
-        curves : peer -> figure data of its evaluation.
+        models : Iterable of (int, Mapping of str to Tensor)
+            Peers and their named tensors.
+        names : Mapping of int to str
+            Names of the peers that this node knows.
+        reports : Sequence of Report
+            Reports of the round, before a policy limits them.
+        curves : Mapping of int to Mapping of str to Any
+            Figure data of each peer's evaluation.
         """
         by_peer = {report.peer: report for report in reports}
         for peer, tensors in models:

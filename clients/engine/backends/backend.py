@@ -31,12 +31,15 @@ class Examples(NamedTuple):
 
     Attributes
     ----------
-    inputs : (E, b, ...).
-    targets : (E, b, ...).
-    weights : (E, b) weight of each example's loss; 0 for padding.
-    keys : (E,) dropout keys.
-    first : (E,) position of the first example in its minibatch; above 0 if the minibatch is
-        computed in parts.
+    inputs, targets : Tensor, (E, b, ...)
+        Examples of each model.
+    weights : Tensor, (E, b)
+        Weight of each example's loss; 0 for padding.
+    keys : Tensor, (E,)
+        Dropout keys.
+    first : Tensor, (E,)
+        Position of the first example in its minibatch; above 0 if the minibatch is computed in
+        parts.
     """
 
     inputs: Tensor
@@ -51,9 +54,12 @@ class Result(NamedTuple):
 
     Attributes
     ----------
-    losses : (E, b) loss of each example, not weighted.
-    gradients : name -> (E, *shape), gradient of the weighted sum of the losses.
-    buffers : name -> (E, ...), the buffers after the forward pass.
+    losses : Tensor, (E, b)
+        Loss of each example, not weighted.
+    gradients : dict of str to Tensor, (E, *shape)
+        Gradients of the weighted sum of the losses, by name.
+    buffers : dict of str to Tensor, (E, ...)
+        Buffers after the forward pass, by name.
     """
 
     losses: Tensor
@@ -66,10 +72,13 @@ class PerExample(NamedTuple):
 
     Attributes
     ----------
-    losses : (E, b).
-    norms : (E, b) norm of each example's gradient, over all its tensors, in float64.
-    weighted_sums : weights (E, b) -> name -> (E, *shape), weighted sums of the gradients; an
-        example of weight 0 is left out, even if its gradient is not finite.
+    losses : Tensor, (E, b)
+        Loss of each example, not weighted.
+    norms : Tensor, (E, b)
+        Norm of each example's gradient, over all its tensors, in float64.
+    weighted_sums : callable
+        Function of the weights (E, b) that returns the weighted sums of the gradients, (E, *shape)
+        by name; it leaves out an example of weight 0, even if its gradient is not finite.
     """
 
     losses: Tensor
@@ -82,15 +91,21 @@ class Backend(ABC):
 
     Parameters
     ----------
-    network : the template.
-    task : the loss.
+    network : Network
+        Network to run.
+    task : Task
+        Task with its loss.
 
     Attributes
     ----------
-    name : value of the key `engine.backend`.
-    stacks : True if a call of many models is one computation instead of a loop.
-    materializes : True if `per_example` stores a gradient per example.
-    module : the module that runs; a twin has a copy.
+    name : str
+        Value of the key `engine.backend`.
+    stacks : bool
+        True if a call of many models is one computation instead of a loop.
+    materializes : bool
+        True if `per_example` stores a gradient per example.
+    module : nn.Module
+        The module that runs; a twin has a copy.
     """
 
     name: ClassVar[str]

@@ -236,7 +236,7 @@ def test_csv_gives_every_number_back(tmp_path: Path) -> None:
 
 
 def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Path) -> None:
-    """Its test uses accuracies scaled by n_i / mean(n), so both lead alike at equal sizes."""
+    """The test uses accuracies scaled by n_i / mean(n): at equal sizes both columns agree."""
     run = made(tmp_path, "local", 0, [0.2, 0.8, None])
     weighted = COLUMN["weighted"].of_peers
     assert weighted is not None

@@ -53,8 +53,8 @@ def test_the_heat_map_is_the_runs_collaboration(shown: Shown) -> None:
     listed = run.weights[:, order[:, None], order]
     np.testing.assert_allclose(weights, listed, rtol=2**-8)
     assert graph["rounds"] == run.weight_rounds.tolist()
-    own = not (run.weights.diagonal(axis1=1, axis2=2) == 1).all()
-    assert graph["own"] is own, "a diagonal of ones is no own weight"
+    has_own = not (run.weights.diagonal(axis1=1, axis2=2) == 1).all()
+    assert graph["own"] is has_own, "a diagonal of ones is no own weight"
     final = summarise(run)["recovery"]
     assert graph["scores"][-1]["precision"] == final["precision"]
     assert graph["scores"][-1]["rand"] == final["adjusted_rand_index"]

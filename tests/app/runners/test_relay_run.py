@@ -46,7 +46,7 @@ def problem(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(problem: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Run with some overrides in a directory of its own; the directory."""
+    """Run with some overrides in a separate directory; return the directory."""
 
     def run(nodes: int, where: str, watch: Any = None, workers: int = 1, **changes: Any) -> Path:
         config: dict[str, Any] = {
@@ -102,8 +102,8 @@ def test_results_do_not_depend_on_the_number_of_nodes(
 def test_one_peer_a_node_puts_on_the_wire_what_the_peers_say_they_sent(
     start: Callable[..., Path],
 ) -> None:
-    said = progress(start(PEERS, "each"))
-    assert said["relayed_bytes"] == said["bytes"] > 0
+    status = progress(start(PEERS, "each"))
+    assert status["relayed_bytes"] == status["bytes"] > 0
     assert progress(start(1, "alone"))["relayed_bytes"] == 0
 
 
@@ -194,10 +194,10 @@ def test_every_node_lost_fails_the_run_with_one_line(
 
     with pytest.raises(RelayError, match=r"round 4.*out of memory.*no node is left"):
         start(2, "run", watch)
-    said = progress(tmp_path / "run")
-    assert (said["status"], said["round"]) == ("failed", 3)
-    assert said["error"].startswith("round 4")
-    assert "\n" not in said["error"]
+    status = progress(tmp_path / "run")
+    assert (status["status"], status["round"]) == ("failed", 3)
+    assert status["error"].startswith("round 4")
+    assert "\n" not in status["error"]
 
 
 def test_a_dead_worker_process_is_fatal(start: Callable[..., Path], tmp_path: Path) -> None:

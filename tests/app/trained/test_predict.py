@@ -1,4 +1,4 @@
-"""From institutions' files to predictions, at the prompt."""
+"""Test predictions for institutions' files on the command line."""
 
 from __future__ import annotations
 
@@ -69,44 +69,46 @@ def lines(path: Path) -> list[dict[str, str]]:
 def test_a_table_with_gaps_is_predicted_as_it_was_evaluated(
     hospitals: tuple[Path, Run], tmp_path: Path
 ) -> None:
-    folder, found = hospitals
+    folder, result = hospitals
     for peer, name in enumerate(("north", "south", "west")):
         table, out = folder / name / "test.csv", tmp_path / f"{name}.csv"
         who = name if peer else "0"
         assert (
-            main(["predict", str(found.directory), "--peer", who, str(table), "--out", str(out)])
+            main(["predict", str(result.directory), "--peer", who, str(table), "--out", str(out)])
             == 0
         )
-        said, truth = lines(out), [row["readmitted"] for row in lines(table)]
-        assert list(said[0]) == ["row", "prediction", "probability_no", "probability_yes"]
-        right = np.mean([row["prediction"] == own for row, own in zip(said, truth, strict=True)])
-        assert right == pytest.approx(found.metric("test_accuracy")[peer], abs=1e-9)
-        p = [float(row[f"probability_{own}"]) for row, own in zip(said, truth, strict=True)]
-        assert -np.log(p).mean() == pytest.approx(found.metric("test_loss")[peer], abs=1e-6)
+        rows, truth = lines(out), [row["readmitted"] for row in lines(table)]
+        assert list(rows[0]) == ["row", "prediction", "probability_no", "probability_yes"]
+        right = np.mean(
+            [row["prediction"] == label for row, label in zip(rows, truth, strict=True)]
+        )
+        assert right == pytest.approx(result.metric("test_accuracy")[peer], abs=1e-9)
+        p = [float(row[f"probability_{label}"]) for row, label in zip(rows, truth, strict=True)]
+        assert -np.log(p).mean() == pytest.approx(result.metric("test_loss")[peer], abs=1e-6)
 
 
 def test_the_last_report_measures_two_classes(hospitals: tuple[Path, Run]) -> None:
-    _, found = hospitals
-    both = found.metric("sensitivity") + found.metric("specificity")
-    assert found.metric("balanced_accuracy") == pytest.approx(both / 2)
-    first = found.reports[found.rounds[0], 0].metrics
+    _, result = hospitals
+    both = result.metric("sensitivity") + result.metric("specificity")
+    assert result.metric("balanced_accuracy") == pytest.approx(both / 2)
+    first = result.reports[result.rounds[0], 0].metrics
     assert "auroc" not in first
 
 
 def test_a_card_lies_beside_the_model(hospitals: tuple[Path, Run]) -> None:
-    _, found = hospitals
-    card = json.loads((found.directory / "models" / "peer-0002.json").read_text())
+    _, result = hospitals
+    card = json.loads((result.directory / "models" / "peer-0002.json").read_text())
     assert (card["name"], card["examples"]) == ("west", {"train": 40, "test": 30, "validation": 0})
     assert {each["name"] for each in card["collaborators"]} <= {"north", "south"}
-    assert card["metrics"]["test_loss"] == found.metric("test_loss")[2]
+    assert card["metrics"]["test_loss"] == result.metric("test_loss")[2]
     assert np.sum(card["curves"]["confusion"]) == 30
-    page = (found.directory / "models" / "peer-0002.md").read_text()
+    page = (result.directory / "models" / "peer-0002.md").read_text()
     assert page.startswith("# Model of west\n")
     assert "40 for train, 30 for test" in page
 
 
 @pytest.mark.parametrize(
-    ("cells", "says"),
+    ("cells", "message"),
     [
         ("age,sex,glucose\n44,d,5.5\n", "line 2: sex 'd' is not a category"),
         ("age,sex,glucose\n144,f,5.5\n", "line 2: age 144 is not 0 to 120"),
@@ -116,12 +118,12 @@ def test_a_card_lies_beside_the_model(hospitals: tuple[Path, Run]) -> None:
 )
 def test_rows_that_the_model_cannot_take_are_named(
     hospitals: tuple[Path, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    cells: str, says: str,
+    cells: str, message: str,
 ) -> None:  # fmt: skip
     (tmp_path / "new.csv").write_text(cells)
     command = ["predict", str(hospitals[1].directory), "--peer", "north", str(tmp_path / "new.csv")]
     assert main([*command, "--out", str(tmp_path / "out.csv")]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -165,16 +167,16 @@ def test_images_of_any_size(tmp_path: Path, fit: str) -> None:
         "method": "fedavg", "num-server-rounds": 2, "data-dir": str(tmp_path / "data"),
         "device": "cpu",
     }  # fmt: skip
-    found = run(flat, tmp_path / "run")
+    result = run(flat, tmp_path / "run")
     command = [
         "predict",
-        str(found.directory),
+        str(result.directory),
         "--peer",
         "b",
         str(tmp_path / "data" / "b" / "test"),
     ]
     assert main([*command, "--out", str(tmp_path / "out.csv")]) == 0
-    said = lines(tmp_path / "out.csv")
-    right = [row["file"].startswith(row["prediction"]) for row in said]
-    assert len(said) == 10
-    assert np.mean(right) == pytest.approx(found.metric("test_accuracy")[1])
+    message = lines(tmp_path / "out.csv")
+    right = [row["file"].startswith(row["prediction"]) for row in message]
+    assert len(message) == 10
+    assert np.mean(right) == pytest.approx(result.metric("test_accuracy")[1])

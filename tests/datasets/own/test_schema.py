@@ -112,7 +112,7 @@ def test_institutions_compare_digests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("low = 0", "least = 0", "unknown key least"),
         ('kind = "date"', 'kind = "time"', "kind must be one of"),
@@ -121,8 +121,8 @@ def test_institutions_compare_digests(tmp_path: Path) -> None:
         ("[columns.age]", "[columns", "not a schema"),
     ],
 )
-def test_a_wrong_schema_is_one_line(tmp_path: Path, old: str, new: str, says: str) -> None:
-    with pytest.raises(DataError, match=says):
+def test_a_wrong_schema_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_table(write(tmp_path, ROWS, SCHEMA.replace(old, new)), OPTIONS, 0, 0)
 
 

@@ -93,7 +93,7 @@ def test_groups_have_users_with_centres_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"helpers": "1,2", "helper-centre": "1,2,3"}, "must have the same length"),
         ({"helpers": "1,2", "user-centre": "1,2,3"}, "must have the same length"),
@@ -106,9 +106,9 @@ def test_groups_have_users_with_centres_of_their_own() -> None:
         ({"helpers": "3,4"}, "2 user.s. with 7 helpers make 9 peers, but peers = 11"),
     ],
 )
-def test_impossible_noisy_quadratics(options: dict[str, Any], says: str) -> None:
+def test_impossible_noisy_quadratics(options: dict[str, Any], message: str) -> None:
     flat = {f"noisy-quadratic.{key}": value for key, value in options.items()}
-    with pytest.raises(ConfigError, match=f"noisy-quadratic: .*{says}"):
+    with pytest.raises(ConfigError, match=f"noisy-quadratic: .*{message}"):
         Config.from_flat({"dataset": "noisy-quadratic", "peers": 11, **flat})
 
 
