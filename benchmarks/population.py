@@ -198,7 +198,7 @@ def main(arguments: Sequence[str]) -> None:
             compared(part, *sizes, options.turns, options.ways.split(","))
             continue
         if part == "cluster":
-            spread(given.peers or 1_000, given.rounds or ROUNDS)
+            spread(options.peers or 1_000, options.rounds or ROUNDS)
             continue
         for number in range(len(LARGE)):
             command = [sys.executable, "-m", "benchmarks.population", "--row", str(number)]
