@@ -133,12 +133,18 @@ def spread(peers: int, rounds: int) -> None:
         for nodes in (0, 4):
             more = ["--nodes", str(nodes)] if nodes else []
             env = environment if nodes else dict(os.environ)
-            row = {"nodes": nodes, "peers": peers, **_watched([*command, *more], env)}
+            row = {"nodes": nodes, "peers": peers, **_watched([*command, *more], env, rounds)}
             print(json.dumps(row), flush=True)
 
 
-def _watched(command: list[str], environment: dict[str, str]) -> dict[str, float]:
-    """Run a command and look at it every half second; return seconds and GiB of memory."""
+def _watched(command: list[str], environment: dict[str, str], rounds: int) -> dict[str, float]:
+    """Run a command and look at it every half second; return seconds and GiB of memory.
+
+    Parameters
+    ----------
+    rounds : int
+        A third of the run's. The first third includes the start, the last one writes the models.
+    """
     largest = together = 0
     others: set[int] = set()
     ends: dict[int, float] = {}
@@ -167,11 +173,9 @@ def _watched(command: list[str], environment: dict[str, str]) -> dict[str, float
         if run.returncode:
             log.seek(0)
             sys.exit(log.read())
-    # The first third includes the start, the last one writes the models.
-    _, first, last, _ = sorted(ends)
     return {
         "seconds": round(time.monotonic() - began, 1),
-        "round": round((ends[last] - ends[first]) / (last - first), 2),
+        "round": round((ends[2 * rounds] - ends[rounds]) / rounds, 2),
         "GiB of a process": round(largest / GIB, 2),
         "GiB": round(together / GIB, 2),
     }
