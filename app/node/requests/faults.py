@@ -16,7 +16,6 @@ from coterie.app.security.approval import ApprovalError
 from coterie.app.security.journal import LedgerError
 from coterie.app.security.policy import PolicyError
 from coterie.app.security.seal import SealError
-from coterie.app.security.split import SplitError
 from coterie.app.security.trust import KeysError
 from coterie.datasets.problem import DataError
 from coterie.errors import Error
@@ -49,7 +48,7 @@ MEANINGS: Mapping[Code, str] = {
 
 
 class StateError(Error):
-    """A request builds on a state that this node does not have."""
+    """A request builds on a state that this node does not have; names peers, round or file."""
 
 
 class StartError(Error):
@@ -72,7 +71,6 @@ _CODES: Mapping[type[Exception], Code] = {
     PolicyError: "policy",
     RequestError: "request",
     SealError: "request",
-    SplitError: "keys",
     StartError: "keys",
     StateError: "state",
     WireError: "request",
