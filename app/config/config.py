@@ -29,7 +29,7 @@ from coterie.strategies import clock, schedule
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import ScheduleError, TopologyError
 from coterie.strategies.names import shortened
-from coterie.strategies.topology import Mixing, changing, mixing, topology
+from coterie.strategies.topology import Mixing, Setting
 
 __all__ = ["Config", "ConfigError"]
 
@@ -208,6 +208,13 @@ class Config(TopLevel):
         flat = self.flat()
         return {part.key: flat.get(part.key, part.default) for part in parts.PARTS.values()}
 
+    @property
+    def _setting(self) -> Setting:
+        return Setting(
+            self.peers, self.seed, self.topology_degree, self.topology_probability,
+            self.topology_file,
+        )  # fmt: skip
+
     def graph(self) -> npt.NDArray[np.bool_]:
         """Return the allowed edges between peers, (n, n), symmetric.
 
@@ -217,10 +224,7 @@ class Config(TopLevel):
             Such a graph does not exist, or its file is missing or invalid.
         """
         try:
-            return topology(
-                topology_of(self.topology), self.peers, self.seed, degree=self.topology_degree,
-                probability=self.topology_probability, file=self.topology_file,
-            )  # fmt: skip
+            return topology_of(self.topology).matrix(self._setting)
         except TopologyError as error:
             raise ConfigError(str(error)) from None
         except MemoryError:
@@ -233,14 +237,7 @@ class Config(TopLevel):
         ------
         TopologyError : they do not preserve the mean over peers; `strategy` checks this before.
         """
-        if not self.row.rule.mixes:
-            return None
-        return mixing(
-            topology_of(self.topology),
-            self.peers,
-            degree=self.topology_degree,
-            file=self.topology_file,
-        )
+        return topology_of(self.topology).mixing(self._setting) if self.row.rule.mixes else None
 
     def strategy(self) -> Brokering:
         """Return the method's strategy for this run.
@@ -258,11 +255,9 @@ class Config(TopLevel):
                 clock=clock.clock(self.clock, self.peers, self.seed),
                 deadline=self.clock.deadline, kind=schedule_of(self.schedule.kind),
             )  # fmt: skip
-            links = changing(
-                topology_of(self.topology), self.peers, self.seed,
-                degree=self.topology_degree, directed=method.strategy.receives_on_waking,
-                file=self.topology_file,
-            )  # fmt: skip
+            links = topology_of(self.topology).links(
+                self._setting, directed=method.strategy.receives_on_waking
+            )
             self.mixing()
         except (ScheduleError, TopologyError) as error:
             raise ConfigError(str(error)) from None

@@ -14,8 +14,9 @@ from coterie.strategies.everyone import Everyone
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import no_edges
 from coterie.strategies.schedule import Churn, Options, Sample, Schedule, schedule
-from coterie.strategies.topology import listed, matrix_of, topology
+from coterie.strategies.topology import listed, matrix_of
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from tests.topologies import topology
 
 N, ROUNDS = 20, 2000
 

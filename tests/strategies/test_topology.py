@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from coterie.strategies.base_graph import mixing
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.pairs import Pairs
-from coterie.strategies.topology import (
-    Matrix,
-    changing,
-    is_connected,
-    listed,
-    matrix_of,
-    spectral_gap,
-    topology,
-)
+from coterie.strategies.topology import Matrix, is_connected, listed, matrix_of, spectral_gap
+from tests.topologies import changing, topology
 
 quick = settings(derandomize=True, deadline=None)
 
@@ -125,11 +118,6 @@ def test_broken_file(content: str, why: str, tmp_path: Path) -> None:
 def test_missing_file() -> None:
     with pytest.raises(TopologyError, match="No such file"):
         topology("file", 3, 0, file="/nowhere/graph.json")
-
-
-def test_unknown_kind() -> None:
-    with pytest.raises(TopologyError, match="unknown topology 'star'"):
-        topology("star", 3, 0)
 
 
 @quick
