@@ -249,12 +249,13 @@ class Config(TopLevel):
         """
         method, rounds = self.row, self.num_server_rounds
         try:
-            attendance = schedule.schedule(
-                self.schedule, self.peers, rounds, self.seed,
-                receives_on_waking=method.strategy.receives_on_waking,
-                clock=clock.clock(self.clock, self.peers, self.seed),
-                deadline=self.clock.deadline, kind=schedule_of(self.schedule.kind),
+            run = schedule.Setting(
+                self.peers, rounds, self.seed, self.schedule.max_age,
+                method.strategy.receives_on_waking,
+                clock.clock(self.clock, self.peers, self.seed),
             )  # fmt: skip
+            kind = schedule_of(self.schedule.kind)
+            attendance = kind.schedule(self.schedule, run, self.clock.deadline)
             links = topology_of(self.topology).links(
                 self._setting, directed=method.strategy.receives_on_waking
             )
