@@ -23,6 +23,7 @@ from coterie.app.runs.summary import accuracy_statistics, mean
 Beside = Mapping[str, Run]
 """Method -> its run of the same seed."""
 Measure = Callable[[Run, Beside], float | None]
+Better = Literal["high", "low", ""]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Column:
         None. Infinite if the event would come after the end of the run.
     show : Callable[[float], str]
         Format of the number.
-    better : Literal["high", "low", ""]
+    better : Better
         Better direction; "" for costs, which are not ranked.
     group : str
         Heading above the column.
@@ -56,7 +57,7 @@ class Column:
     title: str
     of: Measure
     show: Callable[[float], str]
-    better: Literal["high", "low", ""]
+    better: Better
     group: str
     about: str
     deviation: Callable[[float], str] | None = None
