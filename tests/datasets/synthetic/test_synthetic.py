@@ -16,7 +16,7 @@ from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.synthetic.least_squares import LeastSquaresOptions
 from coterie.datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions
 from coterie.datasets.synthetic.sine import SineOptions
-from coterie.datasets.table import DATASETS, load_problem
+from coterie.datasets.table import DATASETS, dataset_of
 
 NAMES = {
     "noisy-quadratic": NoisyQuadraticOptions,
@@ -26,7 +26,7 @@ NAMES = {
 
 
 def load(name: str, peers: int, seed: int = 0, **options: Any) -> Problem:
-    return load_problem(name, Partition(), peers, seed, Path("data"), NAMES[name](**options))
+    return dataset_of(name).load(Partition(), peers, seed, Path("data"), NAMES[name](**options))
 
 
 @pytest.mark.parametrize(("name", "peers"), [*zip(NAMES, (11, 6, 6), strict=True)])
@@ -172,7 +172,7 @@ def test_regressions_are_learnt_by_linear_models() -> None:
 
 def test_phantoms_are_heads_and_their_scanners_disagree() -> None:
     natural = Partition(kind="natural", samples_per_peer=0)
-    problem = load_problem("phantoms", natural, 3, 0, Path("data"), None)
+    problem = dataset_of("phantoms").load(natural, 3, 0, Path("data"), None)
     assert problem.train.sizes.tolist() == [40, 23, 10]
     assert problem.test.sizes.tolist() == [10, 6, 2]
     brighter = []
