@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from coterie.app.reproduction.results import (
     is_share,
     title_of,
 )
-from coterie.app.runs import atomic, units
+from coterie.app.runs import atomic, cells, units
 from coterie.app.runs.rundir import Bools, Floats, Ints
 
 if TYPE_CHECKING:
@@ -118,9 +117,9 @@ def _cell(row: Row, panel: str, column: str, results: Results) -> Cell:
 
 def as_csv(figure: Figure, size: Size, results: Results) -> str:
     """Return a line for each panel, row, swept value and column."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(("panel", "row", "x", "column", "mean", "std", "seeds", "published"))
+    lines: list[tuple[object, ...]] = [
+        ("panel", "row", "x", "column", "mean", "std", "seeds", "published")
+    ]
     for place in results.runs:
         (row,) = (row for row in figure.rows if row.label == place.row)
         columns = figure.columns if figure.form != "sweep" else (figure.y,)
@@ -132,8 +131,8 @@ def as_csv(figure: Figure, size: Size, results: Results) -> str:
             printed = row.printed(place.panel, column)
             beside = "" if printed is None else repr(printed)
             x = "" if place.x is None else place.x
-            lines.writerow((place.panel, place.row, x, column, mean, spread, len(there), beside))
-    return text.getvalue()
+            lines.append((place.panel, place.row, x, column, mean, spread, len(there), beside))
+    return cells.as_csv(lines)
 
 
 def as_svg(drawing: Drawing) -> str:
