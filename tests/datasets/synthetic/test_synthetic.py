@@ -12,7 +12,7 @@ import pytest
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.datasets.partition.options import Partition
-from coterie.datasets.problem import DataError, Problem
+from coterie.datasets.problem import Problem
 from coterie.datasets.synthetic.least_squares import LeastSquaresOptions
 from coterie.datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions
 from coterie.datasets.synthetic.sine import SineOptions
@@ -155,13 +155,6 @@ def test_more_clusters_than_peers_are_refused() -> None:
     flat: dict[str, Any] = {"dataset": "least-squares", "least-squares.clusters": 9}
     with pytest.raises(ConfigError, match="clusters = 9 must be at most peers = 8"):
         Config.from_flat(flat)
-
-
-def test_loading_refuses_what_the_configuration_would() -> None:
-    with pytest.raises(DataError, match=r"noisy-quadratic: .*peers = 5"):
-        load("noisy-quadratic", 5)
-    with pytest.raises(DataError, match="least-squares: clusters"):
-        load("least-squares", 1)
 
 
 def test_regressions_are_learnt_by_linear_models() -> None:
