@@ -54,7 +54,7 @@ class Cell(NamedTuple):
 
 def write(made: Reproduction) -> None:
     """Write every file of a figure but claims.json."""
-    atomic.write(made.directory / "results.csv", as_csv(made.figure, made.size, made.results))
+    atomic.write(made.directory / "results.csv", as_csv(made.figure, made.results))
     drawing = drawn(made.figure, made.size, made.results)
     svg = "" if drawing is None else as_svg(drawing)
     if svg:
@@ -115,7 +115,7 @@ def _cell(row: Row, panel: str, column: str, results: Results) -> Cell:
     return Cell(mean, deviation, row.printed(panel, column))
 
 
-def as_csv(figure: Figure, size: Size, results: Results) -> str:
+def as_csv(figure: Figure, results: Results) -> str:
     """Return a line for each panel, row, swept value and column."""
     lines: list[tuple[object, ...]] = [
         ("panel", "row", "x", "column", "mean", "std", "seeds", "published")
