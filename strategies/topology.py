@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -133,9 +133,9 @@ class Topology:
             The graph does not exist, the file is missing or invalid, or the graph of a plugin is
             not an adjacency matrix.
         """
-        graph: Any = self.graph(setting)
+        graph = self.graph(setting)
         if self in TOPOLOGIES.values():
-            return graph  # type: ignore[no-any-return]
+            return graph
         peers = setting.peers
         is_matrix = isinstance(graph, np.ndarray) and graph.dtype == np.bool_
         if (

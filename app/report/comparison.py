@@ -216,7 +216,7 @@ def table(made: Sequence[Row], title: str) -> Table:
 def as_csv(made: Sequence[Row]) -> str:
     """Write a line per method and seed in full precision, empty where a number does not exist."""
     columns = [column.key for column in COLUMNS]
-    lines = [["method", "seed", *columns, "settings", "edges", "run"]]
+    lines: list[list[object]] = [["method", "seed", *columns, "settings", "edges", "run"]]
     for row in made:
         for k, run in enumerate(row.runs):
             numbers = [row.values[column.key][k] for column in COLUMNS]

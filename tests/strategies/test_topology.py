@@ -141,7 +141,7 @@ def test_listed_is_sorted_and_the_inverse_of_matrix_of(pairs: list[tuple[int, in
 def test_graphs_with_known_degrees(
     kind: str, peers: int, options: dict[str, float], degrees: set[int]
 ) -> None:
-    graph = topology(kind, peers, 0, **options)  # type: ignore[arg-type]
+    graph = topology(kind, peers, 0, **options)
     assert is_simple(graph)
     assert is_connected(graph)
     assert set(graph.sum(axis=0).tolist()) == degrees
