@@ -7,7 +7,6 @@ the relay gets one of these lines, and the log of the node has the details.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from coterie.app.config.config import ConfigError
 from coterie.app.node.requests.vetting import RequestError
@@ -21,19 +20,7 @@ from coterie.datasets.problem import DataError
 from coterie.errors import Error
 from coterie.strategies.errors import WireError
 
-Code = Literal[
-    "approval",
-    "budget",
-    "configuration",
-    "data",
-    "failed",
-    "keys",
-    "machine",
-    "policy",
-    "request",
-    "state",
-]
-MEANINGS: Mapping[Code, str] = {
+MEANINGS: Mapping[str, str] = {
     "approval": "the run waits for a person's approval here",
     "budget": "the request exceeds the limits of the institution's policy",
     "configuration": "the run's configuration cannot be carried out here",
@@ -59,7 +46,7 @@ class MachineError(Error):
     """This machine lacks disk or memory, or its clock is wrong; the message names which."""
 
 
-_CODES: Mapping[type[Exception], Code] = {
+_CODES: Mapping[type[Exception], str] = {
     ApprovalError: "approval",
     BusyError: "state",
     LedgerError: "budget",
@@ -83,6 +70,6 @@ def line_of(error: Exception) -> str:
     return f"{code}: {MEANINGS[code]}; see the log of this node"
 
 
-def code_of(error: Exception) -> Code:
+def code_of(error: Exception) -> str:
     """Return the code of an error."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "failed")
