@@ -211,7 +211,6 @@ def _flat(
     peers_data: Sequence[Arrays] | None,
 ) -> tuple[str, dict[str, Any]]:
     """Return the name of the preset and all keys, flat."""
-    name, flat = read_items([] if preset is None else [str(preset)])
     chosen: dict[str, Any] = flatten(keys or {})
     chosen |= {
         key.replace("__", ".").replace("_", "-"): value

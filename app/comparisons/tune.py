@@ -17,8 +17,6 @@ for a ninth of the rounds, the best third of them for a third, the best third of
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +30,7 @@ from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
 from coterie.app.config.schema import Scalar
 from coterie.app.report.tuning import FILE, Choice
 from coterie.app.runners import sweep
-from coterie.app.runs import atomic, units
+from coterie.app.runs import atomic, cells, units
 from coterie.app.runs.rundir import Run
 from coterie.clients.rule import Grid
 
@@ -279,14 +277,14 @@ class _Search:
 
     def write(self, choices: Mapping[str, Choice]) -> None:
         """Write tuning.csv: settings, rounds, `quality`, the choice and its edges, the run."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["method", "settings", "rounds", "quality", "chosen", "edges", "run"])
+        rows: list[list[object]] = [
+            ["method", "settings", "rounds", "quality", "chosen", "edges", "run"]
+        ]
         for method, choice in choices.items():
             for settings, run in self._ended[method]:
                 is_chosen = settings == choice.settings
-                writer.writerow(
+                rows.append(
                     [method, json.dumps(settings), run.rounds[-1], quality(run), int(is_chosen),
                      json.dumps(choice.edges) if is_chosen else "", run.directory.name]
                 )  # fmt: skip
-        atomic.write(self._directory / FILE, text.getvalue())
+        atomic.write(self._directory / FILE, cells.as_csv(rows))

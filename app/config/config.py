@@ -29,7 +29,7 @@ from coterie.strategies import clock, schedule
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import ScheduleError, TopologyError
 from coterie.strategies.names import shortened
-from coterie.strategies.topology import Mixing, changing, mixing, topology
+from coterie.strategies.topology import Mixing, Setting
 
 __all__ = ["Config", "ConfigError"]
 
@@ -209,6 +209,13 @@ class Config(TopLevel):
         flat = self.flat()
         return {part.key: flat.get(part.key, part.default) for part in parts.PARTS.values()}
 
+    @property
+    def _setting(self) -> Setting:
+        return Setting(
+            self.peers, self.seed, self.topology_degree, self.topology_probability,
+            self.topology_file,
+        )  # fmt: skip
+
     def graph(self) -> npt.NDArray[np.bool_]:
         """Return the allowed edges between peers, (n, n), symmetric.
 
@@ -218,10 +225,7 @@ class Config(TopLevel):
             Such a graph does not exist, or its file is missing or invalid.
         """
         try:
-            return topology(
-                topology_of(self.topology), self.peers, self.seed, degree=self.topology_degree,
-                probability=self.topology_probability, file=self.topology_file,
-            )  # fmt: skip
+            return topology_of(self.topology).matrix(self._setting)
         except TopologyError as error:
             raise ConfigError(str(error)) from None
         except MemoryError:
@@ -235,14 +239,7 @@ class Config(TopLevel):
         TopologyError
             The weights do not preserve the mean over peers; `strategy` checks this earlier.
         """
-        if not self.row.rule.mixes:
-            return None
-        return mixing(
-            topology_of(self.topology),
-            self.peers,
-            degree=self.topology_degree,
-            file=self.topology_file,
-        )
+        return topology_of(self.topology).mixing(self._setting) if self.row.rule.mixes else None
 
     def strategy(self) -> Brokering:
         """Return the method's strategy for this run.
@@ -254,17 +251,16 @@ class Config(TopLevel):
         """
         method, rounds = self.row, self.num_server_rounds
         try:
-            attendance = schedule.schedule(
-                self.schedule, self.peers, rounds, self.seed,
-                receives_on_waking=method.strategy.receives_on_waking,
-                clock=clock.clock(self.clock, self.peers, self.seed),
-                deadline=self.clock.deadline, kind=schedule_of(self.schedule.kind),
+            run = schedule.Setting(
+                self.peers, rounds, self.seed, self.schedule.max_age,
+                method.strategy.receives_on_waking,
+                clock.clock(self.clock, self.peers, self.seed),
             )  # fmt: skip
-            links = changing(
-                topology_of(self.topology), self.peers, self.seed,
-                degree=self.topology_degree, directed=method.strategy.receives_on_waking,
-                file=self.topology_file,
-            )  # fmt: skip
+            kind = schedule_of(self.schedule.kind)
+            attendance = kind.schedule(self.schedule, run, self.clock.deadline)
+            links = topology_of(self.topology).links(
+                self._setting, directed=method.strategy.receives_on_waking
+            )
             self.mixing()
         except (ScheduleError, TopologyError) as error:
             raise ConfigError(str(error)) from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from coterie.clients.methods import (
@@ -344,23 +345,8 @@ def method_of(name: str) -> Method:
     return method
 
 
-def topology_of(name: str) -> Topology:
-    """Return a built-in topology or a plugin by name.
+topology_of = partial(plugins.row, "topology", built_in=TOPOLOGIES, wanted=Topology)
+"""Topology by name, built in or of a plugin."""
 
-    Raises
-    ------
-    PluginError
-        If there is no such plugin, or it is not a topology.
-    """
-    return plugins.row("topology", name, TOPOLOGIES, Topology)
-
-
-def schedule_of(name: str) -> ScheduleKind:
-    """Return a built-in kind of schedule or a plugin by name.
-
-    Raises
-    ------
-    PluginError
-        If there is no such plugin, or it is not a kind of schedule.
-    """
-    return plugins.row("schedule", name, SCHEDULES, ScheduleKind)
+schedule_of = partial(plugins.row, "schedule", built_in=SCHEDULES, wanted=ScheduleKind)
+"""Kind of schedule by name, built in or of a plugin."""

@@ -44,10 +44,6 @@ from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 
 
-class NodeError(StateError):
-    """A node cannot execute a request; names peers, round and the missing state."""
-
-
 class Node:
     """Node with the peers `peers` of a run.
 
@@ -195,14 +191,13 @@ class Node:
 
         Raises
         ------
-        CheckpointError
-            The state that the request builds on is not on this node's disk.
+        StateError
+            The state that the request builds on is not on this node's disk, or the relay that sent
+            it has been superseded.
         BusyError
             Another process uses the state.
         DamagedError, LedgerError
             The memory of the run or a ledger was changed by someone else.
-        NodeError
-            The relay that sent the request has been superseded.
         """
         if isinstance(self._place, Simulated):
             return self._handle(request)
@@ -215,7 +210,7 @@ class Node:
         if request.stage == "start":
             self._checkpoints.take_over(request.attempt)
         elif not self._checkpoints.taken_over_by(request.attempt):
-            raise NodeError(
+            raise StateError(
                 f"peers {list(self.peers)} were restarted since: this request is of an earlier "
                 "attempt at the run"
             )
@@ -267,7 +262,7 @@ class Node:
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
         """Return n_i of all peers, (n,): hosted, or announced by the relay; 0: not yet joined."""
         if len(request.samples) != self._cohort.engine.n:
-            raise NodeError(f"{len(request.samples)} numbers of samples in a request")
+            raise StateError(f"{len(request.samples)} numbers of samples in a request")
         samples = request.samples.astype(np.float64)
         samples[list(self.peers)] = self._announced
         return self._believed(samples)  # hosted peers included: all peers have equal weights

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -114,11 +112,9 @@ def _count(sizes: Sequence[float]) -> str:
 
 def as_csv(rows: Sequence[Row]) -> str:
     """Write a line per method, seed and peer in full precision; undefined numbers are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
+    lines: list[list[object]] = [
         ["method", "seed", "peer", "peer_name", "samples", "test_accuracy", "test_loss", "gain"]
-    )
+    ]
     for row in rows:
         for run, local in zip(row.runs, row.local, strict=True):
             if not len(run.rounds):
@@ -132,5 +128,5 @@ def as_csv(rows: Sequence[Row]) -> str:
             for peer, numbers in enumerate(zip(*columns, strict=True)):
                 values = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
                 name = cells.safe(run.names[peer])
-                writer.writerow([row.method, run.config.get("seed"), peer, name, *values])
-    return text.getvalue()
+                lines.append([row.method, run.config.get("seed"), peer, name, *values])
+    return cells.as_csv(lines)

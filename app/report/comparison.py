@@ -8,8 +8,6 @@ test (`coterie.app.report.paired_test`), unless all methods lead.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from coterie.app.report import methods
 from coterie.app.report.measures import COLUMNS, Column
 from coterie.app.report.paired_test import leaders
 from coterie.app.report.tuning import Choice
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, cells
 from coterie.app.runs.rundir import Floats, Run
 
 _DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
@@ -219,20 +217,18 @@ def table(made: Sequence[Row], title: str) -> Table:
 
 def as_csv(made: Sequence[Row]) -> str:
     """Write a line per method and seed in full precision, empty where a number does not exist."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     columns = [column.key for column in COLUMNS]
-    writer.writerow(["method", "seed", *columns, "settings", "edges", "run"])
+    lines: list[list[object]] = [["method", "seed", *columns, "settings", "edges", "run"]]
     for row in made:
         for k, run in enumerate(row.runs):
             numbers = [row.values[column.key][k] for column in COLUMNS]
-            writer.writerow(
+            lines.append(
                 [row.method, run.config.get("seed"),
                  *("" if number is None else repr(number) for number in numbers),
                  json.dumps(dict(row.choice.settings)), json.dumps(dict(row.choice.edges)),
                  run.directory.name]
             )  # fmt: skip
-    return text.getvalue()
+    return cells.as_csv(lines)
 
 
 def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:

@@ -45,13 +45,8 @@ def write(
         Path of the page.
     """
     target = directory / "comparison.html"
-    atomic.write(target, render(rows, title, failed))
+    atomic.write(target, html.render("comparison.html.j2", **content(rows, title, failed)))
     return target
-
-
-def render(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> str:
-    """Return the page's HTML; every text is escaped."""
-    return html.render("comparison.html.j2", **content(rows, title, failed))
 
 
 def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from coterie.app.runs.summary import accuracy_statistics, mean
 Beside = Mapping[str, Run]
 """Method -> its run of the same seed."""
 Measure = Callable[[Run, Beside], float | None]
+Better = Literal["high", "low", ""]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Column:
     title: str
     of: Measure
     show: Callable[[float], str]
-    better: Literal["high", "low", ""]
+    better: Better
     group: str
     about: str
     deviation: Callable[[float], str] | None = None

@@ -48,7 +48,7 @@ SURVEY = "preflight.json"
 """File with the nodes' answers to a preflight."""
 
 
-def create(config: Config, problem: Problem) -> Path:
+def create(config: Config, problem: Problem) -> None:
     """Create the run directory: config.toml, split.json (statistics of the split), classes.json."""
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,6 @@ def create(config: Config, problem: Problem) -> Path:
         atomic.write(run_dir / "classes.json", json.dumps(problem.classes))
     with suppress(FileNotFoundError):
         (run_dir / "progress.json").unlink()  # written before the run was resumed
-    return run_dir
 
 
 @contextmanager

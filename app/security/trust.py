@@ -30,7 +30,7 @@ from coterie.strategies.names import RULE, is_name
 
 
 class KeysError(Error, ValueError):
-    """A key or trust file is missing or wrong; names the file and the remedy."""
+    """A key, trust or secret file is missing or wrong; names the file and the remedy."""
 
 
 @dataclass(frozen=True)

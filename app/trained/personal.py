@@ -26,8 +26,8 @@ from coterie.app.trained.about import About
 from coterie.clients.engine.layers import without_head
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods import knn_per
-from coterie.clients.models.build import build, options_table
-from coterie.clients.models.options import Adaptation, Gpt2Options
+from coterie.clients.models.build import build
+from coterie.clients.models.options import Adaptation, Gpt2Options, model_of
 from coterie.datasets.preprocessing import NO_CODE
 
 FOLDER = "models"
@@ -229,7 +229,7 @@ def _options(about: About) -> Any:
     ValueError
         An option is unknown or invalid.
     """
-    table = options_table(about.model)
+    table = model_of(about.model).options
     if table is not None:
         return _made(table, about.model_options)
     if about.model_options:

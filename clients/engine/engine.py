@@ -229,7 +229,7 @@ class Engine:
             self.guard = Guard(privacy, self.peers, examples_p, seed, self.network)
         self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
         private = self.guard is not None
-        examples = probe.examples(self.network, problem, self.task)
+        examples = probe.examples(self.network, problem)
         chosen = choose(backend, self.network, self.task, examples, private=private)
         self.backend = chosen.name
         if self.device.type == "cpu" and not chosen.stacks:

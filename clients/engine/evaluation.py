@@ -264,19 +264,25 @@ class Evaluator:
     def _sweep(self, see: Seen, split: SplitName, peers: Ints) -> None:
         """Show all examples of a split, in calls that fit the memory."""
         device = self.data.device
-        peers_e = torch.from_numpy(peers).to(device)
-        longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
+        lengths = self.data.shards[split].lengths_p[peers]
+        longest = int(lengths.max(initial=0))
         if not longest:
             return
         plan = self.execution.evaluation(len(peers), longest, self.footprint.activations)
         hosted = self.data.peers[peers]
 
         @torch.no_grad()
-        def show(backend: Backend, at: Tensor) -> None:
-            for rows in torch.arange(longest, device=device).split(plan.examples):
+        def show(backend: Backend, at: Ints) -> None:
+            at_e, peers_e = (torch.from_numpy(values).to(device) for values in (at, peers[at]))
+            longest_of_call = int(lengths[at].max())
+            for start in range(0, longest_of_call, plan.examples):
+                end = min(start + plan.examples, longest_of_call)
+                rows = torch.arange(start, end, device=device)
                 rows_e = rows.expand(len(at), -1)
-                inputs, targets = self.data.examples(split, peers_e[at], rows_e)
-                with located(backend.module, lambda: hosted[at.cpu().numpy()], f"{split} data"):
-                    see(backend, at, rows_e, inputs, targets)
+                inputs, targets = self.data.examples(split, peers_e, rows_e)
+                with located(backend.module, lambda: hosted[at], f"{split} data"):
+                    see(backend, at_e, rows_e, inputs, targets)
 
-        self.execution.run(plan, show, torch.arange(len(peers), device=device).split(plan.models))
+        every = np.arange(len(peers))
+        items = [every[first : first + plan.models] for first in every[:: plan.models]]
+        self.execution.run(plan, show, items)

@@ -73,7 +73,7 @@ class Execution:
     def __init__(
         self, backend: Backend, device: torch.device, *, chunk: int, memory: int, tf32: bool
     ) -> None:
-        self.backend, self._device, self._tf32 = backend, device, tf32
+        self.backend, self._tf32 = backend, tf32
         on_cpu = device.type == "cpu"
         self._fixed = chunk if backend.stacks else 1
         self._memory = memory or _share(device)

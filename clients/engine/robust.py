@@ -17,7 +17,7 @@ k = letters of one recipient, p = recipients, s = rows of a stack, d = parameter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,10 @@ from torch import Tensor
 
 from coterie.clients.defence import Defence, median
 from coterie.clients.engine import sums, tuning
-from coterie.clients.letters import Ints, Part
+from coterie.clients.engine.training import Models
+from coterie.clients.letters import Ints
 
 Floats = npt.NDArray[np.float64]
-
-
-class Models(Protocol):
-    """Models (P, d) whose parts are computed on access."""
-
-    def __getitem__(self, at: Part, /) -> Tensor: ...
 
 
 class Received(NamedTuple):

@@ -343,18 +343,6 @@ def check_task(model: str, task: str) -> None:
     raise ValueError(f'model = "{model}" does not support {task} tasks: choose {", ".join(known)}')
 
 
-def check_shape(model: str, shape: tuple[int, ...]) -> None:
-    """Check that a model takes examples of a shape.
-
-    Raises
-    ------
-    ValueError
-        It wants images of a minimum size.
-    """
-    if model_of(model).images:
-        check_image(shape)
-
-
 def check_image(shape: tuple[int, ...]) -> None:
     """Check that an example is an image that a convolutional network takes.
 

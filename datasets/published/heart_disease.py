@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.datasets.problem import DataError, Floats, Ints
+from coterie.datasets.problem import DataError, Floats
 from coterie.datasets.source import Source, spread
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -48,7 +48,7 @@ def read_heart_disease(data_dir: Path) -> Source:
         train=np.flatnonzero(~test),
         test=np.flatnonzero(test),
         outputs=2,
-        groups=_hospital_of(targets),
+        groups=np.repeat(np.arange(len(targets)), list(map(len, targets))),
         group_names=HOSPITALS,
         classes=("healthy", "ill"),
     )
@@ -62,10 +62,6 @@ def _tables(data_dir: Path) -> dict[str, str]:
             return {str(file): file.read_text(encoding="ascii", errors="replace") for file in files}
     included = tomllib.loads(INCLUDED.read_text(encoding="ascii"))
     return {f"{INCLUDED}, {hospital}": included[hospital] for hospital in HOSPITALS}
-
-
-def _hospital_of(targets: list[Ints]) -> Ints:
-    return np.repeat(np.arange(len(targets)), [len(labels) for labels in targets])
 
 
 def _features(patients: Floats) -> Floats:

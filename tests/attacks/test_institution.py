@@ -52,7 +52,7 @@ def code_of(answer: Response | str) -> str:
     assert isinstance(answer, str), "the node did it"
     peer, code, meaning = answer.split(": ")
     assert peer == "peer 0"
-    assert meaning == f"{MEANINGS[code]}; see the log of this node"  # type: ignore[index]
+    assert meaning == f"{MEANINGS[code]}; see the log of this node"
     return code
 
 

@@ -29,8 +29,8 @@ from safetensors.torch import save
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
-from coterie.app.node.node import Node, NodeError
-from coterie.app.node.storage.checkpoints import CheckpointError
+from coterie.app.node.node import Node
+from coterie.app.node.requests.faults import StateError
 from coterie.app.security.keys import PrivateKeys
 from coterie.app.security.seal import Scope, SealError, seal
 from coterie.app.security.trust import read_private, read_trust
@@ -230,7 +230,7 @@ def attack(target: Target, seed: int, cases: int) -> Counter[str]:
             counts["a broken record on top"] += 1
         try:
             state, refused = target.carried_out(record)
-        except (WireError, NodeError, CheckpointError, SealError):  # named refusals
+        except (WireError, StateError, SealError):  # named refusals
             counts["requests refused whole"] += 1
             continue
         except Exception as error:  # what this is here to find

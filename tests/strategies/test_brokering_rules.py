@@ -13,8 +13,9 @@ from coterie.strategies.everyone import Everyone
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import Edges, no_edges
 from coterie.strategies.silent import Silent
-from coterie.strategies.topology import listed, matrix_of, topology
+from coterie.strategies.topology import listed, matrix_of
 from coterie.strategies.wanted import Wanted, WantedAnswers
+from tests.topologies import topology
 
 
 def make(kind: type[Brokering], n: int = 6, graph: str = "full", **changes: Any) -> Any:

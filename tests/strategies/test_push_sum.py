@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.push_sum import PushSum
-from coterie.strategies.topology import Matrix, mixing, topology
+from coterie.strategies.topology import Matrix
+from tests.topologies import mixing, topology
 
 
 def two_rounds(peers: int, seed: int) -> list[Matrix]:

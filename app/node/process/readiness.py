@@ -171,8 +171,7 @@ def _data(job: Job) -> str:
     (peer,) = hosted(job, config.peers)
     problem = problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))
     check_method(config, problem)
-    parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
-    sizes = {name: int(part.sizes[peer]) for name, part in parts.items()}
+    sizes = problem.sizes(peer)
     if is_own(config.dataset):
         check_counts(_policy(job), config, sizes)
     return ", ".join(f"{name} {_band(size)}" for name, size in sizes.items())

@@ -4,7 +4,7 @@ import { css, prepare, ramp } from "./drawing.js";
 import { hideTip, showTip } from "./page.js";
 
 // Returns runs of adjacent peers of one true cluster: first index, index after the last, cluster.
-export function clusterRuns(order, clusters) {
+function clusterRuns(order, clusters) {
   const runs = [];
   order.forEach((p, k) => {
     const cluster = clusters[p];

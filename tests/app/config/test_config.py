@@ -140,6 +140,10 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"mlp.hidden": 64}, "mlp.hidden = 64: must be a string"),
         ({"method": "cobbo"}, 'unknown method "cobbo", did you mean "cobo"?'),
         ({"dataset": "digit"}, 'unknown dataset "digit", did you mean "digits"?'),
+        (
+            {"partition.kind": "dirichlett"},
+            'unknown partition.kind "dirichlett", did you mean "dirichlet"?',
+        ),
         ({"model": "lennet"}, 'unknown model "lennet", did you mean "lenet"?'),
         ({"peers": 0}, "peers = 0: must be at least 1"),
         ({"seed": -1}, "seed = -1: must be at least 0"),

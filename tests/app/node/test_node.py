@@ -16,8 +16,8 @@ from safetensors.torch import load, save
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
-from coterie.app.node.node import Node, NodeError
-from coterie.app.node.storage.checkpoints import CheckpointError
+from coterie.app.node.node import Node
+from coterie.app.node.requests.faults import StateError
 from coterie.app.node.storage.tensor_file import metadata
 from coterie.clients.engine.network import Network
 from coterie.clients.models.build import build
@@ -105,7 +105,7 @@ def test_only_what_the_relay_may_ask_for_again_stays_on_the_disk(tmp_path: Path)
 @pytest.mark.parametrize("stage", ["answer", "update", "local-rounds"])
 def test_a_missing_state_is_a_clear_error(tmp_path: Path, stage: Any) -> None:
     (node,) = nodes_of(COBO, tmp_path, [[1, 3]])
-    with pytest.raises(CheckpointError, match=r"peers \[1, 3\] have no state of round 4"):
+    with pytest.raises(StateError, match=r"peers \[1, 3\] have no state of round 4"):
         node.handle(Request(stage, 5, 5))
 
 
@@ -158,7 +158,7 @@ def test_a_request_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> No
     first = [node.handle(Request("start", 0, 0, attempt="first")) for node in nodes]
     foreign = first[1].letters
     nodes[0].handle(Request("start", 0, 0, attempt="second"))
-    with pytest.raises(NodeError, match=r"peers \[0, 1\].*an earlier attempt"):
+    with pytest.raises(StateError, match=r"peers \[0, 1\].*an earlier attempt"):
         nodes[0].handle(Request("answer", 1, 1, edges, asked, foreign, attempt="first"))
     nodes[0].handle(Request("answer", 1, 1, edges, asked, foreign, attempt="second"))
 

@@ -20,7 +20,7 @@ from coterie.app.node.process.service import handle_request
 from coterie.app.node.requests.faults import StartError
 from coterie.app.runs.rundir import Run
 from coterie.clients.engine import engine
-from coterie.strategies.errors import RelayError, RosterError
+from coterie.strategies.errors import RelayError
 from coterie.strategies.flower.records import decode_request, decode_response, encode_request
 from coterie.strategies.protocol import Request, Response
 from tests.inprocess import simulate
@@ -247,7 +247,7 @@ def test_a_peer_that_nobody_hosts_is_an_error(
     start: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coterie.app.node.process.service.hosted", lambda job, peers: (0, 1))
-    with pytest.raises(RosterError, match="round 0, start: no node hosts peers 2, 3, 4"):
+    with pytest.raises(RelayError, match="round 0, start: no node hosts peers 2, 3, 4"):
         start(1, "run", join_seconds=0.3)
 
 

@@ -25,7 +25,7 @@ from coterie.app.runners.sweep import placed, run_all
 from coterie.app.runs import plan, progress
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run
-from coterie.strategies.errors import DesertedError, RelayError, RosterError
+from coterie.strategies.errors import DesertedError, RelayError
 from coterie.strategies.relay.commit import Commit
 
 TINY = {
@@ -222,7 +222,7 @@ def test_a_run_that_diverged_is_done_and_no_failure(tmp_path: Path) -> None:
     assert times(tmp_path) == before
 
 
-@pytest.mark.parametrize("kind", [RelayError, DesertedError, RosterError])
+@pytest.mark.parametrize("kind", [RelayError, DesertedError])
 def test_an_error_of_the_relay_survives_the_trip_between_processes(kind: type[RelayError]) -> None:
     there = pickle.loads(pickle.dumps(kind("no node is left", 3, "update")))
     assert (type(there), str(there)) == (kind, "no node is left")

@@ -11,10 +11,10 @@ import pytest
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
-from coterie.strategies.topology import mixing
 from tests.baselines import digits, quadratic, quadratics
 from tests.inline import run
 from tests.stepping import Stepping
+from tests.topologies import mixing
 
 FOUR = [(1, 0, 1), (1, 0, 2), (1, 1, 2), (2, 2, 3), (2, 3, 0), (2, 1, 0), (2, 2, 0), (2, 3, 1)]
 THREE = [(1, 0, 1), (1, 0, 2), (2, 1, 2), (3, 2, 0), (3, 2, 1)]

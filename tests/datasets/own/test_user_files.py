@@ -27,7 +27,7 @@ from coterie.datasets.published.languages import LanguagesOptions, read_language
 from coterie.datasets.published.office_home import DOMAINS, WEIGHTS, read_office_home
 from coterie.datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
 from coterie.datasets.source import Source, spread
-from coterie.datasets.table import DATASETS, load_problem
+from coterie.datasets.table import DATASETS, dataset_of
 from tests import tiny_files as tiny
 
 BROUGHT = ("cinic10", "femnist", "office-home", "ixi", "languages", "wiki40b")
@@ -54,7 +54,7 @@ def options(name: str) -> object:
 @pytest.mark.parametrize("name", BROUGHT)
 def test_what_is_missing_and_how_to_get_it_is_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=REMEDY[name]) as caught:
-        load_problem(name, Partition(kind="natural"), 2, 0, tmp_path / "data", options(name))
+        dataset_of(name).load(Partition(kind="natural"), 2, 0, tmp_path / "data", options(name))
     message = str(caught.value)
     assert message.startswith(f"dataset {name} is missing: expected ")
     assert str(tmp_path / "data") in message
@@ -128,7 +128,7 @@ def test_femnist(tmp_path: Path) -> None:
     assert sorted(letters.targets) == [0, 1, 9]
     assert len(letters.test) == 1
     partition = Partition(kind="natural", samples_per_peer=0, min_samples=1)
-    problem = load_problem("femnist", partition, 2, 0, tmp_path, FemnistOptions())
+    problem = dataset_of("femnist").load(partition, 2, 0, tmp_path, FemnistOptions())
     assert [len(rows) for rows in problem.train.rows] == [
         1,
         2,

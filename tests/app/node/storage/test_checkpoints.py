@@ -19,8 +19,9 @@ from coterie.app.node.cohort.arrays import flatten, unflatten
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.app.node.cohort.offers import Offers
 from coterie.app.node.cohort.packing import packed, unpacked
+from coterie.app.node.requests.faults import StateError
 from coterie.app.node.storage import checkpoints, tensor_file
-from coterie.app.node.storage.checkpoints import CheckpointError, CheckpointStore
+from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.tensor_file import read_checked, write, write_checked
 from coterie.app.runs.atomic import DamagedError, replacing_checked
 from coterie.clients.engine.engine import Engine
@@ -154,7 +155,7 @@ def test_what_is_in_memory_counts_only_while_its_files_do(tmp_path: Path) -> Non
 def test_a_version_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, cohort_of([1, 3]))
     store.save((4, 0))
-    with pytest.raises(CheckpointError, match=r"peers \[1, 3\] have no state of round 5 in "):
+    with pytest.raises(StateError, match=r"peers \[1, 3\] have no state of round 5 in "):
         store.recall((5, 1), (5, 0))
 
 
@@ -174,7 +175,7 @@ def versions(store: CheckpointStore) -> list[tuple[int, int]]:
     """Return the versions that can be recalled, among a few."""
     recalled = []
     for version in ((0, 0), (0, 1), (1, 0), (2, 0), (10, 0)):
-        with contextlib.suppress(CheckpointError):
+        with contextlib.suppress(StateError):
             store.recall(version)
             recalled.append(version)
     return recalled
