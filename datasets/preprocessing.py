@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Kind = Literal["number", "category", "date"]
 _DEPTH = 8
 """Of nested lists."""
 NO_CODE = -1
@@ -39,11 +40,27 @@ class Column:
     """
 
     name: str
-    kind: Literal["number", "category", "date"] = "number"
+    kind: Kind = "number"
     categories: tuple[str, ...] = ()
     unit: str = ""
     low: float | None = None
     high: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """Cells of a table before preprocessing.
+
+    Attributes
+    ----------
+    columns : tuple of Column
+        Columns, in order.
+    cells : ndarray of float64, (N, columns)
+        A number, the index of a category, or days since 1970; NaN where a cell is missing.
+    """
+
+    columns: tuple[Column, ...]
+    cells: Floats
 
 
 @dataclass(frozen=True, eq=False)

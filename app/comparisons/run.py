@@ -25,7 +25,7 @@ from coterie.app.report.measures import COLUMNS
 from coterie.app.report.tuning import Choice
 from coterie.app.runners import sweep, tracking
 from coterie.app.runners.errors import SweepError
-from coterie.app.runs import atomic, progress, units
+from coterie.app.runs import atomic, introduction, progress, units
 from coterie.app.runs.rundir import Run
 from coterie.errors import line_of
 
@@ -82,6 +82,8 @@ def compare(request: Request, console: Console) -> Path:
     _check_settings(request)
     flat = _with_validation_split(request, console)
     configs = _configs(request, flat, is_all, console)
+    first = next(iter(configs.values()))[0]
+    introduction.data_quality(problem_of(first), console)
     subject = Subject.of(configs, flat, request.tuning, request.settings)
     subject.check(request.directory)
     choices, failed = _choices(request, configs, console)

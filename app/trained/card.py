@@ -18,6 +18,7 @@ from coterie.app.security.policy import Policy
 from coterie.app.trained.about import About
 from coterie.clients.defence import Defence
 from coterie.clients.privacy import Privacy
+from coterie.datasets.quality import ColumnQuality
 from coterie.strategies.protocol import Report
 
 _LEAST = 1e-6  # minimum weight of a collaborator
@@ -33,6 +34,7 @@ def card(
     curves: Mapping[str, Any],
     privacy: Privacy,
     defence: Defence,
+    qualities: Sequence[ColumnQuality],
     *,
     has_examples: bool,
 ) -> dict[str, Any]:
@@ -45,6 +47,7 @@ def card(
     names : names of all peers, if this node knows them.
     curves : figure data of the evaluation (`coterie.clients.measures`).
     privacy, defence : of the run; the card has each that the run uses.
+    qualities : of the peer's columns. The card has no values of single rows, such as the range.
     has_examples : whether the model's file contains data of each training example.
     """
     others = sorted(
@@ -64,6 +67,7 @@ def card(
         "classes": list(about.classes),
         "columns": list(about.columns),
         "examples": dict(sizes),
+        **({"data_quality": list(map(_quality, qualities))} if qualities else {}),
         "collaborators_in_all": len(others),
         "collaborators": [
             {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}
@@ -79,6 +83,19 @@ def card(
         "config_digest": about.config_digest,
         "versions": _versions(),
         "curves": dict(curves),
+    }
+
+
+def _quality(column: ColumnQuality) -> dict[str, Any]:
+    return {
+        "column": column.column,
+        "kind": column.kind,
+        "missing": column.missing,
+        "distinct": column.distinct,
+        "code": _finite(column.code),
+        "code_share": _finite(column.code_share),
+        "drift": _finite(column.drift),
+        "finding": column.finding,
     }
 
 
@@ -147,6 +164,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         _table(("", ""), used),
         "## Collaborators\n\nWeight of each other peer's letters in the last round.",
         _table(("peer", "weight"), others) if others else "None: the peer trained alone.",
+        *_quality_section(content.get("data_quality", [])),
         "## Measurements\n\nOn the peer's own test examples; costs are sums over the run.",
         _table(("", ""), measured),
         "## Privacy\n\n" + "\n\n".join(privacy),
@@ -155,6 +173,16 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         + ".",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _quality_section(columns: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not columns:
+        return []
+    rows = [(each["column"], f"{100 * each['missing']:.0f} %", each["finding"]) for each in columns]
+    return [
+        "## Data quality\n\nAll rows of the peer. The run directory has ranges and means.",
+        _table(("column", "missing", "finding"), rows),
+    ]
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.partition.options import Partition
-from coterie.datasets.preprocessing import NO_CODE, Column, Preprocessing
+from coterie.datasets.preprocessing import NO_CODE, Column, Preprocessing, RawTable
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split, Task
 from coterie.ranges import Range
 
@@ -49,12 +49,15 @@ class Holding:
         Disjoint rows of each of `PARTS`.
     preprocessing : Preprocessing
         Preprocessing from raw examples to `inputs`.
+    cells : ndarray of float64, (N, columns), or None
+        Cells of a table before preprocessing.
     """
 
     inputs: npt.NDArray[Any]
     targets: npt.NDArray[Any]
     rows: Mapping[str, Ints]
     preprocessing: Preprocessing
+    cells: Floats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +232,7 @@ def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: in
         return Split(tuple(rows), tuple(targets))
 
     train, validation, test = map(part, PARTS)
+    cells = [holding.cells for holding in holdings.values() if holding.cells is not None]
     return Problem(
         name=expected.name,
         task=expected.task,
@@ -245,6 +249,7 @@ def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: in
         preprocessing=tuple(
             holdings[peer].preprocessing if peer in holdings else None for peer in range(peers)
         ),
+        table=RawTable(expected.columns, np.concatenate(cells)) if cells else None,
     )
 
 
@@ -290,7 +295,8 @@ def make_holding(
             raise DataError(f"{expected.name}: this peer has no {name} examples")
     inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
     preprocessing = _fitted(inputs, rows["train"], expected)
-    return Holding(preprocessing.apply(inputs), targets, rows, preprocessing)
+    cells = inputs if expected.columns else None
+    return Holding(preprocessing.apply(inputs), targets, rows, preprocessing, cells)
 
 
 def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preprocessing:

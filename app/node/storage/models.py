@@ -20,6 +20,7 @@ from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
 from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
+from coterie.datasets.quality import ColumnQuality
 from coterie.strategies.protocol import Report
 
 
@@ -31,6 +32,7 @@ class ModelFiles:
     directory : run directory.
     rule : rule of the method.
     policy : of the institution, which the card states; None in a simulation.
+    qualities : quality of the peers' columns, which the cards state; empty without columns.
     durable : synchronise files to the disk.
     """
 
@@ -42,6 +44,7 @@ class ModelFiles:
         peers: Sequence[int],
         rule: type[Rule[Any]],
         policy: Policy | None,
+        qualities: Sequence[ColumnQuality],
         *,
         durable: bool,
     ) -> None:
@@ -50,6 +53,9 @@ class ModelFiles:
         if not predicts_as_saved(rule):
             refused = f"{config.method} predicts in a way that its rule does not save"
         self._about = {peer: About.of(config, problem, peer, refused) for peer in peers}
+        self._qualities = {
+            peer: [each for each in qualities if each.peer == peer] for peer in peers
+        }
         self._sizes = {peer: problem.sizes(peer) for peer in peers}
         self._protection = config.privacy, config.defence
         self._rounds, self.keeps_best = config.num_server_rounds, config.keep_models == "best"
@@ -86,7 +92,8 @@ class ModelFiles:
             if report is not None:
                 content = card(
                     about, self._sizes[peer], report, names, self._policy,
-                    curves.get(peer, {}), *self._protection, has_examples="memory.keys" in tensors,
+                    curves.get(peer, {}), *self._protection, self._qualities[peer],
+                    has_examples="memory.keys" in tensors,
                 )  # fmt: skip
                 atomic.write(file.with_suffix(".json"), as_json(content))
                 atomic.write(file.with_suffix(".md"), as_markdown(content))
