@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.preprocessing import Column, Floats, RawTable
+from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import Problem
 
 FILE = "quality.csv"
@@ -130,16 +130,36 @@ def survey(problem: Problem, peers: Sequence[int] | None = None) -> list[ColumnQ
         return []
     parts = problem.train, problem.validation, problem.test
     rows_p = [np.concatenate([part.rows[p] for part in parts]) for p in range(problem.peers)]
-    cells_p = {peer: table.cells[rows] for peer, rows in enumerate(rows_p) if len(rows)}
+    cells_p = {peer: table.cells[rows] for peer, rows in enumerate(rows_p)}
+    return survey_tables(cells_p, table.columns, peers)
+
+
+def survey_tables(
+    cells_p: Mapping[int, Floats], columns: Sequence[Column], peers: Sequence[int] | None = None
+) -> list[ColumnQuality]:
+    """Return the quality of the columns of tables.
+
+    Parameters
+    ----------
+    cells_p : Mapping of int to ndarray, (n, columns)
+        Peer -> cells of its table, as in `coterie.datasets.preprocessing.RawTable`.
+    columns : sequence of Column
+        Columns of the tables.
+    peers : sequence of int or None
+        Peers of the result; None for all.
+    """
+    cells_p = {peer: cells for peer, cells in cells_p.items() if len(cells)}
+    if not cells_p:
+        return []
     everything = np.concatenate([*cells_p.values()])
-    drifts = _drifts(cells_p, table.columns)
+    drifts = _drifts(cells_p, columns)
     codes = [code for code in CODES if (everything == code).any()]
-    isolated = {code: _isolated(everything, code, table) for code in codes}
+    isolated = {code: _isolated(everything, code, columns) for code in codes}
     result = []
     for peer, cells in cells_p.items():
         if peers is None or peer in peers:
             coded = {code: isolated[code] & _frequent(cells, code) for code in codes}
-            result += _described(peer, cells, table.columns, coded, drifts[peer])
+            result += _described(peer, cells, columns, coded, drifts[peer])
     return result
 
 
@@ -209,10 +229,10 @@ def _described(
     return result
 
 
-def _isolated(cells: Floats, code: float, table: RawTable) -> npt.NDArray[np.bool_]:
+def _isolated(cells: Floats, code: float, columns: Sequence[Column]) -> npt.NDArray[np.bool_]:
     """Return for each number column whether a value lies far from all others, (c,)."""
-    result = np.zeros(len(table.columns), dtype=np.bool_)
-    for c, column in enumerate(table.columns):
+    result = np.zeros(len(columns), dtype=np.bool_)
+    for c, column in enumerate(columns):
         values = cells[:, c]
         others = values[~np.isnan(values) & (values != code)]
         if column.kind == "number" and len(np.unique(others)) >= MIN_DISTINCT:

@@ -28,7 +28,7 @@ from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods import knn_per
 from coterie.clients.models.build import build, options_table
 from coterie.clients.models.options import Adaptation, Gpt2Options
-from coterie.datasets.preprocessing import NO_CODE
+from coterie.datasets.preprocessing import IS_MISSING, NO_CODE
 
 FOLDER = "models"
 T = TypeVar("T")
@@ -252,6 +252,7 @@ class _Prepare(nn.Module):
     own_fill: Tensor
     own_mean: Tensor
     own_std: Tensor
+    own_absent: Tensor
 
     def __init__(self, about: About, dtype: torch.dtype) -> None:
         super().__init__()
@@ -265,6 +266,8 @@ class _Prepare(nn.Module):
             value = getattr(fitted, name, None)
             tensor = None if value is None else torch.from_numpy(value)
             self.register_buffer(f"own_{name}", tensor)
+        absent = None if fitted is None else torch.from_numpy(fitted.absent())
+        self.register_buffer("own_absent", absent)
 
     def forward(self, raw: Tensor) -> Tensor:
         """Return normalised inputs."""
@@ -272,13 +275,20 @@ class _Prepare(nn.Module):
             return raw.long()
         # As in training: a peer's own statistics in double precision, the run's in the model's.
         if self._is_table:
-            raw = raw.double()[:, self.own_source]
-            raw = torch.where(raw.isnan(), self.own_fill, raw)
-            coded = (raw == self.own_code).double()
-            raw = torch.where(self.own_code == NO_CODE, raw, coded)
+            raw = self.known(raw.double())[:, self.own_source]
+            missing = raw.isnan()
+            raw = torch.where(missing, self.own_fill, raw)
+            coded = torch.where(self.own_code == IS_MISSING, missing, raw == self.own_code)
+            raw = torch.where(self.own_code == NO_CODE, raw, coded.double())
         if self._own:
             raw = ((raw.double() - self.own_mean) / self.own_std).float()
         return (raw.to(self._dtype) - self.mean) / self.std
+
+    def known(self, raw: Tensor) -> Tensor:
+        """Return raw rows of a table with NaN for numbers that mean a missing cell."""
+        for absent in self.own_absent:
+            raw = torch.where(raw == absent, torch.nan, raw)
+        return raw
 
 
 def personal_model(

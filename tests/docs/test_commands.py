@@ -52,7 +52,7 @@ HOW: dict[str, dict[str, str]] = {
         "cat > readmission.toml <<'END'": RUN,
         "coterie run dataset=heart-disease peers=4 partition.kind=natural "
         "num-server-rounds=20 --name hearts": RUN,
-        "coterie schema hospitals/0-north/data.csv --out hospitals/schema.toml": RUN,
+        "coterie schema hospitals/*/data.csv --out hospitals/schema.toml": RUN,
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "import coterie": RUN,
         "python - <<'END'": RUN,
