@@ -20,7 +20,7 @@ from coterie.app.config.keys import nearest
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.registry import METHODS, method_of
 from coterie.app.config.schema import Scalar
-from coterie.app.report import by_peer, comparison, comparison_page, verdict
+from coterie.app.report import by_peer, comparison, comparison_page, diagnostics, verdict
 from coterie.app.report.measures import COLUMNS
 from coterie.app.report.tuning import Choice
 from coterie.app.runners import sweep, tracking
@@ -100,6 +100,8 @@ def compare(request: Request, console: Console) -> Path:
     if rows:
         comparison.write(rows, request.directory, columns)
         atomic.write(request.directory / by_peer.FILE, by_peer.as_csv(rows))
+        if table := diagnostics.as_csv(rows):
+            atomic.write(request.directory / diagnostics.FILE, table)
         page = comparison_page.write(rows, request.directory, request.title, _lines(failed))
         subject.write(request.directory)
         _show(rows, request, page, console)

@@ -17,6 +17,7 @@ from coterie.app.config import schema
 from coterie.app.security.policy import Policy
 from coterie.app.trained.about import About
 from coterie.clients.defence import Defence
+from coterie.clients.diagnostics import MEASURES
 from coterie.clients.privacy import Privacy
 from coterie.datasets.quality import ColumnQuality
 from coterie.strategies.protocol import Report
@@ -82,7 +83,8 @@ def card(
         **({"defence": schema.values(defence)} if defence.rule != "none" else {}),
         "config_digest": about.config_digest,
         "versions": _versions(),
-        "curves": dict(curves),
+        **({"diagnostics": curves["diagnostics"]} if "diagnostics" in curves else {}),
+        "curves": {name: curve for name, curve in curves.items() if name != "diagnostics"},
     }
 
 
@@ -167,6 +169,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         *_quality_section(content.get("data_quality", [])),
         "## Measurements\n\nOn the peer's own test examples; costs are sums over the run.",
         _table(("", ""), measured),
+        *_diagnostics_section(content),
         "## Privacy\n\n" + "\n\n".join(privacy),
         f"Configuration {content['config_digest'][:16]}; "
         + ", ".join(f"{name} {number}" for name, number in content["versions"].items())
@@ -185,6 +188,43 @@ def _quality_section(columns: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _table(head: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
+def _diagnostics_section(content: Mapping[str, Any]) -> list[str]:
+    diagnostics = content.get("diagnostics")
+    if diagnostics is None:
+        return []
+    classes = content["classes"] or ["0", "1"]
+    head, rows = ("", "at 0.5"), diagnostics["measures"]
+    chosen = diagnostics["at_threshold"]
+    if diagnostics["threshold"] is not None:
+        head = (*head, f"at {diagnostics['threshold']:.3g}")
+    table = [
+        (MEASURES[name], shown(estimate), *([shown(chosen.get(name))] if chosen else []))
+        for name, estimate in rows.items()
+    ]
+    text = (
+        f"{diagnostics['positives']} of {diagnostics['examples']} test examples are positive "
+        f"({classes[1]}). Values with 95 % intervals; predicted positive above the threshold; "
+        "O/E: observed positives over the sum of their predicted probabilities."
+    )
+    if chosen:
+        text += " The second threshold was chosen on validation examples (Youden)."
+    parts = [f"## Diagnostic accuracy\n\n{text}", _table(head, table)]
+    if diagnostics["temperature"] is not None:
+        parts.append(
+            f"Temperature {diagnostics['temperature']:.3g}, fitted on validation examples, changes "
+            f"the Brier score to {shown(diagnostics['recalibrated']['brier'])}."
+        )
+    return parts
+
+
+def shown(estimate: Sequence[float | None] | None) -> str:
+    """Write a value with its interval, "0.84 (0.71 to 0.92)"; empty where undefined."""
+    if estimate is None or estimate[0] is None:
+        return ""
+    value, low, high = estimate
+    return f"{value:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})")
+
+
+def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -55,6 +55,7 @@ HOW: dict[str, dict[str, str]] = {
         "coterie schema hospitals/*/data.csv --out hospitals/schema.toml": RUN,
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "import coterie": RUN,
+        "coterie run readmission.toml --name thresholds": RUN,
         "python - <<'END'": RUN,
         "cat > notes.toml <<'END'": RUN,
     },

@@ -18,6 +18,7 @@ from coterie.app.runs import atomic
 from coterie.app.security.policy import Policy
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
+from coterie.app.trained.decision import operating_point
 from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
 from coterie.datasets.quality import ColumnQuality
@@ -82,7 +83,7 @@ class ModelFiles:
             report = by_peer.get(peer)
             about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
             file = self._directory / f"peer-{peer:04d}.safetensors"
-            metadata = about.strings()
+            metadata = about.strings() | operating_point(curves.get(peer, {}))
             if self.keeps_best:
                 if not self._is_better(t, report, peer, file):
                     continue

@@ -116,7 +116,9 @@ def test_the_quality_of_own_data_stays_on_the_node(
     ]
     Broker(config.strategy(), Recorded(nodes), found, join_timeout=1.0).run()
     assert left
-    assert not any(word in text for text in left for word in ("secret_lab", "73.0625", "-99"))
+    assert not any(
+        word in text for text in left for word in ("secret_lab", "73.0625", "-99", "ppv")
+    )
     assert not [*found.directory.rglob("*quality*")]
     for peer, home in enumerate(homes):
         table = (home / f"quality-{peer:04d}.csv").read_text()
@@ -125,6 +127,7 @@ def test_the_quality_of_own_data_stays_on_the_node(
         card = json.loads((home / "models" / f"peer-{peer:04d}.json").read_text())
         assert card["data_quality"][0]["code"] == -99
         assert card["data_quality"][0]["drift"] is None, "no other institution is seen"
+        assert "ppv" in card["diagnostics"]["measures"]
         assert "73.0625" not in (home / "models" / f"peer-{peer:04d}.md").read_text()
     assert "data quality: peer 0: secret_lab is -99" in caplog.text
 

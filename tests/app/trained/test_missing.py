@@ -79,3 +79,5 @@ def test_marks_of_missing_cells_predict_like_empty_cells(missing: str, tmp_path:
     own = torch.from_numpy(fitted.apply(raw))
     inputs = model._prepare(torch.from_numpy(raw))
     assert torch.equal(inputs, own), "the same numbers as in training"
+    # An exported file takes them, too.
+    assert main(["export", str(done.directory), "--peer", "north", str(tmp_path / "m.pt2")]) == 0
