@@ -8,8 +8,9 @@ preprocessing, of all rows of a peer. Legend: p = peers, n = rows, c = columns, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import numpy.typing as npt
 
 from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import Problem
+
+Bools = npt.NDArray[np.bool_]
 
 FILE = "quality.csv"
 """Table of a simulation."""
@@ -33,6 +36,7 @@ MAX_MISSING = 0.5
 """Share of missing values above which a column is reported."""
 MAX_DRIFT = 1.0
 """Standardised mean difference above which a column is reported."""
+_JUDGED = 100_000
 
 
 @dataclass(frozen=True)
@@ -125,18 +129,21 @@ def survey(problem: Problem, peers: Sequence[int] | None = None) -> list[ColumnQ
     peers : sequence of int or None
         Peers of the result; None for all peers with rows here.
     """
+    return [each for each in _survey(problem) if peers is None or each.peer in peers]
+
+
+@lru_cache(maxsize=2)
+def _survey(problem: Problem) -> Sequence[ColumnQuality]:
     table = problem.table
     if table is None:
-        return []
+        return ()
     parts = problem.train, problem.validation, problem.test
     rows_p = [np.concatenate([part.rows[p] for part in parts]) for p in range(problem.peers)]
     cells_p = {peer: table.cells[rows] for peer, rows in enumerate(rows_p)}
-    return survey_tables(cells_p, table.columns, peers)
+    return survey_tables(cells_p, table.columns)
 
 
-def survey_tables(
-    cells_p: Mapping[int, Floats], columns: Sequence[Column], peers: Sequence[int] | None = None
-) -> list[ColumnQuality]:
+def survey_tables(cells_p: Mapping[int, Floats], columns: Sequence[Column]) -> list[ColumnQuality]:
     """Return the quality of the columns of tables.
 
     Parameters
@@ -145,21 +152,22 @@ def survey_tables(
         Peer -> cells of its table, as in `coterie.datasets.preprocessing.RawTable`.
     columns : sequence of Column
         Columns of the tables.
-    peers : sequence of int or None
-        Peers of the result; None for all.
     """
     cells_p = {peer: cells for peer, cells in cells_p.items() if len(cells)}
     if not cells_p:
         return []
-    everything = np.concatenate([*cells_p.values()])
+    frequent = {
+        code: {peer: _frequent(cells, code) for peer, cells in cells_p.items()} for code in CODES
+    }
     drifts = _drifts(cells_p, columns)
-    codes = [code for code in CODES if (everything == code).any()]
-    isolated = {code: _isolated(everything, code, columns) for code in codes}
     result = []
+    isolated = {
+        code: _isolated(cells_p.values(), code, columns, np.any([*of_peers.values()], axis=0))
+        for code, of_peers in frequent.items()
+    }
     for peer, cells in cells_p.items():
-        if peers is None or peer in peers:
-            coded = {code: isolated[code] & _frequent(cells, code) for code in codes}
-            result += _described(peer, cells, columns, coded, drifts[peer])
+        coded = {code: isolated[code] & frequent[code][peer] for code in CODES}
+        result += _described(peer, cells, columns, coded, drifts[peer])
     return result
 
 
@@ -194,7 +202,7 @@ def _described(
     peer: int,
     cells: Floats,
     columns: Sequence[Column],
-    coded: Mapping[float, npt.NDArray[np.bool_]],
+    coded: Mapping[float, Bools],
     drift_c: Floats,
 ) -> list[ColumnQuality]:
     known = ~np.isnan(cells)
@@ -208,9 +216,9 @@ def _described(
     std_c = np.sqrt(_ratio(squares_c, count_c))
     result = []
     for c, column in enumerate(columns):
+        is_ordered = column.kind != "category"
         numeric = ordered[0, c], median_c[c], ordered[last_c[c], c], mean_c[c], std_c[c]
-        if column.kind == "category":
-            numeric = (np.nan,) * 5
+        low, median, high, mean, std = map(float, numeric) if is_ordered else (np.nan,) * 5
         code = next((code for code, is_coded in coded.items() if is_coded[c]), np.nan)
         result.append(
             ColumnQuality(
@@ -220,7 +228,7 @@ def _described(
                 len(cells),
                 float(1 - count_c[c] / len(cells)),
                 int(distinct_c[c]),
-                *map(float, numeric),
+                *(low, median, high, mean, std),
                 code,
                 np.nan if np.isnan(code) else float((cells[:, c] == code).mean()),
                 float(drift_c[c]),
@@ -229,20 +237,26 @@ def _described(
     return result
 
 
-def _isolated(cells: Floats, code: float, columns: Sequence[Column]) -> npt.NDArray[np.bool_]:
-    """Return for each number column whether a value lies far from all others, (c,)."""
+def _isolated(
+    cells_p: Collection[Floats], code: float, columns: Sequence[Column], wanted: Bools
+) -> Bools:
+    """Return for each wanted column whether a value lies far from all others, (c,).
+
+    Large tables are judged by evenly spaced rows.
+    """
     result = np.zeros(len(columns), dtype=np.bool_)
-    for c, column in enumerate(columns):
-        values = cells[:, c]
+    step = max(1, sum(map(len, cells_p)) // _JUDGED)
+    for c in np.flatnonzero(wanted):
+        values = np.concatenate([cells[::step, c] for cells in cells_p])
         others = values[~np.isnan(values) & (values != code)]
-        if column.kind == "number" and len(np.unique(others)) >= MIN_DISTINCT:
+        if columns[c].kind == "number" and len(np.unique(others)) >= MIN_DISTINCT:
             lower, upper = np.quantile(others, [0.25, 0.75])
             reach = FENCE * (upper - lower)
             result[c] = not lower - reach <= code <= upper + reach
     return result
 
 
-def _frequent(cells: Floats, code: float) -> npt.NDArray[np.bool_]:
+def _frequent(cells: Floats, code: float) -> Bools:
     """Return for each column whether a value is frequent at a peer, (c,)."""
     count_c = (cells == code).sum(axis=0)
     min_rows = max(MIN_CODED_ROWS, MIN_CODED_SHARE * len(cells))

@@ -181,11 +181,19 @@ def as_markdown(content: Mapping[str, Any]) -> str:
 def _quality_section(columns: Sequence[Mapping[str, Any]]) -> list[str]:
     if not columns:
         return []
-    rows = [(each["column"], f"{100 * each['missing']:.0f} %", each["finding"]) for each in columns]
+    rows = [
+        (_cell(each["column"]), f"{100 * each['missing']:.0f} %", _cell(each["finding"]))
+        for each in columns
+    ]
     return [
         "## Data quality\n\nAll rows of the peer. The run directory has ranges and means.",
         _table(("column", "missing", "finding"), rows),
     ]
+
+
+def _cell(text: str) -> str:
+    """Write a text in one cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _diagnostics_section(content: Mapping[str, Any]) -> list[str]:

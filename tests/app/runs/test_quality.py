@@ -10,7 +10,7 @@ import pytest
 
 from coterie.app.runs import quality
 from coterie.app.runs.files import ResultsError
-from coterie.datasets.quality import ColumnQuality
+from coterie.datasets.quality import FILE, ColumnQuality
 
 AGE = ColumnQuality(
     0, "=age", "number", 40, 0.25, 12, 20.0, 50.5, 90.0, 51.25, 9.5, math.nan, math.nan, math.inf
@@ -22,7 +22,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     quality.write(tmp_path, [AGE, LAB], ("north", "south", "+west"))
     read = quality.read(tmp_path, 3)
     assert list(map(repr, read)) == list(map(repr, [AGE, LAB]))  # NaN is not equal to NaN
-    text = (tmp_path / quality.FILE).read_text()
+    text = (tmp_path / FILE).read_text()
     assert "'=age" in text, "no formula of a spreadsheet"
     assert "'+west" in text
     assert "chol is 0 in 50 % of the rows" in text
@@ -43,7 +43,7 @@ def test_no_columns_no_file(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_file_is_named(damage: tuple[str, str], tmp_path: Path) -> None:
     quality.write(tmp_path, [AGE], ("north",))
-    file = tmp_path / quality.FILE
+    file = tmp_path / FILE
     file.write_text(file.read_text().replace(*damage))
     with pytest.raises(ResultsError, match=r"quality\.csv: not a table of"):
         quality.read(tmp_path, 3)
