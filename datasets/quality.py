@@ -132,7 +132,7 @@ def survey(problem: Problem, peers: Sequence[int] | None = None) -> list[ColumnQ
     return [each for each in _survey(problem) if peers is None or each.peer in peers]
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=2)  # relay and node of a simulation share a problem
 def _survey(problem: Problem) -> Sequence[ColumnQuality]:
     table = problem.table
     if table is None:
@@ -143,6 +143,7 @@ def _survey(problem: Problem) -> Sequence[ColumnQuality]:
     return survey_tables(cells_p, table.columns)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def survey_tables(cells_p: Mapping[int, Floats], columns: Sequence[Column]) -> list[ColumnQuality]:
     """Return the quality of the columns of tables.
 
@@ -246,7 +247,7 @@ def _isolated(
     """
     result = np.zeros(len(columns), dtype=np.bool_)
     step = max(1, sum(map(len, cells_p)) // _JUDGED)
-    for c in np.flatnonzero(wanted):
+    for c in np.flatnonzero(wanted).tolist():
         values = np.concatenate([cells[::step, c] for cells in cells_p])
         others = values[~np.isnan(values) & (values != code)]
         if columns[c].kind == "number" and len(np.unique(others)) >= MIN_DISTINCT:

@@ -62,7 +62,8 @@ def table(run: Run) -> QualityTable | None:
 def _cell(column: ColumnQuality | None) -> QualityCell:
     if column is None:
         return QualityCell(units.NONE, "", "")
-    missing = f"{100 * column.missing:.0f} % missing" if column.missing else ""
+    percent = f"{100 * column.missing:.0f} %" if column.missing >= 0.01 else "under 1 %"
+    missing = f"{percent} missing" if column.missing else ""
     return QualityCell(_range(column), missing, column.finding)
 
 

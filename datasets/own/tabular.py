@@ -133,7 +133,7 @@ def read_table(
         numbers("std", options.std),
         tuple(classes),
         columns,
-        "mean" if options.missing == "refuse" else options.missing,
+        fill="mean" if options.missing == "refuse" else options.missing,
     )
     read = _checked_part if described else _read_part
     parts = {

@@ -162,3 +162,8 @@ def test_data_without_named_columns_have_no_quality() -> None:
 
 def test_nothing_to_warn_about() -> None:
     assert warnings([surveyed([1, 2, 3, 4])], ()) == []
+
+
+def test_huge_numbers_are_no_error() -> None:
+    column = surveyed([1e300, -1e300, 1e308, 3.0], [1.0, 2.0])
+    assert column.high == 1e308
