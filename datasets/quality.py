@@ -172,6 +172,14 @@ def survey_tables(cells_p: Mapping[int, Floats], columns: Sequence[Column]) -> l
     return result
 
 
+def shortened(qualities: Sequence[ColumnQuality], most: int) -> Sequence[ColumnQuality]:
+    """Return all columns, or of more than `most` those with a finding, most severe first."""
+    if len(qualities) <= most:
+        return qualities
+    bad = (each for each in qualities if each.finding)
+    return sorted(bad, key=lambda each: each.rank)[:most]
+
+
 def warnings(
     qualities: Sequence[ColumnQuality], names: Sequence[str], file: str = FILE
 ) -> list[str]:

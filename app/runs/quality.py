@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
@@ -17,8 +17,10 @@ from typing import get_args
 from coterie.app.runs import atomic, cells, files
 from coterie.app.runs.files import ResultsError
 from coterie.datasets.preprocessing import Kind
-from coterie.datasets.quality import FILE, ColumnQuality
+from coterie.datasets.quality import FILE, ColumnQuality, shortened
 
+MAX_LINES = 100_000
+"""Number of lines above which a table has only columns with findings."""
 _FIELDS = [field.name for field in fields(ColumnQuality)]
 _HEAD = [*_FIELDS[:1], "peer_name", *_FIELDS[1:], "finding"]
 _TEXTS = ("column", "kind")
@@ -53,12 +55,12 @@ def file_of(peer: int) -> str:
     return f"quality-{peer:04d}.csv"
 
 
-def as_csv(qualities: Iterable[ColumnQuality], names: Sequence[str]) -> str:
+def as_csv(qualities: Sequence[ColumnQuality], names: Sequence[str]) -> str:
     """Write the lines in full precision; numbers that do not exist are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_HEAD)
-    for each in qualities:
+    for each in shortened(qualities, MAX_LINES):
         name = names[each.peer] if names else f"peer {each.peer}"
         line = [each.peer, name, *(getattr(each, field) for field in _FIELDS[1:]), each.finding]
         writer.writerow(

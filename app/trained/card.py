@@ -19,10 +19,11 @@ from coterie.app.trained.about import About
 from coterie.clients.defence import Defence
 from coterie.clients.diagnostics import MEASURES
 from coterie.clients.privacy import Privacy
-from coterie.datasets.quality import ColumnQuality
+from coterie.datasets.quality import ColumnQuality, shortened
 from coterie.strategies.protocol import Report
 
 _LEAST = 1e-6  # minimum weight of a collaborator
+_COLUMNS = 500  # maximum number of columns, of more those with findings
 _NAMED = 50  # maximum number of collaborators, largest weights first
 
 
@@ -56,6 +57,7 @@ def card(
         for peer, weight in report.weight_by_peer.items()
         if weight > _LEAST and peer != about.peer
     )
+    listed = shortened(qualities, _COLUMNS)
     return {
         "peer": about.peer,
         "name": about.peer_name,
@@ -68,7 +70,7 @@ def card(
         "classes": list(about.classes),
         "columns": list(about.columns),
         "examples": dict(sizes),
-        **({"data_quality": list(map(_quality, qualities))} if qualities else {}),
+        **({"data_quality": list(map(_quality, listed))} if listed else {}),
         "collaborators_in_all": len(others),
         "collaborators": [
             {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}

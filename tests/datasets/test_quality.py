@@ -12,7 +12,7 @@ import pytest
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.preprocessing import Column, RawTable
 from coterie.datasets.problem import Problem, Split
-from coterie.datasets.quality import ColumnQuality, survey, warnings
+from coterie.datasets.quality import ColumnQuality, shortened, survey, warnings
 from coterie.datasets.table import load_problem
 
 Cells = npt.NDArray[np.float64]
@@ -167,3 +167,11 @@ def test_nothing_to_warn_about() -> None:
 def test_huge_numbers_are_no_error() -> None:
     column = surveyed([1e300, -1e300, 1e308, 3.0], [1.0, 2.0])
     assert column.high == 1e308
+
+
+def test_of_very_many_columns_those_with_findings_remain() -> None:
+    sound, empty, constant = (surveyed(values) for values in ([1, 2, 3], [np.nan] * 3, [7.0] * 3))
+    assert shortened([sound, constant, empty], 3) == [sound, constant, empty]
+    assert [each.finding for each in shortened([sound, constant, sound, empty], 3)] == [
+        empty.finding, constant.finding,
+    ]  # fmt: skip
