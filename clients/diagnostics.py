@@ -20,15 +20,19 @@ Ints = npt.NDArray[np.int64]
 Estimate = tuple[float, float, float]
 """Value, and the ends of its 95 % interval; NaN where undefined."""
 
+DECISIONS = ("accuracy", "sensitivity", "specificity", "ppv", "npv")
+"""Measures of decisions at a threshold."""
 RANKINGS = ("auroc", "auprc", "brier", "observed_expected")
+"""Measures of probabilities."""
 HALF = 0.5
 """Threshold of the class with the largest probability."""
+TEMPERATURES = (0.05, 20.0)
+"""Range of fitted temperatures."""
 _Z = 1.959963984540054  # 97.5th percentile of the normal distribution
 _SEED = 0xB007
 _RESAMPLES = 1000
 _MIN_RESAMPLES = 200
 _CELLS = 2_000_000  # resamples times examples
-TEMPERATURES = (0.05, 20.0)
 
 
 def diagnose(

@@ -13,12 +13,13 @@ from coterie.app.report.comparison import Row
 from coterie.app.runs import diagnostics, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.rundir import Run
-from coterie.clients.diagnostics import MEASURES, Estimate
+from coterie.clients.diagnostics import DECISIONS, MEASURES, Estimate
 
 FILE = "comparison-diagnostics.csv"
 SHOWN = 100
 """Number of peers that a page lists."""
-_AT_THRESHOLD = ("sensitivity", "specificity", "ppv", "npv")
+_SHOWN_MEASURES = [name for name in MEASURES if name != "accuracy"]
+_AT_THRESHOLD = [name for name in DECISIONS if name != "accuracy"]
 
 
 class EstimateCell(NamedTuple):
@@ -57,11 +58,11 @@ def table(run: Run) -> DiagnosticTable | None:
     of_peers = diagnostics.read(run)
     if not of_peers:
         return None
-    names = [name for name in MEASURES if name != "accuracy"]
     rows, chosen = [], []
     for peer, each in list(of_peers.items())[:SHOWN]:
         numbers = f"{each.examples:,}", f"{each.positives:,}"
-        rows.append(_row(run.names[peer], "", numbers, [each.measures.get(n) for n in names]))
+        estimates = [each.measures.get(name) for name in _SHOWN_MEASURES]
+        rows.append(_row(run.names[peer], "", numbers, estimates))
         if each.threshold is not None:
             decided = [each.at_threshold.get(name) for name in _AT_THRESHOLD]
             row = _row(run.names[peer], "", numbers, decided)
@@ -69,7 +70,7 @@ def table(run: Run) -> DiagnosticTable | None:
             chosen.append(row._replace(cells=cells))
     return DiagnosticTable(
         _positive(run),
-        [MEASURES[name] for name in names],
+        [MEASURES[name] for name in _SHOWN_MEASURES],
         rows,
         chosen,
         ["Threshold", *(MEASURES[name] for name in _AT_THRESHOLD)],
@@ -82,7 +83,6 @@ def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
 
     A peer is identified by its name, as in `by_peer`.
     """
-    names = [name for name in MEASURES if name != "accuracy"]
     results: dict[str, dict[str, list[Diagnostics]]] = {}
     for row in rows:
         for run in row.runs:
@@ -97,10 +97,10 @@ def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
                 f"{np.mean([getattr(each, key) for each in several]):,.0f}"
                 for key in ("examples", "positives")
             )
-            cells = [_mean([each.measures.get(key) for each in several]) for key in names]
+            cells = [_mean([each.measures.get(key) for each in several]) for key in _SHOWN_MEASURES]
             made.append(_row(name, method, numbers, cells))
     first = next(run for row in rows for run in row.runs)
-    titles = [MEASURES[name] for name in names]
+    titles = [MEASURES[name] for name in _SHOWN_MEASURES]
     return DiagnosticTable(_positive(first), titles, made, [], [], len(results))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from coterie.app.runs import atomic, cells, files
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Run
-from coterie.clients.diagnostics import HALF, MEASURES, Estimate
+from coterie.clients.diagnostics import DECISIONS, HALF, MEASURES, Estimate
 
 FILE = "diagnostics.csv"
 MAX_PEERS = 1024
@@ -80,17 +80,13 @@ def rows(run: Run) -> Iterator[list[object]]:
     """Yield the lines of the CSV, with `HEAD` as columns."""
     for peer, of_peer in read(run).items():
         first = [peer, cells.safe(run.names[peer]), of_peer.examples, of_peer.positives]
-        decided = of_peer.at_threshold
         for name, estimate in of_peer.measures.items():
-            threshold = HALF if name in decided or name in _DECISIONS else ""
+            threshold = HALF if name in DECISIONS else ""
             yield [*first, threshold, name, *map(_cell, estimate)]
-        for name, estimate in decided.items():
+        for name, estimate in of_peer.at_threshold.items():
             yield [*first, of_peer.threshold, name, *map(_cell, estimate)]
         for name, estimate in of_peer.recalibrated.items():
             yield [*first, "", f"recalibrated_{name}", *map(_cell, estimate)]
-
-
-_DECISIONS = ("accuracy", "sensitivity", "specificity", "ppv", "npv")
 
 
 def _cell(value: float) -> str:
