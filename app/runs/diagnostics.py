@@ -94,18 +94,18 @@ def _cell(value: float) -> str:
 
 
 def _parsed(content: Mapping[str, Any]) -> Diagnostics:
-    numbers = [content["examples"], content["positives"]]
-    if not all(type(number) is int and 0 <= number < 2**53 for number in numbers):
+    examples, positives = content["examples"], content["positives"]
+    if not all(type(number) is int and 0 <= number < 2**53 for number in (examples, positives)):
         raise ValueError("examples and positives must be counts")
-    parts = [_estimates(content[name]) for name in ("measures", "at_threshold", "recalibrated")]
     threshold, temperature = (_number(content[name]) for name in ("threshold", "temperature"))
     return Diagnostics(
-        *numbers,
-        parts[0],
+        examples,
+        positives,
+        _estimates(content["measures"]),
         None if math.isnan(threshold) else threshold,
-        parts[1],
+        _estimates(content["at_threshold"]),
         None if math.isnan(temperature) else temperature,
-        parts[2],
+        _estimates(content["recalibrated"]),
     )
 
 

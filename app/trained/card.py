@@ -203,7 +203,8 @@ def _diagnostics_section(content: Mapping[str, Any]) -> list[str]:
     if diagnostics is None:
         return []
     classes = content["classes"] or ["0", "1"]
-    head, rows = ("", "at 0.5"), diagnostics["measures"]
+    rows = diagnostics["measures"]
+    head: tuple[str, ...] = ("", "at 0.5")
     chosen = diagnostics["at_threshold"]
     if diagnostics["threshold"] is not None:
         head = (*head, f"at {diagnostics['threshold']:.3g}")

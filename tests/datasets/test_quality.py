@@ -170,7 +170,7 @@ def test_huge_numbers_are_no_error() -> None:
 
 
 def test_of_very_many_columns_those_with_findings_remain() -> None:
-    sound, empty, constant = (surveyed(values) for values in ([1, 2, 3], [np.nan] * 3, [7.0] * 3))
+    sound, empty, constant = map(surveyed, ([1.0, 2.0, 3.0], [np.nan] * 3, [7.0] * 3))
     assert shortened([sound, constant, empty], 3) == [sound, constant, empty]
     assert [each.finding for each in shortened([sound, constant, sound, empty], 3)] == [
         empty.finding, constant.finding,

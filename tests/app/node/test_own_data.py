@@ -121,9 +121,9 @@ def test_the_quality_of_own_data_stays_on_the_node(
     )
     assert not [*found.directory.rglob("*quality*")]
     for peer, home in enumerate(homes):
-        table = (home / f"quality-{peer:04d}.csv").read_text()
-        assert "secret_lab is -99 in" in table
-        assert {each["peer"] for each in csv.DictReader(table.splitlines())} == {str(peer)}
+        own = (home / f"quality-{peer:04d}.csv").read_text()
+        assert "secret_lab is -99 in" in own
+        assert {each["peer"] for each in csv.DictReader(own.splitlines())} == {str(peer)}
         card = json.loads((home / "models" / f"peer-{peer:04d}.json").read_text())
         assert card["data_quality"][0]["code"] == -99
         assert card["data_quality"][0]["drift"] is None, "no other institution is seen"

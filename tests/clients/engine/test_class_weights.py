@@ -81,7 +81,7 @@ def test_some_of_the_peers_keep_their_weights() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_evaluations_have_no_weights(backend: str) -> None:
-    weighted, plain = (engine_of(skewed(), backend, w) for w in ("balanced", "none"))  # type: ignore[arg-type]
+    weighted, plain = (engine_of(skewed(), backend, w) for w in ("balanced", "none"))
     x, buffers = weighted.initial()
     one, other = (e.losses(x, buffers, "train", np.arange(2)) for e in (weighted, plain))
     assert torch.equal(one.losses, other.losses)
@@ -92,7 +92,7 @@ def test_equal_classes_change_nothing(tmp_path: Path) -> None:
     problem = classification((6, 6))
     labels = np.array([0, 1, 2] * 2), np.array([2, 1, 0] * 2)
     problem = replace(problem, train=Split(problem.train.rows, labels))
-    weighted, plain = (engine_of(problem, "batched", w) for w in ("balanced", "none"))  # type: ignore[arg-type]
+    weighted, plain = (engine_of(problem, "batched", w) for w in ("balanced", "none"))
     for one, other in zip(weighted.batches(1), plain.batches(1), strict=True):
         assert torch.equal(one.weights_eb, other.weights_eb)
 

@@ -175,7 +175,12 @@ def test_cells_that_mean_missing(tmp_path: Path) -> None:
     """Texts and numbers, in all columns and in one; "0" also matches 0.0."""
     folder = tables(tmp_path, NA_ROWS)
     (folder / "schema.toml").write_text(NA_SCHEMA)
-    expected = [[61, None, 0], [None, 233, None], [45, None, None], [70, 250, 1]]
+    expected: list[list[float | None]] = [
+        [61, None, 0],
+        [None, 233, None],
+        [45, None, None],
+        [70, 250, 1],
+    ]
     options = {"columns": "age, chol, sex", "schema": "file", "missing": "mean"}
     assert cells_of(folder, **options, na_values="?, -9") == expected
     with pytest.raises(RefusedError, match="2 of 4 rows"):
