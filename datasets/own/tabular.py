@@ -57,8 +57,8 @@ class TableOptions(NormalisedOptions):
         each number that is 1 where it is missing. A missing category is none of its categories.
     na_values : str
         Cells that mean a missing value, besides empty ones and "NA", "NaN" or "NULL" of a CSV, in
-        all feature columns, or in one column as "column=value": "?, -9, chol=0". Those of
-        schema.toml count too.
+        all feature columns, or in one column as "column=value": "?, -9, chol=0". In a simulation;
+        those of schema.toml always count.
     schema : str
         Digest of schema.toml, which describes the columns and must be the same for all peers
         (coterie schema); in a simulation also "file". Empty if all columns are numbers.
@@ -97,9 +97,18 @@ class TableOptions(NormalisedOptions):
             raise ValueError("classes must name each class once")
 
     def check_node(self) -> None:
-        """Check that columns are named, since a node cannot see those of other peers."""
+        """Refuse options of simulations.
+
+        A node cannot see the columns of other peers. A run that chooses the cells that mean a
+        missing value could ask whether a row has one.
+        """
         if self.columns == "all":
             raise DataError('table.columns = "all" is for simulations: name the columns')
+        if self.na_values:
+            raise DataError(
+                "table.na-values is for simulations: list na-values in schema.toml, whose digest "
+                "the institutions compare"
+            )
 
 
 def read_table(
