@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.preprocessing import Preprocessing
+from coterie.datasets.preprocessing import Preprocessing, RawTable
 from coterie.errors import Error
 
 Task = Literal["classification", "regression", "quadratic", "language", "segmentation"]
@@ -85,6 +85,8 @@ class Problem:
     preprocessing : tuple of Preprocessing or None
         Preprocessing of each peer's raw examples, None for peers whose data are elsewhere; empty if
         `inputs` are the raw examples.
+    table : RawTable or None
+        Cells of the rows of `inputs` before preprocessing, if the columns have names.
     """
 
     name: str
@@ -104,10 +106,12 @@ class Problem:
     names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     preprocessing: tuple[Preprocessing | None, ...] = ()
+    table: RawTable | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            value = value.cells if isinstance(value, RawTable) else value
             arrays = (*value.rows, *value.targets) if isinstance(value, Split) else (value,)
             for array in arrays:
                 if isinstance(array, np.ndarray):

@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "schema": Command(
         "schema",
-        "TABLE.csv|schema.toml",
+        "TABLE.csv ...|schema.toml",
         "draft or check the schema that institutions share",
     ),
     "status": Command(

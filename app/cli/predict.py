@@ -16,6 +16,18 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     add_model(parser)
     parser.add_argument("input", type=Path, help="table (.csv, .parquet), .npz, folder of images")
     parser.add_argument("--out", type=Path, default=Path("predictions.csv"), help="or .npz")
+    parser.add_argument(
+        "--threshold",
+        type=_threshold,
+        metavar="P|validation",
+        help="probability above which the second of two classes is predicted; validation: the one "
+        "that the peer's validation examples chose (the most probable class)",
+    )
+    parser.add_argument(
+        "--recalibrate",
+        action="store_true",
+        help="scale probabilities by the temperature that the validation examples chose",
+    )
     options = parser.parse_intermixed_args(arguments)
     if options.out.resolve() == options.input.resolve():
         raise ConfigError(
@@ -25,10 +37,29 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
     model = model_of(options)
     examples = inputs.read(options.input, model.about)
-    predict.write(options.out, model, examples)
+    predict.write(options.out, model, examples, options.threshold, recalibrate=options.recalibrate)
     about = model.about
     console.print(
         f"{len(examples.raw)} predictions by {about.peer_name}'s model ({about.method}): "
         f"{options.out}",
         soft_wrap=True,
     )
+
+
+def _threshold(text: str) -> float | str:
+    """Parse a probability or "validation".
+
+    Raises
+    ------
+    ArgumentTypeError
+        The text is neither.
+    """
+    if text == "validation":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f'{text} is neither a number from 0 to 1 nor "validation"')
+    return value

@@ -20,12 +20,12 @@ from coterie.app.config.keys import nearest
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.registry import METHODS, method_of
 from coterie.app.config.schema import Scalar
-from coterie.app.report import by_peer, comparison, comparison_page, verdict
+from coterie.app.report import by_peer, comparison, comparison_page, diagnostics, verdict
 from coterie.app.report.measures import COLUMNS
 from coterie.app.report.tuning import Choice
 from coterie.app.runners import sweep, tracking
 from coterie.app.runners.errors import SweepError
-from coterie.app.runs import atomic, progress, units
+from coterie.app.runs import atomic, introduction, progress, units
 from coterie.app.runs.rundir import Run
 from coterie.errors import line_of
 
@@ -93,6 +93,8 @@ def compare(request: Request, console: Console) -> Path:
     _check_settings(request)
     flat = _with_validation_split(request, console)
     configs = _configs(request, flat, is_all, console)
+    first = next(iter(configs.values()))[0]
+    introduction.data_quality(problem_of(first), console)
     subject = Subject.of(configs, flat, request.tuning, request.settings)
     subject.check(request.directory)
     choices, failed = _choices(request, configs, console)
@@ -109,6 +111,8 @@ def compare(request: Request, console: Console) -> Path:
     if rows:
         comparison.write(rows, request.directory, columns)
         atomic.write(request.directory / by_peer.FILE, by_peer.as_csv(rows))
+        if table := diagnostics.as_csv(rows):
+            atomic.write(request.directory / diagnostics.FILE, table)
         page = comparison_page.write(rows, request.directory, request.title, _lines(failed))
         subject.write(request.directory)
         _show(rows, request, page, console)

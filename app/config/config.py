@@ -324,6 +324,11 @@ class Config(TopLevel):
                     "privacy: gradient-clip would scale the noise, and sam-radius computes "
                     "every gradient twice; set both to 0 and use privacy.clip"
                 )
+            if self.class_weights != "none":
+                raise ConfigError(
+                    "privacy: class-weights would give single examples more influence than "
+                    'privacy.clip allows; set class-weights = "none"'
+                )
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 

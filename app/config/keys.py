@@ -21,7 +21,7 @@ from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
 from coterie.clients.models.options import MODELS, Adaptation, Model
 from coterie.clients.privacy import Privacy
-from coterie.clients.training import Augmentation, Optimizer, RateSchedule, Training
+from coterie.clients.training import Augmentation, ClassWeights, Optimizer, RateSchedule, Training
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS, Dataset
 from coterie.errors import Error
@@ -152,6 +152,7 @@ class TopLevel:
     weight_decay: Annotated[float, Range(0)] = Training.weight_decay
     gradient_clip: Annotated[float, Range(0)] = Training.gradient_clip
     sam_radius: Annotated[float, Range(0)] = Training.sam_radius
+    class_weights: ClassWeights = Training.class_weights
     topology: str = "full"
     topology_degree: Annotated[int, Range(0)] = 2
     topology_probability: Annotated[float, Range(above=0, high=1)] = 0.5

@@ -113,6 +113,10 @@ def check_method(config: Config, problem: Problem) -> None:
             f'augment = "{config.augment}" requires images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
+    if config.class_weights != "none" and problem.task != "classification":
+        raise ConfigError(
+            f'class-weights = "{config.class_weights}" requires classes, not {problem.task}'
+        )
     if config.attack.row.needs_classes and problem.task != "classification":
         raise ConfigError(
             f'attack.kind = "{config.attack.kind}" requires classes, not {problem.task}'

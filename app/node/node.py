@@ -7,6 +7,7 @@ state that a request builds on.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from coterie.app.node.requests.faults import StateError
 from coterie.app.node.requests.vetting import check_wanted
 from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.models import ModelFiles
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, quality
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.approval import OWN
 from coterie.app.security.channel import SecureChannel
@@ -40,8 +41,11 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.probe import ModelError
 from coterie.clients.models.size import MAX_PARAMETERS, SizeError
 from coterie.datasets.problem import Problem
+from coterie.datasets.quality import survey, warnings
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
+
+_log = logging.getLogger("coterie.data")
 
 
 class Node:
@@ -99,8 +103,9 @@ class Node:
         )  # fmt: skip
         if self._policy is not None:
             check_letters(self._policy, self._bytes_a_round())
+        self._quality = survey(problem, self.peers)
         self._models = ModelFiles(
-            directory, config, problem, self.peers, type(rule), self._policy,
+            directory, config, problem, self.peers, type(rule), self._policy, self._quality,
             durable=deployed is not None,
         )  # fmt: skip
         self._checkpoints = CheckpointStore(
@@ -270,6 +275,8 @@ class Node:
     def _start(self, request: Request) -> Response:
         """Continue from the newest state up to `request.round`, or start from the beginning."""
         t = request.round
+        if isinstance(self._place, Deployed):
+            self._keep_quality()
         standing = self._checkpoints.resume(t)
         if standing is not None:
             self._cohort.go_on(t + 1)
@@ -279,6 +286,13 @@ class Node:
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)
         return replace(self._end(t, reports), standing=-1)
+
+    def _keep_quality(self) -> None:
+        """Write the quality of this peer's data and log its warning; both stay on this machine."""
+        file = quality.file_of(self.peers[0])
+        quality.write(self._directory, self._quality, file=file)
+        for line in warnings(self._quality, (), file):
+            _log.warning("data quality: %s", line)
 
     def _answer(self, request: Request) -> Response:
         """Run the first half of a round; respond with the answers to other nodes."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
-from coterie.app.report import by_peer, comparison, html, verdict, words
+from coterie.app.report import by_peer, comparison, diagnostics, html, verdict, words
 from coterie.app.report.comparison import Row
 from coterie.app.report.comparison_data import page_data, seeds_of
 from coterie.app.report.measures import Column
@@ -68,6 +68,7 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
         "groups": groups,
         "results": _results(rows, groups),
         "by_peer": by_peer.table(rows),
+        "diagnostics": diagnostics.compared(rows),
         "own": {row.method: _own(row, common) for row in rows},
         "tuned": {row.method: row.choice for row in rows if row.choice.settings},
         "trials": _trials(rows),

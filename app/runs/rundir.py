@@ -19,10 +19,11 @@ import numpy as np
 
 from coterie.app.config import limits, schema
 from coterie.app.config.keys import flatten, keys, tables
-from coterie.app.runs import atomic, files
+from coterie.app.runs import atomic, files, quality
 from coterie.app.runs import progress as progress_file
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.metrics import Bools, Floats, Ints, Metrics
+from coterie.datasets.quality import survey
 from coterie.strategies.protocol import MATRIX
 
 if TYPE_CHECKING:
@@ -49,13 +50,14 @@ SURVEY = "preflight.json"
 
 
 def create(config: Config, problem: Problem) -> None:
-    """Create the run directory: config.toml, split.json (statistics of the split), classes.json."""
+    """Create the run directory: the configuration, and descriptions of the split and the data."""
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.resume:
         atomic.write(run_dir / "config.toml", config.toml())
         atomic.write(run_dir / "split.json", json.dumps(problem.describe()))
         atomic.write(run_dir / "classes.json", json.dumps(problem.classes))
+        quality.write(run_dir, survey(problem), problem.names)
     with suppress(FileNotFoundError):
         (run_dir / "progress.json").unlink()  # written before the run was resumed
 

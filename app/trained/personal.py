@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
@@ -23,12 +24,13 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.runs import files
 from coterie.app.runs.files import ResultsError
 from coterie.app.trained.about import About
+from coterie.app.trained.decision import NO_POINT, OperatingPoint, of_strings
 from coterie.clients.engine.layers import without_head
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods import knn_per
 from coterie.clients.models.build import build
 from coterie.clients.models.options import Adaptation, Gpt2Options, model_of
-from coterie.datasets.preprocessing import NO_CODE
+from coterie.datasets.preprocessing import IS_MISSING, NO_CODE
 
 FOLDER = "models"
 T = TypeVar("T")
@@ -99,15 +101,23 @@ class PersonalModel(nn.Module):
     ----------
     about : About
         Metadata of the file.
+    point : OperatingPoint
+        Threshold and temperature that validation examples chose; the scores do not use them.
     """
 
     weights: Tensor | None
     keys: Tensor
     labels: Tensor
 
-    def __init__(self, about: About, tensors: dict[str, Tensor], named: Named = NOTHING) -> None:
+    def __init__(
+        self,
+        about: About,
+        tensors: dict[str, Tensor],
+        named: Named = NOTHING,
+        point: OperatingPoint = NO_POINT,
+    ) -> None:
         super().__init__()
-        self.about = about
+        self.about, self.point = about, point
         self._task = TASKS[about.task]
         self._dtype: torch.dtype = getattr(torch, about.dtype)
         self._prepare = _Prepare(about, self._dtype)
@@ -260,6 +270,7 @@ class _Prepare(nn.Module):
     own_fill: Tensor
     own_mean: Tensor
     own_std: Tensor
+    own_absent: Tensor | None
 
     def __init__(self, about: About, dtype: torch.dtype) -> None:
         super().__init__()
@@ -273,6 +284,9 @@ class _Prepare(nn.Module):
             value = getattr(fitted, name, None)
             tensor = None if value is None else torch.from_numpy(value)
             self.register_buffer(f"own_{name}", tensor)
+        absent = np.empty((0, 0)) if fitted is None else fitted.absent()
+        # Exports cannot hold an empty tensor.
+        self.register_buffer("own_absent", torch.from_numpy(absent) if len(absent) else None)
 
     def forward(self, raw: Tensor) -> Tensor:
         """Return normalised inputs."""
@@ -280,13 +294,20 @@ class _Prepare(nn.Module):
             return raw.long()
         # As in training: a peer's own statistics in double precision, the run's in the model's.
         if self._is_table:
-            raw = raw.double()[:, self.own_source]
-            raw = torch.where(raw.isnan(), self.own_fill, raw)
-            coded = (raw == self.own_code).double()
-            raw = torch.where(self.own_code == NO_CODE, raw, coded)
+            raw = self.known(raw.double())[:, self.own_source]
+            missing = raw.isnan()
+            raw = torch.where(missing, self.own_fill, raw)
+            coded = torch.where(self.own_code == IS_MISSING, missing, raw == self.own_code)
+            raw = torch.where(self.own_code == NO_CODE, raw, coded.double())
         if self._own:
             raw = ((raw.double() - self.own_mean) / self.own_std).float()
         return (raw.to(self._dtype) - self.mean) / self.std
+
+    def known(self, raw: Tensor) -> Tensor:
+        """Return raw rows of a table with NaN for numbers that mean a missing cell."""
+        for absent in () if self.own_absent is None else self.own_absent:
+            raw = torch.where(raw == absent, torch.nan, raw)
+        return raw
 
 
 def personal_model(
@@ -323,12 +344,13 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
         The file cannot be used.
     """
     try:
-        about = About.read(_metadata(path))
+        strings = _metadata(path)
+        about, point = About.read(strings), of_strings(strings)
         if about.refused:
             raise ValueError(about.refused)
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return PersonalModel(about, tensors, named)
+        return PersonalModel(about, tensors, named, point)
     except ResultsError:
         raise
     except _WRONG as error:

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import torch
 
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic, cells
+from coterie.app.trained.decision import decide
 from coterie.app.trained.inputs import Inputs
 from coterie.app.trained.personal import PersonalModel
 
@@ -31,15 +32,34 @@ def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.flo
     return predictions
 
 
-def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.float64]:
+def write(
+    path: Path,
+    model: PersonalModel,
+    inputs: Inputs,
+    threshold: float | Literal["validation"] | None = None,
+    *,
+    recalibrate: bool = False,
+) -> npt.NDArray[np.float64]:
     """Predict examples, write the predictions as a table (.csv) or arrays (.npz), and return them.
+
+    Parameters
+    ----------
+    threshold, recalibrate : optional
+        See `coterie.app.trained.decision.decide`; for classes only.
 
     Raises
     ------
     ConfigError
-        The predictions do not fit a table.
+        The predictions do not fit a table, or the model cannot decide in this way.
     """
     predictions = predicted(model, inputs.raw)
+    decided = np.zeros(0, dtype=np.int64)
+    if model.about.task == "classification":
+        predictions, decided = decide(
+            model.about, model.point, predictions, threshold, recalibrate=recalibrate
+        )
+    elif threshold is not None or recalibrate:
+        raise ConfigError(f"{model.about.task} has no threshold and no temperature")
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
         arrays = {"predictions": predictions, "names": np.array(inputs.names)}
@@ -49,14 +69,17 @@ def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.fl
     if model.about.task not in ("classification", "regression"):
         raise ConfigError(f"{model.about.task} does not fit a table: --out predictions.npz")
     text = io.StringIO()
-    rows = ([*map(cells.safe, row)] for row in _rows(model, inputs, predictions))
+    rows = ([*map(cells.safe, row)] for row in _rows(model, inputs, predictions, decided))
     csv.writer(text, lineterminator="\n").writerows(rows)
     atomic.write(path, text.getvalue())
     return predictions
 
 
 def _rows(
-    model: PersonalModel, inputs: Inputs, predictions: npt.NDArray[np.float64]
+    model: PersonalModel,
+    inputs: Inputs,
+    predictions: npt.NDArray[np.float64],
+    decided: npt.NDArray[np.int64],
 ) -> Iterator[list[Any]]:
     """Yield the header, and a line per example."""
     about = model.about
@@ -68,5 +91,6 @@ def _rows(
         return
     classes = about.class_names()
     yield [inputs.kind, "prediction", *(f"probability_{each}" for each in classes)]
-    for name, values in zip(inputs.names, predictions.tolist(), strict=True):
-        yield [name, classes[int(np.argmax(values))], *values]
+    rows = zip(inputs.names, decided.tolist(), predictions.tolist(), strict=True)
+    for name, index, values in rows:
+        yield [name, classes[index], *values]

@@ -77,7 +77,8 @@ class Batch:
     rows_eb : Tensor, (E, b)
         Positions in that peer's training split.
     weights_eb : Tensor, (E, b)
-        Weight of each example in the loss; 0 for empty positions, else 1 / count.
+        Weight of each example in the loss; 0 for empty positions, else 1 / count, times the weight
+        of its class.
     counts_e : ndarray of int, (E,)
         Number of examples, on the host.
     keys_e : Tensor, (E,)
@@ -165,6 +166,9 @@ class Data:
         if not self._whole:
             self._pool = self._normalised(self._pool)
         self.shards = {name: self._shard(split, kept) for name, split in splits.items()}
+        self._class_weights_pn: Tensor | None = None
+        if training.class_weights == "balanced":
+            self._class_weights_pn = self._tensor(_balanced(problem.train, peers))
         noise = np.zeros(1) if problem.noise is None else problem.noise[peers]
         self._noise_p = self._tensor(noise) if noise.any() else None
         self._noise_dimension = problem.outputs if noise.any() else 0
@@ -181,6 +185,8 @@ class Data:
         some.shards = {name: shard.narrowed(rows, at) for name, shard in self.shards.items()}
         if self._noise_p is not None:
             some._noise_p = self._noise_p[at]
+        if self._class_weights_pn is not None:
+            some._class_weights_pn = self._class_weights_pn[at]
         return some
 
     def _shard(self, split: Split, kept: Ints) -> Shard:
@@ -350,6 +356,8 @@ class Data:
         valid_etb = np.arange(drawn.rows_etb.shape[2]) < counts_et1
         rows_etb = torch.from_numpy(drawn.rows_etb).to(self.device)
         weights_etb = self._tensor(valid_etb / np.maximum(counts_et1, 1))
+        if self._class_weights_pn is not None:
+            weights_etb *= self._class_weights_pn[peers_e[:, None, None], rows_etb]
         keys_et = torch.from_numpy(drawn.keys_et).to(self.device)
         noise_etd = None
         if drawn.noise_etd is not None and self._noise_p is not None:
@@ -362,6 +370,16 @@ class Data:
             )
             for t in range(drawn.steps)
         ]  # fmt: skip
+
+
+def _balanced(split: Split, peers: Ints) -> npt.NDArray[np.float64]:
+    """Return for each example n / (k n_c) of its peer and class, (P, n); padding is 0."""
+    weights_pn = np.zeros((len(peers), max([1, *(len(split.rows[p]) for p in peers)])))
+    for row_n, p in zip(weights_pn, peers, strict=True):
+        labels = np.asarray(split.targets[p])
+        _, class_n, count_k = np.unique(labels, return_inverse=True, return_counts=True)
+        row_n[: len(labels)] = (len(labels) / (len(count_k) * count_k))[class_n]
+    return weights_pn
 
 
 def _numbered(arrays: Iterable[npt.NDArray[Any]]) -> Ints:

@@ -457,6 +457,15 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "split: a pipe": lambda run_dir: pipe(run_dir / "split.json"),
     "classes: numbers": writes("classes.json", "[1, [2]]"),
     "classes: a pipe": lambda run_dir: pipe(run_dir / "classes.json"),
+    "quality: a pipe": lambda run_dir: pipe(run_dir / "quality.csv"),
+    "quality: numbers": writes(
+        "quality.csv",
+        "peer,peer_name,column,kind,rows,missing,distinct,low,median,high,mean,std,code,code_share,"
+        "drift,finding\n0,a,</script>,date,1,1e308,2,-inf,1e308,inf,1e9,1,1,1,inf,x\n",
+    ),
+    "card: diagnostics of another kind": writes(
+        "models/peer-0000.json", '{"diagnostics": {"examples": "</script>", "positives": 1e400}}'
+    ),
     "card: a pipe": lambda run_dir: pipe(run_dir / "models/peer-0000.json"),
     "card: text": writes("models/peer-0000.json", '{"curves": "</script>"}'),
     "summary: a pipe": lambda run_dir: pipe(run_dir / "summary.json"),

@@ -117,6 +117,7 @@ OF: dict[str, tuple[str, ...]] = {
     "map": ("report", "load", "dashboard"),
     "split": ("report", "dashboard"),
     "classes": ("report", "dashboard"),
+    "quality": ("report", "dashboard"),
     "card": ("report", "dashboard"),
     "summary": ("load",),
     "decisions": ("approve",),

@@ -349,6 +349,25 @@ def test_faults_do_not_answer_questions_about_the_data(nodes: list[Institution])
     assert len(faults) == 1
 
 
+def test_marks_of_missing_cells_ask_no_questions(nodes: list[Institution]) -> None:
+    """S3: a run that takes a number for a missing cell would fail only where a row has it."""
+    node = nodes[0]
+    node.set_policy(approval="digest")
+    table = Path(str(node.node_config["data-dir"]), "data.csv")
+    present = table.read_text().splitlines()[1].split(",")[0]
+    answers = set()
+    for number in (present, "12345.5"):
+        node.run_config = {
+            **RUN,
+            "table.na-values": f"a={number}",
+            "name": f"run-{len(node.errors)}",
+        }
+        approval.approve(node.home, config_digest_of(config_of(node)).hex())
+        answers.add((code_of(node.handle(START)), node.errors[-1]))
+    assert len(answers) == 1
+    assert answers.pop()[0] == "data"
+
+
 # --- S11: an uncommitted round ------------------------------------------------------------------
 
 

@@ -50,9 +50,12 @@ HOW: dict[str, dict[str, str]] = {
     "docs/own-data.md": {
         "source .venv/bin/activate": RUN,
         "cat > readmission.toml <<'END'": RUN,
-        "coterie schema hospitals/0-north/data.csv --out hospitals/schema.toml": RUN,
+        "coterie run dataset=heart-disease peers=4 partition.kind=natural "
+        "num-server-rounds=20 --name hearts": RUN,
+        "coterie schema hospitals/*/data.csv --out hospitals/schema.toml": RUN,
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "import coterie": RUN,
+        "coterie run readmission.toml --name thresholds": RUN,
         "python - <<'END'": RUN,
         "cat > notes.toml <<'END'": RUN,
     },

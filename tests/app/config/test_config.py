@@ -162,6 +162,10 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
             "gradient-clip",
         ),
         ({"privacy.kind": "examples", "method": "fedavg", "sam-radius": 0.1}, "sam-radius"),
+        (
+            {"privacy.kind": "examples", "method": "fedavg", "class-weights": "balanced"},
+            "class-weights would give single examples more influence",
+        ),
         ({"topology": "file"}, 'topology = "file" needs topology-file'),
         ({"name": "../x"}, "name must be the name of one directory"),
         ({"mlp.hidden": "64-"}, "mlp: hidden must be"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,49 @@ def test_nodes_with_their_own_data_give_the_simulation(method: str, tmp_path: Pa
             np.testing.assert_allclose(one, other, rtol=1e-9, err_msg=name)
         np.testing.assert_allclose(result.weights(t), expected.weights(t), rtol=1e-9, atol=1e-12)
     assert result.ledger.messages == expected.ledger.messages + 2 * 3  # who holds how much
+
+
+def test_the_quality_of_own_data_stays_on_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A column whose name, range and coded value would be recognised in anything that leaves."""
+    data = fill(tmp_path / "data")
+    for table in data.rglob("data.csv"):
+        head, *rows = table.read_text().splitlines()
+        coded = [f"{-99 if k < 3 else 73.0625 + k / 64},{row}" for k, row in enumerate(rows)]
+        table.write_text("\n".join([f"secret_lab,{head}", *coded]) + "\n")
+    flat = FLAT | {"table.columns": "secret_lab,a,b,c"}
+    config = Config.from_flat(flat)
+    found = Run(config, tmp_path / "relay")
+    left: list[Any] = []
+
+    class Recorded(InProcessTransport):
+        def exchange(self, requests: Any) -> Any:
+            responses = super().exchange(requests)
+            left.append(repr(responses))
+            return responses
+
+    homes = [tmp_path / f"home-{peer}" for peer in range(3)]
+    nodes = [
+        Node(replace(config, data_dir=str(data / str(p))), [p], homes[p], Deployed())
+        for p in range(3)
+    ]
+    Broker(config.strategy(), Recorded(nodes), found, join_timeout=1.0).run()
+    assert left
+    assert not any(
+        word in text for text in left for word in ("secret_lab", "73.0625", "-99", "ppv")
+    )
+    assert not [*found.directory.rglob("*quality*")]
+    for peer, home in enumerate(homes):
+        own = (home / f"quality-{peer:04d}.csv").read_text()
+        assert "secret_lab is -99 in" in own
+        assert {each["peer"] for each in csv.DictReader(own.splitlines())} == {str(peer)}
+        card = json.loads((home / "models" / f"peer-{peer:04d}.json").read_text())
+        assert card["data_quality"][0]["code"] == -99
+        assert card["data_quality"][0]["drift"] is None, "no other institution is seen"
+        assert "ppv" in card["diagnostics"]["measures"]
+        assert "73.0625" not in (home / "models" / f"peer-{peer:04d}.md").read_text()
+    assert "data quality: peer 0: secret_lab is -99" in caplog.text
 
 
 def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:

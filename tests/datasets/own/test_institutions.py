@@ -227,6 +227,12 @@ def test_a_simulation_says_whose_data_does_not_fit_in_one_line(
     assert not caplog.text, "an error that is raised is not logged too"
 
 
+def test_a_node_takes_marks_of_missing_cells_from_its_schema_only(tmp_path: Path) -> None:
+    options = TableOptions(columns="age", label="ill", classes="no,yes", na_values="?")
+    with pytest.raises(DataError, match=r"na-values is for simulations: list na-values in schema"):
+        alone("table", tmp_path, options, 0)
+
+
 def test_all_columns_are_those_that_every_peer_has(tmp_path: Path) -> None:
     for peer in ("a", "b"):
         write_csv(
