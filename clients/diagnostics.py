@@ -42,9 +42,9 @@ def diagnose(
 
     Parameters
     ----------
-    test : tuple of ndarray, (n, 2) and (n,)
-        Class probabilities and classes.
-    validation : tuple of ndarray, (m, 2) and (m,), or None
+    test : tuple of ndarray
+        Class probabilities (n, 2) and classes (n,).
+    validation : tuple of ndarray or None
         The same for the validation examples, which choose threshold and temperature; None without.
 
     Returns
