@@ -136,6 +136,8 @@ class Expected:
         Names of the classes; empty for regression.
     columns : tuple of Column
         Columns of a table, in the model's order.
+    schema : str
+        Digest of the schema that describes the columns; empty if there is none.
     """
 
     name: str
@@ -145,6 +147,7 @@ class Expected:
     std: Floats | None
     classes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
+    schema: str = ""
 
 
 Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
@@ -307,7 +310,7 @@ def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preproces
         code = np.array([each for of_column in codes for each in of_column], dtype=np.int64)
         means = _means(raw, train) if expected.mean is None else expected.mean
         fill = np.where(code == NO_CODE, means[source], NO_CODE)
-    filled = Preprocessing(columns, source, code, fill)
+    filled = Preprocessing(columns, source, code, fill, schema=expected.schema)
     if expected.mean is not None and expected.std is not None:
         return filled
     # Standardise every channel or column over the training examples.

@@ -124,6 +124,7 @@ def read_table(
         numbers("std", options.std),
         tuple(classes),
         columns,
+        digest(described) if described else "",
     )
     read = _checked_part if described else _read_part
     parts = {
