@@ -133,15 +133,18 @@ class Run:
 
         return personal_model(self.directory, peer, Named(*self._named))
 
-    def predict(self, peer: int | str, x: npt.ArrayLike | str | Path) -> npt.NDArray[np.float64]:
+    def predict(
+        self, peer: int | str, x: pd.DataFrame | npt.ArrayLike | str | Path
+    ) -> npt.NDArray[np.float64]:
         """Predict raw inputs with a peer's model.
 
         Parameters
         ----------
         peer : int | str
             Index or name of the peer.
-        x : ArrayLike | str | Path
-            Raw inputs (N, ...), or a file or folder as for `coterie predict`.
+        x : DataFrame | ArrayLike | str | Path
+            Raw inputs: a data frame with the columns of the training data, in any order; an array
+            (N, ...); or a file or folder as for `coterie predict`.
 
         Returns
         -------
@@ -155,12 +158,14 @@ class Run:
         ConfigError, DataError
             If the inputs do not fit the model.
         """
-        from coterie.app.trained.inputs import fitting, read
+        from coterie.app.trained.inputs import fitting, of_frame, read
         from coterie.app.trained.predict import predicted
 
         model = self._model(peer)
         if isinstance(x, str | Path):
             return predicted(model, read(Path(x), model.about).raw)
+        if isinstance(x, pd.DataFrame):
+            return predicted(model, of_frame(x, model.about))
         return predicted(model, fitting(np.asarray(x), model.about, "x"))
 
     @property

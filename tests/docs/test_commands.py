@@ -53,6 +53,7 @@ HOW: dict[str, dict[str, str]] = {
         "coterie schema hospitals/0-north/data.csv --out hospitals/schema.toml": RUN,
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "import coterie": RUN,
+        "import json": RUN,
         "python - <<'END'": RUN,
         "cat > notes.toml <<'END'": RUN,
     },
