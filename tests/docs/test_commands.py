@@ -44,6 +44,7 @@ HOW: dict[str, dict[str, str]] = {
         "make run": "README.md has the same block",
         "source .venv/bin/activate": RUN,
         "cat > mine.toml <<'END'": RUN,
+        "cat > few.toml <<'END'": RUN,
         "coterie compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
         "flwr run . --stream --run-config mine.toml": RUN,
     },
