@@ -23,8 +23,9 @@ def read_items(
 ) -> tuple[str, dict[str, Scalar]]:
     """Return the preset's name ("default" without one), and defaults < preset < overrides, flat.
 
-    The key `base` of a preset names another preset, whose keys it overrides. A preset belongs to the user and may name code, as a script may; a file of a run directory may
-    come from anywhere and may name only code that the user names too.
+    The key `base` of a preset names another preset, whose keys it overrides. A preset belongs to
+    the user and may name code, as a script may; a file of a run directory may come from anywhere
+    and may name only code that the user names too.
 
     Parameters
     ----------

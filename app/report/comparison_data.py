@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.app.report.comparison import Row
+from coterie.app.report.comparison import Row, have_same_data
 from coterie.app.report.measures import gains, has_accuracy, last
 from coterie.app.report.methods import learns_graph
 from coterie.app.report.run_data import (
@@ -63,8 +63,8 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
         "metrics": metrics,
         "clusters": [run.clusters.tolist() for run in runs if run.clusters is not None] or None,
         "order": [each.tolist() for each in order],
-        "gains": gain_data(made),
-        "maps": map_data(made),
+        "gains": gain_data(made) if have_same_data(made) else None,
+        "maps": map_data(made) if have_same_data(made) else None,
     }
 
 

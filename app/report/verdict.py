@@ -23,6 +23,8 @@ def outcome(rows: Sequence[Row]) -> str:
     columns = {column.key: column for column in comparison.shown(rows)}
     main = columns.get("accuracy") or columns.get("loss")
     sentences = [] if main is None else _ranking(rows, main, columns)
+    if main is not None and not comparison.have_same_data(rows):
+        sentences.append("Not ranked, because the peers have different data")
     lost = [f"{row.method} ({row.diverged} of {row.peers} peers)" for row in rows if row.diverged]
     if lost:
         sentences.append(f"Diverged: {', '.join(lost)}")
@@ -40,6 +42,7 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
     if leading:
         top = leading[0]
         value = f"{comparison.cell(top, main)}{unit}{_gain(top, columns)}"
+        rivals = units.plural(len(among), comparison.noun(rows))
         seeds = units.plural(len(top.runs), "seed")
         untested = " (no test possible)" if len(top.runs) < MIN_SEEDS else ""
         why = f"not significant with {seeds}{untested}"
@@ -47,7 +50,7 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
             sentences.append(f"{top.method} reaches a {what} of {value}")
         elif len(leading) == 1:
             sentences.append(
-                f"{top.method} is the best of {len(among)} methods (paired test over {seeds} and "
+                f"{top.method} is the best of {rivals} (paired test over {seeds} and "
                 f"their peers): {what} {value}"
             )
         else:
@@ -65,6 +68,11 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
 def notes(rows: Sequence[Row]) -> list[str]:
     """Return the footnotes of the table."""
     footnotes = []
+    if comparison.noun(rows) == "setting" and comparison.have_same_data(rows):
+        footnotes.append(
+            "a setting that is chosen by these results is tuned on test data; compare --tune "
+            "chooses on validation data"
+        )
     if any(row.is_yardstick for row in rows):
         names = _listed([row.method for row in rows if row.is_yardstick])
         footnotes.append(f"* not ranked: {names} is given the true clusters")
@@ -85,7 +93,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def _gain(row: Row, columns: Mapping[str, Column]) -> str:
     gain, improved = map(columns.get, ("gain", "improved"))
-    if row.method == "local" or not gain or not improved or row.summary(gain) is None:
+    if row.is_local or not gain or not improved or row.summary(gain) is None:
         return ""
     share = improved.show((row.summary(improved) or (0.0, 0.0))[0])
     return f", {comparison.cell(row, gain)} points over local; {share}\u00a0% of the peers improve"

@@ -74,6 +74,7 @@ def run_all(
     workers: int | None,
     console: Console,
     labels: Mapping[str, str] | None = None,
+    values: Mapping[str, plan.Values] | None = None,
 ) -> dict[str, Exception]:
     """Run the configurations that are not finished.
 
@@ -83,6 +84,7 @@ def run_all(
     workers : runs side by side; None: as many as cores, memory and GPUs allow, once the first runs
         have shown that the sweep takes long. With 1 all runs take place in this process.
     labels : run directory -> text for its progress line, instead of method, seed and accuracy.
+    values : name of a run directory -> values of the swept keys; None if no keys are swept.
 
     Returns
     -------
@@ -97,8 +99,8 @@ def run_all(
     if not missing:
         return failed
     for directory, names in _by_directory(configs).items():
-        plan.write(directory, names)
-    watch = _Watch(console, len(missing), labels or {})
+        plan.write(directory, names, values)
+    watch = _Watch(console, len(missing), labels or {}, values or {})
     queue = sorted(missing.values(), key=lambda c: c.num_server_rounds * c.peers)
     with _threads(), watch.bar:
         for config, error in _ends(queue, workers, watch):
@@ -212,9 +214,15 @@ def line_of_run(config: Config) -> str | None:
 class _Watch:
     """Display of a sweep: a line per ended run, and the runs in progress."""
 
-    def __init__(self, console: Console, total: int, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        total: int,
+        labels: Mapping[str, str],
+        values: Mapping[str, plan.Values],
+    ) -> None:
         self._console, self._total, self._done = console, total, 0
-        self._labels = labels
+        self._labels, self._values = labels, values
         self._spoken = self._looked = time.monotonic()
         self.bar = Progress(
             MofNCompleteColumn(),
@@ -230,10 +238,11 @@ class _Watch:
     def ended(self, config: Config, error: Exception | None) -> None:
         self._done += 1
         now = progress.read(Path(config.run_dir))
-        default = f"{config.method} seed {config.seed}  {progress.describe(now)}"
+        name = plan.label(config.method, self._values.get(Path(config.run_dir).name, {}))
+        default = f"{name} seed {config.seed}  {progress.describe(now)}"
         text = self._labels.get(config.run_dir, default)
         if error is not None:
-            text = f"{config.method} seed {config.seed}  failed: {line_of(error)}"
+            text = f"{name} seed {config.seed}  failed: {line_of(error)}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 

@@ -46,6 +46,7 @@ HOW: dict[str, dict[str, str]] = {
         "cat > mine.toml <<'END'": RUN,
         "cat > few.toml <<'END'": RUN,
         "coterie compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
+        "coterie sweep mine.toml dpfl.budget=1,3 learning-rate=0.03,0.1 --seeds 2": RUN,
         "flwr run . --stream --run-config mine.toml": RUN,
     },
     "docs/own-data.md": {
@@ -69,6 +70,8 @@ HOW: dict[str, dict[str, str]] = {
         "from torch import nn": RUN,
         'compared = coterie.compare(["local", "fedavg"], seeds=2, num_server_rounds=20, '
         "peers_data=peers)": RUN,
+        'swept = coterie.sweep({"local-steps": [1, 10]}, method="fedavg", seeds=2, '
+        "num_server_rounds=20, peers_data=peers)": RUN,
     },
     "docs/watching.md": {
         "source .venv/bin/activate": RUN,
