@@ -29,6 +29,7 @@ from coterie.app.runners import sweep, tracking
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs import atomic, plan, progress, units
 from coterie.app.runs.rundir import Run
+from coterie.app.trained import starts
 from coterie.errors import line_of
 
 ALL = "all"
@@ -257,7 +258,7 @@ def _configs(
                 for seed in range(first, first + request.seeds)
             ]
             for config in of_method:
-                check(config)
+                starts.check(config, check(config))
         except ConfigError as error:
             if not is_all:
                 raise

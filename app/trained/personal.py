@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -311,13 +312,36 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
     ResultsError
         The file cannot be used.
     """
-    try:
-        about = About.read(_metadata(path))
+    with _refusing(path):
+        about, tensors = _read(path)
         if about.refused:
             raise ValueError(about.refused)
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return PersonalModel(about, tensors, named)
+
+
+def read(path: Path) -> tuple[About, dict[str, Tensor]]:
+    """Read metadata and named tensors of an untrusted file, without building a network.
+
+    Raises
+    ------
+    ResultsError
+        The file cannot be used.
+    """
+    with _refusing(path):
+        return _read(path)
+
+
+def _read(path: Path) -> tuple[About, dict[str, Tensor]]:
+    about = About.read(_metadata(path))
+    with safe_open(path, "pt") as file:
+        return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Turn the errors of an invalid file into a ResultsError that names it."""
+    try:
+        yield
     except ResultsError:
         raise
     except _WRONG as error:
