@@ -28,6 +28,7 @@ from coterie.app.report.paired_test import leaders
 from coterie.app.report.tuning import Choice
 from coterie.app.runs import atomic, plan
 from coterie.app.runs.rundir import Floats, Run
+from coterie.strategies.names import display
 
 _DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
 _IN_TERMINAL = (
@@ -48,7 +49,7 @@ class Row:
     Attributes
     ----------
     method : str
-        Name of the method.
+        Name of the method, or label of the swept values; identifies the row.
     choice : Choice
         Choice of tuning.
     runs : tuple[Run, ...]
@@ -59,6 +60,8 @@ class Row:
         Column key -> one number per seed; None if the measure does not exist.
     swept : Mapping[str, Any]
         Values of the keys that the rows differ in; empty if they differ in the method.
+    name : str
+        Display name: that of a plugin without its module, unless two rows would have the same.
     """
 
     method: str
@@ -67,6 +70,7 @@ class Row:
     local: tuple[Run | None, ...]
     values: Mapping[str, tuple[float | None, ...]]
     swept: plan.Values = field(default_factory=dict)
+    name: str = ""
 
     @property
     def is_local(self) -> bool:
@@ -81,7 +85,7 @@ class Row:
     @property
     def label(self) -> str:
         """Name in a table; a star marks a method that is given the true clusters."""
-        return f"{self.method} *" if self.is_yardstick else self.method
+        return f"{self.name} *" if self.is_yardstick else self.name
 
     @property
     def peers(self) -> int:
@@ -142,8 +146,10 @@ def rows(
         local = tuple(each.get("local") for each in beside)
         pairs = tuple(zip(of_method, beside, strict=True))
         values = {column.key: tuple(column.of(*pair) for pair in pairs) for column in COLUMNS}
-        choice = choices.get(method, Choice())
-        made.append(Row(method, choice, tuple(of_method), local, values, own))
+        choice, name = choices.get(method, Choice()), display(method)
+        if sum(display(other) == name for other in runs) > 1:
+            name = method
+        made.append(Row(method, choice, tuple(of_method), local, values, own, name))
     return tuple(made)
 
 

@@ -55,7 +55,7 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
     known = all(run.clusters is not None for run in runs)
     order = [peer_order(run) if known else np.arange(run.peers) for run in runs]
     return {
-        "methods": [row.method for row in made],
+        "methods": [row.name for row in made],
         "seeds": seeds,
         "peers": runs[0].peers,
         "names": [run.names for run in runs],

@@ -18,6 +18,7 @@ from coterie.app.report.measures import Column
 from coterie.app.report.paired_test import MIN_SEEDS
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER
+from coterie.strategies.names import display
 
 
 def write(
@@ -85,13 +86,13 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
 def _heading(rows: Sequence[Row]) -> str:
     """Return "local, cobo on digits", "23 methods on digits", or "cobo.rho on digits"."""
     methods = list(dict.fromkeys(key for row in rows for key in row.swept))
-    methods = methods or [row.method for row in rows]
+    methods = methods or [row.name for row in rows]
     subject = ", ".join(methods) if len(methods) <= 4 else units.plural(len(methods), "method")
     return f"{subject} on {_dataset(rows)}"
 
 
 def _dataset(rows: Sequence[Row]) -> str:
-    return str(rows[0].runs[0].config.get("dataset", "unknown data"))
+    return display(str(rows[0].runs[0].config.get("dataset", "unknown data")))
 
 
 def _facts(rows: Sequence[Row]) -> list[str]:

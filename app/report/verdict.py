@@ -25,7 +25,7 @@ def outcome(rows: Sequence[Row]) -> str:
     sentences = [] if main is None else _ranking(rows, main, columns)
     if main is not None and not comparison.have_same_data(rows):
         sentences.append("Not ranked, because the peers have different data")
-    lost = [f"{row.method} ({row.diverged} of {row.peers} peers)" for row in rows if row.diverged]
+    lost = [f"{row.name} ({row.diverged} of {row.peers} peers)" for row in rows if row.diverged]
     if lost:
         sentences.append(f"Diverged: {', '.join(lost)}")
     return " ".join(f"{each}." for each in sentences) or "There is nothing to compare yet."
@@ -47,19 +47,18 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
         untested = " (no test possible)" if len(top.runs) < MIN_SEEDS else ""
         why = f"not significant with {seeds}{untested}"
         if len(among) == 1:
-            sentences.append(f"{top.method} reaches a {what} of {value}")
+            sentences.append(f"{top.name} reaches a {what} of {value}")
         elif len(leading) == 1:
             sentences.append(
-                f"{top.method} is the best of {rivals} (paired test over {seeds} and "
+                f"{top.name} is the best of {rivals} (paired test over {seeds} and "
                 f"their peers): {what} {value}"
             )
         else:
-            names = _listed([row.method for row in leading])
+            names = _listed([row.name for row in leading])
             sentences.append(f"No clear winner among {names}: {why}")
-            sentences.append(f"{top.method} has the {end} {what}: {value}")
+            sentences.append(f"{top.name} has the {end} {what}: {value}")
     return sentences + [
-        f"{row.method}, which is given the true clusters, reaches "
-        f"{comparison.cell(row, main)}{unit}"
+        f"{row.name}, which is given the true clusters, reaches {comparison.cell(row, main)}{unit}"
         for row in rows
         if row.is_yardstick and row.summary(main)
     ]
@@ -74,15 +73,15 @@ def notes(rows: Sequence[Row]) -> list[str]:
             "chooses on validation data"
         )
     if any(row.is_yardstick for row in rows):
-        names = _listed([row.method for row in rows if row.is_yardstick])
+        names = _listed([row.name for row in rows if row.is_yardstick])
         footnotes.append(f"* not ranked: {names} is given the true clusters")
     broadcasts: dict[str, list[str]] = {}
     for row in rows:
         if caption := methods.all_to_all(row.runs[0].config):
-            broadcasts.setdefault(caption, []).append(row.method)
+            broadcasts.setdefault(caption, []).append(row.name)
     footnotes += [f"{', '.join(names)}: {caption}" for caption, names in broadcasts.items()]
     edges = [
-        f"{row.method} ({key} = {schema.written(row.choice.settings[key])}, {row.choice.edge(key)})"
+        f"{row.name} ({key} = {schema.written(row.choice.settings[key])}, {row.choice.edge(key)})"
         for row in rows
         for key in row.choice.edges
     ]

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.app.runs import units
+from coterie.strategies.names import display
 
 if TYPE_CHECKING:
     from coterie.app.config.config import Config
@@ -33,11 +34,13 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
         Console to print to.
     """
     peers = units.plural(config.peers, "peer")
-    console.print(f"{config.method} on {config.dataset}: {peers}, {place}")
+    console.print(f"{display(config.method)} on {display(config.dataset)}: {peers}, {place}")
     console.print(split(problem))
     key, share = config.validation
     if config.row.validates and share:
-        console.print(f"{config.method} judges models by data set aside: {key} = {share:g}")
+        console.print(
+            f"{display(config.method)} judges models by data set aside: {key} = {share:g}"
+        )
     for line in config.strategy().cautions():
         console.print(f"warning: {line}")
 
