@@ -75,7 +75,7 @@ class Row:
     @property
     def is_local(self) -> bool:
         """True if the peers train alone."""
-        return self.runs[0].config["method"] == "local"
+        return bool(self.runs[0].config["method"] == "local")
 
     @property
     def is_yardstick(self) -> bool:
@@ -182,7 +182,7 @@ def have_same_data(made: Sequence[Row]) -> bool:
 
 def _data(run: Run) -> list[Any]:
     """Return the values of the keys that decide the peers' data, except the seed."""
-    tables = "partition", run.config.get("dataset"), "dataset-options", "partition-options"
+    tables = "partition", str(run.config.get("dataset")), "dataset-options", "partition-options"
     return [run.config.get(key) for key in ("dataset", *_OF_DATA, *tables)]
 
 

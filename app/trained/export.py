@@ -44,8 +44,8 @@ def export(model: PersonalModel, path: Path) -> None:
     Raises
     ------
     ConfigError
-        The format is unknown, the package that writes it is not installed, or a column has the
-        name of an output.
+        The format is unknown, the package that writes it is not installed, or a column has no name
+        that an .onnx can have.
     """
     if path.suffix not in FORMATS:
         raise ConfigError(f"{path}: a model is exported as {' or '.join(FORMATS)}")
@@ -146,15 +146,17 @@ def _write_onnx(module: nn.Module, about: About, path: Path) -> None:
     if about.task == "classification":
         module, outputs = _WithProbabilities(module), ["scores", "probabilities"]
     columns = _columns(about)
-    if taken := [column.name for column in columns if column.name in outputs]:
-        raise ConfigError(f"{taken[0]} is the name of an output of an .onnx file: export a .pt2")
+    for name in (column.name for column in columns):
+        if not name or name in outputs:
+            why = f"{name} is the name of an output" if name else "a column has no name"
+            raise ConfigError(f"{why}, which an .onnx file does not allow: export a .pt2")
     try:
         written = torch.onnx.export(
             _traced(module, about), input_names=[] if columns else ["raw"], output_names=outputs,
             verbose=False,
         )  # fmt: skip
     except ModuleNotFoundError as error:
-        raise ConfigError(f'{error}: pip install "coterie[onnx]"') from None
+        raise ConfigError(f"{error}: pip install onnx onnxscript") from None
     assert written is not None
     if columns:
         _name_inputs(written.model, columns)

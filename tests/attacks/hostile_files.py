@@ -212,6 +212,10 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "a column of another kind": model_says(
         normalisation=fitted(columns=[{"name": "a", "kind": "code", "categories": []}])
     ),
+    "a column twice": model_says(
+        normalisation=fitted(columns=[{"name": "a", "kind": "number", "categories": []}] * 2),
+        columns='["a", "a"]',
+    ),
     "a schema that is a path": model_says(normalisation=normalised(
         preprocessing={"columns": [], "schema": "../../etc/passwd"}
     )),

@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +68,7 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _is_ours() -> bool:
     """Return whether the innermost caller outside the standard library is our code."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     library = os.path.dirname(os.__file__)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -75,7 +76,7 @@ def _is_ours() -> bool:
             return True
         if not name.startswith((library, "<frozen")) or "site-packages" in name:
             return False
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

@@ -123,7 +123,8 @@ def test_the_dashboard_and_python_have_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_swept_values_of_a_directory_may_be_anything(tmp_path: Path) -> None:
-    for values in ([], {"a": []}, {"a": {"b": [1]}}, {"a": {"b": None}}):
+    anything: list[Any] = [[], {"a": []}, {"a": {"b": [1]}}, {"a": {"b": None}}]
+    for values in anything:
         (tmp_path / plan.NAME).write_text(json.dumps({"runs": [], "values": values}))
         assert plan.values(tmp_path) == {}
 

@@ -146,7 +146,7 @@ def test_column_names_do_not_collide_with_names_in_the_graph(tmp_path: Path) -> 
         table = pd.DataFrame(g.normal(size=(20, len(names))), columns=names)
         table["y"] = table["linear"] - 2 * table["raw"]
         table.to_parquet(tmp_path / "data" / peer / "data.parquet")
-    flat = {
+    flat: dict[str, Any] = {
         "dataset": "table", "peers": 2, "table.columns": "all", "table.label": "y", "device": "cpu",
         "model": "linear", "method": "fedavg", "num-server-rounds": 2,
         "data-dir": str(tmp_path / "data"),
@@ -166,7 +166,7 @@ def test_a_column_with_the_name_of_an_output_is_refused(tmp_path: Path) -> None:
         (tmp_path / "data" / peer).mkdir(parents=True)
         table = pd.DataFrame({"scores": range(20), "label": range(20)})
         table.to_parquet(tmp_path / "data" / peer / "data.parquet")
-    flat = {
+    flat: dict[str, Any] = {
         "dataset": "table", "peers": 2, "table.columns": "scores", "model": "linear",
         "method": "fedavg", "num-server-rounds": 1, "data-dir": str(tmp_path / "data"),
         "device": "cpu", "learning-rate": 0.001,
