@@ -71,8 +71,7 @@ HOW: dict[str, dict[str, str]] = {
         "from torch import nn": RUN,
         'compared = coterie.compare(["local", "fedavg"], seeds=2, num_server_rounds=20, '
         "peers_data=peers)": RUN,
-        'swept = coterie.sweep({"local-steps": [1, 10]}, method="fedavg", seeds=2, '
-        "num_server_rounds=20, peers_data=peers)": RUN,
+        "swept = coterie.sweep(": RUN,
     },
     "docs/watching.md": {
         "source .venv/bin/activate": RUN,
