@@ -189,19 +189,80 @@ def compare(
     """
     name, flat = _flat(preset, keys, more, peers_data)
     names = [_name("method", method) for method in methods]
-    if workers > 1:
-        here = [str(value) for value in (*names, *flat.values())]
-        if any(value.startswith(plugins.HERE) for value in here):
-            raise ConfigError(
-                f"workers = {workers}: worker processes have no access to objects of this process; "
-                'put them into a module and name them "module:attribute"'
-            )
+    _check_workers(workers, [*names, *flat.values()])
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
     tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
     by_method = {method: flatten(of) for method, of in (settings or {}).items()}
     request = Request(name, flat, names, directory, seeds, tuning, workers, settings=by_method)
     run_comparison(request, _console())
     return Comparison(directory, *_named(flat, names))
+
+
+def sweep(
+    values: Mapping[str, Sequence[Any]],
+    preset: str | Path | None = None,
+    keys: Keys | None = None,
+    /,
+    *,
+    seeds: int = 3,
+    peers_data: Sequence[Arrays] | None = None,
+    workers: int = 1,
+    out: str | Path | None = None,
+    **more: Any,
+) -> Comparison:
+    """Run the same experiment for every combination of some keys' values, and each seed.
+
+    Finished runs are not repeated.
+
+    Parameters
+    ----------
+    values : Mapping of str to Sequence of Any
+        Values by key, as in {"cobo.rho": [0.01, 0.1], "learning-rate": [0.03, 0.1]}.
+    preset, keys, peers_data, **more : optional
+        As in `run`.
+    seeds, workers : int
+        As in `compare`.
+    out : str or Path or None
+        Directory of the results; None: `runs/sweep/PRESET`.
+
+    Returns
+    -------
+    Comparison
+        Results, with a setting such as "cobo.rho=0.1 learning-rate=0.03" instead of each method.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If a combination cannot run, or the directory has another sweep.
+    SweepError
+        If a run failed; the cause is its error. The next attempt reuses the finished runs.
+
+    Examples
+    --------
+    >>> swept = coterie.sweep({"cobo.rho": [0.01, 0.1]}, method="cobo", seeds=3)
+    >>> swept.table[("accuracy", "mean")]
+    """
+    kinds = {part.key: kind for kind, part in PARTS.items()}
+    swept = {
+        key: [_name(kinds[key], value) if key in kinds else value for value in of_key]
+        for key, of_key in values.items()
+    }
+    name, flat = _flat(preset, keys, more, peers_data)
+    _check_workers(workers, [*flat.values(), *(value for of in swept.values() for value in of)])
+    directory = Path(out or Path(str(flat.get("out", "runs")), "sweep", name))
+    run_comparison(
+        Request(name, flat, (), directory, seeds, workers=workers, sweep=swept), _console()
+    )
+    return Comparison(directory, *_named(flat, swept.get("method", ())))
+
+
+def _check_workers(workers: int, values: Sequence[Any]) -> None:
+    """Refuse objects of this process in runs of worker processes."""
+    if workers > 1 and any(str(value).startswith(plugins.HERE) for value in values):
+        raise ConfigError(
+            f"workers = {workers}: worker processes have no access to objects of this process; "
+            'put them into a module and name them "module:attribute"'
+        )
 
 
 def _flat(

@@ -135,15 +135,18 @@ class Run:
 
         return personal_model(self.directory, peer, Named(*self._named))
 
-    def predict(self, peer: int | str, x: npt.ArrayLike | str | Path) -> npt.NDArray[np.float64]:
+    def predict(
+        self, peer: int | str, x: pd.DataFrame | npt.ArrayLike | str | Path
+    ) -> npt.NDArray[np.float64]:
         """Predict raw inputs with a peer's model.
 
         Parameters
         ----------
         peer : int or str
             Index or name of the peer.
-        x : ArrayLike or str or Path
-            Raw inputs (N, ...), or a file or folder as for `coterie predict`.
+        x : DataFrame or ArrayLike or str or Path
+            Raw inputs: a data frame with the columns of the training data, in any order; an array
+            (N, ...); or a file or folder as for `coterie predict`.
 
         Returns
         -------
@@ -157,12 +160,14 @@ class Run:
         ConfigError, DataError
             If the inputs do not fit the model.
         """
-        from coterie.app.trained.inputs import fitting, read
+        from coterie.app.trained.inputs import fitting, of_frame, read
         from coterie.app.trained.predict import predicted
 
         model = self._model(peer)
         if isinstance(x, str | Path):
             return predicted(model, read(Path(x), model.about).raw)
+        if isinstance(x, pd.DataFrame):
+            return predicted(model, of_frame(x, model.about))
         return predicted(model, fitting(np.asarray(x), model.about, "x"))
 
     @property
@@ -206,13 +211,14 @@ class Comparison:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Mean and deviation over seeds of the columns of comparison.csv, a row per method.
+        """Mean and deviation over seeds of the columns of comparison.csv, by method or setting.
 
         For example `table["accuracy"]["mean"]`.
         """
         table = io.StringIO(files.text(self.directory, "comparison.csv"))
         rows = pd.read_csv(table).dropna(axis=1, how="all")
-        numbers = rows.select_dtypes("number").columns.drop("seed")
+        swept = {key for values in plan.values(self.directory).values() for key in values}
+        numbers = rows.select_dtypes("number").columns.drop("seed").difference(swept, sort=False)
         return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
 
     @cached_property
@@ -222,16 +228,18 @@ class Comparison:
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
-        """Runs of each method, sorted by seed."""
+        """Runs of each method, or of each setting of a sweep, sorted by seed."""
         by_method: dict[str, list[Run]] = {}
+        values = plan.values(self.directory)
         for name in plan.read(self.directory) or ():
             run = Run(self.directory / name, *self._named)
-            by_method.setdefault(str(run.config["method"]), []).append(run)
+            label = plan.label(str(run.config["method"]), values.get(name, {}))
+            by_method.setdefault(label, []).append(run)
         return {method: sorted(runs, key=_seed) for method, runs in by_method.items()}
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Metrics of all runs, with the columns method and seed in front."""
+        """Metrics of all runs, with the columns method (or setting) and seed in front."""
         frames = [
             run.metrics.assign(method=method, seed=_seed(run))
             for method, runs in self.runs.items()

@@ -6,6 +6,7 @@ It consists of numbers only and is saved with the model, which can then be used 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
@@ -95,6 +96,8 @@ class Preprocessing:
         Value of each feature for a missing cell.
     mean, std : ndarray or None
         The peer's own statistics, broadcast over an example; None if the run has common ones.
+    schema : str
+        Digest of the schema.toml that describes the columns; empty if there is none.
     """
 
     columns: tuple[Column, ...] = ()
@@ -103,6 +106,7 @@ class Preprocessing:
     fill: Floats | None = None
     mean: Floats | None = None
     std: Floats | None = None
+    schema: str = ""
 
     def apply(self, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Transform raw examples to inputs (N, ...); float32 if they are standardised."""
@@ -134,7 +138,7 @@ class Preprocessing:
         for name in ("source", "code", "fill", "mean", "std"):
             value = getattr(self, name)
             content[name] = None if value is None else value.tolist()
-        return content
+        return {**content, "schema": self.schema}
 
     @classmethod
     def of_json(cls, data: Any) -> Self:
@@ -153,7 +157,10 @@ class Preprocessing:
             if data.get(name) is not None:
                 values = numbers(data[name], name)
                 arrays[name] = values.astype(np.int64) if name in ("source", "code") else values
-        return cls(columns, **arrays)
+        schema = data.get("schema", "")  # version 0.1.0 wrote none
+        if not isinstance(schema, str) or not re.fullmatch(r"([0-9a-f]{16})?", schema):
+            raise ValueError("its preprocessing has no digest of a schema")
+        return cls(columns, **arrays, schema=schema)
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse steps that do not lead to examples of a shape.

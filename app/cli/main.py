@@ -37,6 +37,11 @@ COMMANDS: Mapping[str, Command] = {
         "[PRESET.toml] [key=value ...]",
         "run an experiment for several methods and seeds",
     ),
+    "sweep": Command(
+        "sweep",
+        "[PRESET.toml] key=value,value,...",
+        "run an experiment for several values of keys",
+    ),
     "reproduce": Command(
         "reproduce", "PAPER/FIGURE ...", "make a table or figure of a paper and judge its claims"
     ),
@@ -86,7 +91,7 @@ COMMANDS: Mapping[str, Command] = {
 
 _SYNONYMS = {
     "train": "run", "start": "run", "continue": "resume", "tune": "compare --tune",
-    "sweep": "compare", "plot": "report", "summary": "report", "watch": "dashboard",
+    "grid": "sweep", "plot": "report", "summary": "report", "watch": "dashboard",
 }  # fmt: skip
 """Common wrong command names -> the intended command."""
 

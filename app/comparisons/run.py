@@ -1,10 +1,12 @@
 """Run a comparison: one experiment for each method and seed, optionally tuned, and its tables.
 
-The command `compare` and `coterie.compare` both call `compare`.
+A sweep is a comparison of combinations of values instead of methods. The commands `compare` and
+`sweep`, `coterie.compare` and `coterie.sweep` call `compare`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,11 +27,13 @@ from coterie.app.report.measures import COLUMNS
 from coterie.app.report.tuning import Choice
 from coterie.app.runners import sweep, tracking
 from coterie.app.runners.errors import SweepError
-from coterie.app.runs import atomic, introduction, progress, units
+from coterie.app.runs import atomic, introduction, plan, progress, units
 from coterie.app.runs.rundir import Run
+from coterie.app.trained import starts
 from coterie.errors import line_of
 
 ALL = "all"
+_NOT_SWEPT = {"seed", "name", "out", "run-dir", "resume", "preflight", "track", "trust"}
 Configs = Mapping[str, Sequence[Config]]
 """Method -> its configuration for each seed."""
 
@@ -45,7 +49,8 @@ class Request:
     keys : Mapping of str to Scalar
         Flat configuration keys that all runs share.
     methods : Sequence of str
-        Names of methods; `ALL`: each built-in method that can run with these keys.
+        Names of methods; `ALL`: each built-in method that can run with these keys. Empty in a
+        sweep.
     seeds : int
         Number of seeds, consecutive from the key `seed`.
     tuning : Tuning or None
@@ -58,6 +63,9 @@ class Request:
         Keys of the columns of comparison.tex; `ALL`: every column; None: the default ones.
     settings : Mapping of str to Mapping of str to Scalar
         Keys of single methods, by method.
+    sweep : Mapping of str to Sequence of Scalar
+        Values of keys: a row per combination, instead of one per method. A combination lists only
+        the keys that its method and data use.
     """
 
     title: str
@@ -69,6 +77,7 @@ class Request:
     workers: int | None = None
     columns: Sequence[str] | None = None
     settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    sweep: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
 
 
 def compare(request: Request, console: Console) -> Path:
@@ -89,24 +98,28 @@ def compare(request: Request, console: Console) -> Path:
     columns = _columns(request.columns)
     tracking.trackers(str(request.keys.get("track", "")))
     is_all = [name.strip() for name in request.methods] == [ALL]
-    request = replace(request, methods=_methods(request.methods))
-    _check_settings(request)
-    flat = _with_validation_split(request, console)
-    configs = _configs(request, flat, is_all, console)
+    swept = _combinations(request) if request.sweep else {}
+    if not request.sweep:
+        request = replace(request, methods=_methods(request.methods))
+        _check_settings(request)
+    own = _own_keys(request, swept)
+    flat = _with_validation_split(request, own, console)
+    configs = _configs(request, flat, own, is_all, console)
     first = next(iter(configs.values()))[0]
     introduction.data_quality(problem_of(first), console)
-    subject = Subject.of(configs, flat, request.tuning, request.settings)
+    subject = Subject.of(configs, flat, request.tuning, own if swept else request.settings)
     subject.check(request.directory)
     choices, failed = _choices(request, configs, console)
     placed = _placed(request, configs, choices)
     failed |= sweep.run_all(
-        [config for of_method in placed.values() for config in of_method], request.workers, console
-    )
+        [config for of_method in placed.values() for config in of_method], request.workers, console,
+        values={Path(c.run_dir).name: swept[label] for label in swept for c in placed[label]},
+    )  # fmt: skip
     runs = {
         name: [Run.read(config.run_dir) for config in of_method if config.run_dir not in failed]
         for name, of_method in placed.items()
     }
-    rows = comparison.rows({name: of for name, of in runs.items() if of}, choices)
+    rows = comparison.rows({name: of for name, of in runs.items() if of}, choices, swept)
     page = request.directory / "comparison.html"
     if rows:
         comparison.write(rows, request.directory, columns)
@@ -136,6 +149,41 @@ def _methods(names: Sequence[str]) -> list[str]:
     for name in unique:
         parts.chosen({"method": name})
     return unique
+
+
+def _method(request: Request) -> str:
+    return str(request.keys.get("method", Config.method))
+
+
+def _own_keys(
+    request: Request, swept: Mapping[str, Mapping[str, Scalar]]
+) -> dict[str, dict[str, Scalar]]:
+    """Return row -> the keys in which it differs from others, and its method."""
+    if swept:
+        return {label: {"method": _method(request), **values} for label, values in swept.items()}
+    return {name: {**request.settings.get(name, {}), "method": name} for name in request.methods}
+
+
+def _combinations(request: Request) -> dict[str, dict[str, Scalar]]:
+    """Return label -> swept values of each combination that differs from the others.
+
+    Raises
+    ------
+    ConfigError
+        A combination is invalid, or a key has no effect on any run.
+    """
+    if reserved := request.sweep.keys() & _NOT_SWEPT:
+        raise ConfigError(f"{min(reserved)} cannot be swept; --seeds repeats every setting")
+    combinations: dict[str, dict[str, Scalar]] = {}
+    for values in itertools.product(*request.sweep.values()):
+        keys = dict(zip(request.sweep, values, strict=True))
+        used = Config.from_flat({**request.keys, **keys}).flat()
+        own = {key: value for key, value in keys.items() if key in used}
+        combinations[plan.label(_method(request), own)] = own
+    for key in request.sweep:
+        if not any(key in own for own in combinations.values()):
+            raise ConfigError(f"{key} has no effect on these runs: their method or data ignores it")
+    return combinations
 
 
 def _check_settings(request: Request) -> None:
@@ -175,7 +223,9 @@ def _columns(names: Sequence[str] | None) -> Collection[str]:
     return wanted
 
 
-def _with_validation_split(request: Request, console: Console) -> Mapping[str, Scalar]:
+def _with_validation_split(
+    request: Request, own: Mapping[str, Mapping[str, Scalar]], console: Console
+) -> Mapping[str, Scalar]:
     """Return the keys, with validation data for all methods if one needs some or tuning does.
 
     A share that the keys set stays, except a share of 0 under tuning. Prints the changes.
@@ -188,21 +238,33 @@ def _with_validation_split(request: Request, console: Console) -> Mapping[str, S
     flat, after = request.keys, tune.with_validation(request.keys)
     before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
     key, share = config.validation
-    need = [name for name in request.methods if method_of(name).validates]
+    methods = dict.fromkeys(str(keys["method"]) for keys in own.values())
+    need = [name for name in methods if method_of(name).validates]
     is_tuned = request.tuning is not None
     if is_tuned and not any(len(rows) for rows in problem_of(config).validation.rows):
         raise ConfigError(f"--tune needs validation data, which {config.dataset} cannot set aside")
     if config == before or not (is_tuned or (need and flat.get(key, "auto") == "auto")):
         return flat
+    if request.sweep and (len(methods) == 1 or key in request.sweep):
+        return flat  # every run has what its method needs
     why = "--tune needs" if is_tuned else f"{need[0]} needs"
     console.print(f"{key} = {share} in all runs: {why} validation data", soft_wrap=True)
     return after
 
 
 def _configs(
-    request: Request, flat: Mapping[str, Scalar], is_all: bool, console: Console
+    request: Request,
+    flat: Mapping[str, Scalar],
+    own: Mapping[str, Mapping[str, Scalar]],
+    is_all: bool,
+    console: Console,
 ) -> dict[str, list[Config]]:
-    """Return the configurations of each method; of all methods, those that can run.
+    """Return the configurations of each row; of all methods, those that can run.
+
+    Parameters
+    ----------
+    own : Mapping of str to Mapping of str to Scalar
+        Keys of each row, which override those of the request.
 
     Raises
     ------
@@ -212,16 +274,14 @@ def _configs(
     first = int(flat.get("seed", Config.seed))
     configs: dict[str, list[Config]] = {}
     refused: list[ConfigError] = []
-    for name in request.methods:
+    for name, keys in own.items():
         try:
             of_method = [
-                Config.from_flat(
-                    {**flat, **request.settings.get(name, {}), "method": name, "seed": seed}
-                )
+                Config.from_flat({**flat, **keys, "seed": seed})
                 for seed in range(first, first + request.seeds)
             ]
             for config in of_method:
-                check(config)
+                starts.check(config, check(config))
         except ConfigError as error:
             if not is_all:
                 raise

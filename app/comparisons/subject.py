@@ -102,6 +102,10 @@ class Subject:
         for key, value in self.keys.items():
             if there.keys.get(key) != value:
                 return f"{key} = {schema.written(there.keys.get(key, ''))}"
+        lost = [name for name in there.methods if name not in self.methods]
+        lost += [f"seed {seed}" for seed in there.seeds if seed not in self.seeds]
+        if lost:
+            return ", ".join(lost)
         for method in there.methods:
             for key, value in there.settings.get(method, {}).items():
                 if self.settings.get(method, {}).get(key) != value:
@@ -111,9 +115,7 @@ class Subject:
         if (there.tuned, there.halved) != (self.tuned, self.halved):
             tuned = "--tune" if there.tuned else "no --tune"
             return "--halving" if there.halved else tuned
-        lost = [name for name in there.methods if name not in self.methods]
-        lost += [f"seed {seed}" for seed in there.seeds if seed not in self.seeds]
-        return ", ".join(lost)
+        return ""
 
     def write(self, directory: Path) -> None:
         """Write the subject beside the tables of the comparison."""

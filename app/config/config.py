@@ -319,6 +319,10 @@ class Config(TopLevel):
             why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"
             if why:
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
+            if self.start_from:
+                raise ConfigError(
+                    "privacy does not cover start-from: its models were trained on the same data"
+                )
             if self.gradient_clip or self.sam_radius:
                 raise ConfigError(
                     "privacy: gradient-clip would scale the noise, and sam-radius computes "

@@ -74,6 +74,10 @@ class TopLevel:
     topology_file : str
         Edges of a "file" topology: a JSON list, [[0, 1], [1, 2]], or a CSV of the edges of each
         round with the columns round, sender, recipient.
+    start_from : str
+        Name of an earlier run in `out`, or its absolute path: each peer starts from its own final
+        model of that run, instead of an initialised one. For simulations; network and peers must be
+        the same. Empty: no such run.
     evaluate_every : int
         Rounds between two evaluations; the last round is always evaluated.
     round_seconds : float
@@ -157,6 +161,7 @@ class TopLevel:
     topology_degree: Annotated[int, Range(0)] = 2
     topology_probability: Annotated[float, Range(above=0, high=1)] = 0.5
     topology_file: Annotated[str, Path] = ""
+    start_from: str = ""
     evaluate_every: Annotated[int, Range(1)] = 10
     round_seconds: Annotated[float, Range(above=0)] = 600.0
     join_seconds: Annotated[float, Range(0)] = 600.0

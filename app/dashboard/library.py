@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from coterie.app.report import words
 from coterie.app.runs import plan, progress, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.progress import OVER
@@ -273,7 +274,7 @@ def _read(key: str, directory: Path) -> Entry:
             state=now["status"],
             why=str(now.get("error") or ""),
             method=config["method"],
-            what=f"{config['method']} on {config.get('dataset', 'unknown data')}, {peers}",
+            what=f"{words.title(config)}, {peers}",
             round=now["round"],
             rounds=int(now.get("rounds", 0)),
             quality=units.number(loss) if accuracy is None else units.percent(accuracy),

@@ -37,6 +37,7 @@ from coterie.app.security.policy import AnswerPolicy, PolicyError
 from coterie.app.security.run_check import check_counts, check_letters, is_own, max_parameters
 from coterie.app.security.sealing import simulated
 from coterie.app.security.split import split_seed
+from coterie.app.trained import starts
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.probe import ModelError
 from coterie.clients.models.size import MAX_PARAMETERS, SizeError
@@ -84,6 +85,8 @@ class Node:
         self._place, self._directory, self._strategy = place, directory, config.strategy()
         deployed = place if isinstance(place, Deployed) else None
         self._policy = None if deployed is None else deployed.policy
+        if config.start_from and deployed is not None:  # the relay's word: no path to open
+            raise ConfigError("start-from is for simulations")
         problem = self._problem(config, deployed)
         # In a simulation of honest peers, received letters need no checks.
         doubts = deployed is not None or config.attack.kind != "none"
@@ -94,6 +97,8 @@ class Node:
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
         engine = self._engine(config, problem, norm=config.defence.norm and doubts)
         engine.samples = self._believed(engine.samples)
+        if config.start_from:
+            engine.begin_from(starts.models(config, problem))
         rule = config.row.rule(engine, config.options, config.num_server_rounds)
         attackers = config.attack.attackers(config.peers, config.seed)
         self._cohort = Cohort(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.app.report.comparison import Row
+from coterie.app.report.comparison import Row, have_same_data
 from coterie.app.report.measures import gains, has_accuracy, last
 from coterie.app.report.methods import learns_graph
 from coterie.app.report.run_data import (
@@ -55,7 +55,7 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
     known = all(run.clusters is not None for run in runs)
     order = [peer_order(run) if known else np.arange(run.peers) for run in runs]
     return {
-        "methods": [row.method for row in made],
+        "methods": [row.name for row in made],
         "seeds": seeds,
         "peers": runs[0].peers,
         "names": [run.names for run in runs],
@@ -63,8 +63,8 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
         "metrics": metrics,
         "clusters": [run.clusters.tolist() for run in runs if run.clusters is not None] or None,
         "order": [each.tolist() for each in order],
-        "gains": gain_data(made),
-        "maps": map_data(made),
+        "gains": gain_data(made) if have_same_data(made) else None,
+        "maps": map_data(made) if have_same_data(made) else None,
     }
 
 

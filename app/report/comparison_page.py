@@ -18,6 +18,7 @@ from coterie.app.report.measures import Column
 from coterie.app.report.paired_test import MIN_SEEDS
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER
+from coterie.strategies.names import display
 
 
 def write(
@@ -64,6 +65,7 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
         "failed": failed,
         "several": any(len(row.runs) > 1 for row in rows),
         "significance": _significance(rows, columns),
+        "noun": comparison.noun(rows),
         "labels": {row.method: row.label for row in rows},
         "groups": groups,
         "results": _results(rows, groups),
@@ -78,14 +80,15 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
 
 
 def _heading(rows: Sequence[Row]) -> str:
-    """Return "local, cobo on digits", or "23 methods on digits"."""
-    methods = [row.method for row in rows]
+    """Return "local, cobo on digits", "23 methods on digits", or "cobo.rho on digits"."""
+    methods = list(dict.fromkeys(key for row in rows for key in row.swept))
+    methods = methods or [row.name for row in rows]
     subject = ", ".join(methods) if len(methods) <= 4 else units.plural(len(methods), "method")
     return f"{subject} on {_dataset(rows)}"
 
 
 def _dataset(rows: Sequence[Row]) -> str:
-    return str(rows[0].runs[0].config.get("dataset", "unknown data"))
+    return display(str(rows[0].runs[0].config.get("dataset", "unknown data")))
 
 
 def _facts(rows: Sequence[Row]) -> list[str]:
@@ -96,7 +99,7 @@ def _facts(rows: Sequence[Row]) -> list[str]:
     return [
         *words.partition(first),
         words.peers(first),
-        units.plural(len(rows), "method"),
+        units.plural(len(rows), comparison.noun(rows)),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}",
         units.plural(int(rounds), "round"),
         words.date(runs),

@@ -50,7 +50,7 @@ def content(run: Run) -> dict[str, Any]:
     """Return the values that fill the page's template, except the pictures."""
     summary = summarise(run)
     return {
-        "title": f"{run.config['method']} on {run.config.get('dataset', 'unknown data')}",
+        "title": words.title(run.config),
         "facts": [
             words.peers(run),
             *words.partition(run),

@@ -15,6 +15,7 @@ from coterie.app.runs.graph import rounds_measured, weight_to
 from coterie.app.runs.rundir import Floats, Ints, Run
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
 from coterie.strategies.errors import TopologyError
+from coterie.strategies.names import display
 from coterie.strategies.protocol import MATRIX
 from coterie.strategies.topology import TOPOLOGIES, Setting, spectral_gap
 
@@ -27,6 +28,12 @@ class Tile(NamedTuple):
     name: str
     value: str
     note: str
+
+
+def title(config: Mapping[str, Any]) -> str:
+    """Return "cobo on digits"; plugins have their display names."""
+    method, dataset = str(config["method"]), str(config.get("dataset", "unknown data"))
+    return f"{display(method)} on {display(dataset)}"
 
 
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:

@@ -72,6 +72,8 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         It did not run to its end.
     """
     parts.refuse_modules(config.chosen)
+    if config.start_from:
+        raise ConfigError("start-from is for simulations: leave it out")
     if newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: leave --federation out")
     observers = Observers(config)

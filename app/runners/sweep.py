@@ -74,6 +74,7 @@ def run_all(
     workers: int | None,
     console: Console,
     labels: Mapping[str, str] | None = None,
+    values: Mapping[str, plan.Values] | None = None,
 ) -> dict[str, Exception]:
     """Run the configurations that are not finished.
 
@@ -87,6 +88,8 @@ def run_all(
         process.
     labels : Mapping of str to str or None
         Text of the progress line by run directory; default: method, seed and accuracy.
+    values : Mapping of str to Mapping of str to Any, or None
+        Values of the swept keys by name of the run directory; None if no keys are swept.
 
     Returns
     -------
@@ -103,8 +106,8 @@ def run_all(
     if not missing:
         return failed
     for directory, names in _by_directory(configs).items():
-        plan.write(directory, names)
-    watch = _Watch(console, len(missing), labels or {})
+        plan.write(directory, names, values)
+    watch = _Watch(console, len(missing), labels or {}, values or {})
     queue = sorted(missing.values(), key=lambda c: c.num_server_rounds * c.peers)
     with _threads(), watch.bar:
         for config, error in _ends(queue, workers, watch):
@@ -220,9 +223,15 @@ def line_of_run(config: Config) -> str | None:
 class _Watch:
     """Display of a sweep: a line per ended run, and the runs in progress."""
 
-    def __init__(self, console: Console, total: int, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        total: int,
+        labels: Mapping[str, str],
+        values: Mapping[str, plan.Values],
+    ) -> None:
         self._console, self._total, self._done = console, total, 0
-        self._labels = labels
+        self._labels, self._values = labels, values
         self._spoken = self._looked = time.monotonic()
         self.bar = Progress(
             MofNCompleteColumn(),
@@ -238,10 +247,11 @@ class _Watch:
     def ended(self, config: Config, error: Exception | None) -> None:
         self._done += 1
         now = progress.read(Path(config.run_dir))
-        default = f"{config.method} seed {config.seed}  {progress.describe(now)}"
+        name = plan.label(config.method, self._values.get(Path(config.run_dir).name, {}))
+        default = f"{name} seed {config.seed}  {progress.describe(now)}"
         text = self._labels.get(config.run_dir, default)
         if error is not None:
-            text = f"{config.method} seed {config.seed}  failed: {line_of(error)}"
+            text = f"{name} seed {config.seed}  failed: {line_of(error)}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from coterie.app.runs import units
 from coterie.datasets.quality import survey, warnings
+from coterie.strategies.names import display
 
 if TYPE_CHECKING:
     from coterie.app.config.config import Config
@@ -34,11 +35,12 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
         Console to print to.
     """
     peers = units.plural(config.peers, "peer")
-    console.print(f"{config.method} on {config.dataset}: {peers}, {place}")
+    console.print(f"{display(config.method)} on {display(config.dataset)}: {peers}, {place}")
     console.print(split(problem))
     key, share = config.validation
     if config.row.validates and share:
-        console.print(f"{config.method} evaluates models on validation data: {key} = {share:g}")
+        name = display(config.method)
+        console.print(f"{name} evaluates models on validation data: {key} = {share:g}")
     data_quality(problem, console)
     for line in config.strategy().cautions():
         console.print(f"warning: {line}")

@@ -169,6 +169,8 @@ class About:
         named = () if fitted is None else tuple(column.name for column in fitted.columns)
         if named != self.columns:
             raise ValueError("its columns are not those of its preprocessing")
+        if len(set(named)) < len(named):
+            raise ValueError("two of its columns have the same name")
         mean, std = (numbers(self.normalisation.get(name), name) for name in ("mean", "std"))
         check_scale(mean, std, self.shape)
         if fitted is not None:

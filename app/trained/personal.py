@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,7 +121,7 @@ class PersonalModel(nn.Module):
         self.about, self.point = about, point
         self._task = TASKS[about.task]
         self._dtype: torch.dtype = getattr(torch, about.dtype)
-        self._prepare = _Prepare(about, self._dtype)
+        self.preparation = _Prepare(about, self._dtype)
         held = sum(value.numel() for value in tensors.values())
         template = _template(about, named, held).to(self._dtype)
         weights = tensors.pop("mixture", None)
@@ -152,7 +153,7 @@ class PersonalModel(nn.Module):
 
     def forward(self, raw: Tensor) -> Tensor:
         """Return the scores of raw examples."""
-        inputs = self._prepare(raw)
+        inputs = self.preparation(raw)
         if self.below is not None:
             predicted = self._voted(inputs)
         elif self.weights is None:
@@ -297,7 +298,8 @@ class _Prepare(nn.Module):
             raw = self.known(raw.double())[:, self.own_source]
             missing = raw.isnan()
             raw = torch.where(missing, self.own_fill, raw)
-            coded = torch.where(self.own_code == IS_MISSING, missing, raw == self.own_code)
+            is_mark = self.own_code == IS_MISSING  # ONNX runtimes have no torch.where of truths
+            coded = (is_mark & missing) | (~is_mark & (raw == self.own_code))
             raw = torch.where(self.own_code == NO_CODE, raw, coded.double())
         if self._own:
             raw = ((raw.double() - self.own_mean) / self.own_std).float()
@@ -343,14 +345,38 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
     ResultsError
         The file cannot be used.
     """
-    try:
-        strings = _metadata(path)
+    with _refusing(path):
+        strings, tensors = _read(path)
         about, point = About.read(strings), of_strings(strings)
         if about.refused:
             raise ValueError(about.refused)
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return PersonalModel(about, tensors, named, point)
+
+
+def read(path: Path) -> tuple[About, dict[str, Tensor]]:
+    """Read metadata and named tensors of an untrusted file, without building a network.
+
+    Raises
+    ------
+    ResultsError
+        The file cannot be used.
+    """
+    with _refusing(path):
+        strings, tensors = _read(path)
+        return About.read(strings), tensors
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    strings = _metadata(path)
+    with safe_open(path, "pt") as file:
+        return strings, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Turn the errors of an invalid file into a ResultsError that names it."""
+    try:
+        yield
     except ResultsError:
         raise
     except _WRONG as error:

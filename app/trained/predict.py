@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import torch
 
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic, cells
+from coterie.app.trained.about import About
 from coterie.app.trained.decision import decide
 from coterie.app.trained.inputs import Inputs
 from coterie.app.trained.personal import PersonalModel
@@ -50,47 +51,64 @@ def write(
     Raises
     ------
     ConfigError
-        The predictions do not fit a table, or the model cannot decide in this way.
+        The predictions do not fit a table, the input has columns of the same names, or the model
+        cannot decide in this way.
     """
-    predictions = predicted(model, inputs.raw)
-    decided = np.zeros(0, dtype=np.int64)
-    if model.about.task == "classification":
-        predictions, decided = decide(
-            model.about, model.point, predictions, threshold, recalibrate=recalibrate
-        )
-    elif threshold is not None or recalibrate:
-        raise ConfigError(f"{model.about.task} has no threshold and no temperature")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    about = model.about
+    if about.task != "classification" and (threshold is not None or recalibrate):
+        raise ConfigError(f"{about.task} has no threshold and no temperature")
     if path.suffix == ".npz":
-        arrays = {"predictions": predictions, "names": np.array(inputs.names)}
+        predictions, _ = _decided(model, inputs, threshold, recalibrate=recalibrate)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic.replacing(path) as draft, draft.open("wb") as file:
+            arrays = {"predictions": predictions, "names": np.array(inputs.names)}
             np.savez_compressed(file, allow_pickle=False, **arrays)
         return predictions
-    if model.about.task not in ("classification", "regression"):
-        raise ConfigError(f"{model.about.task} does not fit a table: --out predictions.npz")
+    if about.task not in ("classification", "regression"):
+        raise ConfigError(f"{about.task} does not fit a table: --out predictions.npz")
+    header = _header(about)
+    if taken := [name for name in header if name in inputs.columns]:
+        raise ConfigError(
+            f"the input has a column {taken[0]}, like the predictions: rename it, or leave it out"
+        )
+    predictions, decided = _decided(model, inputs, threshold, recalibrate=recalibrate)
+    rows = zip(*inputs.columns.values(), *_cells(about, predictions, decided), strict=True)
     text = io.StringIO()
-    rows = ([*map(cells.safe, row)] for row in _rows(model, inputs, predictions, decided))
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    lines = csv.writer(text, lineterminator="\n")
+    for row in ([*inputs.columns, *header], *rows):
+        lines.writerow(map(cells.safe, row))
+    path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, text.getvalue())
     return predictions
 
 
-def _rows(
+def _decided(
     model: PersonalModel,
     inputs: Inputs,
-    predictions: npt.NDArray[np.float64],
-    decided: npt.NDArray[np.int64],
-) -> Iterator[list[Any]]:
-    """Yield the header, and a line per example."""
-    about = model.about
+    threshold: float | Literal["validation"] | None,
+    *,
+    recalibrate: bool,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return predictions, and for classes the index of each example's class."""
+    predictions = predicted(model, inputs.raw)
+    if model.about.task != "classification":
+        return predictions, np.zeros(0, dtype=np.int64)
+    return decide(model.about, model.point, predictions, threshold, recalibrate=recalibrate)
+
+
+def _header(about: About) -> list[str]:
+    """Return the names of the columns of predictions."""
     if about.task == "regression":
-        more = [f"prediction_{k}" for k in range(1, about.outputs)]
-        yield [inputs.kind, "prediction", *more]
-        for name, values in zip(inputs.names, predictions.tolist(), strict=True):
-            yield [name, *values]
-        return
+        return ["prediction", *(f"prediction_{k}" for k in range(1, about.outputs))]
+    return ["prediction", *(f"probability_{each}" for each in about.class_names())]
+
+
+def _cells(
+    about: About, predictions: npt.NDArray[np.float64], decided: npt.NDArray[np.int64]
+) -> Sequence[Sequence[Any]]:
+    """Return the cells of each column of predictions."""
+    columns: list[Sequence[Any]] = list(predictions.T.tolist())
+    if about.task == "regression":
+        return columns
     classes = about.class_names()
-    yield [inputs.kind, "prediction", *(f"probability_{each}" for each in classes)]
-    rows = zip(inputs.names, decided.tolist(), predictions.tolist(), strict=True)
-    for name, index, values in rows:
-        yield [name, classes[index], *values]
+    return [[classes[k] for k in decided.tolist()], *columns]

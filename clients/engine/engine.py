@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -211,7 +211,7 @@ class Engine:
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of, max_parameters)
-        self._start = problem.start
+        self._start, self._begin = problem.start, dict[str, Tensor]()
         template = self._fresh(0).to(self.device, self.dtype)
         self.network = Network(
             template,
@@ -292,10 +292,40 @@ class Engine:
                 name: torch.stack([start[name].detach() for start in starts])
                 for name in self.network.personal
             }
+            personal |= {name: self._begin[name] for name in personal if name in self._begin}
             buffers |= self.personal.buffers(
                 {name: value.to(self.device, self.dtype) for name, value in personal.items()}
             )
+        buffers |= {k: v.clone() for k, v in self._begin.items() if k in self.network.buffer_names}
         return x_pd.clone(), buffers
+
+    def begin_from(self, models: Sequence[Mapping[str, Tensor]]) -> None:
+        """Start from given models instead of initialised ones.
+
+        Parameters
+        ----------
+        models : Sequence of Mapping of str to Tensor
+            Named parameters and buffers of a network like this one, for each of the n peers.
+
+        Raises
+        ------
+        ValueError
+            A tensor is missing, or has another shape.
+        """
+        network = self.network
+        kept = network.buffers(1)
+        shapes = dict(zip(network.names, network.shapes, strict=True))
+        shapes |= {name: tuple(kept[name].shape[1:]) for name in kept}
+        for name, shape in shapes.items():
+            for model in models:
+                if name not in model or tuple(model[name].shape) != shape:
+                    raise ValueError(f"the models have no tensor {name} of shape {shape}")
+        rows = (torch.cat([model[name].reshape(-1) for name in network.names]) for model in models)
+        self._start = torch.stack([*rows]).double().numpy()
+        self._begin = {
+            name: torch.stack([models[peer][name] for peer in self.peers]).to(value)
+            for name, value in kept.items()
+        }
 
     def origins(self, peers: Ints) -> Tensor:
         """Return start models (E, d) of any peers, in a run with a common or prescribed start."""

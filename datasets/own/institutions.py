@@ -143,6 +143,8 @@ class Expected:
     fill : {"mean", "median", "indicator"}
         Value of a missing number of a table: mean or median of its column, or the mean with a
         further feature that is 1 where the number is missing.
+    schema : str
+        Digest of the schema that describes the columns; empty if there is none.
     """
 
     name: str
@@ -153,6 +155,7 @@ class Expected:
     classes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     fill: Fill = "mean"
+    schema: str = ""
 
 
 Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
@@ -322,7 +325,7 @@ def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preproces
         else:
             values = _means(raw, train) if expected.mean is None else expected.mean
         fill = np.where(code == NO_CODE, values[source], NO_CODE)
-    filled = Preprocessing(columns, source, code, fill)
+    filled = Preprocessing(columns, source, code, fill, schema=expected.schema)
     if expected.mean is not None and expected.std is not None:
         return filled
     # Standardise every channel or column over the training examples.

@@ -143,6 +143,7 @@ def read_table(
         tuple(classes),
         columns,
         fill="mean" if options.missing == "refuse" else options.missing,
+        schema=digest(described) if described else "",
     )
     read = _checked_part if described else _read_part
     parts = {

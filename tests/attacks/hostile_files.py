@@ -212,6 +212,13 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "a column of another kind": model_says(
         normalisation=fitted(columns=[{"name": "a", "kind": "code", "categories": []}])
     ),
+    "a column twice": model_says(
+        normalisation=fitted(columns=[{"name": "a", "kind": "number", "categories": []}] * 2),
+        columns='["a", "a"]',
+    ),
+    "a schema that is a path": model_says(normalisation=normalised(
+        preprocessing={"columns": [], "schema": "../../etc/passwd"}
+    )),
     "no digest": model_says(config_digest="../../etc"),
     "a refusal": model_says(refused="\x1b[2J\u202eno"),
     "no format": model_says(format="coterie model 9"),

@@ -44,7 +44,10 @@ HOW: dict[str, dict[str, str]] = {
         "make run": "README.md has the same block",
         "source .venv/bin/activate": RUN,
         "cat > mine.toml <<'END'": RUN,
+        "cat > few.toml <<'END'": RUN,
+        "coterie run method=fedavg num-server-rounds=20 --name common": RUN,
         "coterie compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
+        "coterie sweep mine.toml dpfl.budget=1,3 learning-rate=0.03,0.1 --seeds 2": RUN,
         "flwr run . --stream --run-config mine.toml": RUN,
     },
     "docs/own-data.md": {
@@ -56,6 +59,7 @@ HOW: dict[str, dict[str, str]] = {
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "import coterie": RUN,
         "coterie run readmission.toml --name thresholds": RUN,
+        "import json": RUN,
         "python - <<'END'": RUN,
         "cat > notes.toml <<'END'": RUN,
     },
@@ -70,6 +74,7 @@ HOW: dict[str, dict[str, str]] = {
         "from torch import nn": RUN,
         'compared = coterie.compare(["local", "fedavg"], seeds=2, num_server_rounds=20, '
         "peers_data=peers)": RUN,
+        "swept = coterie.sweep(": RUN,
     },
     "docs/watching.md": {
         "source .venv/bin/activate": RUN,

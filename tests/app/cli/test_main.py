@@ -271,7 +271,17 @@ def test_list_says_more_of_each(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     assert "cobo/fashion-mnist" in shown("list presets", capsys)
-    assert "cobo.rho = 0.05" in shown("list cobo", capsys)
+    cobo = shown("list cobo", capsys)
+    assert cobo.startswith("cobo: pairs whose gradients align")
+    assert (
+        "cobo.gamma = 0.01  (number at least 0)\n"
+        "    Step size of the weights. compare --tune tries 0.01, 0.03, 0.1." in cobo
+    )
+    assert shown("list cobo.rho", capsys) == (
+        "cobo.rho = 0.05  (number at least 0)\n    Strength of the pull towards collaborators.\n"
+    )
+    assert "peers = 8  (integer at least 1)" in shown("list peers", capsys)
+    assert "schedule.fraction = 0.1" in shown("list schedule", capsys)
     assert "fedavg has no keys" in shown("list fedavg", capsys)
     assert 'did you mean "cobo"?' in shown("list coob", capsys, code=2)
     methods = shown("list methods", capsys)

@@ -219,7 +219,7 @@ def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
     seen: list[Config] = []
 
     def only_listed(
-        configs: Sequence[Config], workers: int, console: Console
+        configs: Sequence[Config], workers: int, console: Console, **_: Any
     ) -> dict[str, Exception]:
         seen.extend(configs)
         return {config.run_dir: RunError("enough") for config in configs}

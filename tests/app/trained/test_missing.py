@@ -77,7 +77,7 @@ def test_marks_of_missing_cells_predict_like_empty_cells(missing: str, tmp_path:
     scores = [model(torch.from_numpy(rows)) for rows in (raw, cleared)]
     assert torch.equal(*scores)
     own = torch.from_numpy(fitted.apply(raw))
-    inputs = model._prepare(torch.from_numpy(raw))
+    inputs = model.preparation(torch.from_numpy(raw))
     assert torch.equal(inputs, own), "the same numbers as in training"
     # An exported file takes them, too.
     assert main(["export", str(done.directory), "--peer", "north", str(tmp_path / "m.pt2")]) == 0
