@@ -111,7 +111,9 @@ class Metered:
         budget = int(own.get("budget", 0))
         return {
             **own, "n": engine.n, "d": engine.d, "body": engine.d - int(head.sum()),
-            "b": engine.dtype.itemsize, "N": examples, "B": config.batch_size, "first": first,
+            "b": engine.dtype.itemsize, "N": examples,
+            "V": int(engine.data.shards["validation"].lengths_p[i]), "B": config.batch_size,
+            "first": first,
             "train": epochs * examples if epochs else config.local_steps * first,
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),
             "mates": (near[i] & same).sum(), "targets": asking[targets].sum(),

@@ -271,9 +271,9 @@ class Engine:
             return self.tensor(self._start[np.arange(models) % self.n])
         return self._drawn(range(models))
 
-    def opt_state(self, x_ed: Tensor) -> optimizers.OptState:
-        """Return fresh optimizer state for the models `x_ed`."""
-        return optimizers.opt_state(self.training, x_ed)
+    def opt_state(self, x_ed: Tensor, training: Training | None = None) -> optimizers.OptState:
+        """Return fresh state of the run's optimizer, or another one, for the models `x_ed`."""
+        return optimizers.opt_state(training or self.training, x_ed)
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
         """Return the start models that some peers draw, (K, d)."""
@@ -321,11 +321,19 @@ class Engine:
             return self._trainer.follow(before, batches, training, drift, gradient)
         return self._trainer.fit(before, self._paid(batches), training, drift)
 
-    def step(self, x_ed: Tensor, g_ed: Tensor, opt_state: optimizers.OptState, round_: int) -> Fit:
-        """Take one optimizer step of a round down given gradients (E, d)."""
+    def step(
+        self,
+        x_ed: Tensor,
+        g_ed: Tensor,
+        opt_state: optimizers.OptState,
+        round_: int,
+        training: Training | None = None,
+    ) -> Fit:
+        """Take one step of a round down given gradients (E, d), see `fit`."""
+        training = training or self.training
         x_ed, after = x_ed.clone(), {name: value.clone() for name, value in opt_state.items()}
         rows = {name: [value] for name, value in after.items()}
-        optimizers.step(self.training, self.training.rate(round_), [x_ed], [g_ed], rows)
+        optimizers.step(training, training.rate(round_), [x_ed], [g_ed], rows)
         return Fit(x_ed, {}, after)
 
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
