@@ -64,6 +64,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "l2c": [{"warm-up": 1, "keep": 2}, {"warm-up": 2, "keep": 1}],
     "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],
     "fedem": [{"components": 2}],
+    "facade": [{"clusters": 1}, {"clusters": 3}],
 }  # fmt: skip
 """Options beside the defaults that change a cost, or should not."""
 NEEDS: dict[str, dict[str, Any]] = {

@@ -47,7 +47,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 REFUSES = {"oracle": "clusters"}
 """Who refuses quadratics, and what the refusal says."""
-ON_DIGITS = ("oracle", "fedavg", "federico", "dpfl", "fedrep", "knn-per", "fedem", "l2c")
+ON_DIGITS = ("oracle", "fedavg", "federico", "dpfl", "fedrep", "knn-per", "fedem", "l2c", "facade")
 """Clusters; buffers that stay at home, and under foreign models; heads, features, ensembles."""
 
 ROWS = [(m, "quadratic") for m in METHODS if m not in REFUSES] + [(m, "digits") for m in ON_DIGITS]
