@@ -45,9 +45,20 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ifca": {"ifca.clusters": 2},
     "federico": {"federico.neighbours": 1},  # answers have no noise: only samples differ by seed
 }
-REFUSES = {"oracle": "clusters"}
+REFUSES = {"oracle": "clusters", "fedpac": "one class per example"}
 """Who refuses quadratics, and what the refusal says."""
-ON_DIGITS = ("oracle", "fedavg", "federico", "dpfl", "fedrep", "knn-per", "fedem", "l2c", "facade")
+ON_DIGITS = (
+    "oracle",
+    "fedavg",
+    "federico",
+    "dpfl",
+    "fedrep",
+    "knn-per",
+    "fedem",
+    "l2c",
+    "facade",
+    "fedpac",
+)
 """Clusters; buffers that stay at home, and under foreign models; heads, features, ensembles."""
 
 ROWS = [(m, "quadratic") for m in METHODS if m not in REFUSES] + [(m, "digits") for m in ON_DIGITS]

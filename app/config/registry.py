@@ -29,6 +29,7 @@ from coterie.clients.methods import (
     federated_clustering,
     federico,
     fedfomo,
+    fedpac,
     fedprox,
     fedrep,
     fine_tuning,
@@ -133,6 +134,7 @@ class Method:
 _LOSSES = "losses on private examples choose its weights"
 _CHOICE = "losses on private examples choose its models"
 _MEMORY = "it predicts from a memory of private examples"
+_FEATURES = "its letters hold mean features of private examples"
 _TUNED = "each evaluation trains on private examples again"
 
 METHODS: dict[str, Method] = {
@@ -269,6 +271,15 @@ METHODS: dict[str, Method] = {
         fedrep.Options,
         "a shared body, and a personal head",
         group="personal",
+    ),
+    "fedpac": Method(
+        Everyone,
+        fedpac.FedPAC,
+        fedpac.Options,
+        "a shared body with aligned features, and heads mixed among similar peers",
+        group="personal",
+        learns_graph=True,
+        exposes=_FEATURES,
     ),
     "knn-per": Method(
         Everyone,

@@ -345,6 +345,22 @@ class Engine:
         (batch,) = self._paid([batch])
         return self._trainer.gradients(x_ed, buffers, batch)
 
+    def feature_gradients(
+        self, x_ed: Models, buffers: Buffers, batch: Batch, centres_pkm: Tensor
+    ) -> Tensor:
+        """Return the gradient (E, d) of the mean of |z - c_y|^2 / m on each minibatch.
+
+        z are the m inputs of the last layer, c_y the centre of the example's class, for problems
+        with one class per example. The gradient is not private.
+
+        Parameters
+        ----------
+        centres_pkm : centres of the classes of each hosted peer.
+        """
+        assert self.guard is None
+        np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
+        return self._trainer.feature_gradients(x_ed, buffers, batch, centres_pkm)
+
     def holds(self, examples: int) -> int:
         """Return the bytes that one model holds for a backward pass over `examples` examples."""
         return self._trainer.footprint.holds(examples)
