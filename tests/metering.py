@@ -101,7 +101,7 @@ class Metered:
         """The symbols that mean the same in every round."""
         engine, config = self.engine, self.config
         near, clusters = engine.topology, engine.clusters
-        fields = {key: field for key, (field, _) in schema.keys(type(config.options)).items()}
+        fields = {key: field for key, (field, _) in schema.keys(config.row.options).items()}
         own = {fields[key]: v for key, v in schema.values(config.options).items()}
         examples = int(engine.data.shards["train"].lengths_p[i])
         first, epochs = min(config.batch_size, examples), config.local_epochs

@@ -119,8 +119,9 @@ class FedAMP(LocalTraining[FedAMPState]):
         squares_pn = self._squares(offers)
         sigma_p1 = self._sigma(squares_pn, heard_pn)[:, None]
         away_pn = squares_pn / np.where(sigma_p1 > 0, sigma_p1, 1.0)  # the median is 0: so are they
-        w_pn = heard_pn * self.options.alpha * np.exp(-away_pn)
-        return w_pn / np.maximum(w_pn.sum(axis=1, keepdims=True), 1.0)
+        w_pn: Floats = heard_pn * self.options.alpha * np.exp(-away_pn)
+        w_pn /= np.maximum(w_pn.sum(axis=1, keepdims=True), 1.0)
+        return w_pn
 
     def _squares(self, offers: Letters) -> Floats:
         """Return |w_i - w_j|^2 (P, n) of the received models; 0 for the others."""

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 
 from coterie.clients.letters import Bools, Letters
+from coterie.clients.methods import fedrep
 from coterie.clients.methods.fedrep import FedRep, FedRepState, filled
 from coterie.clients.parts.simplex import minimise_on_simplex
 from coterie.clients.rule import Floats, Grid
@@ -56,13 +57,11 @@ NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(fedrep.Options):
     """Options of FedPAC.
 
     Attributes
     ----------
-    head_epochs : int
-        Passes over the peer's data per round to train the head.
     lambda_ : float
         Strength with which the features of a class are pulled towards their mean over all peers; 0
         for none.

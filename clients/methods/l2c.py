@@ -149,7 +149,8 @@ class L2C(LocalTraining[L2CState]):
 
 def slope(w_pn: Floats, s_pn: Floats) -> Floats:
     """Return the gradient with respect to logits, given weights and the gradient s of these."""
-    return w_pn * (s_pn - (w_pn * s_pn).sum(axis=1, keepdims=True))
+    slopes: Floats = w_pn * (s_pn - (w_pn * s_pn).sum(axis=1, keepdims=True))
+    return slopes
 
 
 def _softmax(logits_pn: Tensor, used_pn: Bools, eye_pn: Floats) -> Floats:

@@ -42,7 +42,7 @@ def engine_of(flat: dict[str, Any]) -> Engine:
 
 def best_on_simplex(matrix: Floats) -> Floats:
     """Minimise a' P a over the simplex by trying every support."""
-    n, best, value = len(matrix), np.zeros(len(matrix)), np.inf
+    n, best, value = len(matrix), np.zeros(len(matrix)), float("inf")
     for size in range(1, n + 1):
         for support in map(list, combinations(range(n), size)):
             inside = matrix[np.ix_(support, support)]
@@ -53,7 +53,7 @@ def best_on_simplex(matrix: Floats) -> Floats:
             a = np.zeros(n)
             a[support] = solved
             if solved.min() >= 0 and a @ matrix @ a < value - 1e-15:
-                best, value = a, a @ matrix @ a
+                best, value = a, float(a @ matrix @ a)
     return best
 
 
