@@ -17,7 +17,8 @@ training data. In a round each peer
    sum_j a_j^2 V_j + |sum_j a_j (g_i - g_j)|^2, g_j = (pi_jk mu_jk)_k,
    over the probability simplex; weights below 0.001 are set to 0.
 
-Its personal model is the averaged body with the mixed head.
+Its personal model is that after step 2, as in the authors' experiments: they measure after local
+training, and mix no heads after the last round.
 
 Readings and deviations: the mean features sent are those of step 1, on which V and g are defined
 (the authors' code sends a second set, after training, for the c_k). Head and body have separate
@@ -92,11 +93,14 @@ class FedPACState(FedRepState):
         Peers that have received or computed prototypes.
     w : ndarray, (P, n)
         Weights of the heads.
+    fitted : Tensor, (P, d)
+        Models after the last local training.
     """
 
     prototypes: Tensor
     aligned: Bools
     w: Floats
+    fitted: Tensor
 
 
 class FedPAC(FedRep[FedPACState]):
@@ -111,12 +115,14 @@ class FedPAC(FedRep[FedPACState]):
             prototypes=state.x.new_zeros(shape),
             aligned=np.zeros(len(state.x), dtype=np.bool_),
             w=self.eye(),
+            fitted=state.x,
         )
 
     def offer(self, state: FedPACState, round_: int) -> tuple[FedPACState, Mapping[str, Tensor]]:
         statistics = self._statistics(state)
         state, body = super().offer(state, round_)
-        return state, {**body, "head": state.x[:, self.head], **statistics}
+        offers = {**body, "head": state.x[:, self.head], **statistics}
+        return replace(state, fitted=state.x), offers
 
     def body_gradient(self, state: FedPACState) -> GradientFunction:
         if not self.options.lambda_ or not state.aligned.any():
@@ -146,6 +152,9 @@ class FedPAC(FedRep[FedPACState]):
             aligned=np.ones_like(state.aligned),
             w=w_pn,
         )
+
+    def personal(self, state: FedPACState) -> FedPACState:
+        return replace(state, x=state.fitted)
 
     def weights(self, state: FedPACState) -> Floats:
         return state.w
