@@ -107,7 +107,7 @@ class FedAMP(LocalTraining[FedAMPState]):
         self, state: FedAMPState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedAMPState:
         w_pn = self._attention(offers) * self.freshness(offers)
-        w_pn += self.eye() * (1 - w_pn.sum(axis=1, keepdims=True))
+        w_pn += self.eye() * np.maximum(1 - w_pn.sum(axis=1, keepdims=True), 0.0)
         return replace(state, u=self.engine.mix(w_pn[:, offers.authors], offers["x"]), w=w_pn)
 
     def weights(self, state: FedAMPState) -> Floats:
@@ -118,7 +118,8 @@ class FedAMP(LocalTraining[FedAMPState]):
         heard_pn = offers.senders_to(self.engine.peers, self.engine.n)
         squares_pn = self._squares(offers)
         sigma_p1 = self._sigma(squares_pn, heard_pn)[:, None]
-        away_pn = squares_pn / np.where(sigma_p1 > 0, sigma_p1, 1.0)  # the median is 0: so are they
+        with np.errstate(divide="ignore", invalid="ignore"):  # most models may be equal
+            away_pn = np.where(squares_pn > 0, squares_pn / sigma_p1, 0.0)
         w_pn: Floats = heard_pn * self.options.alpha * np.exp(-away_pn)
         w_pn /= np.maximum(w_pn.sum(axis=1, keepdims=True), 1.0)
         return w_pn

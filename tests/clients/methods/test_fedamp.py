@@ -122,6 +122,15 @@ def test_equal_models_stay(tmp_path: Path) -> None:
     assert np.allclose(w.sum(axis=1), 1, atol=1e-15)
 
 
+def test_where_most_models_are_equal_the_others_have_no_weight(tmp_path: Path) -> None:
+    """The median of 0, 0 and 9 is 0."""
+    x = np.array([[1.0], [1.0], [1.0], [4.0]])
+    _, w = after(rule_of(tmp_path, Options(alpha=0.2)), offers_of(x))
+    assert w[0].tolist() == pytest.approx([0.6, 0.2, 0.2, 0], rel=1e-14)
+    _, w = after(rule_of(tmp_path, Options(alpha=1.0)), offers_of(X / 7))
+    assert w.min() >= 0
+
+
 def test_an_old_model_has_a_smaller_weight_and_a_missing_one_has_none(tmp_path: Path) -> None:
     """Model 1 is three rounds old and a = 1: a fourth; peer 2 receives nothing."""
     rule = rule_of(tmp_path, Options(alpha=0.2, sigma=5.0))
