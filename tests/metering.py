@@ -45,6 +45,7 @@ class Metered:
         self._passes = np.zeros(self.engine.n)
         self._count_passes("losses")
         self._count_passes("example_losses")
+        self._count_passes("embeddings")
         self.cohort.restart()
         self._passes[:] = 0  # a start is no round
         self._totals: Columns = dict.fromkeys(("sent", "received", "gradients"), 0 * self._passes)
@@ -55,9 +56,9 @@ class Metered:
     def _count_passes(self, operation: str) -> None:
         real = getattr(self.engine, operation)
 
-        def counted(x: Tensor, buffers: Any, split: str, peers: Any = None) -> Any:
-            np.add.at(self._passes, np.arange(len(x)) if peers is None else peers, 1)
-            return real(x, buffers, split, peers)
+        def counted(x: Tensor, buffers: Any, split: str, *peers: Any) -> Any:
+            np.add.at(self._passes, peers[0] if peers else np.arange(len(x)), 1)
+            return real(x, buffers, split, *peers)
 
         setattr(self.engine, operation, counted)
 
@@ -102,18 +103,25 @@ class Metered:
         """The symbols that mean the same in every round."""
         engine, config = self.engine, self.config
         near, clusters = engine.topology, engine.clusters
-        options = {key.replace("-", "_"): v for key, v in schema.values(config.options).items()}
+        fields = {key: field for key, (field, _) in schema.keys(config.row.options).items()}
+        options = {fields[key]: v for key, v in schema.values(config.options).items()}
         examples = int(engine.data.shards["train"].lengths_p[i])
         first, epochs = min(config.batch_size, examples), config.local_epochs
         asks = options.get("targets", "all")
         same = near[i] if clusters is None else clusters == clusters[i]
         asking = near[i] & same if options.get("helpers") == "cluster" else near[i]
         targets = range(engine.n) if asks == "all" else [*map(int, str(asks).split(","))]
-        head = engine.network.columns(engine.network.head)
+        network = engine.network
+        head = network.columns(network.head)
+        shapes = dict(zip(network.names, network.shapes, strict=True))
+        widths = [shapes[name][-1] for name in network.head if len(shapes[name]) > 1]
         budget = int(options.get("budget", 0))
         return {
             **options, "n": engine.n, "d": engine.d, "body": engine.d - int(head.sum()),
-            "b": engine.dtype.itemsize, "N": examples, "B": config.batch_size, "first": first,
+            "C": engine.outputs, "m": max(widths, default=0),
+            "b": engine.dtype.itemsize, "N": examples,
+            "V": int(engine.data.shards["validation"].lengths_p[i]), "B": config.batch_size,
+            "first": first,
             "train": epochs * examples if epochs else config.local_steps * first,
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),
             "mates": (near[i] & same).sum(), "targets": asking[targets].sum(),

@@ -60,9 +60,12 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedprox-ft": [{"epochs": 1}],
     "apfl": [{"adaptive": True}],
     "fedrep": [{"head-epochs": 2}],
+    "fedpac": [{"head-epochs": 2}, {"lambda": 0.0}],
     "fedfomo": [{"models": 2}, {"models": 0, "baseline": "previous"}],
+    "l2c": [{"warm-up": 1, "keep": 2}, {"warm-up": 2, "keep": 1}],
     "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],
     "fedem": [{"components": 2}],
+    "facade": [{"clusters": 1}, {"clusters": 3}],
 }  # fmt: skip
 """Options that change a cost, or must not change it."""
 NEEDS: dict[str, dict[str, Any]] = {

@@ -45,9 +45,20 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ifca": {"ifca.clusters": 2},
     "federico": {"federico.neighbours": 1},  # answers have no noise: only samples differ by seed
 }
-REFUSES = {"oracle": "clusters"}
+REFUSES = {"oracle": "clusters", "fedpac": "one class per example"}
 """Methods that refuse quadratics, with a word of the error message."""
-ON_DIGITS = ("oracle", "fedavg", "federico", "dpfl", "fedrep", "knn-per", "fedem")
+ON_DIGITS = (
+    "oracle",
+    "fedavg",
+    "federico",
+    "dpfl",
+    "fedrep",
+    "knn-per",
+    "fedem",
+    "l2c",
+    "facade",
+    "fedpac",
+)
 """Methods with clusters, personal buffers, heads, features and ensembles."""
 
 ROWS = [(m, "quadratic") for m in METHODS if m not in REFUSES] + [(m, "digits") for m in ON_DIGITS]

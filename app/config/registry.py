@@ -23,16 +23,20 @@ from coterie.clients.methods import (
     cobo,
     ditto,
     dpfl,
+    facade,
+    fedamp,
     fedavg,
     fedem,
     federated_clustering,
     federico,
     fedfomo,
+    fedpac,
     fedprox,
     fedrep,
     fine_tuning,
     ifca,
     knn_per,
+    l2c,
     local,
     oracle,
     perfedavg,
@@ -131,6 +135,7 @@ class Method:
 _LOSSES = "losses on private examples choose its weights"
 _CHOICE = "losses on private examples choose its models"
 _MEMORY = "it predicts from a memory of private examples"
+_FEATURES = "its letters hold mean features of private examples"
 _TUNED = "each evaluation trains on private examples again"
 
 METHODS: dict[str, Method] = {
@@ -268,6 +273,15 @@ METHODS: dict[str, Method] = {
         "a shared body, and a personal head",
         group="personal",
     ),
+    "fedpac": Method(
+        Everyone,
+        fedpac.FedPAC,
+        fedpac.Options,
+        "a shared body with aligned features, and heads mixed among similar peers",
+        group="personal",
+        learns_graph=True,
+        exposes=_FEATURES,
+    ),
     "knn-per": Method(
         Everyone,
         knn_per.KNNPer,
@@ -284,6 +298,14 @@ METHODS: dict[str, Method] = {
         group="unknown",
         learns_graph=True,
     ),
+    "fedamp": Method(
+        Everyone,
+        fedamp.FedAMP,
+        fedamp.Options,
+        "trains towards a mean of the models that are near its own",
+        group="unknown",
+        learns_graph=True,
+    ),
     "fedfomo": Method(
         Wanted,
         fedfomo.FedFomo,
@@ -293,11 +315,29 @@ METHODS: dict[str, Method] = {
         learns_graph=True,
         exposes=_LOSSES,
     ),
+    "l2c": Method(
+        Wanted,
+        l2c.L2C,
+        l2c.Options,
+        "learns the weights of an average on held-out data",
+        group="unknown",
+        learns_graph=True,
+        exposes=_LOSSES,
+    ),
     "ifca": Method(
         Everyone,
         ifca.Ifca,
         ifca.Options,
         "K models, each trained by the peers that it fits best",
+        group="groups",
+        learns_graph=True,
+        exposes=_LOSSES,
+    ),
+    "facade": Method(
+        Everyone,
+        facade.Facade,
+        facade.Options,
+        "one core, and K heads, each trained by the peers that it fits best",
         group="groups",
         learns_graph=True,
         exposes=_LOSSES,

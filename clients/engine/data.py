@@ -75,7 +75,7 @@ class Batch:
     peers_e : Tensor, (E,)
         Local index of the peer that the examples belong to.
     rows_eb : Tensor, (E, b)
-        Positions in that peer's training split.
+        Positions in that peer's split.
     weights_eb : Tensor, (E, b)
         Weight of each example in the loss; 0 for empty positions, else 1 / count, times the weight
         of its class.
@@ -95,6 +95,8 @@ class Batch:
         Number of earlier uses in this stage of the round; only in private training.
     hosted_e : ndarray of int, (E,)
         `peers_e` on the host, to avoid waiting for the device.
+    split : {"train", "validation", "test"}
+        Split that the rows belong to.
     """
 
     peers_e: Tensor
@@ -108,6 +110,7 @@ class Batch:
     charges_e: Ints | None = None
     uses_e: Ints | None = None
     hosted_e: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    split: SplitName = "train"
 
     def part(self, at: Part) -> Batch:
         """Select the minibatches of some models, and drop positions that none of them fills."""
@@ -121,7 +124,7 @@ class Batch:
             counts_e, self.keys_e[at], noise, self.augmented, self.round,
             None if self.charges_e is None else self.charges_e[at],
             None if self.uses_e is None else self.uses_e[at],
-            self.hosted_e[at],
+            self.hosted_e[at], self.split,
         )  # fmt: skip
 
     def weighted(self, weights_eb: Tensor) -> Batch:
@@ -219,16 +222,16 @@ class Data:
         return self._readied(inputs), targets
 
     def minibatch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the `examples` of a training minibatch, with the run's augmentation."""
+        """Return the `examples` of a minibatch, with the run's augmentation."""
         return self.minibatches([batch])[0]
 
     def minibatches(self, batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
-        """Return the `minibatch` of batches of the same shape and peers, gathered in one call.
+        """Return the `minibatch` of batches of the same shape, split and peers, gathered at once.
 
         Images are padded with zeros (black) before normalisation.
         """
         rows_teb = torch.stack([batch.rows_eb for batch in batches])
-        inputs, targets = self._gathered("train", batches[0].peers_e, rows_teb)
+        inputs, targets = self._gathered(batches[0].split, batches[0].peers_e, rows_teb)
         if batches[0].augmented:
             augment = AUGMENTATIONS[self.training.augment]
             keys = torch.cat([batch.keys_e for batch in batches])
@@ -334,12 +337,12 @@ class Data:
             charges_et = np.where(begins_et, int(Charge.WHOLE), int(Charge.FREE))
         return self._upload(drawn, peers, round_, charges_et, augmented=augmented)
 
-    def everything(self, peers: Ints | None = None) -> Batch:
-        """Return all training data of each peer as one batch, without noise or augmentation."""
+    def everything(self, peers: Ints | None = None, split: SplitName = "train") -> Batch:
+        """Return all examples of each peer's split as one batch, without noise or augmentation."""
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
-        rows_etb, counts_et = everything(self.shards["train"].lengths_p[peers].tolist(), 1)
+        rows_etb, counts_et = everything(self.shards[split].lengths_p[peers].tolist(), 1)
         whole = Plan(rows_etb, counts_et, np.zeros_like(counts_et), None)
-        return self._upload(whole, peers, 0, Charge.WHOLE)[0]
+        return replace(self._upload(whole, peers, 0, Charge.WHOLE)[0], split=split)
 
     def _upload(
         self,

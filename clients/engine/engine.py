@@ -339,9 +339,9 @@ class Engine:
             return self.tensor(self._start[np.arange(models) % self.n])
         return self._drawn(range(models))
 
-    def opt_state(self, x_ed: Tensor) -> optimizers.OptState:
-        """Return fresh optimizer state for the models `x_ed`."""
-        return optimizers.opt_state(self.training, x_ed)
+    def opt_state(self, x_ed: Tensor, training: Training | None = None) -> optimizers.OptState:
+        """Return fresh state of the run's optimizer, or another one, for the models `x_ed`."""
+        return optimizers.opt_state(training or self.training, x_ed)
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
         """Return the start models that some peers draw, (K, d)."""
@@ -397,11 +397,19 @@ class Engine:
             return self._trainer.follow(before, batches, training, drift, gradient)
         return self._trainer.fit(before, self._paid(batches), training, drift)
 
-    def step(self, x_ed: Tensor, g_ed: Tensor, opt_state: optimizers.OptState, round_: int) -> Fit:
-        """Take one optimizer step of a round down given gradients (E, d)."""
+    def step(
+        self,
+        x_ed: Tensor,
+        g_ed: Tensor,
+        opt_state: optimizers.OptState,
+        round_: int,
+        training: Training | None = None,
+    ) -> Fit:
+        """Take one step of a round down given gradients (E, d), see `fit`."""
+        training = training or self.training
         x_ed, after = x_ed.clone(), {name: value.clone() for name, value in opt_state.items()}
         rows = {name: [value] for name, value in after.items()}
-        optimizers.step(self.training, self.training.rate(round_), [x_ed], [g_ed], rows)
+        optimizers.step(training, training.rate(round_), [x_ed], [g_ed], rows)
         return Fit(x_ed, {}, after)
 
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
@@ -412,6 +420,23 @@ class Engine:
         """
         (batch,) = self._paid([batch])
         return self._trainer.gradients(x_ed, buffers, batch)
+
+    def feature_gradients(
+        self, x_ed: Models, buffers: Buffers, batch: Batch, centres_pkm: Tensor
+    ) -> Tensor:
+        """Return the gradient (E, d) of the mean of |z - c_y|^2 / m on each minibatch.
+
+        z are the m inputs of the last layer, c_y the centre of the example's class, for problems
+        with one class per example. The gradient is not private.
+
+        Parameters
+        ----------
+        centres_pkm : Tensor, (P, K, m)
+            Centres of the classes of each hosted peer.
+        """
+        assert self.guard is None
+        np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
+        return self._trainer.feature_gradients(x_ed, buffers, batch, centres_pkm)
 
     def holds(self, examples: int) -> int:
         """Return the bytes that one model holds for a backward pass over `examples` examples."""

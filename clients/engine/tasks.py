@@ -120,6 +120,10 @@ def _squared_error_slopes(
     return away_ebk.square().sum(dim=-1), 2 * weights_eb[..., None] * away_ebk
 
 
+def _mean_squares(features: Tensor, targets_ebm: Tensor) -> Tensor:
+    return (features.flatten(2) - targets_ebm).square().mean(dim=-1)
+
+
 def _same(outputs: Tensor) -> Tensor:
     return outputs
 
@@ -164,3 +168,6 @@ TASKS = {
     # The model of a quadratic problem returns f_i(theta) itself.
     "quadratic": Task(_own_value, None, _same, _own_value, None, _own_value_slopes),
 }
+
+FEATURES = Task(_mean_squares, None, _same, _mean_squares, None)
+"""Mean squared distance between the inputs of a network's last layer and targets (E, b, m)."""

@@ -156,6 +156,31 @@ class Trainer:
         self.execution.run(plan, work, items)
         return Gradients(values, losses, after)
 
+    def feature_gradients(
+        self, x_ed: Models, buffers: Buffers, batch: Batch, centres_pkm: Tensor
+    ) -> Tensor:
+        """Return the gradient (E, d) of a distance of features, see `Engine.feature_gradients`."""
+        values = torch.zeros(
+            (len(x_ed), self.network.d), dtype=self.data.dtype, device=self.data.device
+        )
+        columns = dict(zip(self.network.names, self.network.tensors(values), strict=True))
+
+        def work(backend: Backend, at: Part) -> None:
+            part, below = batch.part(at), backend.below()
+            inputs, targets = self.data.minibatch(part)
+            models = self.network.named(x_ed[at])
+            models |= {name: buffers[name][at] for name in self.network.personal}
+            own = {name: models[name] for name in below.network.trained}
+            states = {name: buffers[name][at] for name in below.network.buffer_names}
+            near = inputs, centres_pkm[part.peers_e[:, None], targets]
+            for name, value in self._summed(below, own, states, part, near).gradients.items():
+                if name in columns:
+                    columns[name][at] = value
+
+        plan = self.execution.training(len(x_ed), *self._work([batch]))
+        self.execution.run(plan, work, chunked(batch.counts_e, self.network.coupled, plan.models))
+        return values
+
     def fit(
         self, before: Fit, batches: Sequence[Batch], training: Training, drift: Drift | None
     ) -> Fit:

@@ -199,7 +199,10 @@ set +m"""
 
 def commands() -> Iterator[tuple[str, str]]:
     """Yield the commands behind published numbers, with their pages."""
-    for page in (ROOT / "docs" / "results").glob("*.md"):
+    for page in (
+        *(ROOT / "docs" / "results").glob("*.md"),
+        *(ROOT / "docs" / "methods").glob("*.md"),
+    ):
         text = page.read_text("utf-8")
         spans = re.findall(r"`(coterie (?:run|compare) [^`]*)`", text)
         lines = [line for block in blocks(page) for line in block.text.splitlines()]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.network import Buffers, Network
-from coterie.clients.engine.tasks import Task
+from coterie.clients.engine.tasks import FEATURES, Task
 from coterie.errors import peers_of
 
 Models = Mapping[str, Tensor]
@@ -177,10 +177,15 @@ class Backend(ABC):
 
     def embed(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:
         """Return the inputs of each model's last layer (E, b, m), in evaluation mode."""
+        below = self.below()
+        own = {name: models[name] for name in below.network.trained}
+        return below.outputs(own, buffers, inputs).flatten(2)
+
+    def below(self) -> Backend:
+        """Return the backend of the network without its last layer, for losses of its features."""
         if self._below is None:
-            self._below = type(self)(self.network.below_head(self.module), self.task)
-        below = {name: models[name] for name in self._below.network.trained}
-        return self._below.outputs(below, buffers, inputs).flatten(2)
+            self._below = type(self)(self.network.below_head(self.module), FEATURES)
+        return self._below
 
     def _set_training(self, training: bool) -> None:
         if self.module.training != training:  # setting it visits every layer

@@ -197,7 +197,7 @@ def test_every_method_runs_on_the_defaults(method: str) -> None:
     """Only methods that validate set validation data aside."""
     config = Config.from_flat({"method": method})
     problem = check(config)
-    share = VALIDATION_SHARE if method in ("dpfl", "fedfomo") else 0.0
+    share = VALIDATION_SHARE if method in ("dpfl", "fedfomo", "l2c") else 0.0
     assert config.validation == ("partition.validation", share)
     assert problem.validation.sizes.tolist() == [round(60 * share)] * 8
     assert Config.from_flat({"method": method, "partition.validation": 0}).partition.validation == 0
