@@ -74,6 +74,7 @@ def run_all(
     workers: int | None,
     console: Console,
     labels: Mapping[str, str] | None = None,
+    on_end: Callable[[Config], None] = lambda config: None,
 ) -> dict[str, Exception]:
     """Run the configurations that are not finished.
 
@@ -87,6 +88,8 @@ def run_all(
         process.
     labels : Mapping of str to str or None
         Text of the progress line by run directory; default: method, seed and accuracy.
+    on_end : callable
+        Function that is called with each run that did not fail, as it ends.
 
     Returns
     -------
@@ -110,6 +113,8 @@ def run_all(
         for config, error in _ends(queue, workers, watch):
             if error is not None:
                 failed[config.run_dir] = error
+            else:
+                on_end(config)
             watch.ended(config, error)
     return failed
 
