@@ -253,7 +253,8 @@ def page_data(worth: Worth | None, order: Ints, blocks: Ints) -> dict[str, Any] 
     -------
     dict of str to Any, or None
         `measure`, `orders` (null: no Shapley values); `shapley` (or null), `errors` and
-        `leave_one_out`: (B, B) means over blocks, encoded in three bytes per number.
+        `leave_one_out`: (B, B) means over blocks, encoded in three bytes per number; `to_others`:
+        see `to_others`, null for missing numbers.
     """
     if worth is None:
         return None
@@ -267,4 +268,5 @@ def page_data(worth: Worth | None, order: Ints, blocks: Ints) -> dict[str, Any] 
         "shapley": None if worth.shapley is None else means(worth.shapley),
         "errors": means(worth.errors),
         "leave_one_out": means(worth.leave_one_out),
+        "to_others": _listed(to_others(worth)),
     }
