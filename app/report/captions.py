@@ -99,9 +99,9 @@ def _worth(data: Mapping[str, Any]) -> list[str]:
             f"Shapley values ({how}) add up, over a row, to the gain of all letters over none."
         )
     text.append(
-        "Leave-one-out: the loss without this sender, while all others send. Blue helps, orange "
-        "harms; a peer’s own letters come back to it in the models of others. One seed: differences "
-        "of the size of a few test examples are chance."
+        "Leave-one-out: the difference that this sender makes while all others send. Blue helps, "
+        "orange harms; a peer’s own letters come back to it in the models of others. This is one "
+        "seed: differences of a few test examples are chance."
     )
     if blocks := _blocks(data):
         text.append(f"A cell is the mean over two blocks of {blocks}; worth.csv has every value.")

@@ -75,7 +75,8 @@ def page_data(run: Run) -> dict[str, Any]:
         `blocks`: (B,) index in `order` of the first peer of each block.
         `labels`: (B, classes) training examples per peer, mean over the block, or null.
         `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
-        null. `graph`: see `graph_data`. `worth`: see `coterie.app.report.worth.page_data`. `captions`: caption of each figure.
+        null. `graph`: see `graph_data`. `worth`: see `coterie.app.report.worth.page_data`.
+        `captions`: caption of each figure.
         `took_part`: number of rounds in which each peer took part, if not all did in all rounds.
     """
     last_n, best_n = run.last_row(), run.best_row()

@@ -262,9 +262,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("keys", "why"), REFUSED.values(), ids=REFUSED)
-def test_runs_without_an_answer_are_refused(
-    keys: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+def test_runs_without_an_answer_are_refused(keys: dict[str, Any], why: str, tmp_path: Path) -> None:
     run_dir = executed(tmp_path, quadratics(tmp_path, 3) | keys)
     with pytest.raises(ConfigError, match=why):
         computed(run_dir)
