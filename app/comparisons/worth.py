@@ -253,9 +253,8 @@ def _result(plan: _Plan, runs: Mapping[Coalition, Run], recorded: Run) -> Worth:
 
 def _measure(run: Run) -> str:
     """Return the measure: of validation data if all honest peers have some, accuracy if any."""
-    honest = ~run.attackers
-    validated = np.isfinite(run.metric("validation_loss")).any(axis=0)
-    split = "validation" if validated[honest].all() else "test"
+    validated = np.isfinite(run.metric("validation_loss")).any(axis=0) | run.attackers
+    split = "validation" if validated.all() else "test"
     has_accuracy = not np.isnan(run.metric(f"{split}_accuracy")).all()
     return f"{split}_{'accuracy' if has_accuracy else 'loss'}"
 

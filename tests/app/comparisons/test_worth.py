@@ -31,7 +31,7 @@ RATE = 0.3
 def quadratics(directory: Path, peers: int, **more: Any) -> dict[str, Any]:
     """Noise-free quadratics of different peers; one round of one step."""
     g = np.random.default_rng(1)
-    table = {
+    table: dict[str, Any] = {
         "curvature": g.uniform(0.2, 1.5, (peers, 3)),
         "centre": g.normal(size=(peers, 3)),
         "start": np.ones(3),

@@ -63,8 +63,8 @@ def test_hosting_does_not_matter(tmp_path: Path) -> None:
         flat = configuration(method, "quadratic", tmp_path) | {"withhold": "0,2"}
         one = run(flat, tmp_path / f"{method}-one")
         many = run(flat, tmp_path / f"{method}-many", 4)
-        losses = [result.metric("test_loss", ROUNDS) for result in (one, many)]
-        assert np.allclose(*losses, rtol=1e-10), method
+        a, b = (result.metric("test_loss", ROUNDS) for result in (one, many))
+        assert np.allclose(a, b, rtol=1e-10), method
 
 
 def test_peers_train_alone_if_all_letters_are_withheld(tmp_path: Path) -> None:
