@@ -27,6 +27,8 @@ from coterie.datasets.plugins import Kind
 from coterie.results import Comparison, Run
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from coterie.app.reproduction.figures import Size
     from coterie.app.reproduction.reproduce import Reproduction
 
@@ -263,6 +265,56 @@ def _check_workers(workers: int, values: Sequence[Any]) -> None:
             f"workers = {workers}: worker processes have no access to objects of this process; "
             'put them into a module and name them "module:attribute"'
         )
+
+
+def worth(
+    run: Run | str | Path, *, orders: int = 10, workers: int = 1, parts: Sequence[Any] = ()
+) -> pd.DataFrame:
+    """Compute the worth of each peer's letters for each peer of a finished simulation.
+
+    The experiment is executed again without the letters of some peers. Finished runs are reused,
+    stopped ones are continued.
+
+    Parameters
+    ----------
+    run : Run or str or Path
+        Result of `run` or `load`, or a run directory from any source.
+    orders : int
+        Number of random orders of the senders for Shapley values, even; 0: leave-one-out only. The
+        values are exact if all coalitions are no more runs.
+    workers : int
+        Number of runs in parallel, as in `compare`.
+    parts : Sequence of Any
+        Code that the directory names and you trust, as in `load`; a `Run` of this process knows its
+        own.
+
+    Returns
+    -------
+    DataFrame
+        Content of worth.csv, a row per recipient and sender. `leave_one_out` and `shapley` are
+        positive where letters improve the recipient's `measure`.
+
+    Raises
+    ------
+    ConfigError, DataError, ResultsError
+        If the worth of this run cannot be computed; nothing was started.
+    SweepError
+        If a run failed; the cause is its error.
+
+    Examples
+    --------
+    >>> table = coterie.worth("runs/NAME")
+    >>> table.pivot(index="recipient_name", columns="sender_name", values="shapley")
+    """
+    import pandas as pd
+
+    from coterie.app.comparisons.worth import Request, worth
+    from coterie.app.report import worth as report
+
+    run = run if isinstance(run, Run) else load(run, parts=parts)
+    named = [*run.parts, *(_name("model", part) for part in parts)]
+    result = worth(Request(run.directory, orders, workers, named), _console())
+    return pd.DataFrame(report.rows(result, run.names), columns=list(report.COLUMNS))
 
 
 def _flat(

@@ -41,13 +41,16 @@ class Run:
         Run directory.
     names : tuple of str
         Names of the peers, by index.
+    parts : tuple of str
+        `parts`.
     """
 
     def __init__(
         self, directory: str | Path, parts: Sequence[str] = (), weights: Sequence[str | Path] = ()
     ) -> None:
         self.directory = Path(directory)
-        self._named = tuple(parts), tuple(map(str, weights))
+        self.parts = tuple(parts)
+        self._weights = tuple(map(str, weights))
         self._read = rundir.Run.read(self.directory)
         self.names: tuple[str, ...] = self._read.names
 
@@ -133,7 +136,7 @@ class Run:
             personal_model,
         )
 
-        return personal_model(self.directory, peer, Named(*self._named))
+        return personal_model(self.directory, peer, Named(self.parts, self._weights))
 
     def predict(
         self, peer: int | str, x: pd.DataFrame | npt.ArrayLike | str | Path

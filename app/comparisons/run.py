@@ -129,7 +129,7 @@ def compare(request: Request, console: Console) -> Path:
         page = comparison_page.write(rows, request.directory, request.title, _lines(failed))
         subject.write(request.directory)
         _show(rows, request, page, console)
-    _report(failed, console)
+    report_failures(failed, console)
     return page
 
 
@@ -337,7 +337,7 @@ def _show(rows: Sequence[comparison.Row], request: Request, page: Path, console:
     console.print(f"comparison: {page}", soft_wrap=True)
 
 
-def _report(failed: Mapping[str, Exception], console: Console) -> None:
+def report_failures(failed: Mapping[str, Exception], console: Console) -> None:
     """Print the failed runs with their logs.
 
     Raises

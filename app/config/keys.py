@@ -88,6 +88,10 @@ class TopLevel:
     hold_out : float
         Fraction of peers that join only for the last fifth of the rounds; for runs without Flower
         (`coterie compare --hold-out`).
+    withhold : str
+        Peers whose letters reach no other peer, as "0,3"; they still receive. A question of such a
+        peer is answered, but neither its model nor its answers enter another model
+        (`coterie worth`).
     quorum : int
         Number of peers required to start a round; 0: all in the first round, then any number.
     keep_models : {"last", "best"}
@@ -166,6 +170,7 @@ class TopLevel:
     round_seconds: Annotated[float, Range(above=0)] = 600.0
     join_seconds: Annotated[float, Range(0)] = 600.0
     hold_out: Annotated[float, Range(0, below=1)] = 0.0
+    withhold: str = ""
     quorum: Annotated[int, Range(0)] = 0
     keep_models: Literal["last", "best"] = "last"
     patience: Annotated[int, Range(0)] = 0
@@ -191,6 +196,10 @@ class TopLevel:
             raise ValueError('mixed-precision = true requires dtype = "float32"')
         if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
             raise ValueError("hold-out requires at least two peers and two rounds")
+        if self.withhold and not all(word.isdecimal() for word in self.withhold.split(",")):
+            raise ValueError(f'withhold must be peers like "0,3", not "{self.withhold}"')
+        if max(self.withheld, default=0) >= self.peers:
+            raise ValueError(f'withhold = "{self.withhold}", but peers are 0 to {self.peers - 1}')
         if self.patience and self.keep_models != "best":
             raise ValueError('patience requires keep-models = "best"')
         if self.quorum > self.peers:
@@ -199,6 +208,11 @@ class TopLevel:
             raise ValueError(f"name must be the name of one directory: {RULE}")
         if self.topology == "file" and not self.topology_file:
             raise ValueError('topology = "file" needs topology-file')
+
+    @property
+    def withheld(self) -> tuple[int, ...]:
+        """Peers of the key `withhold`."""
+        return tuple(map(int, self.withhold.split(","))) if self.withhold else ()
 
     @property
     def division(self) -> int:

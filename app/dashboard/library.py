@@ -22,7 +22,7 @@ from coterie.app.runs.rundir import held_inodes, read_config
 
 READ = (
     *("config.toml", "progress.json", "split.json", "classes.json"),
-    *("metrics.jsonl", "collaboration.npz", "relay/weights.f64"),
+    *("metrics.jsonl", "collaboration.npz", "relay/weights.f64", "worth.json"),
 )
 """Files of a run that the dashboard reads."""
 _TRIALS = "tuning"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.app.report import captions
+from coterie.app.report import captions, worth
 from coterie.app.report.methods import learns_graph
 from coterie.app.report.thinning import (
     block_means,
@@ -75,7 +75,8 @@ def page_data(run: Run) -> dict[str, Any]:
         `blocks`: (B,) index in `order` of the first peer of each block.
         `labels`: (B, classes) training examples per peer, mean over the block, or null.
         `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
-        null. `graph`: see `graph_data`. `captions`: caption of each figure.
+        null. `graph`: see `graph_data`. `worth`: see `coterie.app.report.worth.page_data`.
+        `captions`: caption of each figure.
         `took_part`: number of rounds in which each peer took part, if not all did in all rounds.
     """
     last_n, best_n = run.last_row(), run.best_row()
@@ -102,6 +103,7 @@ def page_data(run: Run) -> dict[str, Any]:
         "diverged": np.flatnonzero(run.diverged).tolist(),
         "predictions": _predictions(run),
         "graph": graph_data(run, order, blocks),
+        "worth": worth.page_data(worth.read(run.directory, run.peers), order, blocks),
     }
     if took_part := run.progress.get("took_part"):
         data["took_part"] = {"rounds": took_part, "of": run.progress["round"]}

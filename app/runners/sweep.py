@@ -75,6 +75,7 @@ def run_all(
     console: Console,
     labels: Mapping[str, str] | None = None,
     values: Mapping[str, plan.Values] | None = None,
+    on_end: Callable[[Config], None] = lambda config: None,
 ) -> dict[str, Exception]:
     """Run the configurations that are not finished.
 
@@ -90,6 +91,8 @@ def run_all(
         Text of the progress line by run directory; default: method, seed and accuracy.
     values : Mapping of str to Mapping of str to Any, or None
         Values of the swept keys by name of the run directory; None if no keys are swept.
+    on_end : callable
+        Function that is called with each run that did not fail, as it ends.
 
     Returns
     -------
@@ -113,6 +116,8 @@ def run_all(
         for config, error in _ends(queue, workers, watch):
             if error is not None:
                 failed[config.run_dir] = error
+            else:
+                on_end(config)
             watch.ended(config, error)
     return failed
 

@@ -411,6 +411,15 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "progress: lines": writes(
         "progress.json", '{"status": "failed", "round": 1, "faults": {"x": 1}, "error": 3}'
     ),
+    "worth: a pipe": lambda run_dir: pipe(run_dir / "worth.json"),
+    "worth: a link": lambda run_dir: link(run_dir / "worth.json", "/dev/zero"),
+    "worth: nested": writes("worth.json", NESTED),
+    "worth: text": writes("worth.json", '{"measure": "test_loss", "orders": 0, "alone": ["x"]}'),
+    "worth: a measure": writes("worth.json", '{"measure": "<script>", "orders": 0}'),
+    "worth: large": writes(
+        "worth.json", '{"measure": "test_loss", "orders": 0, "alone": [1' + "0" * 5000 + "]}"
+    ),
+    "worth: a folder elsewhere": lambda run_dir: link(run_dir / "worth", ".."),
     "metrics: a pipe": lambda run_dir: pipe(run_dir / "metrics.jsonl"),
     "metrics: a link": lambda run_dir: link(run_dir / "metrics.jsonl", "/dev/zero"),
     "metrics: nested": writes("metrics.jsonl", NESTED + "\n"),
