@@ -64,6 +64,12 @@ def _tables(data_dir: Path) -> dict[str, str]:
     return {f"{INCLUDED}, {hospital}": included[hospital] for hospital in HOSPITALS}
 
 
+def included() -> dict[str, Floats]:
+    """Return the complete patients (n, 14) of the included files, by hospital."""
+    tables = tomllib.loads(INCLUDED.read_text(encoding="ascii"))
+    return {name: _read(f"{INCLUDED}, {name}", tables[name]) for name in HOSPITALS}
+
+
 def _hospital_of(targets: list[Ints]) -> Ints:
     return np.repeat(np.arange(len(targets)), [len(labels) for labels in targets])
 
