@@ -1,9 +1,9 @@
 """Every method on data of real institutions: `python -m studies.institutions [SET ...]`.
 
 For each set of `coterie data list` that has been fetched: all methods, tuned equally on validation
-data of the first seed (`coterie compare --tune`, `--halving` except for heart disease), then ten seeds, each with another random division
-into training and test data. Writes tables.md and results.csv below runs/institutions; finished runs
-are kept, so an interrupted command continues.
+data of the first seed (`coterie compare --tune`; `--halving` except for heart disease), then ten
+seeds, each with another random division into training and test data. Writes tables.md and
+results.csv below runs/institutions; finished runs are kept, so an interrupted command continues.
 
 Intervals are those of Nadeau and Bengio (2003) for repeated random divisions: over J seeds the
 variance of the mean is (1/J + test/training) times the sample variance, because the training sets
@@ -29,6 +29,7 @@ from coterie.app.catalogue.sets import SETS
 from coterie.app.comparisons.run import Request, compare
 from coterie.app.comparisons.tune import Tuning
 from coterie.app.config.items import read_items
+from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
 from coterie.app.report.tuning import FILE as TUNING
 from coterie.app.runs.metrics import Floats
@@ -123,7 +124,9 @@ def results(directory: Path) -> list[Result]:
     runs: dict[str, dict[int, Run]] = {}
     for path in sorted(directory.glob("*/summary.json")):
         run = Run.read(path.parent)
-        runs.setdefault(run.config["method"], {})[run.config["seed"]] = run
+        method, flat = run.config["method"], flatten(run.config)
+        if all(flat[key] == value for key, value in chosen[method].items()):
+            runs.setdefault(method, {})[run.config["seed"]] = run
     return [
         _result(method, chosen[method], [runs[method][seed] for seed in sorted(runs[method])])
         for method in COMPARED

@@ -139,8 +139,7 @@ def _heart_disease(_: Sequence[str]) -> Tables:
                     cells[place] = names[int(patient[place])]
                 cells[2] = pain[int(patient[2]) - 1]
                 cells[10:] = ["ill" if patient[heart_disease.DIAGNOSIS] > 0 else "healthy"]
-                names = (column.name for column in columns)
-                yield hospital, dict(zip(names, cells, strict=True))
+                yield hospital, {c.name: cell for c, cell in zip(columns, cells, strict=True)}
 
     return _grouped(columns, rows())
 
