@@ -2,8 +2,9 @@
 
 For each set of `coterie data list` that has been fetched: all methods, tuned equally on validation
 data of the first seed (`coterie compare --tune`; `--halving` except for heart disease), then ten
-seeds, each with another random division into training and test data. Writes tables.md and
-results.csv below runs/institutions; finished runs are kept, so an interrupted command continues.
+seeds, each with another random division into training and test data. Writes the tables of
+docs/results/institutions.md, and runs/institutions/results.csv with a row per institution; finished
+runs are kept, so an interrupted command continues.
 
 Intervals are those of Nadeau and Bengio (2003) for repeated random divisions: over J seeds the
 variance of the mean is (1/J + test/training) times the sample variance, because the training sets
@@ -16,6 +17,7 @@ import argparse
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,8 @@ from coterie.app.runs.rundir import Run
 
 OUT = Path("runs/institutions")
 DATA = Path("data")
+PAGE = Path("docs/results/institutions.md")
+END = "<!-- / -->"
 SEEDS = 10
 WHOLE = ("heart-disease",)
 """Sets on which every trial has all rounds; successive halving on the others."""
@@ -130,7 +134,7 @@ def results(directory: Path) -> list[Result]:
     return [
         _result(method, chosen[method], [runs[method][seed] for seed in sorted(runs[method])])
         for method in COMPARED
-        if method in runs
+        if len(runs.get(method, ())) == SEEDS
     ]
 
 
@@ -287,17 +291,32 @@ def as_csv(sets: Mapping[str, Sequence[Result]]) -> Iterable[Sequence[object]]:
                 yield (name, result.method, institution, *sizes, *(f"{x:.4g}" for x in numbers))
 
 
-def write(sets: Mapping[str, Sequence[Result]], directory: Path) -> None:
-    """Write tables.md and results.csv."""
-    lines = ["## Gains over Local", "", *gains(sets), "", *by_kind(sets, SHOWN), ""]
-    for name, made in sets.items():
-        lines += [f"## {name}", "", *by_method(made), ""]
-        if len(made[0].names) <= FEW:
-            lines += [*by_institution(made, [ALONE, *SHOWN]), ""]
-    lines += ["## FLamby", "", *flamby(), ""]
-    (directory / "tables.md").write_text("\n".join(lines), encoding="utf-8")
+def blocks(sets: Mapping[str, Sequence[Result]]) -> dict[str, list[str]]:
+    """Return the tables by their names on the page."""
+    made = {"gains": gains(sets), "kinds": by_kind(sets, SHOWN), "flamby": flamby()}
+    for name, of_set in sets.items():
+        made[f"{name} methods"] = by_method(of_set)
+        if len(of_set[0].names) <= FEW:
+            made[f"{name} institutions"] = by_institution(of_set, [ALONE, *SHOWN])
+    return made
+
+
+def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """Replace the tables of a page: the lines between `<!-- NAME -->` and `<!-- / -->`."""
+
+    def table(match: re.Match[str]) -> str:
+        lines = tables.get(match[1])
+        return "\n".join([f"<!-- {match[1]} -->", "", *lines, "", END]) if lines else match[0]
+
+    return re.sub(rf"<!-- ([\w -]+) -->\n.*?{END}", table, page, flags=re.DOTALL)
+
+
+def write(sets: Mapping[str, Sequence[Result]], directory: Path, page: Path) -> None:
+    """Write results.csv, and the tables of the page if there is one."""
     with (directory / "results.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows(as_csv(sets))
+    if page.exists():
+        page.write_text(filled(page.read_text("utf-8"), blocks(sets)), encoding="utf-8")
 
 
 def main() -> None:
@@ -318,8 +337,8 @@ def main() -> None:
         request = Request(title, keys, COMPARED, OUT / name, SEEDS, tuning, options.workers)
         compare(request, console)
         sets[name] = results(OUT / name)
-    write(sets, OUT)
-    console.print(OUT / "tables.md")
+    write(sets, OUT, PAGE)
+    console.print(OUT / "results.csv", PAGE)
 
 
 if __name__ == "__main__":

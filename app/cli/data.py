@@ -71,6 +71,6 @@ def _fetch(name: str, out: Path, source: Path | None, console: Console) -> None:
     place = "" if out == Path(Config.data_dir) else f" data-dir={target}"
     console.print(f"coterie run institutions/{name}{place}", soft_wrap=True)
     console.print(
-        f"coterie compare institutions/{name}{place} --methods local,fedavg,fedavg-ft",
+        f"coterie compare institutions/{name}{place} --methods local,fedavg,dpfl",
         soft_wrap=True,
     )

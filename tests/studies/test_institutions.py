@@ -67,10 +67,16 @@ def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tune, "EXTENSIONS", 0)
     for name, value in {"SEEDS": 2, "COMPARED": ("local", "fedavg"), "SHOWN": ("fedavg",)}.items():
         monkeypatch.setattr(institutions, name, value)
+    institutions.PAGE.parent.mkdir(parents=True)
+    blocks = [
+        f"<!-- {name} methods -->\n\nold\n\n<!-- / -->" for name in ("heart-disease", "azpro")
+    ]
+    institutions.PAGE.write_text("\n\n".join(["# Page", *blocks, "End.\n"]))
     institutions.main()
-    text = (institutions.OUT / "tables.md").read_text()
-    assert "| fedavg | " in text
-    assert "## azpro" not in text  # not fetched
+    page = institutions.PAGE.read_text()
+    assert page.startswith("# Page\n\n<!-- heart-disease methods -->\n\n| method |")
+    assert "\n| fedavg | " in page
+    assert page.endswith(f"\n{blocks[1]}\n\nEnd.\n")  # azpro was not fetched
     with (institutions.OUT / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["institution"] for row in rows] == [
