@@ -2,10 +2,10 @@
 
 - `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
   the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
-- Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows. The pages of the
-  methods are listed by situation in the navigation and on which-method.md; their costs and
-  sources are collected on methods/index.md. On a method's page, `{{ options }}` is replaced by
-  its part of the key reference.
+- Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows, `{{ catalogue }}` from
+  the sets of `coterie data`. The pages of the methods are listed by situation in the navigation
+  and on which-method.md; their costs and sources are collected on methods/index.md. On a method's
+  page, `{{ options }}` is replaced by its part of the key reference.
 - Formulas become MathML, which browsers render without a script.
 - A link to a file of the repository that is not a page becomes plain text.
 
@@ -26,6 +26,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from coterie.app.catalogue.sets import SETS
 from coterie.app.config import explain, schema
 from coterie.app.config.keys import TopLevel, tables
 from coterie.app.config.parts import PARTS, Row
@@ -103,7 +104,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         for kind in PARTS
         if kind != "method"
     }
-    tables_of |= {"methods": methods_table, "exposed": exposed_list}
+    tables_of |= {"methods": methods_table, "exposed": exposed_list, "catalogue": catalogue_table}
     if uri not in OUTSIDE.values():
         markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
@@ -208,6 +209,17 @@ def exposed_list() -> str:
         if method.exposes:
             reasons.setdefault(method.exposes, []).append(name)
     return "\n".join(f"- {reason}: {', '.join(names)}" for reason, names in reasons.items())
+
+
+def catalogue_table() -> str:
+    """Return the table of the sets of `coterie data`."""
+    rows = []
+    for name, entry in SETS.items():
+        size = f"{entry.examples:,} rows, {entry.institutions} {entry.members}"
+        files = "; ".join(f"[{file.name}]({file.url})" for file in entry.files)
+        source = f"{entry.source}. {f'Download: {files}' if files else 'Included'}."
+        rows.append((f"`{name}`", _sentence(entry.task), size, source, _sentence(entry.licence)))
+    return _table(("name", "task", "data", "source", "licence"), rows)
 
 
 def title(method: str) -> str:

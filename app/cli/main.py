@@ -54,6 +54,9 @@ COMMANDS: Mapping[str, Command] = {
     "export": Command(
         "export", "RUN_DIR --peer PEER FILE", "write a peer's model as a .pt2 or .onnx file"
     ),
+    "data": Command(
+        "data", "list|fetch NAME", "list public data of several institutions, or fetch a set"
+    ),
     "schema": Command(
         "schema",
         "TABLE.csv ...|schema.toml",

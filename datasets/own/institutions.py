@@ -170,7 +170,10 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
         if not data_dir.is_dir():
-            raise DataError(f"data-dir {data_dir} does not exist")
+            raise DataError(
+                f"data-dir {data_dir} does not exist: expected a folder per peer (`coterie data "
+                "fetch NAME` writes the data of a preset institutions/NAME)"
+            )
         paths = [path for path in data_dir.glob("*") if path.is_dir()]
         folders = sorted(paths, key=lambda path: natural(path.name))
         if len(folders) != peers:

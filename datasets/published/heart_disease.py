@@ -74,6 +74,12 @@ def _tables(data_dir: Path) -> dict[str, str]:
     return {f"{INCLUDED}, {hospital}": included[hospital] for hospital in HOSPITALS}
 
 
+def included() -> dict[str, Floats]:
+    """Return the complete patients (n, 14) of the included files, by hospital."""
+    tables = tomllib.loads(INCLUDED.read_text(encoding="ascii"))
+    return {name: _read(f"{INCLUDED}, {name}", tables[name]) for name in HOSPITALS}
+
+
 def _features(patients: Floats) -> Floats:
     """Return the features (n, 13): eight numbers, then the indicators."""
     categories = {CHEST_PAIN: (2, 3, 4), RESTING_ECG: (1, 2)}  # without the first, 1 and 0

@@ -37,6 +37,7 @@ ENDLESS = "run until the printed address answers, then interrupt"
 HOW: dict[str, dict[str, str]] = {
     "README.md": {
         "make run": RUN,
+        "coterie data fetch heart-disease": RUN,
         "flwr run . --stream --run-config presets/dpfl/digits-flips.toml": RUN,
     },
     "docs/index.md": {"make run": "README.md has the same block"},
@@ -49,6 +50,10 @@ HOW: dict[str, dict[str, str]] = {
         "coterie compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
         "coterie sweep mine.toml dpfl.budget=1,3 learning-rate=0.03,0.1 --seeds 2": RUN,
         "flwr run . --stream --run-config mine.toml": RUN,
+    },
+    "docs/institutions.md": {
+        "source .venv/bin/activate": RUN,
+        "coterie data fetch azpro": "a download",
     },
     "docs/own-data.md": {
         "source .venv/bin/activate": RUN,
