@@ -36,7 +36,7 @@ def main(grid: Grid, context: Context) -> None:
     if not isinstance(grid, InMemoryGrid):  # a deployment
         parts.refuse_modules(context.run_config)
     config = Config.from_flat(context.run_config)
-    is_bare = not config.run_dir and isinstance(grid, InMemoryGrid)  # no launcher looks after it
+    is_bare = not config.run_dir and isinstance(grid, InMemoryGrid)  # started by plain `flwr run`
     if is_bare:
         config = config.absolute(workplace())
     else:

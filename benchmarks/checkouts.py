@@ -48,7 +48,7 @@ _METHODS = "coterie.app.config.registry", "app.config.registry"
 HOSTINGS = "inline", "2 nodes"
 PROBLEMS = "digits", "quadratic", "table"
 REFUSED = {("oracle", "quadratic"), ("oracle", "table")}
-"""Nobody knows the clusters there."""
+"""Methods that cannot run on a problem: it has no true clusters."""
 
 _COMMON: dict[str, Any] = {
     "num-server-rounds": 10, "evaluate-every": 2, "device": "cpu", "batch-size": 5,
@@ -63,7 +63,7 @@ _OF_METHOD: dict[str, dict[str, Any]] = {
     "federico": {"federico.neighbours": 1},
     "ifca": {"ifca.clusters": 2},
 }
-"""What lets a method do its work within ten rounds among so few peers."""
+"""Options with which a method has an effect within ten rounds among few peers."""
 
 
 def write_problems(directory: Path) -> dict[str, dict[str, Any]]:
@@ -116,9 +116,12 @@ def run_all(out: str, problems: str, methods: str) -> None:
 
     Parameters
     ----------
-    out : directory for OUT/problem/hosting/method.
-    problems : configuration keys by problem, JSON.
-    methods : names with commas; empty means all that the checkout has.
+    out : str
+        Directory that receives OUT/problem/hosting/method.
+    problems : str
+        Configuration keys by problem, as JSON.
+    methods : str
+        Names, separated by commas; empty: all methods of the checkout.
     """
     # Older engines time chunk sizes and keep the fastest, which rounding can show: here every call
     # takes one tick, so that the choice is the same on both sides.
@@ -267,15 +270,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkouts", description=__doc__)
     parser.add_argument("other", type=Path, help="the checkout to compare this one with")
     parser.add_argument("--methods", default="", help="names with commas (all)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         problems = json.dumps(write_problems(Path(place)))
         outs = [Path(place, side) for side in ("here", "there")]
         sides = [
-            start(checkout, out, problems, given.methods)
-            for checkout, out in zip((HERE, given.other.resolve()), outs, strict=True)
+            start(checkout, out, problems, arguments.methods)
+            for checkout, out in zip((HERE, arguments.other.resolve()), outs, strict=True)
         ]
         codes = [side.wait() for side in sides]
         for code, out in zip(codes, outs, strict=True):

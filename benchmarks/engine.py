@@ -61,10 +61,16 @@ class Row:
 
     Attributes
     ----------
-    loop, stacked : SGD steps a second, summed over peers; median over turns.
-    ratio : median of stacked / loop of the same turn; lowest, highest : its range.
-    best : fastest turn of the engine / fastest turn of the loop, for machines that others use.
-    load : of the machine, over the last minute.
+    loop, stacked : float
+        SGD steps per second, summed over peers; median over turns.
+    ratio : float
+        Median of stacked / loop of the same turn.
+    lowest, highest : float
+        Range of this ratio.
+    best : float
+        Fastest turn of the engine / fastest turn of the loop; for shared machines.
+    load : float
+        Load of the machine over the last minute.
     """
 
     device: str
@@ -256,8 +262,10 @@ def machine() -> dict[str, Any]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=[*NETWORKS])
-    parser.add_argument("--cpu-time", action="store_true", help="of the process, not of the clock")
-    parser.add_argument("--out", type=Path, help="file of rows, to go on with")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure the time of the process, not of the clock"
+    )
+    parser.add_argument("--out", type=Path, help="file of rows; an existing one is continued")
     arguments = parser.parse_args()
     if arguments.cpu_time:
         clock = time.process_time

@@ -79,7 +79,8 @@ class Row:
 
     Attributes
     ----------
-    messages : requests per node and round.
+    messages : int
+        Number of requests per node and round.
     """
 
     what: str

@@ -40,7 +40,8 @@ class Bench:
 
     Parameters
     ----------
-    small : tiny sizes, that show that it works.
+    small : bool
+        Use tiny sizes, as a smoke test.
     """
 
     def __init__(self, device: str, *, small: bool) -> None:
@@ -185,11 +186,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run benchmarks until the time is up."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="to see that it works")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     start = time.monotonic()
     print(json.dumps(engine.machine()), flush=True)
-    for question in Bench(device, small=given.small).answers():
+    for question in Bench(device, small=options.small).answers():
         if time.monotonic() - start > SECONDS:
             print(json.dumps({"time": "up"}), flush=True)
             return

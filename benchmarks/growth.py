@@ -1,8 +1,8 @@
 """Cost of a FedAvg round by number of peers: `python -m benchmarks.growth [FIGURE.svg]`.
 
-The MLP 784-100-10, five steps of ten images of Fashion-MNIST a round, inline, each number of
-peers in a process of its own: processor seconds of a round and the peak of memory, and the straight
-lines through them.
+The MLP 784-100-10, five steps of ten images of Fashion-MNIST per round, inline, each number of
+peers in a separate process: processor seconds per round and peak memory, with straight lines
+fitted to them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ digits, two in-process nodes with two peers each, every letter between them seal
 - Modules: files of app/, strategies/, clients/ and datasets/ in which a function was called.
 - Functions: those called, comprehensions and lambdas among them (Python 3.11 has a frame for each).
 - Module changes: calls whose nearest caller in these folders is in another module. A generator
-  counts when it begins, not whenever it goes on.
+  counts when it begins, not when it continues.
 
 Commit e226b70, before app/ and clients/ had folders: 36 modules, 292 functions, 1,126 changes.
 """
@@ -45,8 +45,10 @@ class Calls:
 
     Attributes
     ----------
-    functions : (module, function) -> how often it was called.
-    changes : module -> how often it was called from another one.
+    functions : Counter of (str, CodeType)
+        Number of calls of each (module, function).
+    changes : Counter of str
+        Number of calls of each module from another one.
     """
 
     checkout: Path

@@ -29,11 +29,16 @@ class Row:
 
     Attributes
     ----------
-    model_mb : a letter's payload, in MB.
-    round_s : median seconds a round.
-    letters_mb : payload that the relay delivers in a round, in MB.
-    superlink_cpu_s, relay_cpu_s : CPU seconds a round of the SuperLink and of the ServerApp.
-    superlink_mb, relay_mb : their peak resident memory, in MB.
+    model_mb : float
+        Payload of a letter, in MB.
+    round_s : float
+        Median duration of a round, in seconds.
+    letters_mb : float
+        Payload that the relay delivers per round, in MB.
+    superlink_cpu_s, relay_cpu_s : float
+        CPU seconds per round of the SuperLink and of the ServerApp.
+    superlink_mb, relay_mb : float
+        Peak resident memory of the SuperLink and of the ServerApp, in MB.
     """
 
     nodes: int

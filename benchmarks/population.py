@@ -3,18 +3,18 @@
 `flute` and `pfl` are the settings in which FLUTE and pfl-research compare simulators, with the
 available images (Fashion-MNIST, dealt evenly): whole commands, from start to report, of a
 plain PyTorch loop, a stock Flower app with a client for each peer, and Coterie in one process. All
-evaluate every peer before the first round and after the last. In turns; ratios are of the same
-turn.
+evaluate every peer before the first round and after the last. They alternate; ratios are of the
+same turn.
 
-`large` is Coterie alone, from 10 to 10,000 peers, each row a process of its own: seconds until the
+`large` is Coterie alone, from 10 to 10,000 peers, each row in a separate process: seconds until the
 first round begins (data, models, evaluation and checkpoint of all peers), of a round, and of the
 end (the same evaluation, a model file per peer); peak memory, and the disk space of the
 checkpoints. `large` counts processor seconds, which depend less on other load.
 
 `cluster` is one run of 1,000 peers, 100 awake per round, in one process and on a Ray cluster of
-four nodes (on this machine, with a core each): seconds per round, the difference of two runs'
-lengths; the largest memory of a process, and the largest sum of all processes that the run
-started, without memory that they share.
+four nodes (on this machine, with a core each): seconds, seconds per round with an
+evaluation every ten rounds, the largest memory of a process, and the largest sum of all processes
+that the run started, without memory that they share.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import check
 from coterie.app.config.schema import Scalar
 from coterie.app.runners import inline
-from coterie.app.runs import rundir
+from coterie.app.runs import progress, rundir
 from tests.machines import machines
 
 IMAGES: dict[str, Scalar] = {
@@ -106,7 +106,7 @@ def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
         )  # fmt: skip
 
         def on_round(now: Mapping[str, Any]) -> None:
-            if now["round"] == len(ends):  # of the first and last, what is recorded comes after
+            if now["round"] == len(ends):  # the first and last one also record metrics afterwards
                 ends.append(time.process_time())
 
         began = time.process_time()
@@ -126,37 +126,37 @@ def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
 
 def spread(peers: int, rounds: int) -> None:
     """Time one run in one process and on four nodes of a Ray cluster, and print a line for each."""
-    command = [sys.executable, "-m", "coterie", "run"]
-    command += [f"{key}={value}" for key, value in {**SPREAD, "peers": peers}.items()]
+    flat = {**SPREAD, "peers": peers, "num-server-rounds": 3 * rounds, "evaluate-every": rounds}
+    command = [sys.executable, "-m", "coterie", "run", *(f"{k}={v}" for k, v in flat.items())]
     os.environ[_MARK] = str(os.getpid())
     with machines(4, 400 << 20) as environment:
         for nodes in (0, 4):
-            seconds, memory = {}, (0, 0)
-            for length in (rounds, 2 * rounds):
-                last = [f"num-server-rounds={length}", f"evaluate-every={length}"]
-                more = ["--nodes", str(nodes)] if nodes else []
-                env = environment if nodes else dict(os.environ)
-                seconds[length], memory = _watched([*command, *last, *more], env)
-            row = {
-                "nodes": nodes, "peers": peers, "seconds": round(seconds[rounds], 1),
-                "round": round((seconds[2 * rounds] - seconds[rounds]) / rounds, 2),
-                "GiB of a process": round(memory[0] / GIB, 2), "GiB": round(memory[1] / GIB, 2),
-            }  # fmt: skip
+            more = ["--nodes", str(nodes)] if nodes else []
+            env = environment if nodes else dict(os.environ)
+            row = {"nodes": nodes, "peers": peers, **_watched([*command, *more], env, rounds)}
             print(json.dumps(row), flush=True)
 
 
-def _watched(command: list[str], environment: dict[str, str]) -> tuple[float, tuple[int, int]]:
-    """Run a command; return seconds, and bytes of the largest process and of all together."""
+def _watched(command: list[str], environment: dict[str, str], rounds: int) -> dict[str, float]:
+    """Run a command and look at it every half second; return seconds and GiB of memory.
+
+    Parameters
+    ----------
+    rounds : int
+        A third of the run's. The first third includes the start, the last one writes the models.
+    """
     largest = together = 0
     others: set[int] = set()
+    ends: dict[int, float] = {}
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as out,
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            [*command, "--out", out], env=environment, stdout=log, stderr=subprocess.STDOUT
+            [*command, "--out", out, "--name", "run"],
+            env=environment, stdout=log, stderr=subprocess.STDOUT,
         ) as run,
-    ):
+    ):  # fmt: skip
         while run.poll() is None:
             held = []
             for process in psutil.process_iter():
@@ -167,11 +167,18 @@ def _watched(command: list[str], environment: dict[str, str]) -> tuple[float, tu
                         else:
                             others.add(process.pid)
             largest, together = max(largest, *held, 0), max(together, sum(held))
-            time.sleep(1)
+            now = progress.read(Path(out, "run"))
+            ends[now.get("round", 0)] = now.get("seconds", 0.0)
+            time.sleep(0.5)
         if run.returncode:
             log.seek(0)
             sys.exit(log.read())
-    return time.monotonic() - began, (largest, together)
+    return {
+        "seconds": round(time.monotonic() - began, 1),
+        "round": round((ends[2 * rounds] - ends[rounds]) / rounds, 2),
+        "GiB of a process": round(largest / GIB, 2),
+        "GiB": round(together / GIB, 2),
+    }
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -183,24 +190,24 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--peers", type=int, help="the same")
     parser.add_argument("--ways", default="loop,flower,inline")
     parser.add_argument("--row", type=int, help="of `large`, in this process")
-    given = parser.parse_args(arguments)
-    if given.row is not None:
-        print(json.dumps(measure(LARGE[given.row], given.rounds or ROUNDS)))
+    options = parser.parse_args(arguments)
+    if options.row is not None:
+        print(json.dumps(measure(LARGE[options.row], options.rounds or ROUNDS)))
         return
     print(json.dumps(machine()), flush=True)
-    for part in given.parts:
+    for part in options.parts:
         if part in SETTINGS:
             peers, _, rounds, _ = SETTINGS[part]
-            own = given.peers or peers, given.rounds or rounds
-            compared(part, *own, given.turns, given.ways.split(","))
+            sizes = options.peers or peers, options.rounds or rounds
+            compared(part, *sizes, options.turns, options.ways.split(","))
             continue
         if part == "cluster":
-            spread(given.peers or 1_000, given.rounds or ROUNDS)
+            spread(options.peers or 1_000, options.rounds or ROUNDS)
             continue
         for number in range(len(LARGE)):
             command = [sys.executable, "-m", "benchmarks.population", "--row", str(number)]
-            if given.rounds:
-                command += ["--rounds", str(given.rounds)]
+            if options.rounds:
+                command += ["--rounds", str(options.rounds)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             print(done.stdout, end="", flush=True)
 

@@ -63,11 +63,16 @@ class Row:
 
     Attributes
     ----------
-    steps_s : steps a second of all peers together: iterations.
-    peak_gib : most memory at one time; on a CPU that of the process, torch itself included.
-    state_gib : weights and momentum of all peers.
-    iterations, hours, paper_hours : of the paper's experiment with these peers, and how long
-        it would take here.
+    steps_s : float
+        SGD iterations per second, summed over peers.
+    peak_gib : float
+        Peak memory; on a CPU that of the process, including torch.
+    state_gib : float
+        Memory of the weights and momentum of all peers.
+    iterations : int or None
+        Iterations of the paper's experiment with this number of peers.
+    hours, paper_hours : float or None
+        Hours that it would take here, and that it took in the paper.
     """
 
     device: str
@@ -232,13 +237,13 @@ def main() -> None:
         print(json.dumps(asdict(measure(Setting(peers=peers[0], way=ways[0], **options)))))
         return
     for n, way in product(peers, ways):
-        given = [
+        flags = [
             f"--{k.replace('_', '-')}={v}" for k, v in options.items() if v not in (True, False)
         ]
-        given += [f"--{k.replace('_', '-')}" for k, v in options.items() if v is True]
+        flags += [f"--{k.replace('_', '-')}" for k, v in options.items() if v is True]
         command = [sys.executable, "-m", "benchmarks.resnet9", "--alone", f"--peers={n}"]
         done = subprocess.run(
-            [*command, "--ways", way, *given], capture_output=True, text=True, check=False
+            [*command, "--ways", way, *flags], capture_output=True, text=True, check=False
         )
         failed = json.dumps({"peers": n, "way": way, "error": done.stderr.strip()[-300:]})
         print(failed if done.returncode else done.stdout.strip(), flush=True)

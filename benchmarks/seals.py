@@ -29,13 +29,16 @@ class Seal:
 
 def rows() -> Iterator[Seal]:
     """Measure letters of all sizes to one recipient, and one size to several."""
-    own, readers = PrivateKeys.generate(), [PrivateKeys.generate() for _ in range(max(RECIPIENTS))]
+    sender, readers = (
+        PrivateKeys.generate(),
+        [PrivateKeys.generate() for _ in range(max(RECIPIENTS))],
+    )
     scope = Scope("run", digest_of(b"config_digest"), "attempt")
     cases = [(size, 1) for size in SIZES] + [(_LETTER, many) for many in RECIPIENTS[1:]]
     for size, many in cases:
         letter = PeerMessage("offer", 0, None, 1, size, os.urandom(size))
         public = {peer: keys.public for peer, keys in enumerate(readers[:many], start=1)}
-        yield _row(letter, scope, own, public, readers[0])
+        yield _row(letter, scope, sender, public, readers[0])
 
 
 def _row(

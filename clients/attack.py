@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -70,9 +71,9 @@ class AttackKind:
     strength : float
         Default strength; 0 if the attack has none.
     listens : bool
-        Whether the attacker's method uses the letters that it receives.
+        True if the attacker's method uses the letters that it receives.
     needs_classes : bool
-        Whether the attack works on classification problems only.
+        True if the attack works on classification problems only.
     """
 
     summary: str
@@ -227,12 +228,5 @@ class Attack:
         return ids.astype(np.int64)
 
 
-def attack_of(name: str) -> AttackKind:
-    """Return a built-in kind of attack or a plugin by name.
-
-    Raises
-    ------
-    PluginError
-        If there is no such plugin, or it is not a kind of attack.
-    """
-    return plugins.row("attack", name, ATTACKS, AttackKind)
+attack_of = partial(plugins.row, "attack", built_in=ATTACKS, wanted=AttackKind)
+"""Kind of attack by name, built in or of a plugin."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -193,12 +194,5 @@ class Defence:
         return believed
 
 
-def rule_of(name: str) -> AggregationRule:
-    """Return a built-in aggregation rule or a plugin by name.
-
-    Raises
-    ------
-    PluginError
-        If there is no such plugin, or it is not an aggregation rule.
-    """
-    return plugins.row("defence", name, RULES, AggregationRule)
+rule_of = partial(plugins.row, "defence", built_in=RULES, wanted=AggregationRule)
+"""Aggregation rule by name, built in or of a plugin."""

@@ -14,9 +14,10 @@ class EngineOptions:
 
     Attributes
     ----------
-    backend : "sequential" computes one model at a time and runs every network; "batched" computes
-        linear layers of all models at once; "vmapped" batches every network that torch.func.vmap
-        can; "auto" takes the fastest (`coterie.clients.engine.backends.choose`).
+    backend : {"auto", "batched", "vmapped", "sequential"}
+        "sequential" computes one model at a time and runs every network; "batched" computes linear
+        layers of all models at once; "vmapped" batches every network that torch.func.vmap can;
+        "auto" takes the fastest (`coterie.clients.engine.backends.choose`).
     """
 
     backend: Backend = "auto"

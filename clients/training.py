@@ -11,6 +11,7 @@ RateSchedule = Literal["step", "cosine", "inverse-time", "horizon"]
 Augmentation = Literal["none", "crop-flip"]
 Mixing = Literal["samples", "uniform", "metropolis"]
 """Weights of an average over neighbours."""
+ClassWeights = Literal["none", "balanced"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Training:
         Radius rho of sharpness-aware minimization (SAM): gradients are taken at
         x + rho g / |g| with g the gradient at x, on the same minibatch, which costs two gradients
         per step; 0 for none.
+    class_weights : {"none", "balanced"}
+        Weight of an example in the training loss, for problems with classes. "balanced":
+        n / (k n_c) for one of the n_c examples of its class among the peer's n training examples
+        of k classes, so that all classes of the peer count the same. Losses in evaluations have no
+        weights.
     """
 
     batch_size: int = 32
@@ -79,6 +85,7 @@ class Training:
     gradient_clip: float = 0.0
     reset_optimizer: bool = False
     sam_radius: float = 0.0
+    class_weights: ClassWeights = "none"
 
     def __post_init__(self) -> None:
         if self.local_steps == 0 and self.local_epochs == 0:

@@ -1,9 +1,9 @@
 """Decentralised, personalised collaborative learning: peers that choose their collaborators.
 
-`run` executes one run, `compare` compares several methods, `load` reads a run directory. Results
-are data frames and modules. Build your own parts with `Method`, `Rule`, `State` and the strategies,
-`Model`, `Source`, `Shares`, `Topology`, `Schedule` and `ScheduleKind`, `AttackKind` and
-`AggregationRule`.
+`run` executes one run, `compare` compares several methods, `sweep` several settings, `load` reads a
+run directory, `worth` computes what each peer's letters are worth to each peer. Results are data
+frames and modules. Build your own parts with `Method`, `Rule`, `State` and the strategies, `Model`,
+`Source`, `Shares`, `Topology`, `Schedule` and `ScheduleKind`, `AttackKind` and `AggregationRule`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from coterie.api import load as load
     from coterie.api import reproduce as reproduce
     from coterie.api import run as run
+    from coterie.api import sweep as sweep
+    from coterie.api import worth as worth
     from coterie.app.config.keys import ConfigError as ConfigError
     from coterie.app.config.registry import Method as Method
     from coterie.app.runners.errors import SweepError as SweepError
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from coterie.strategies.wanted import WantedHelp as WantedHelp
 
 _PLACES = {
-    "coterie.api": ("run", "load", "compare", "reproduce"),
+    "coterie.api": ("run", "load", "compare", "sweep", "reproduce", "worth"),
     "coterie.errors": ("DivergedError", "Error", "PartError", "RunError"),
     "coterie.ranges": ("Range",),
     "coterie.results": ("Run", "Comparison"),

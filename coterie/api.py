@@ -28,6 +28,8 @@ from coterie.datasets.plugins import Kind
 from coterie.results import Comparison, Run
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from coterie.app.reproduction.figures import Size
     from coterie.app.reproduction.reproduce import Reproduction
 
@@ -51,11 +53,11 @@ def run(
 
     Parameters
     ----------
-    preset : str | Path | None
+    preset : str or Path or None
         TOML file, or the name of one in presets/; None: defaults.
-    keys : Mapping[str, Any] | None
+    keys : Mapping of str to Any or None
         Configuration keys, dotted as on the command line or nested as in TOML.
-    peers_data : Sequence[Mapping[str, Any]] | None
+    peers_data : Sequence of Mapping of str to Any or None
         Arrays of each peer, instead of a data set: `x` and `y`; optional: `x_test`, `y_test`,
         `x_validation`, `y_validation`, `name`, `classes`.
     callbacks : Iterable[Callback | Callable[..., object]]
@@ -106,12 +108,12 @@ def load(
 
     Parameters
     ----------
-    run_dir : str | Path
+    run_dir : str or Path
         Run directory.
-    parts : Sequence[Any]
+    parts : Sequence of Any
         Code that models of the run may be built with: classes or functions, or their names,
         "module:attribute".
-    weights : Sequence[str | Path]
+    weights : Sequence of str or Path
         Files of pretrained weights that its networks start from, if the models' files do not
         contain them.
 
@@ -148,25 +150,25 @@ def compare(
 
     Parameters
     ----------
-    methods : Sequence[Any]
+    methods : Sequence of Any
         Names or `Method` objects; ["all"]: every built-in method that can run.
-    preset : str | Path | None
+    preset : str or Path or None
         As in `run`.
-    keys : Mapping[str, Any] | None
+    keys : Mapping of str to Any or None
         As in `run`.
     seeds : int
         Number of seeds, starting at the key `seed`.
-    tune : bool | Literal["halving"]
+    tune : bool or {"halving"}
         Choose the learning rate and one more key of each method on validation data of the first
         seed; "halving": stop poor trials early.
-    settings : Mapping[str, Mapping[str, Any]] | None
+    settings : Mapping of str to Mapping of str to Any or None
         Method -> keys of that method alone, as in {"ditto": {"learning-rate": 0.1}}.
-    peers_data : Sequence[Mapping[str, Any]] | None
+    peers_data : Sequence of Mapping of str to Any or None
         As in `run`.
     workers : int
         Number of runs in parallel, in worker processes without access to objects of this process;
         1: all runs in this process.
-    out : str | Path | None
+    out : str or Path or None
         Directory of the comparison; None: `runs/compare/PRESET`.
     **more : Any
         As in `run`.
@@ -190,19 +192,130 @@ def compare(
     """
     name, flat = _flat(preset, keys, more, peers_data)
     names = [_name("method", method) for method in methods]
-    if workers > 1:
-        here = [str(value) for value in (*names, *flat.values())]
-        if any(value.startswith(plugins.HERE) for value in here):
-            raise ConfigError(
-                f"workers = {workers}: worker processes have no access to objects of this process; "
-                'put them into a module and name them "module:attribute"'
-            )
+    _check_workers(workers, [*names, *flat.values()])
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
     tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
-    own = {method: flatten(of) for method, of in (settings or {}).items()}
-    request = Request(name, flat, names, directory, seeds, tuning, workers, settings=own)
+    by_method = {method: flatten(of) for method, of in (settings or {}).items()}
+    request = Request(name, flat, names, directory, seeds, tuning, workers, settings=by_method)
     run_comparison(request, _console())
     return Comparison(directory, *_named(flat, names))
+
+
+def sweep(
+    values: Mapping[str, Sequence[Any]],
+    preset: str | Path | None = None,
+    keys: Keys | None = None,
+    /,
+    *,
+    seeds: int = 3,
+    peers_data: Sequence[Arrays] | None = None,
+    workers: int = 1,
+    out: str | Path | None = None,
+    **more: Any,
+) -> Comparison:
+    """Run the same experiment for every combination of some keys' values, and each seed.
+
+    Finished runs are not repeated.
+
+    Parameters
+    ----------
+    values : Mapping of str to Sequence of Any
+        Values by key, as in {"cobo.rho": [0.01, 0.1], "learning-rate": [0.03, 0.1]}.
+    preset, keys, peers_data, **more : optional
+        As in `run`.
+    seeds, workers : int
+        As in `compare`.
+    out : str or Path or None
+        Directory of the results; None: `runs/sweep/PRESET`.
+
+    Returns
+    -------
+    Comparison
+        Results, with a setting such as "cobo.rho=0.1 learning-rate=0.03" instead of each method.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If a combination cannot run, or the directory has another sweep.
+    SweepError
+        If a run failed; the cause is its error. The next attempt reuses the finished runs.
+
+    Examples
+    --------
+    >>> swept = coterie.sweep({"cobo.rho": [0.01, 0.1]}, method="cobo", seeds=3)
+    >>> swept.table[("accuracy", "mean")]
+    """
+    kinds = {part.key: kind for kind, part in PARTS.items()}
+    swept = {
+        key: [_name(kinds[key], value) if key in kinds else value for value in of_key]
+        for key, of_key in values.items()
+    }
+    name, flat = _flat(preset, keys, more, peers_data)
+    _check_workers(workers, [*flat.values(), *(value for of in swept.values() for value in of)])
+    directory = Path(out or Path(str(flat.get("out", "runs")), "sweep", name))
+    run_comparison(
+        Request(name, flat, (), directory, seeds, workers=workers, sweep=swept), _console()
+    )
+    return Comparison(directory, *_named(flat, swept.get("method", ())))
+
+
+def _check_workers(workers: int, values: Sequence[Any]) -> None:
+    """Refuse objects of this process in runs of worker processes."""
+    if workers > 1 and any(str(value).startswith(plugins.HERE) for value in values):
+        raise ConfigError(
+            f"workers = {workers}: worker processes have no access to objects of this process; "
+            'put them into a module and name them "module:attribute"'
+        )
+
+
+def worth(
+    run: Run | str | Path, *, orders: int = 10, workers: int = 1, parts: Sequence[Any] = ()
+) -> pd.DataFrame:
+    """Compute the worth of each peer's letters for each peer of a finished simulation.
+
+    The experiment is executed again without the letters of some peers. Finished runs are reused,
+    stopped ones are continued.
+
+    Parameters
+    ----------
+    run : Run or str or Path
+        Result of `run` or `load`, or a run directory from any source.
+    orders : int
+        Number of random orders of the senders for Shapley values, even; 0: leave-one-out only. The
+        values are exact if all coalitions are no more runs.
+    workers : int
+        Number of runs in parallel, as in `compare`.
+    parts : Sequence of Any
+        Code that the directory names and you trust, as in `load`; a `Run` of this process knows its
+        own.
+
+    Returns
+    -------
+    DataFrame
+        Content of worth.csv, a row per recipient and sender. `leave_one_out` and `shapley` are
+        positive where letters improve the recipient's `measure`.
+
+    Raises
+    ------
+    ConfigError, DataError, ResultsError
+        If the worth of this run cannot be computed; nothing was started.
+    SweepError
+        If a run failed; the cause is its error.
+
+    Examples
+    --------
+    >>> table = coterie.worth("runs/NAME")
+    >>> table.pivot(index="recipient_name", columns="sender_name", values="shapley")
+    """
+    import pandas as pd
+
+    from coterie.app.comparisons.worth import Request, worth
+    from coterie.app.report import worth as report
+
+    run = run if isinstance(run, Run) else load(run, parts=parts)
+    named = [*run.parts, *(_name("model", part) for part in parts)]
+    result = worth(Request(run.directory, orders, workers, named), _console())
+    return pd.DataFrame(report.rows(result, run.names), columns=list(report.COLUMNS))
 
 
 def _flat(
@@ -212,29 +325,28 @@ def _flat(
     peers_data: Sequence[Arrays] | None,
 ) -> tuple[str, dict[str, Any]]:
     """Return the name of the preset and all keys, flat."""
-    name, flat = read_items([] if preset is None else [str(preset)])
-    given: dict[str, Any] = flatten(keys or {})
-    given |= {
+    chosen: dict[str, Any] = flatten(keys or {})
+    chosen |= {
         key.replace("__", ".").replace("_", "-"): value
         for key, value in more.items()
         if not isinstance(value, Mapping)
     }
     for table, inner in more.items():
         if isinstance(inner, Mapping):
-            given |= {f"{table.replace('_', '-')}.{key}": value for key, value in inner.items()}
+            chosen |= {f"{table.replace('_', '-')}.{key}": value for key, value in inner.items()}
     if peers_data is not None:
-        if "dataset" in given:
+        if "dataset" in chosen:
             raise ConfigError("peers_data replaces dataset: pass only one of them")
         data = list(peers_data)
-        given["dataset"] = plugins.register("dataset", "peers_data", lambda: data)
-        given.setdefault("peers", len(data))
+        chosen["dataset"] = plugins.register("dataset", "peers_data", lambda: data)
+        chosen.setdefault("peers", len(data))
     for kind, part in PARTS.items():
-        if part.key in given:
-            given[part.key] = _name(kind, given[part.key])
-    choices = {part.key: given[part.key] for part in PARTS.values() if part.key in given}
+        if part.key in chosen:
+            chosen[part.key] = _name(kind, chosen[part.key])
+    choices = {part.key: chosen[part.key] for part in PARTS.values() if part.key in chosen}
     name, flat = read_items([] if preset is None else [str(preset)], choices)
-    recipes.check(flat["method"], given)
-    return name, flat | {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
+    recipes.check(flat["method"], chosen)
+    return name, flat | {k: str(v) if isinstance(v, Path) else v for k, v in chosen.items()}
 
 
 def _name(kind: Kind, part: Any) -> str:
@@ -253,8 +365,8 @@ def _name(kind: Kind, part: Any) -> str:
 def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Return the code and the weight files that the user's own keys name."""
     choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
-    given = [choices, *({"method": method} for method in methods)]
-    names = [name for each in given for name in code(each).values()]
+    tables = [choices, *({"method": method} for method in methods)]
+    names = [name for each in tables for name in code(each).values()]
     return names, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
 
 
@@ -302,7 +414,7 @@ def reproduce(
     seeds : int, optional
         Number of seeds; by default as many as the figure says.
     workers : int
-        Runs side by side; with 1 all take place in this process.
+        Maximum number of parallel runs; with 1 all take place in this process.
     out : path
         Directory of all reproductions.
 

@@ -14,9 +14,8 @@ Error
 │   ├── DivergedError        every peer diverged
 │   ├── FlowerError          Flower could not start, or did not take the run
 │   ├── SweepError           a run of several failed
-│   └── RelayError           relay and nodes cannot go on; has the round and the stage
-│       ├── DesertedError    no node is left in a round
-│       └── RosterError      no node hosts some peer, or there is no quorum
+│   └── RelayError           relay and nodes cannot continue; has the round and the stage
+│       └── DesertedError    no node is left in a round
 ├── RangeError               a number is out of the range of its option
 ├── TopologyError            the configured graph does not exist
 ├── ScheduleError            the file of a schedule or a clock is missing or wrong
@@ -25,16 +24,12 @@ Error
 ├── SealError                a sealed message cannot be opened
 ├── RequestError             the relay asks for something that the run does not allow
 ├── StateError               a node does not have the state that a request builds on
-│   ├── NodeError            a newer relay has taken the node over
-│   └── CheckpointError      the state on a node's disk is missing or damaged
 ├── StartError               a node was started without something that it needs
 ├── MachineError             disk, memory or clock of a node are not in order
 ├── WorkerError              a node's worker process did not start, or did not finish
-├── DisconnectedError        the other process ended in the middle of a message
 ├── KeysError                a key or trust file is missing or wrong
 ├── PolicyError              an institution's policy does not allow the run, or is wrong
 ├── LedgerError              the run asks for more than the policy allows, or a ledger is damaged
-├── SplitError               the secret by which a node divides its data is damaged
 ├── BusyError                another process holds a lock
 ├── ApprovalError            the run waits for a person's approval
 └── DecisionError            the record of approvals is damaged
@@ -71,8 +66,10 @@ class PartError(RunError):
 
     Attributes
     ----------
-    round : round in which it happened; None where it is not known.
-    peers : peers that were being computed.
+    round : int or None
+        Round of the error; None if unknown.
+    peers : tuple of int
+        Peers that were being computed.
     """
 
     def __init__(self, message: str, round_: int | None = None, peers: Sequence[int] = ()) -> None:

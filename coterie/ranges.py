@@ -66,12 +66,14 @@ class Range:
 
 def of(annotation: Any) -> tuple[Range, ...]:
     """Return the ranges in the annotation of a field."""
-    own = tuple(note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, Range))
+    here = tuple(
+        note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, Range)
+    )
     if get_origin(annotation) is Annotated:
-        return own + of(annotation.__origin__)
+        return here + of(annotation.__origin__)
     if get_origin(annotation) in (Union, UnionType):
         return tuple(each for part in get_args(annotation) for each in of(part))
-    return own
+    return here
 
 
 def check(options: object) -> None:

@@ -30,22 +30,27 @@ class Run:
 
     Parameters
     ----------
-    parts : code of the user's that models of the run may be built with, "module:attribute".
-    weights : files of pretrained weights that its networks start from.
+    parts : Sequence of str
+        User code that models of the run may be built with, as "module:attribute".
+    weights : Sequence of str or Path
+        Files of pretrained weights that its networks start from.
 
     Attributes
     ----------
     directory : Path
         Run directory.
-    names : tuple[str, ...]
+    names : tuple of str
         Names of the peers, by index.
+    parts : tuple of str
+        `parts`.
     """
 
     def __init__(
         self, directory: str | Path, parts: Sequence[str] = (), weights: Sequence[str | Path] = ()
     ) -> None:
         self.directory = Path(directory)
-        self._named = tuple(parts), tuple(map(str, weights))
+        self.parts = tuple(parts)
+        self._weights = tuple(map(str, weights))
         self._read = rundir.Run.read(self.directory)
         self.names: tuple[str, ...] = self._read.names
 
@@ -110,7 +115,7 @@ class Run:
 
         Parameters
         ----------
-        peer : int | str
+        peer : int or str
             Index or name of the peer.
 
         Returns
@@ -126,26 +131,29 @@ class Run:
         return self._model(peer)
 
     def _model(self, peer: int | str) -> PersonalModel:
-        from coterie.app.trained.personal import (  # torch: only where a model is
+        from coterie.app.trained.personal import (  # imports torch
             Named,
             personal_model,
         )
 
-        return personal_model(self.directory, peer, Named(*self._named))
+        return personal_model(self.directory, peer, Named(self.parts, self._weights))
 
-    def predict(self, peer: int | str, x: npt.ArrayLike | str | Path) -> npt.NDArray[np.float64]:
+    def predict(
+        self, peer: int | str, x: pd.DataFrame | npt.ArrayLike | str | Path
+    ) -> npt.NDArray[np.float64]:
         """Predict raw inputs with a peer's model.
 
         Parameters
         ----------
-        peer : int | str
+        peer : int or str
             Index or name of the peer.
-        x : ArrayLike | str | Path
-            Raw inputs (N, ...), or a file or folder as for `coterie predict`.
+        x : DataFrame or ArrayLike or str or Path
+            Raw inputs: a data frame with the columns of the training data, in any order; an array
+            (N, ...); or a file or folder as for `coterie predict`.
 
         Returns
         -------
-        NDArray[float64]
+        ndarray
             Probabilities (N, classes); for a regression, values (N, outputs).
 
         Raises
@@ -155,12 +163,14 @@ class Run:
         ConfigError, DataError
             If the inputs do not fit the model.
         """
-        from coterie.app.trained.inputs import fitting, read
+        from coterie.app.trained.inputs import fitting, of_frame, read
         from coterie.app.trained.predict import predicted
 
         model = self._model(peer)
         if isinstance(x, str | Path):
             return predicted(model, read(Path(x), model.about).raw)
+        if isinstance(x, pd.DataFrame):
+            return predicted(model, of_frame(x, model.about))
         return predicted(model, fitting(np.asarray(x), model.about, "x"))
 
     @property
@@ -183,7 +193,10 @@ class Comparison:
 
     Parameters
     ----------
-    parts, weights : see `Run`.
+    parts : Sequence of str
+        See `Run`.
+    weights : Sequence of str or Path
+        See `Run`.
 
     Attributes
     ----------
@@ -201,13 +214,14 @@ class Comparison:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Mean and deviation over seeds of the columns of comparison.csv, a row per method.
+        """Mean and deviation over seeds of the columns of comparison.csv, by method or setting.
 
         For example `table["accuracy"]["mean"]`.
         """
         table = io.StringIO(files.text(self.directory, "comparison.csv"))
         rows = pd.read_csv(table).dropna(axis=1, how="all")
-        numbers = rows.select_dtypes("number").columns.drop("seed")
+        swept = {key for values in plan.values(self.directory).values() for key in values}
+        numbers = rows.select_dtypes("number").columns.drop("seed").difference(swept, sort=False)
         return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
 
     @cached_property
@@ -217,17 +231,18 @@ class Comparison:
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
-        """Runs of each method, sorted by seed."""
+        """Runs of each method, or of each setting of a sweep, sorted by seed."""
         by_method: dict[str, list[Run]] = {}
+        values = plan.values(self.directory)
         for name in plan.read(self.directory) or ():
             run = Run(self.directory / name, *self._named)
-            name = str(run.config.get("recipe") or run.config["method"])
-            by_method.setdefault(name, []).append(run)
+            label = plan.label(run.label, values.get(name, {}))
+            by_method.setdefault(label, []).append(run)
         return {method: sorted(runs, key=_seed) for method, runs in by_method.items()}
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Metrics of all runs, with the columns method and seed in front."""
+        """Metrics of all runs, with the columns method (or setting) and seed in front."""
         frames = [
             run.metrics.assign(method=method, seed=_seed(run))
             for method, runs in self.runs.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -14,6 +14,7 @@ from coterie.datasets.own.institutions import natural, words
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.per_peer import problem_of_arrays, problem_of_node
 from coterie.datasets.problem import DataError, Problem
+from coterie.ranges import Range
 
 _NAME = "arrays"
 
@@ -33,11 +34,7 @@ class ArraysOptions:
     """
 
     classes: str = ""
-    validation: float | Literal["auto"] = "auto"
-
-    def __post_init__(self) -> None:
-        if self.validation != "auto" and not 0 <= self.validation < 1:
-            raise ValueError("validation must be at least 0 and below 1")
+    validation: Annotated[float, Range(0, below=1)] | Literal["auto"] = "auto"
 
 
 @lru_cache(maxsize=2)

@@ -84,6 +84,8 @@ def load(kind: Kind, name: str) -> Any:
         return _here[kind, name]
     try:
         if ":" not in name:
+            if name not in installed(kind):
+                raise PluginError(f'{kind} = "{name}" is unknown')
             return installed(kind)[name].load()
         return _attribute(kind, name)
     except PluginError:

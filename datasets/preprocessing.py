@@ -6,6 +6,7 @@ It consists of numbers only and is saved with the model, which can then be used 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
@@ -14,10 +15,13 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Kind = Literal["number", "category", "date"]
 _DEPTH = 8
-"""Of nested lists."""
+"""Maximum depth of nested lists."""
 NO_CODE = -1
 """Value in `Preprocessing.code` for a numeric feature."""
+IS_MISSING = -2
+"""Value in `Preprocessing.code` for an indicator of missing cells."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,39 @@ class Column:
         Unit of a number, for documentation and to compare peers.
     low, high : float or None
         Valid range of a number; a cell outside is an error.
+    na_values : tuple of str
+        Cells that mean a missing value, besides empty ones. Numbers compare by value: "-9" is also
+        -9.0.
     """
 
     name: str
-    kind: Literal["number", "category", "date"] = "number"
+    kind: Kind = "number"
     categories: tuple[str, ...] = ()
     unit: str = ""
     low: float | None = None
     high: float | None = None
+    na_values: tuple[str, ...] = ()
+
+    @property
+    def na_numbers(self) -> tuple[float, ...]:
+        """Numbers among `na_values`, for a column of numbers."""
+        return tuple(filter(np.isfinite, map(_number, self.na_values)))
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """Cells of a table before preprocessing.
+
+    Attributes
+    ----------
+    columns : tuple of Column
+        Columns, in order.
+    cells : ndarray of float64, (N, columns)
+        A number, the index of a category, or days since 1970; NaN where a cell is missing.
+    """
+
+    columns: tuple[Column, ...]
+    cells: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +80,9 @@ class Preprocessing:
     """Preprocessing of raw examples, before the run's normalisation.
 
     Feature f of a table is the cell v of column `source[f]`, or `fill[f]` if the cell is missing;
-    for a category, it is 1 if v equals `code[f]`, else 0. Then inputs become (v - mean) / std.
+    for a category, it is 1 if v equals `code[f]`, else 0; an indicator is 1 if the cell is missing,
+    else 0. A number in its column's `na_values` is a missing cell. Then inputs become
+    (v - mean) / std.
 
     Attributes
     ----------
@@ -60,11 +91,13 @@ class Preprocessing:
     source : ndarray of int, (features,), or None
         Column of each feature; None if the examples are not from a table.
     code : ndarray of int, (features,), or None
-        Category of each indicator feature, `NO_CODE` for a number.
+        Category of each feature, `NO_CODE` for a number, `IS_MISSING` for an indicator.
     fill : ndarray, (features,), or None
         Value of each feature for a missing cell.
     mean, std : ndarray or None
         The peer's own statistics, broadcast over an example; None if the run has common ones.
+    schema : str
+        Digest of the schema.toml that describes the columns; empty if there is none.
     """
 
     columns: tuple[Column, ...] = ()
@@ -73,16 +106,31 @@ class Preprocessing:
     fill: Floats | None = None
     mean: Floats | None = None
     std: Floats | None = None
+    schema: str = ""
 
     def apply(self, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Transform raw examples to inputs (N, ...); float32 if they are standardised."""
         if self.source is not None and self.code is not None and self.fill is not None:
+            for absent in self.absent():
+                raw = np.where(raw == absent, np.nan, raw)
             raw = raw[:, self.source]
-            raw = np.where(np.isnan(raw), self.fill, raw)
+            missing = np.isnan(raw)
+            raw = np.where(missing, self.fill, raw)
             raw = np.where(self.code == NO_CODE, raw, raw == self.code)
+            raw = np.where(self.code == IS_MISSING, missing, raw)
         if self.mean is None or self.std is None:
             return raw
         return np.asarray((raw - self.mean) / self.std, dtype=np.float32)
+
+    def absent(self) -> Floats:
+        """Return the numbers that mean a missing cell, (k, columns), padded with NaN."""
+        of_columns = [
+            column.na_numbers if column.kind == "number" else () for column in self.columns
+        ]
+        absent = np.full((max(map(len, of_columns), default=0), len(of_columns)), np.nan)
+        for c, values in enumerate(of_columns):
+            absent[: len(values), c] = values
+        return absent
 
     def as_json(self) -> dict[str, Any]:
         """Convert to a JSON object."""
@@ -90,7 +138,7 @@ class Preprocessing:
         for name in ("source", "code", "fill", "mean", "std"):
             value = getattr(self, name)
             content[name] = None if value is None else value.tolist()
-        return content
+        return {**content, "schema": self.schema}
 
     @classmethod
     def of_json(cls, data: Any) -> Self:
@@ -102,14 +150,17 @@ class Preprocessing:
             The dict is invalid.
         """
         if not isinstance(data, dict) or not isinstance(data.get("columns"), list):
-            raise ValueError("no preprocessing with columns")
+            raise ValueError("its preprocessing has no list of columns")
         columns = tuple(map(_column, data["columns"]))
         arrays: dict[str, Any] = {}
         for name in ("source", "code", "fill", "mean", "std"):
             if data.get(name) is not None:
                 values = numbers(data[name], name)
                 arrays[name] = values.astype(np.int64) if name in ("source", "code") else values
-        return cls(columns, **arrays)
+        schema = data.get("schema", "")  # version 0.1.0 wrote none
+        if not isinstance(schema, str) or not re.fullmatch(r"([0-9a-f]{16})?", schema):
+            raise ValueError("its preprocessing has no digest of a schema")
+        return cls(columns, **arrays, schema=schema)
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse steps that do not lead to examples of a shape.
@@ -117,7 +168,7 @@ class Preprocessing:
         Raises
         ------
         ValueError
-            Says which.
+            The message names the step.
         """
         steps = self.source, self.code, self.fill
         if self.columns:
@@ -126,13 +177,21 @@ class Preprocessing:
                 raise ValueError(f"its preprocessing does not make {width} features")
             assert self.source is not None
             if ((self.source < 0) | (self.source >= len(self.columns))).any():
-                raise ValueError("its preprocessing takes a column that there is not")
+                raise ValueError("its preprocessing uses an unknown column")
         elif any(step is not None for step in steps):
             raise ValueError("its preprocessing has steps without columns")
         if (self.mean is None) != (self.std is None):
             raise ValueError("its preprocessing has one of mean and std")
         if self.mean is not None and self.std is not None:
             check_scale(self.mean, self.std, shape)
+
+
+def _number(text: str) -> float:
+    """Parse a number; NaN for other texts."""
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
 
 
 def numbers(value: Any, name: str) -> Floats:
@@ -180,20 +239,21 @@ def _column(data: Any) -> Column:
 
     Raises
     ------
-    ValueError : the dict is invalid.
+    ValueError
+        The dict is invalid.
     """
     if not isinstance(data, dict) or not data.keys() <= {each.name for each in fields(Column)}:
-        raise ValueError("no column of a table")
-    categories = data.get("categories")
-    if not isinstance(categories, list):
-        raise ValueError("no column of a table")
+        raise ValueError("its preprocessing has an invalid column")
+    categories, na_values = data.get("categories"), data.get("na_values", [])
+    if not isinstance(categories, list) or not isinstance(na_values, list):
+        raise ValueError("its preprocessing has an invalid column")
     sound = isinstance(data.get("name"), str)
     sound = sound and data.get("kind") in ("number", "category", "date")
-    sound = sound and all(isinstance(category, str) for category in categories)
+    sound = sound and all(isinstance(text, str) for text in (*categories, *na_values))
     sound = sound and isinstance(data.get("unit", ""), str)
     sound = sound and all(
         data.get(key) is None or type(data[key]) in (int, float) for key in ("low", "high")
     )
     if not sound:
-        raise ValueError("no column of a table")
-    return Column(**{**data, "categories": tuple(categories)})
+        raise ValueError("its preprocessing has an invalid column")
+    return Column(**{**data, "categories": tuple(categories), "na_values": tuple(na_values)})

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.preprocessing import Preprocessing
+from coterie.datasets.preprocessing import Preprocessing, RawTable
 from coterie.errors import Error
 
 Task = Literal["classification", "regression", "quadratic", "language", "segmentation"]
@@ -63,8 +63,9 @@ class Problem:
         Number of classes (of voxels for segmentation, where 0 is background), of regression
         outputs, of tokens in the vocabulary, or dimension of theta.
     mean, std : ndarray of float64
-        Broadcast over `shape`: normalised input = (raw - mean) / std. Computed from the source's
-        training examples, so they depend neither on the seed nor on the partition.
+        Constants of the normalisation, broadcast over `shape`: normalised input = (raw - mean) /
+        std. Computed from the source's training examples, so they depend neither on the seed nor on
+        the partition.
     samples : ndarray of int, (n,)
         Numbers n_i that define the weights p_i: training sizes; quadratic: its `samples`.
     clusters : ndarray of int, (n,), or None
@@ -84,6 +85,8 @@ class Problem:
     preprocessing : tuple of Preprocessing or None
         Preprocessing of each peer's raw examples, None for peers whose data are elsewhere; empty if
         `inputs` are the raw examples.
+    table : RawTable or None
+        Cells of the rows of `inputs` before preprocessing, if the columns have names.
     """
 
     name: str
@@ -103,10 +106,12 @@ class Problem:
     names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     preprocessing: tuple[Preprocessing | None, ...] = ()
+    table: RawTable | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            value = value.cells if isinstance(value, RawTable) else value
             arrays = (*value.rows, *value.targets) if isinstance(value, Split) else (value,)
             for array in arrays:
                 if isinstance(array, np.ndarray):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets.preprocessing import RawTable
 from coterie.datasets.problem import Floats, Ints, Task
 
 CHUNK = 4096  # rows converted to float64 at a time
@@ -36,6 +37,8 @@ class Source:
         Origin of each example (writer, hospital), if known.
     group_names, classes : tuple of str
         Names of the groups and of the classes, by number; may be empty.
+    table : RawTable or None
+        Cells of the rows of `inputs` before preprocessing, if the columns have names.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Source:
     groups: Ints | None = None
     group_names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    table: RawTable | None = None
 
     @cached_property
     def normalisation(self) -> tuple[Floats, Floats]:

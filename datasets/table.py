@@ -1,4 +1,4 @@
-"""Table of the data sets, and `load_problem`.
+"""Table of the data sets.
 
 A new data set is a function `read_it(data_dir) -> Source`, or `read_it(data_dir, options)` if it
 has options, and an entry with `_divided(read_it)`; a synthetic problem is a function with the
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from coterie.datasets.own.text import TextOptions, read_text
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.partition.split import split
 from coterie.datasets.per_peer import problem_of_arrays, problem_of_node
-from coterie.datasets.problem import DataError, Problem
+from coterie.datasets.problem import Problem
 from coterie.datasets.published.cinic10 import read_cinic10
 from coterie.datasets.published.femnist import FemnistOptions, read_femnist
 from coterie.datasets.published.heart_disease import read_heart_disease
@@ -59,7 +58,9 @@ class Dataset:
     model : str
         Default model; empty if the problem defines its parameters.
     load : callable
-        Function from (partition, peers, seed, data_dir, options) to a Problem.
+        Function from (partition, peers, seed, data_dir, options) to a Problem with read-only
+        arrays, cached per process. It raises DataError if files are missing or damaged, or the
+        partition is impossible.
     options : type or None
         Option dataclass of the table [<name>].
     local_steps : int
@@ -273,12 +274,7 @@ def dataset_of(name: str) -> Dataset:
     DataError
         The data set does not exist.
     """
-    if name in DATASETS:
-        return DATASETS[name]
-    if not plugins.is_named("dataset", name):
-        nearest = get_close_matches(name, DATASETS, n=1, cutoff=0)[0]
-        raise DataError(f"dataset = {name!r} is unknown; nearest: {nearest!r}")
-    return _foreign(name, plugins.load("dataset", name))
+    return DATASETS[name] if name in DATASETS else _foreign(name, plugins.load("dataset", name))
 
 
 @lru_cache
@@ -319,36 +315,3 @@ def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
 
     options = plugins.options_of(read, name)
     return Dataset(f"plugin {name}", "see the plugin", "mlp", load, options, deployed=deployed)
-
-
-def load_problem(
-    dataset: str, partition: Partition, peers: int, seed: int, data_dir: Path, options: object
-) -> Problem:
-    """Load a problem: a pure function of the arguments and the files, cached per process.
-
-    Parameters
-    ----------
-    dataset : str
-        Name of the data set.
-    partition : Partition
-        Division among the peers, if the data set is divided.
-    peers : int
-        Number of peers.
-    seed : int
-        Seed of the partition.
-    data_dir : Path
-        Folder of the data sets.
-    options : dataclass or None
-        Options of the data set.
-
-    Returns
-    -------
-    Problem
-        Problem with read-only arrays.
-
-    Raises
-    ------
-    DataError
-        The data set is unknown, files are missing or damaged, or the partition is impossible.
-    """
-    return dataset_of(dataset).load(partition, peers, seed, data_dir, options)

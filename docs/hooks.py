@@ -2,10 +2,10 @@
 
 - `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
   the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
-- Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows. The pages of the
-  methods are listed by situation in the navigation and on which-method.md; their costs and
-  sources are collected on methods/index.md. On a method's page, `{{ options }}` is replaced by
-  its part of the key reference.
+- Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows, `{{ catalogue }}` from
+  the sets of `coterie data`. The pages of the methods are listed by situation in the navigation
+  and on which-method.md; their costs and sources are collected on methods/index.md. On a method's
+  page, `{{ options }}` is replaced by its part of the key reference.
 - Formulas become MathML, which browsers render without a script.
 - A link to a file of the repository that is not a page becomes plain text.
 
@@ -15,32 +15,27 @@ Build with `python -m mkdocs` in the repository root, from which the packages ar
 from __future__ import annotations
 
 import html
-import inspect
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
 
-from griffe import Docstring, DocstringSectionKind
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from coterie.app.config import schema
+from coterie.app.catalogue.sets import SETS
+from coterie.app.config import explain, schema
 from coterie.app.config.keys import TopLevel, tables
 from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.clients.attack import AttackKind
-from coterie.clients.training import Training
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import Dataset
-from coterie.ranges import Range
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contributing.md"}
@@ -72,11 +67,6 @@ _WORLD: tuple[tuple[str, str, Kind | None], ...] = (
 """Heading of keys.md, table, and kind of part whose rows are listed below the table."""
 _TABLE = re.compile(r"\{\{ (\w+) \}\}")
 _DEVIATIONS = "Deviations and choices: "
-_ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : (.*)((?:\n    .*)*)", re.M)
-_TYPE_OF = re.compile(r'(?:(?:int|float|str|bool|path|dataclass|None|"\w+"|\{.*\})(?:, | or |$))+')
-"""Type of an attribute, as against the first line of a description without one."""
-_TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
-_SCALAR = re.compile(r"(bool|int|float|str|\{.*\}|[A-Z]\w+)( \| .*)?")
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -116,6 +106,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if kind != "method"
     }
     tables_of |= {"methods": methods_table, "exposed": exposed_list, "recipes": recipes_table}
+    tables_of |= {"catalogue": catalogue_table}
     if uri not in OUTSIDE.values():
         markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
@@ -232,6 +223,17 @@ def exposed_list() -> str:
     return "\n".join(f"- {reason}: {', '.join(names)}" for reason, names in reasons.items())
 
 
+def catalogue_table() -> str:
+    """Return the table of the sets of `coterie data`."""
+    rows = []
+    for name, entry in SETS.items():
+        size = f"{entry.examples:,} rows, {entry.institutions} {entry.members}"
+        files = "; ".join(f"[{file.name}]({file.url})" for file in entry.files)
+        source = f"{entry.source}. {f'Download: {files}' if files else 'Included'}."
+        rows.append((f"`{name}`", _sentence(entry.task), size, source, _sentence(entry.licence)))
+    return _table(("name", "task", "data", "source", "licence"), rows)
+
+
 def title(method: str) -> str:
     """Return the heading of a method's page."""
     return _page(method).partition("\n")[0].removeprefix("# ")
@@ -299,34 +301,13 @@ def relinked(markdown: str, folder: str, here: str) -> str:
     return _LINK.sub(linked, markdown)
 
 
-def descriptions(table: type) -> dict[str, str]:
-    """Return the description of each field from the "Attributes" of a dataclass and its bases."""
-    described: dict[str, str] = {}
-    bases = [Training, TopLevel] if table is TopLevel else reversed(table.__mro__)
-    for cls in bases:
-        doc = Docstring(inspect.cleandoc(vars(cls).get("__doc__") or ""))
-        for section in doc.parse("numpy"):
-            if section.kind is not DocstringSectionKind.attributes:
-                continue
-            for each in section.value:
-                text, kind = each.description, str(each.annotation)
-                if not _SCALAR.fullmatch(kind):  # an entry without a type: text was parsed as type
-                    text = f"{kind} {text}"
-                described |= {name: " ".join(text.split()) for name in each.name.split(", ")}
-    return {field.name: described[field.name] for field in fields(table) if field.name in described}
-
-
 def _rows(name: str, table: type) -> str:
-    described, defaults = descriptions(table), schema.defaults(table)
-    keys = schema.keys(table)
-    names = {field: key for key, (field, _) in keys.items()}
+    described, defaults = explain.descriptions(table), schema.defaults(table)
     rows = ["| key | type | default | |", "|---|---|---|---|"]
-    for key, (field, annotation) in keys.items():
+    for key, (field, annotation) in schema.keys(table).items():
         dotted = f"{name}.{key}" if name else key
-        meaning = _sentence(
-            re.sub(r"\w+_\w+", lambda word: names.get(word[0], word[0]), described[field])
-        )
-        kind, default = _type(annotation), schema.written(defaults[key])
+        kind = re.sub(r'"[^"]*"', r"`\g<0>`", explain.values(annotation))
+        default, meaning = schema.written(defaults[key]), _sentence(described[field])
         rows.append(f"| `{dotted}` | {kind} | `{default}` | {meaning} |")
     return "\n".join(rows)
 
@@ -348,19 +329,6 @@ def _summary(row: Row) -> str:
 
 def _sentence(text: str) -> str:
     return (text[0].upper() + text[1:]).replace("|", "\\|")
-
-
-def _type(annotation: Any) -> str:
-    if annotation in _TYPES:
-        return _TYPES[annotation]
-    if isinstance(annotation, str):
-        return f'`"{annotation}"`'
-    if get_origin(annotation) is Annotated:
-        if schema.is_path(annotation):
-            return _TYPES[Path]
-        own = [str(note) for note in annotation.__metadata__ if isinstance(note, Range)]
-        return " ".join([_type(annotation.__origin__), *own])
-    return ", ".join(dict.fromkeys(_type(part) for part in get_args(annotation)))
 
 
 def _cells(line: str) -> list[str]:

@@ -29,10 +29,6 @@ class DesertedError(RelayError):
     """No node is left in a round."""
 
 
-class RosterError(RelayError):
-    """A peer is hosted by no node, or there is no quorum."""
-
-
 class TopologyError(Error, ValueError):
     """The configured graph does not exist."""
 

@@ -304,45 +304,25 @@ class ScheduleKind:
     summary: str
     make: Callable[[Options, Setting], Schedule]
 
+    def schedule(self, options: Options, setting: Setting, deadline: float = 0.0) -> Schedule:
+        """Make the schedule of a run.
 
-def schedule(
-    options: Options,
-    peers: int,
-    rounds: int,
-    seed: int,
-    *,
-    receives_on_waking: bool,
-    clock: Clock | None = None,
-    deadline: float = 0.0,
-    kind: ScheduleKind | None = None,
-) -> Schedule:
-    """Make the schedule of a configuration.
+        Parameters
+        ----------
+        options : Options
+            Options of the schedule.
+        setting : Setting
+            Numbers of the run.
+        deadline : float
+            Maximum duration of a round in seconds; 0 for no limit.
 
-    Parameters
-    ----------
-    options : Options
-        Options of the schedule.
-    peers, rounds : int
-        Number of peers and of rounds.
-    seed : int
-        Seed of random schedules.
-    receives_on_waking : bool
-        See `Schedule`.
-    clock : Clock or None
-        Virtual clock.
-    deadline : float
-        See `coterie.strategies.clock.Options`.
-    kind : ScheduleKind or None
-        Row of a plugin; None for the row of `options.kind` in `SCHEDULES`.
-
-    Raises
-    ------
-    ScheduleError
-        The file of a trace is missing or invalid, or `kind` = "clock" without a clock.
-    """
-    run = Setting(peers, rounds, seed, options.max_age, receives_on_waking, clock)
-    base = (kind or SCHEDULES[options.kind]).make(options, run)
-    return ByClock(*run, length=deadline, base=base) if deadline and base.foresees else base
+        Raises
+        ------
+        ScheduleError
+            The file of a trace is missing or invalid, or kind = "clock" without a clock.
+        """
+        base = self.make(options, setting)
+        return ByClock(*setting, length=deadline, base=base) if deadline and base.foresees else base
 
 
 def _all(options: Options, setting: Setting) -> Schedule:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +85,7 @@ class Rounds(NamedTuple):
     links : Links
         Edges of each round.
     is_directed : bool
-        Whether some round has an edge without its reverse. Only methods without answers can use
+        True if some round has an edge without its reverse. Only methods without answers can use
         directed edges: an answer needs the reverse edge.
     """
 
@@ -108,7 +108,9 @@ class Topology:
     rounds : Callable[[Setting], Rounds | None]
         Function that makes the edges of each round, or None for a static topology.
     mixing : Callable[[Setting], Mixing | None]
-        Function that makes the averaging weights of a topology that defines them, or None.
+        Function that makes the averaging weights of a topology that defines them, or None: "base"
+        has those of its authors, a CSV with directed edges those of push-sum. They ignore numbers
+        of examples. It raises TopologyError if they cannot preserve the mean.
     """
 
     summary: str
@@ -116,120 +118,63 @@ class Topology:
     rounds: Callable[[Setting], Rounds | None] = lambda setting: None
     mixing: Callable[[Setting], Mixing | None] = lambda setting: None
 
+    def matrix(self, setting: Setting) -> Matrix:
+        """Build the graph of a configuration.
 
-def topology(
-    kind: str | Topology, peers: int, seed: int, *, degree: int = 2, probability: float = 0.5,
-    file: str = "",
-) -> Matrix:  # fmt: skip
-    """Build the graph of a configuration.
+        Returns
+        -------
+        ndarray of bool, (n, n)
+            Symmetric adjacency matrix with an empty diagonal; connected, except for "file". For a
+            changing topology, the union of the edges of all rounds.
 
-    Parameters
-    ----------
-    kind : str or Topology
-        Name in `TOPOLOGIES`, or the row of a plugin.
-    peers, seed, degree, probability, file
-        See `Setting`.
+        Raises
+        ------
+        TopologyError
+            The graph does not exist, the file is missing or invalid, or the graph of a plugin is
+            not an adjacency matrix.
+        """
+        graph = self.graph(setting)
+        if self in TOPOLOGIES.values():
+            return graph
+        peers = setting.peers
+        is_matrix = isinstance(graph, np.ndarray) and graph.dtype == np.bool_
+        if (
+            not is_matrix
+            or graph.shape != (peers, peers)
+            or graph.diagonal().any()
+            or (graph != graph.T).any()
+        ):
+            raise TopologyError(
+                f'topology "{self.summary}": graph() must return a symmetric array of bool of '
+                f"shape ({peers}, {peers}) with an empty diagonal"
+            )
+        return graph
 
-    Returns
-    -------
-    ndarray of bool, (n, n)
-        Symmetric adjacency matrix with an empty diagonal; connected, except for "file". For a
-        changing topology, the union of the edges of all rounds.
+    def links(self, setting: Setting, *, directed: bool) -> Links | None:
+        """Make the edges of each round; None for a static topology.
 
-    Raises
-    ------
-    TopologyError
-        The graph does not exist, or the file is missing or invalid.
-    """
-    row = _row(kind)
-    graph = row.graph(Setting(peers, seed, degree, probability, file))
-    if not any(row is ours for ours in TOPOLOGIES.values()):
-        _check(graph, row, peers)
-    return graph
+        Parameters
+        ----------
+        setting : Setting
+            Numbers of the configuration.
+        directed : bool
+            Directed edges are allowed, because the method has no answers.
 
-
-def changing(
-    kind: str | Topology, peers: int, seed: int, *, degree: int, directed: bool, file: str = ""
-) -> Links | None:
-    """Make the edges of each round; None for a static topology.
-
-    Parameters
-    ----------
-    kind : str or Topology
-        Name in `TOPOLOGIES`, or the row of a plugin.
-    peers, seed, degree, file
-        See `Setting`.
-    directed : bool
-        Directed edges are allowed, because the method has no answers.
-
-    Raises
-    ------
-    TopologyError
-        The edges are directed but the method needs answers, `degree` is out of range, or the file
-        is missing or invalid.
-    """
-    rounds = _row(kind).rounds(Setting(peers, seed, degree, file=file))
-    if rounds is None:
-        return None
-    if rounds.is_directed and not directed:
-        name = file or (kind if isinstance(kind, str) else kind.summary)
-        raise TopologyError(
-            f"topology {name} has directed edges, but the method needs answers, which would need "
-            "the reverse edges: choose an undirected topology"
-        )
-    return rounds.links
-
-
-def mixing(
-    kind: str | Topology, peers: int, seed: int = 0, *, degree: int, file: str = ""
-) -> Mixing | None:
-    """Make the averaging weights of a topology that defines them, or None.
-
-    "base" has the weights of its authors, "push" and a CSV with directed edges those of push-sum.
-    Numbers of examples are ignored.
-
-    Parameters
-    ----------
-    kind : str or Topology
-        Name in `TOPOLOGIES`, or the row of a plugin.
-    peers, seed, degree, file
-        See `Setting`.
-
-    Raises
-    ------
-    TopologyError
-        Push-sum cannot preserve the mean on these edges, see `coterie.strategies.push_sum.PushSum`.
-    """
-    return _row(kind).mixing(Setting(peers, seed, degree, file=file))
-
-
-def _check(graph: Any, row: Topology, peers: int) -> None:
-    """Reject the graph of a plugin if it is not an adjacency matrix.
-
-    Raises
-    ------
-    TopologyError
-        It is not.
-    """
-    is_matrix = isinstance(graph, np.ndarray) and graph.dtype == np.bool_
-    if (
-        not is_matrix
-        or graph.shape != (peers, peers)
-        or graph.diagonal().any()
-        or (graph != graph.T).any()
-    ):
-        raise TopologyError(
-            f'topology "{row.summary}": graph() must return a symmetric array of bool of shape '
-            f"({peers}, {peers}) with an empty diagonal"
-        )
-
-
-def _row(kind: str | Topology) -> Topology:
-    if isinstance(kind, Topology):
-        return kind
-    if kind not in TOPOLOGIES:
-        raise TopologyError(f"unknown topology {kind!r}; known: {', '.join(TOPOLOGIES)}")
-    return TOPOLOGIES[kind]
+        Raises
+        ------
+        TopologyError
+            The edges are directed but the method needs answers, the degree is out of range, or the
+            file is missing or invalid.
+        """
+        rounds = self.rounds(setting)
+        if rounds is None:
+            return None
+        if rounds.is_directed and not directed:
+            raise TopologyError(
+                "the topology has directed edges, but the method needs answers, which would need "
+                "the reverse edges: choose an undirected topology"
+            )
+        return rounds.links
 
 
 def spectral_gap(graph: Matrix) -> float:

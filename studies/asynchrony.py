@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("figure", nargs="?", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     console, table = Console(), Table(title="Mean test accuracy, %, after a share of the time")
     for name in ("profile", "method", "mode", "25 %", "50 %", "100 %", "90 % of best", "time"):
         table.add_column(name)
@@ -157,7 +157,9 @@ def main() -> None:
     for profile in PROFILES:
         for method in METHODS:
             curves = {
-                mode: [Curve.of(Case(method, mode, profile, seed)) for seed in range(given.seeds)]
+                mode: [
+                    Curve.of(Case(method, mode, profile, seed)) for seed in range(arguments.seeds)
+                ]
                 for mode in MODES
                 if mode != "discount" or method != "all-for-one"  # answers are never old
             }
@@ -166,8 +168,8 @@ def main() -> None:
             results[profile, method] = curves
             console.print(profile, method, *(row(curves, mode) for mode in curves))
     console.print(table)
-    if given.figure:
-        draw(results, given.figure)
+    if arguments.figure:
+        draw(results, arguments.figure)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ COMMON: Mapping[str, Scalar] = {
 }  # fmt: skip
 OUT = Path("runs/hostile")
 LEVELS = (-1, 0, 1)
-"""Of the learning rates that are tried; see `tune.rate`."""
+"""Levels of the learning rates to try; see `tune.rate`."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Case:
 
 
 def _flat(setting: str, method: str) -> dict[str, Scalar]:
-    own = {k: v for k, v in COMMON.items() if "." not in k or k.startswith(("part", method))}
-    return {**own, **SETTINGS[setting], "method": method}
+    shared = {k: v for k, v in COMMON.items() if "." not in k or k.startswith(("part", method))}
+    return {**shared, **SETTINGS[setting], "method": method}
 
 
 @cache
@@ -108,11 +108,15 @@ class Outcome:
 
     Attributes
     ----------
-    undefended, defended : mean test accuracy, without a rule and with the best of the three.
-    deviation : of `undefended`, over seeds.
-    rule : the best one, by honest validation accuracy.
-    halfway, to_attackers : share of the weight that honest peers give to others that attackers have
-        after half of the rounds and at the end, without a rule.
+    undefended, defended : float
+        Mean test accuracy without a rule, and with the best of the three rules.
+    deviation : float
+        Standard deviation of `undefended` over seeds.
+    rule : str
+        Best rule by honest validation accuracy.
+    halfway, to_attackers : float or None
+        Share of attackers in the weight that honest peers give to others, after half of the rounds
+        and at the end, without a rule.
     """
 
     setting: str
@@ -169,15 +173,15 @@ def main() -> None:
     for key, values in (("settings", SETTINGS), ("methods", METHODS), ("attacks", ATTACKS)):
         parser.add_argument(f"--{key}", default=",".join(values))
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     console, table = Console(), Table(title="Honest peers' test accuracy, %")
     for name in ("setting", "attack", "method", "no defence", "best rule", "", "to attackers"):
         table.add_column(name)
     settings, methods, attacks = (
-        getattr(given, key).split(",") for key in ("settings", "methods", "attacks")
+        getattr(arguments, key).split(",") for key in ("settings", "methods", "attacks")
     )
     rows = []
-    for row in outcomes(settings, methods, attacks, given.seeds):
+    for row in outcomes(settings, methods, attacks, arguments.seeds):
         rows.append(row)
         shares = [share for share in (row.halfway, row.to_attackers) if share is not None]
         plain = f"{100 * row.undefended:.1f} ± {100 * row.deviation:.1f}"

@@ -44,8 +44,9 @@ def course(graphs: Iterable[tuple[Bools, Floats]]) -> Floats:
 
     Parameters
     ----------
-    graphs : of each seed: (n,) who attacks, (R, n, n) weights. In a round in which its honest peers
-        give nothing to others a seed does not count.
+    graphs : Iterable of (ndarray of bool, ndarray)
+        For each seed, the attackers (n,) and the weights (R, n, n). A round in which the honest
+        peers give no weight to others does not count.
     """
     shares = [[weight_to(attackers, w_nn) for w_nn in w_rnn] for attackers, w_rnn in graphs]
     means = [mean_of_known(of_round) for of_round in zip(*shares, strict=True)]

@@ -2,7 +2,7 @@
 
 `python -m studies.papers [RUNS]` copies the results of all figures in RUNS (runs/reproduce, size
 small) into docs/papers/<paper>/<figure>, and writes docs/papers/<paper>.md and docs/papers/index.md
-from what is there. Without RUNS it only writes the pages, of the results that docs/papers has.
+from the results there. Without RUNS it only rewrites the pages from the results in docs/papers.
 """
 
 from __future__ import annotations
@@ -43,10 +43,14 @@ class Kept:
 
     Attributes
     ----------
-    lines : lines of results.csv by panel, row, swept value and column.
-    claims : content of claims.json.
-    made : content of made.json.
-    drawing : whether there is a figure.svg.
+    lines : Mapping of tuple to Mapping of str to str
+        Lines of results.csv by panel, row, swept value and column.
+    claims : Sequence of Mapping of str to Any
+        Content of claims.json.
+    made : Mapping of str to Any
+        Content of made.json.
+    drawing : bool
+        True if there is a figure.svg.
     """
 
     lines: Mapping[Key, Mapping[str, str]]

@@ -38,7 +38,7 @@ METHODS = (
     *("cobo", "all-for-one", "wga", "bias-correction", "federated-clustering"),
 )
 GRAPHS = ("pfedgraph", "clustered-fl", "cobo", "all-for-one", "federated-clustering")
-"""Those that choose with whom to collaborate."""
+"""Methods that learn a collaboration graph."""
 SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
     "clusters": {"partition.kind": "label-permutation", "partition.clusters": 2},
     "dirichlet": {"partition.kind": "dirichlet", "partition.alpha": 0.3},
@@ -55,7 +55,7 @@ COMMON: Mapping[str, Scalar] = {
 }  # fmt: skip
 OUT = Path("runs/privacy")
 LEVELS = (-1, 0, 1)
-"""Of the learning rates that are tried; see `tune.rate`."""
+"""Levels of the learning rates to try; see `tune.rate`."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,16 @@ class Outcome:
 
     Attributes
     ----------
-    queries : gradients over all its examples that a peer computes, the most of any peer.
-    noise : multiplier that spends epsilon on them.
-    accuracy, deviation : mean test accuracy over peers, and its deviation over seeds.
-    spent : largest epsilon of a peer.
-    f1 : of the learnt graph, where there are clusters to find.
+    queries : int
+        Maximum over peers of the number of gradients over all their examples.
+    noise : float
+        Noise multiplier that spends epsilon on these queries.
+    accuracy, deviation : float
+        Mean test accuracy over peers, and its standard deviation over seeds.
+    spent : float
+        Maximum epsilon of a peer.
+    f1 : float or None
+        F1 score of the learnt graph, if there are true clusters.
     """
 
     setting: str
@@ -165,8 +170,8 @@ def draw(outcomes: Iterable[Outcome], path: Path) -> None:
         style = {"color": f"C{number % 10}", "marker": "o" if number < 10 else "s"}
         for name, of in axes.items():
             setting, value = ("clusters", "f1") if name == "f1" else (name, "accuracy")
-            own = [row for row in rows if (row.setting, row.method) == (setting, method)]
-            points = [(ticks.index(row.epsilon), getattr(row, value)) for row in own]
+            selected = [row for row in rows if (row.setting, row.method) == (setting, method)]
+            points = [(ticks.index(row.epsilon), getattr(row, value)) for row in selected]
             shown = [point for point in points if point[1] is not None]
             line = "--" if method in ("local", "oracle") else "-"
             if shown:
@@ -187,7 +192,7 @@ def main() -> None:
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console()
     OUT.mkdir(parents=True, exist_ok=True)
     rows: list[Outcome] = []
@@ -195,13 +200,13 @@ def main() -> None:
         writer = csv.DictWriter(file, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()
         for setting, method in itertools.product(
-            given.settings.split(","), given.methods.split(",")
+            arguments.settings.split(","), arguments.methods.split(",")
         ):
             if (setting, method) == ("dirichlet", "oracle"):  # no true clusters there
                 continue
             experiment = Experiment(setting, method)
             for epsilon in EPSILONS:
-                row = experiment.outcome(epsilon, given.seeds)
+                row = experiment.outcome(epsilon, arguments.seeds)
                 rows.append(row)
                 writer.writerow(asdict(row))
                 file.flush()

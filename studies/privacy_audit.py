@@ -41,9 +41,12 @@ class Look:
 
     Attributes
     ----------
-    steps : gradients, each with noise of its own.
-    drawn : examples of the minibatch of each.
-    last : only the model that was trained on them, not each for itself.
+    steps : int
+        Number of gradients, each with separate noise.
+    drawn : int
+        Number of examples in each minibatch.
+    last : bool
+        True if the attacker sees only the trained model, not each gradient.
     """
 
     steps: int
@@ -83,7 +86,10 @@ def attack(look: Look, noise: float, trials: int = TRIALS) -> tuple[Floats, floa
 
     Returns
     -------
-    Trials with the canary and trials with its twin (2, trials / 2), and epsilon.
+    likelihoods : ndarray, (2, trials / 2)
+        Log likelihood ratios of the trials with the canary and with its twin.
+    epsilon : float
+        Claimed epsilon.
     """
     problem = worlds(trials)
     training = Training(

@@ -78,8 +78,8 @@ def inverted(engine: Engine, answer_d: Tensor, labels_b: Tensor, steps: int) -> 
         gradients = torch.autograd.grad(loss, [*leaves.values()], create_graph=True)
         distance = torch.stack(
             [
-                1 - F.cosine_similarity(own.flatten(), aim.flatten(), dim=0)
-                for own, aim in zip(gradients, aims, strict=True)
+                1 - F.cosine_similarity(gradient.flatten(), aim.flatten(), dim=0)
+                for gradient, aim in zip(gradients, aims, strict=True)
             ]
         ).sum()
         (guess.grad,) = torch.autograd.grad(distance, [guess])
@@ -101,7 +101,7 @@ def main() -> None:
     rows: dict[str, list[tuple[Floats, float]]] = {"original": [], "other digits": []}
     for batch in BATCHES:
         problem = problem_of(batch)
-        true, other = (problem.inputs[own].reshape(batch, 64) / 1.0 for own in problem.train.rows)
+        true, other = (problem.inputs[row].reshape(batch, 64) / 1.0 for row in problem.train.rows)
         rows["original"].append((true, 1.0))
         rows["other digits"].append(matched(other, true))
         labels_b = torch.from_numpy(problem.train.targets[0].copy())
@@ -129,7 +129,7 @@ def draw(rows: Mapping[str, list[tuple[Floats, float]]], path: Path) -> None:
         of_row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
         for axes, (images, score), batch in zip(of_row, attempts, BATCHES, strict=True):
             shown = [image.reshape(8, 8) for image in images[:SHOWN]]
-            # each from its darkest to its brightest pixel: noise has no range of its own
+            # scaled from darkest to brightest pixel, because noise has no fixed range
             shown = [(image - image.min()) / np.ptp(image) for image in shown]
             padded = [np.pad(image, 1, constant_values=np.nan) for image in shown]
             axes.imshow(np.hstack(padded), cmap="gray_r", vmin=0, vmax=1)

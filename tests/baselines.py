@@ -35,7 +35,7 @@ class Quadratics(NamedTuple):
 
 
 def quadratic(path: Path, method: str, **more: Any) -> dict[str, Any]:
-    """Four peers with curvatures, centres and shares of their own; three steps with momentum."""
+    """Return quadratics of four different peers, with three steps and momentum per round."""
     g = np.random.default_rng(0)
     flat: dict[str, Any] = write_quadratic(
         path / "problem.json", g.uniform(0.2, 1.5, (PEERS, 3)), g.normal(size=(PEERS, 3)),

@@ -50,7 +50,7 @@ def select(paths: Iterable[str]) -> set[str]:
             is_test = module.name.startswith("test_")
             result.add(path if is_test else f"tests/{module.parent}/test_{module.name}")
             users = {file for file, names in _imports().items() if _name(module) in names}
-            waiting |= users - seen  # a test file that is imported by nobody ends the search
+            waiting |= users - seen  # a test file without importers ends the search
     return {test for test in result if (ROOT / test).exists()}
 
 

@@ -1,4 +1,4 @@
-"""What every test has: one thread for each library, and no noise that is not ours."""
+"""Configure all tests: one thread per library, without warnings of other libraries."""
 
 from __future__ import annotations
 

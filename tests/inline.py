@@ -45,7 +45,7 @@ class Loud:
 
 @dataclass
 class Run:
-    """What a run left behind.
+    """Results of a run.
 
     Attributes
     ----------

@@ -82,7 +82,7 @@ class _Event(threading.Event):
 
 
 def message_of(content: RecordDict) -> Message:
-    """A message as it comes to a ClientApp of this process."""
+    """Return a message as a ClientApp of this process receives it."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, _RUN_ID, 1
     return Message(content, 1, "train")
 

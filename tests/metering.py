@@ -23,7 +23,7 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 class Round(NamedTuple):
-    """One round: the symbols of every peer, and what each paid by the page's column, (n,)."""
+    """Costs of one round: symbols of every peer, and its costs by column of the page, (n,)."""
 
     names: list[Names]
     paid: Columns
@@ -46,6 +46,7 @@ class Metered:
         self._count_passes("losses")
         self._count_passes("example_losses")
         self._count_distances()
+        self._count_passes("embeddings")
         self.cohort.restart()
         self._passes[:] = 0  # a start is no round
         self._totals: Columns = dict.fromkeys(("sent", "received", "gradients"), 0 * self._passes)
@@ -56,9 +57,9 @@ class Metered:
     def _count_passes(self, operation: str) -> None:
         real = getattr(self.engine, operation)
 
-        def counted(x: Tensor, buffers: Any, split: str, peers: Any = None) -> Any:
-            np.add.at(self._passes, np.arange(len(x)) if peers is None else peers, 1)
-            return real(x, buffers, split, peers)
+        def counted(x: Tensor, buffers: Any, split: str, *peers: Any) -> Any:
+            np.add.at(self._passes, peers[0] if peers else np.arange(len(x)), 1)
+            return real(x, buffers, split, *peers)
 
         setattr(self.engine, operation, counted)
 
@@ -72,7 +73,7 @@ class Metered:
         vars(self.engine)["output_distances"] = compared
 
     def _read(self, t: int, edges: Edges, asked: Bools) -> None:
-        """What round `t` cost; called between its end and the next one's beginning."""
+        """Record the costs of round `t`, between its end and the start of the next one."""
         costs = self.cohort.costs
         totals = {
             "sent": costs.sent.copy(), "received": costs.received.copy(),
@@ -82,59 +83,68 @@ class Metered:
         paid["passes"], self._totals = self._passes.copy(), totals
         reports = self.cohort.evaluate(t)
         self._passes[:] = 0  # nor is a report
-        told = {name: np.array([r.metrics[name] for r in reports]) for name in reports[0].metrics}
-        paid["reports"] = told["gradient_evaluations"] - totals["gradients"]
+        reported = {
+            name: np.array([r.metrics[name] for r in reports]) for name in reports[0].metrics
+        }
+        paid["reports"] = reported["gradient_evaluations"] - totals["gradients"]
         assert (costs.n_gradients == totals["gradients"]).all(), (
             "a report is on no other report's costs"
         )
-        assert (told["bytes_sent"] == totals["sent"]).all()
-        assert (told["bytes_received"] == totals["received"]).all()
+        assert (reported["bytes_sent"] == totals["sent"]).all()
+        assert (reported["bytes_received"] == totals["received"]).all()
         paid["state"] = np.full(self.engine.n, _kept(self.cohort.state))
-        heard = matrix_of(edges, self.engine.n).T  # who hears whom
+        received = matrix_of(edges, self.engine.n).T  # [recipient, sender]
         met = matrix_of(edges[asked], self.engine.n).T
-        paid["heard"] = heard.sum(axis=1)
+        paid["heard"] = received.sum(axis=1)
         near, likes = self.engine.topology, self._w > 0
         of_all = {
-            "heard": heard.sum(axis=1), "shown": heard.sum(axis=0), "met": met.sum(axis=1),
+            "heard": received.sum(axis=1), "shown": received.sum(axis=0), "met": met.sum(axis=1),
             "liked": (near & likes).sum(axis=1), "likers": (near & likes.T).sum(axis=1),
             "linked": (near & (likes | met)).sum(axis=1),
             "picked": self._picked(),
-            **self._greedy(t, heard.sum(axis=1), told),
+            **self._greedy(t, received.sum(axis=1), reported),
         }  # fmt: skip
         every = [{name: column[i] for name, column in of_all.items()} for i in range(len(near))]
         round_ = {"t": t, "estimates": self._estimates(t)}
         names = [{**self._lasting(i), **round_, **mine} for i, mine in enumerate(every)]
         self.rounds.append(Round(names, paid))
-        self._w, self._further = np.array([r.weights for r in reports]), told
+        self._w, self._further = np.array([r.weights for r in reports]), reported
 
     def _lasting(self, i: int) -> Names:
         """The symbols that mean the same in every round."""
         engine, config = self.engine, self.config
         near, clusters = engine.topology, engine.clusters
-        own = {key.replace("-", "_"): v for key, v in schema.values(config.options).items()}
+        fields = {key: field for key, (field, _) in schema.keys(config.row.options).items()}
+        options = {fields[key]: v for key, v in schema.values(config.options).items()}
         examples = int(engine.data.shards["train"].lengths_p[i])
         first, epochs = min(config.batch_size, examples), config.local_epochs
-        asks = own.get("targets", "all")
+        asks = options.get("targets", "all")
         same = near[i] if clusters is None else clusters == clusters[i]
-        asking = near[i] & same if own.get("helpers") == "cluster" else near[i]
+        asking = near[i] & same if options.get("helpers") == "cluster" else near[i]
         targets = range(engine.n) if asks == "all" else [*map(int, str(asks).split(","))]
-        head = engine.network.columns(engine.network.head)
-        budget = int(own.get("budget", 0))
+        network = engine.network
+        head = network.columns(network.head)
+        shapes = dict(zip(network.names, network.shapes, strict=True))
+        widths = [shapes[name][-1] for name in network.head if len(shapes[name]) > 1]
+        budget = int(options.get("budget", 0))
         return {
-            **own, "n": engine.n, "d": engine.d, "body": engine.d - int(head.sum()),
-            "b": engine.dtype.itemsize, "N": examples, "B": config.batch_size, "first": first,
+            **options, "n": engine.n, "d": engine.d, "body": engine.d - int(head.sum()),
+            "C": engine.outputs, "m": max(widths, default=0),
+            "b": engine.dtype.itemsize, "N": examples,
+            "V": int(engine.data.shards["validation"].lengths_p[i]), "B": config.batch_size,
+            "first": first,
             "train": epochs * examples if epochs else config.local_steps * first,
             "kept": sum(getattr(self.cohort.rule, "kept", ())),
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),
             "mates": (near[i] & same).sum(), "targets": asking[targets].sum(),
-            "by_variance": int(own.get("weights") == "inverse-variance"),
-            "knows": int(own.get("bias") == "oracle"),
-            "parts": 2 if own.get("estimator") == "debiased" else 1,
-            "most": budget + (not own.get("budget_counts_self")) if budget else engine.n,
+            "by_variance": int(options.get("weights") == "inverse-variance"),
+            "knows": int(options.get("bias") == "oracle"),
+            "parts": 2 if options.get("estimator") == "debiased" else 1,
+            "most": budget + (not options.get("budget_counts_self")) if budget else engine.n,
         }  # fmt: skip
 
     def _picked(self) -> npt.NDArray[np.int64]:
-        """PENS' neighbours at the start of the round, which had no selection yet in the first."""
+        """Return PENS' neighbours at the start of the round; in round 1 there is no selection."""
         if self.config.method != "pens":
             return np.zeros(self.engine.n, dtype=np.int64)
         rule: Any = self.cohort.rule
@@ -146,14 +156,14 @@ class Metered:
             return 0
         return int((t - 1) % options.refresh_every == 0)
 
-    def _greedy(self, t: int, heard_n: npt.NDArray[np.int64], told: Columns) -> Columns:
+    def _greedy(self, t: int, heard_n: npt.NDArray[np.int64], reported: Columns) -> Columns:
         """DPFL's own symbols."""
         options: Any = self.config.options
         if self.config.method != "dpfl":
             return {}
         due = t == 1 or (t - 2) % options.period == 0
         zero = np.zeros(self.engine.n)
-        took_n = told["validation_passes"] - self._further.get("validation_passes", zero)
+        took_n = reported["validation_passes"] - self._further.get("validation_passes", zero)
         return {
             "chooses": due * (heard_n > 0),
             "tried": took_n // 2 - 1 if options.budget else heard_n,
@@ -162,7 +172,7 @@ class Metered:
 
 
 def _kept(state: Any) -> float:
-    """Numbers that a peer keeps beside its model, its statistics and its optimizer's memory."""
+    """Return the count of a peer's numbers beside model, statistics and optimizer state."""
 
     def count(item: Any) -> int:
         if isinstance(item, Mapping):

@@ -20,12 +20,12 @@ def outputs(
     """Outputs (E, b, ...) and buffers of rows of models; in evaluation mode without keys."""
     network.module.train(keys is not None)
     results, after = [], []
-    for e, own in enumerate(inputs):
+    for e, examples in enumerate(inputs):
         tensors = {name: value[e] for name, value in network.named(x_ed).items()}
         tensors |= {name: value[e].clone() for name, value in buffers.items()}
         zero = torch.zeros((), dtype=torch.int64)
         tensors |= network.keys(zero if keys is None else keys[e], zero)
-        result, left = network.run(network.module, tensors, own, buffers)
+        result, left = network.run(network.module, tensors, examples, buffers)
         results.append(result)
         after.append(left)
     return torch.stack(results), {name: torch.stack([a[name] for a in after]) for name in buffers}

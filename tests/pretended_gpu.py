@@ -33,7 +33,7 @@ _INDEXED = {
 
 
 class _Module(ModuleType):
-    """What torch asks of a device's module."""
+    """Functions that torch requires of a device's module."""
 
     is_available = staticmethod(lambda: True)
     is_initialized = staticmethod(lambda: True)

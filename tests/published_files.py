@@ -25,7 +25,7 @@ def idx(array: npt.NDArray[Any]) -> bytes:
 
 
 def gz(content: bytes) -> bytes:
-    """With no time in it: the test's name must not change."""
+    """Compress without a time stamp: the test's name must not change."""
     return gzip.compress(content, mtime=0)
 
 

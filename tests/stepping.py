@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
 from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Bools
 from coterie.datasets.problem import Problem
-from coterie.datasets.table import load_problem
 from coterie.strategies.protocol import Edges
 
 Reaches = Callable[[int, Edges], Bools]
@@ -44,10 +43,7 @@ class Stepping:
         ended: Ended = lambda t, edges, asked: None,
     ) -> None:
         config = Config.from_flat(flat)
-        problem = problem or load_problem(
-            config.dataset, config.partition, config.peers, config.seed, Path(config.data_dir),
-            config.dataset_options,
-        )  # fmt: skip
+        problem = problem or problem_of(config)
         engine = Engine(
             problem, config.network, config.model_options, range(config.peers), config.training,
             seed=config.seed, device="cpu", dtype=config.dtype, topology=config.graph(),

@@ -1,12 +1,14 @@
-"""The shape of the house: who imports whom, and what never happens in which room."""
+"""Test the architecture: imports, executed data, length of functions, docstrings."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,9 @@ ALLOWED = {
 }
 MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
 RELAY = {"app/server.py", "app/runs/recorder.py"}
-"""Modules of the relay process, beside all of strategies/."""
+"""Modules of the relay process, in addition to all of strategies/."""
 KEYS_OF_PEERS = {"coterie.app.security.claims.proof", "coterie.app.security.trust.read_trust"}
-"""What the relay tells nodes by: public keys, which open nothing."""
+"""Names through which the relay uses public keys, which decrypt nothing."""
 TORCH = {
     "app/node/cohort/arrays.py",
     "app/node/cohort/attackers.py",
@@ -81,13 +83,22 @@ TORCH = {
 }
 """Modules that load torch: the node and the numeric core."""
 MAX_LINES, MAX_METHODS = 60, 15
-"""Of a function, without its docstring; public ones of a class, without inherited ones."""
+"""Lines of a function without its docstring; public methods of a class without inherited ones."""
 TOO_LONG = {
     "app/node/cohort/cohort.py: Cohort",
     "clients/engine/engine.py: Engine",
     "clients/engine/engine.py: Engine.__init__",
 }
 """Functions and classes that are still above the maximum."""
+TYPED_SECTIONS = {"Parameters", "Attributes", "Returns", "Yields"}
+SECTIONS = TYPED_SECTIONS | {"Raises", "Notes", "Examples", "References"}
+"""Sections of numpydoc that docstrings may have."""
+WORDS_OF_TYPES = {
+    "int", "float", "float64", "bool", "str", "bytes", "dict", "list", "tuple", "set",
+    "frozenset", "object", "type", "ndarray", "array", "callable", "iterable", "sequence",
+    "mapping", "collection", "path", "dataclass", "optional", "of", "to", "or",
+}  # fmt: skip
+"""Words of a type in a docstring, besides names of classes."""
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -187,6 +198,81 @@ def test_the_measure_of_length_counts_code() -> None:
     assert list(too_long(ast.parse(f"class A:\n{methods}"))) == ["A"]
 
 
+def test_docstring_sections_are_numpydoc() -> None:
+    """An entry is `name : type`, with the description indented below."""
+    modules = [*MODULES, *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "studies").rglob("*.py")]
+    wrong = [
+        f"{name_of(path)}: {entry}"
+        for path in modules
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for entry in wrong_entries(ast.get_docstring(node) or "")
+    ]
+    assert not wrong
+
+
+def test_docstrings_begin_with_what_one_would_search_for() -> None:
+    """A first line is a noun phrase or an imperative, not a clause or a fragment."""
+    roots = (*ALLOWED, "benchmarks", "studies", "tests", "examples")
+    wrong = [
+        f"{name_of(path)}:{node.lineno}"
+        for root in roots
+        for path in (ROOT / root).rglob("*.py")
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if re.match(r"\s*(What|Who|Whether|Where|Of|The same|Those)\b", str(node.value.value))
+    ]
+    assert not wrong
+
+
+def wrong_entries(docstring: str) -> Iterator[str]:
+    """Yield unknown sections, and entries without a type or without a description."""
+    lines, section = docstring.splitlines(), ""
+    for line, below in pairwise([*lines, ""]):
+        if below and not below.strip("-"):
+            section = line
+            if section not in SECTIONS:
+                yield section
+        elif section in TYPED_SECTIONS | {"Raises"} and line.strip("-") and line[0] != " ":
+            name, _, kind = line.rpartition(" : ")
+            if section == "Raises":
+                is_entry = re.fullmatch(r"[A-Z]\w+(, [A-Z]\w+)*", line) is not None
+            else:
+                is_named = re.fullmatch(r"(\*{0,2}\w+(, |$))+", name) is not None
+                is_entry = is_type(kind) and (is_named or (not name and section != "Parameters"))
+            if not is_entry or not below.startswith("    "):
+                yield line
+
+
+def is_type(text: str) -> bool:
+    """Return whether a text is a type with an optional shape, such as `ndarray, (n,)`."""
+    text = re.sub(r"\{[^{}]*\}|\"[^\"]*\"", "Literal", text)
+    while (inner := re.sub(r"\([^()]*\)|\[[^][]*\]", "", text)) != text:
+        text = inner
+    words = re.findall(r"[\w.]+", text)
+    return bool(words) and re.search(r"[^\w., ]", text) is None and all(map(is_of_type, words))
+
+
+def is_of_type(word: str) -> bool:
+    return word in WORDS_OF_TYPES or word.rpartition(".")[2][:1].isupper() or word == "torch.device"
+
+
+def test_the_check_of_docstrings_knows_types_from_prose() -> None:
+    right = "Parameters\n---\nx, y : dict of str to Tensor, (P, d), or None\n    Rows.\n"
+    assert not list(wrong_entries(right))
+    kinds = '{"a", "b"} or None', "Callable[[Run], dict[str, int]]", "nn.Module", "(E, b), int"
+    assert all(map(is_type, kinds))
+    prose = "number of rounds.", "(n,) of each peer", "x -> y", "int; 0: none", "the model", "(n,)"
+    assert not any(map(is_type, prose))
+    for entry in ("x : rows of the stack.", "x : int", "x", "int\n    Rows."):
+        assert list(wrong_entries(f"Parameters\n---\n{entry}\n")), entry
+    assert list(wrong_entries("Raises\n---\nValueError : it is wrong.\n"))
+    assert list(wrong_entries("Raises\n---\nValueError\n"))
+    assert list(wrong_entries("Returns\n---\nThe rows of the stack.\n"))
+    assert list(wrong_entries("Buffers\n---\n"))
+    assert not list(wrong_entries("Returns\n---\nint or None\n    Number of rows.\n"))
+
+
 def test_nothing_on_the_way_of_a_message_or_a_key_is_executed() -> None:
     """No pickle, no eval: what peers and users send is data."""
     offenders = [f"{name_of(path)}: {what}" for path in MODULES for what in executed(path)]
@@ -194,7 +280,7 @@ def test_nothing_on_the_way_of_a_message_or_a_key_is_executed() -> None:
 
 
 def executed(path: Path) -> Iterator[str]:
-    """What a module imports or calls that runs, or may run, code that it reads."""
+    """Yield the imports and calls of a module that may execute data."""
     tree, reader = parse(path), top(path) == "datasets"
     foreign = {name.partition(".")[0] for name in imports(tree)}
     yield from foreign & {"cloudpickle", "dill", "marshal", "shelve", "joblib"}
@@ -212,7 +298,7 @@ def executed(path: Path) -> Iterator[str]:
 
 
 def test_what_is_shipped_needs_nothing_that_is_not() -> None:
-    """Relay and nodes run without the rooms that stay on the desk of whoever starts runs."""
+    """Relay and nodes import none of the packages for those who start runs."""
     rooms = {"config": {"config"}, "runs": {"config", "runs"}}
     stay = {"reproduction", "cli", "comparisons", "runners", "dashboard", "report"}
     for path in MODULES:
@@ -256,7 +342,7 @@ def test_no_process_but_a_node_s_loads_torch() -> None:
 
 
 def test_the_relay_opens_no_letter() -> None:
-    """It forwards references: nothing in it can decode tensors, or turn a record into arrays."""
+    """The relay forwards references; it imports nothing that decodes tensors or records."""
     for path in MODULES:
         if top(path) != "strategies" and name_of(path) not in RELAY:
             continue

@@ -60,20 +60,23 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedprox-ft": [{"epochs": 1}],
     "apfl": [{"adaptive": True}],
     "fedrep": [{"head-epochs": 2}],
+    "fedpac": [{"head-epochs": 2}, {"lambda": 0.0}],
     "fedfomo": [{"models": 2}, {"models": 0, "baseline": "previous"}],
     "dac": [{"models": 2}, {"models": 1, "gossip": False, "tau-schedule": "constant"}],
     "pens": [{"models": 2, "best": 1, "selection-rounds": 2}, {"models": 1, "best": 1}],
     "trust": [{"similarity": "weights"}, {"similarity": "predictions"}, {"warmup": 2}],
     "dispfl": [{"density": 0.2, "growth": "random"}, {"prune": 0.0, "density": 1.0}],
+    "l2c": [{"warm-up": 1, "keep": 2}, {"warm-up": 2, "keep": 1}],
     "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],
     "fedem": [{"components": 2}],
+    "facade": [{"clusters": 1}, {"clusters": 3}],
 }  # fmt: skip
-"""Options beside the defaults that change a cost, or should not."""
+"""Options that change a cost, or must not change it."""
 NEEDS: dict[str, dict[str, Any]] = {
     "dpfl": {"init-epochs": 1}, "random-graph": {"init-epochs": 1}, "fedavg-ft": {"epochs": 2},
     "fedprox-ft": {"epochs": 2}, "fedrep": {"head-epochs": 3}, "ifca": {"clusters": 2},
 }  # fmt: skip
-"""What has no default, or one that takes long."""
+"""Options that have no default, or a slow one."""
 ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (method, training, {}) for method in METHODS for training in (STEPS, EPOCHS)
 ]
@@ -81,14 +84,14 @@ ROWS += [(method, STEPS, options) for method in VARIANTS for options in VARIANTS
 
 
 def formula(method: str, column: str, names: Names) -> int:
-    """What the page says that a peer pays."""
+    """Return a peer's cost by the formula of the page."""
     text = hooks.costs(method)[column].strip("`")
     return int(eval(text, {"__builtins__": {"min": min, "max": max}}, names))
 
 
-def assert_costs(found: Metered, method: str) -> None:
-    assert len(found.rounds) == found.config.num_server_rounds
-    for t, (names, paid) in enumerate(found.rounds, start=1):
+def assert_costs(metered: Metered, method: str) -> None:
+    assert len(metered.rounds) == metered.config.num_server_rounds
+    for t, (names, paid) in enumerate(metered.rounds, start=1):
         for column in COSTS:
             expected = [formula(method, column, mine) for mine in names]
             assert paid[column].tolist() == expected, (column, t)
@@ -123,9 +126,9 @@ def test_a_step_of_a_quadratic_is_one_gradient_in_float64(tmp_path: Path, method
         tmp_path / "problem.json", g.uniform(0.5, 1.5, (5, 2)), g.normal(size=(5, 2)),
         g.normal(size=(5, 2)), noise=0.1, samples=SIZES,
     )  # fmt: skip
-    found = Metered(flat | STEPS | configuration(method, {}, tmp_path))
-    assert_costs(found, method)
-    assert {(mine["N"], mine["b"]) for mine in found.rounds[0].names} == {(1, 8)}
+    metered = Metered(flat | STEPS | configuration(method, {}, tmp_path))
+    assert_costs(metered, method)
+    assert {(mine["N"], mine["b"]) for mine in metered.rounds[0].names} == {(1, 8)}
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS.items(), ids=METHODS)

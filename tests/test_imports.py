@@ -1,4 +1,4 @@
-"""Which module may import which: the contracts of `[tool.importlinter]` in pyproject.toml."""
+"""Test the import contracts of `[tool.importlinter]` in pyproject.toml."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ CHURN: dict[str, Any] = {
 }  # fmt: skip
 SAMPLE: dict[str, Any] = {"schedule.kind": "sample", "schedule.fraction": 0.5}
 OF_EACH_KIND = ("local", "fedavg", "dpfl", "cobo", "all-for-one", "federico", "fedem")
-"""Of each way to exchange; and one that sends more than its model."""
+"""One method per kind of exchange, and one that sends more than its model."""
 ON_QUADRATICS = [method for method in METHODS if method not in REFUSES]
 
 
@@ -69,7 +69,7 @@ def test_fedavg_with_a_sample_is_mcmahans_algorithm_1(tmp_path: Path) -> None:
         "learning-rate": rate, "evaluate-every": 1, "schedule.kind": "sample",
         "schedule.fraction": 0.4,
     }  # fmt: skip
-    found = run({**flat, "peers": n}, tmp_path)
+    result = run({**flat, "peers": n}, tmp_path)
     strategy = Config.from_flat({**flat, "peers": n}).strategy()
     w = start
     for t in range(1, rounds + 1):
@@ -79,18 +79,18 @@ def test_fedavg_with_a_sample_is_mcmahans_algorithm_1(tmp_path: Path) -> None:
         for _ in range(steps):
             trained -= rate * curvature[chosen] * (trained - centre[chosen])
         w = samples[chosen] @ trained / samples[chosen].sum()
-        reports = {peer: report for (s, peer), report in found.reports.items() if s == t}
+        reports = {peer: report for (s, peer), report in result.reports.items() if s == t}
         next_ = range(n) if t == rounds else np.flatnonzero(strategy.schedule.awake(t + 1))
         assert reports.keys() == {*chosen.tolist(), *next_}
         for peer, report in reports.items():
             loss = (curvature[peer] * (w - centre[peer]) ** 2).sum() / 2
             assert report.metrics["test_loss"] == pytest.approx(loss, abs=1e-10)
-    assert np.abs(found.theta() - w).max() < 1e-10
+    assert np.abs(result.theta() - w).max() < 1e-10
 
 
 @pytest.fixture(scope="module")
 def always(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dict[str, Any], Run]]:
-    """Method -> a run in which nobody sleeps, by the clock on equal machines; and its keys."""
+    """Return runs by method in which all peers are awake, with a clock of equal machines."""
 
     @cache
     def made(method: str) -> tuple[dict[str, Any], Run]:
@@ -178,8 +178,8 @@ def test_who_sleeps_stands_still_and_pays_nothing(tmp_path: Path, method: str) -
 def test_virtual_time_is_what_the_formulas_of_the_methods_page_say(
     always: Callable[[str], tuple[dict[str, Any], Run]], method: str
 ) -> None:
-    """Equal machines and links, nobody sleeps: a round takes as long as its dearest peer."""
-    flat, found = always(method)
+    """With equal machines and links, a round takes as long as its most expensive peer."""
+    flat, result = always(method)
     total = 0.0
     for t, (names, _) in enumerate(Metered(flat).rounds, start=1):
         seconds = []
@@ -189,17 +189,17 @@ def test_virtual_time_is_what_the_formulas_of_the_methods_page_say(
             examples = formula(method, "gradients", mine)
             seconds.append(examples / 3 + sent / 40 + received / 80 + latency)
         total += max(seconds)
-        assert found.metric("virtual_seconds", t) == pytest.approx([total] * PEERS, rel=1e-12)
+        assert result.metric("virtual_seconds", t) == pytest.approx([total] * PEERS, rel=1e-12)
 
 
 def test_who_is_slow_works_on_while_others_go_on(tmp_path: Path) -> None:
-    """By the clock: peer 1 needs three ticks a step; what it hears is what it had not heard yet."""
+    """With the clock, peer 1 needs three ticks per step and then receives all unread offers."""
     flat = write_quadratic(tmp_path / "problem.json", np.ones((2, 1)), [[0.0], [8.0]], [4.0])
     flat |= speeds(tmp_path, 2.0, 0.4) | COMMON | {
         "method": "fedavg", "num-server-rounds": 7, "evaluate-every": 1, "momentum": 0.0,
         "learning-rate": 0.5, "local-steps": 1, "schedule.kind": "clock", "clock.tick": 1.0,
     }  # fmt: skip
-    found = run({**flat, "peers": 2}, tmp_path)
+    result = run({**flat, "peers": 2}, tmp_path)
     zero, one, expected = 4.0, 4.0, {}
     for t in range(1, 8):
         zero = zero / 2
@@ -208,21 +208,21 @@ def test_who_is_slow_works_on_while_others_go_on(tmp_path: Path) -> None:
             zero = one = (zero + one) / 2
         expected[t] = zero
     for t, x in expected.items():
-        assert found.reports[t, 0].metrics["test_loss"] == pytest.approx(x * x / 2, abs=1e-12)
-        assert found.reports[t, 0].metrics["virtual_seconds"] == t
-    assert [t for t, peer in sorted(found.reports) if peer == 1] == [0, 3, 6, 7]
-    assert found.reports[6, 1].metrics["awake"] == 2
+        assert result.reports[t, 0].metrics["test_loss"] == pytest.approx(x * x / 2, abs=1e-12)
+        assert result.reports[t, 0].metrics["virtual_seconds"] == t
+    assert [t for t, peer in sorted(result.reports) if peer == 1] == [0, 3, 6, 7]
+    assert result.reports[6, 1].metrics["awake"] == 2
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedem", "dpfl", "ifca", "pfedgraph", "cobo"])
 def test_every_method_that_averages_models_discounts_old_ones(tmp_path: Path, method: str) -> None:
     flat = scheduled(method, tmp_path, CHURN | {"schedule.max-age": 3, "seed": 2})
     flat["num-server-rounds"] = 6
-    found = [
+    results = [
         run(flat | {"schedule.staleness-discount": a}, tmp_path / str(a)).theta()
         for a in (0.0, 1.0)
     ]
-    assert np.abs(found[1] - found[0]).max() > 1e-6
+    assert np.abs(results[1] - results[0]).max() > 1e-6
 
 
 @pytest.mark.parametrize("a", [0.0, 0.5])
@@ -239,14 +239,14 @@ def test_a_letter_is_heard_until_it_is_too_old(tmp_path: Path, a: float) -> None
         "learning-rate": 0.5, "local-steps": 1, "schedule.kind": "trace",
         "schedule.file": str(trace), "schedule.max-age": 2, "schedule.staleness-discount": a,
     }  # fmt: skip
-    found = run({**flat, "peers": 2}, tmp_path)
+    result = run({**flat, "peers": 2}, tmp_path)
     x, received = 4.0, []
     for t in range(1, 6):
         x /= 2  # a step towards 0; the letter of peer 1 is half-way from 4 to 8
         old = t**-a
         x = (x + 6 * old) / (1 + old) if t <= 3 else x
-        report = found.reports[t, 0]
+        report = result.reports[t, 0]
         assert report.metrics["test_loss"] == pytest.approx(x * x / 2, abs=1e-12)
         received.append(report.metrics["bytes_received"])
     assert received == [8, 16, 24, 24, 24]
-    assert [t for t, peer in sorted(found.reports) if peer == 1] == [0, 1, 5]
+    assert [t for t, peer in sorted(result.reports) if peer == 1] == [0, 1, 5]

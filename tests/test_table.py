@@ -30,7 +30,7 @@ PEERS, ROUNDS = 4, 4
 TOLERANCE = {"digits": 1e-5, "quadratic": 1e-10}  # relative, in float32 and float64
 ONLY_WHERE_IT_IS_SO = {"unsound_results", "refused_models", "awake", "attacker", "epsilon"}
 RANKED = 1e-3
-"""Of `auroc`: a rounding that turns two examples round moves it by one pair's share."""
+"""Tolerance of `auroc`: rounding that swaps two examples changes it by one pair's share."""
 DIGITS: dict[str, Any] = {
     "dataset": "digits", "model": "linear", "partition.clusters": 2,
     "partition.samples-per-peer": 16, "partition.validation": 0.25,
@@ -45,10 +45,21 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ifca": {"ifca.clusters": 2},
     "federico": {"federico.neighbours": 1},  # answers have no noise: only samples differ by seed
 }
-REFUSES = {"oracle": "clusters"}
-"""Who refuses quadratics, and what the refusal says."""
-ON_DIGITS = ("oracle", "fedavg", "federico", "dpfl", "fedrep", "knn-per", "fedem")
-"""Clusters; buffers that stay at home, and under foreign models; heads, features, ensembles."""
+REFUSES = {"oracle": "clusters", "fedpac": "one class per example"}
+"""Methods that refuse quadratics, with a word of the error message."""
+ON_DIGITS = (
+    "oracle",
+    "fedavg",
+    "federico",
+    "dpfl",
+    "fedrep",
+    "knn-per",
+    "fedem",
+    "l2c",
+    "facade",
+    "fedpac",
+)
+"""Methods with clusters, personal buffers, heads, features and ensembles."""
 
 ROWS = [(m, "quadratic") for m in METHODS if m not in REFUSES] + [(m, "digits") for m in ON_DIGITS]
 Runs = Callable[..., Run]
@@ -107,7 +118,7 @@ def assert_same(one: Run, other: Run, problem: str) -> None:
 def test_neither_who_hosts_whom_nor_a_restart_matters(
     runs: Runs, method: str, problem: str
 ) -> None:
-    """One node, against four of one peer that stop, continued by three of one, two and one."""
+    """Compare one node with four of one peer that continue as three, with 1, 2 and 1 peers."""
     assert_same(runs(method, problem), runs(method, problem, shared=True), problem)
 
 
@@ -119,8 +130,8 @@ def test_another_seed_is_another_run(runs: Runs, method: str, problem: str) -> N
 
 @pytest.mark.parametrize(("method", "problem"), ROWS)
 def test_reports_make_sense(runs: Runs, method: str, problem: str) -> None:
-    found = runs(method, problem)
-    for t in found.rounds:
+    result = runs(method, problem)
+    for t in result.rounds:
         names = METRICS.union(METHODS[method].rule.reported)
         names -= {f"component_{k}" for k in range(fedem.Options().components, fedem.REPORTED)}
         last = t == ROUNDS and problem == "digits"
@@ -128,23 +139,23 @@ def test_reports_make_sense(runs: Runs, method: str, problem: str) -> None:
             *("balanced_accuracy", "macro_f1", "auroc", "expected_calibration_error")
         } if last else set()  # fmt: skip
         always = names - MEASURES - ONLY_WHERE_IT_IS_SO
-        assert found.reports[t, 0].metrics.keys() == always | measured
+        assert result.reports[t, 0].metrics.keys() == always | measured
         for name in ("test_loss", "validation_loss", "train_loss"):
-            assert np.isfinite(found.metric(name, t)).all()
+            assert np.isfinite(result.metric(name, t)).all()
         if problem == "digits":
-            accuracy = found.metric("test_accuracy", t)
+            accuracy = result.metric("test_accuracy", t)
             assert ((accuracy >= 0) & (accuracy <= 1)).all()
-        weights = found.weights(t)
+        weights = result.weights(t)
         assert weights.shape == (PEERS, PEERS)
         assert np.isfinite(weights).all()
         assert (weights >= 0).all()
         assert (weights.max(axis=1) > 0).all()
     for name in ("bytes_sent", "bytes_received", "gradient_evaluations"):
-        costs = np.array([found.metric(name, t) for t in found.rounds])
+        costs = np.array([result.metric(name, t) for t in result.rounds])
         assert (np.diff(costs, axis=0) >= 0).all()
         assert (costs == costs.astype(int)).all()
-    assert (found.metric("gradient_evaluations") > 0).all()
-    assert (found.metric("train_loss") < found.metric("train_loss", 0)).mean() >= 0.5
+    assert (result.metric("gradient_evaluations") > 0).all()
+    assert (result.metric("train_loss") < result.metric("train_loss", 0)).mean() >= 0.5
 
 
 @pytest.mark.parametrize("method", REFUSES)
@@ -168,7 +179,7 @@ def test_who_needs_the_truth_is_refused_where_nobody_knows_it(
     method: str, option: dict[str, Any], remedy: str
 ) -> None:
     flat = {"method": method} | {f"{method}.{key}": value for key, value in option.items()}
-    says = f"{method}: the true clusters are unknown for this problem: {remedy}"
-    with pytest.raises(ConfigError, match=re.escape(says)):
+    message = f"{method}: the true clusters are unknown for this problem: {remedy}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
         check(Config.from_flat(flat | {"partition.kind": "iid"}))
     check(Config.from_flat(flat))

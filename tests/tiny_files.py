@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from coterie.datasets.published.cinic10 import CLASSES
+from coterie.datasets.published.images import PHOTOGRAPHED
 from coterie.datasets.published.office_home import DOMAINS, WEIGHTS
 
 Bytes = npt.NDArray[np.uint8]
@@ -22,7 +22,7 @@ def write_cinic10(data_dir: Path, each: int = 2) -> list[Bytes]:
     g = np.random.default_rng(0)
     images = []
     for part in ("train", "valid", "test"):
-        for name in CLASSES:
+        for name in PHOTOGRAPHED:
             folder = data_dir / "cinic10" / part / name
             folder.mkdir(parents=True)
             for number in range(each):

@@ -32,7 +32,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     directory = Path(options.items[0])
     if directory.is_dir():
         if options.out or len(options.items) > 1:
-            raise ConfigError(f"{directory} is a run of this node: give no other items")
+            raise ConfigError(f"{directory} is a run of this node: pass nothing else")
         config = _arrived(directory)
         out = directory.absolute().parent
     else:

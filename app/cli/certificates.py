@@ -63,8 +63,10 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
 
     Parameters
     ----------
-    hosts : every name and address by which nodes, operators and executors reach the relay.
-    days : how long the certificate is valid.
+    hosts : Sequence of str
+        Names and addresses by which nodes, operators and executors reach the relay.
+    days : int
+        Validity of the certificate in days.
 
     Raises
     ------

@@ -66,7 +66,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="fraction of peers that join only for the last fifth of the rounds",
     )
-    parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
+    parser.add_argument(
+        "--workers", type=int, help="number of parallel runs (as many as cores allow)"
+    )
     parser.add_argument("--out", help="directory of the comparison (runs/compare/<preset>)")
     usual = ",".join(comparison.IN_LATEX)
     parser.add_argument(

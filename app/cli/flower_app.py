@@ -16,6 +16,6 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("directory", type=Path, help="a new or an empty folder")
     directory = parser.parse_args(arguments).directory
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ConfigError(f"{directory} is there already: name a new or an empty folder")
+        raise ConfigError(f"{directory} exists already: name a new or an empty folder")
     bundle.write_app(directory)
     console.print(f"wrote the Flower app to {directory}", soft_wrap=True)

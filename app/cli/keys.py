@@ -36,7 +36,8 @@ def _manage(options: argparse.Namespace, console: Console) -> None:
 
     Raises
     ------
-    KeysError : a file is there already, is missing or is wrong; nothing was changed.
+    KeysError
+        A file exists already, is missing or is invalid; nothing was changed.
     """
     if options.peer is not None and options.peer < 0:
         raise KeysError(f"--peer {options.peer}: peers are numbered from 0")

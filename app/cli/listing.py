@@ -1,4 +1,4 @@
-"""`coterie list`: methods, data sets, models and other parts to choose from."""
+"""`coterie list`: parts to choose from, and the keys of each."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from coterie.app.config import parts, schema
-from coterie.app.config.keys import ConfigError, nearest, tables
+from coterie.app.config import explain, parts, schema
+from coterie.app.config.keys import ConfigError, keys, nearest, tables
 from coterie.app.config.recipes import Recipe, recipes
-from coterie.app.config.registry import GROUPS, METHODS
+from coterie.app.config.registry import GROUPS, METHODS, Method
 from coterie.app.config.root import ROOT
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
@@ -26,24 +27,82 @@ _MARKS = ("reproduces", "needs", "takes")
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Print an overview, a list, or the keys of one name."""
-    parser.add_argument("what", nargs="?", help=f"{', '.join(LISTS)}, or a name")
+    """Print an overview, a list, or the keys of one name with their meaning."""
+    parser.add_argument("what", nargs="?", help=f"{', '.join(LISTS)}, a name, a table or a key")
     what = parser.parse_args(arguments).what
     if what is None:
         console.print(overview())
-        console.print("coterie list LIST describes each; coterie list NAME shows its keys")
+        console.print("coterie list LIST describes each; coterie list NAME explains its keys")
     elif what in LISTS:
         console.print(LISTS[what]())
-    elif what in tables():
-        console.print(_keys(what))
-    elif what in recipes():
-        console.print(_described(recipes()[what]), markup=False, highlight=False)
-    elif any(what in part.built_in for part in parts.PARTS.values()):
-        console.print(f"{what} has no keys")
-    elif keys := _keys_of_plugin(what):
-        console.print(keys)
     else:
-        raise ConfigError(f'unknown name "{what}"{nearest(what, [*LISTS, *tables(), *recipes()])}')
+        console.print(about(what))
+
+
+def about(name: str) -> Group:
+    """Describe a key, a recipe, a part or a table: keys with values, default and meaning.
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown, or that of a plugin that fails to load.
+    """
+    kinds = [kind for kind, part in parts.PARTS.items() if name in _names(kind)]
+    options = {name: tables()[name]} if name in tables() else {}
+    for kind in kinds:
+        options |= parts.plugin_tables({parts.PARTS[kind].key: name})
+    lines: list[RenderableType] = []
+    if name in keys():
+        table, field, _ = keys()[name]
+        lines.append(explained(table, tables()[table], field))
+    if name in recipes():
+        lines.append(Text(_described(recipes()[name])))
+    lines += [f"{name}: {_summary(kind, name)}" for kind in kinds]
+    lines += [explained(table, of) for table, of in options.items()]
+    if not lines:
+        known = [*LISTS, *tables(), *recipes(), *keys()]
+        raise ConfigError(f'unknown name "{name}"{nearest(name, known)}')
+    return Group(*lines, *([f"{name} has no keys of its own"] if kinds and not options else []))
+
+
+def explained(table: str, options: type, only: str = "") -> Group:
+    """Return default, values and meaning of each key of a table, or of the field `only`."""
+    described = explain.descriptions(options)
+    grid = {} if only else getattr(options, "grid", {})
+    lines: list[RenderableType] = []
+    for key, (field, annotation) in schema.keys(options).items():
+        if only in ("", field):
+            head = Text(_assigned(table, key, options), style="bold")
+            lines.append(head.append(f"  ({explain.values(annotation)})", style="not bold"))
+            meaning = described.get(field, "")
+            if field in grid:
+                tried = ", ".join(map(schema.written, grid[field]))
+                meaning = f"{meaning} compare --tune tries {tried}."
+            lines.append(Padding(Text(meaning.strip()), (0, 0, 0, 4), expand=False))
+    return Group(*lines)
+
+
+def _assigned(table: str, key: str, options: type) -> str:
+    """Return "table.key = default"; without "= default" if there is none."""
+    dotted = f"{table}.{key}" if table else key
+    if not schema.has_default(options, key):
+        return dotted
+    return f"{dotted} = {schema.written(schema.defaults(options)[key])}"
+
+
+def _names(kind: Kind) -> list[str]:
+    """Return the names of the built-in parts and the installed plugins of a kind."""
+    return [*parts.PARTS[kind].built_in, *plugins.installed(kind)]
+
+
+def _summary(kind: Kind, name: str) -> str:
+    """Return the description of a built-in part or a plugin, or the reason why it does not load."""
+    try:
+        row = parts.PARTS[kind].row(name)
+    except plugins.PluginError as error:
+        return str(error)
+    needs_validation = isinstance(row, Method) and row.validates
+    return f"{row.summary}{' (needs validation data)' if needs_validation else ''}"
 
 
 def overview() -> Table:
@@ -53,8 +112,8 @@ def overview() -> Table:
     table = Table(box=None, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    for kind, part in parts.PARTS.items():
-        table.add_row(_title(kind), ", ".join([*part.built_in, *plugins.installed(kind)]))
+    for kind in parts.PARTS:
+        table.add_row(_title(kind), ", ".join(_names(kind)))
     table.add_row("recipes", ", ".join(recipes()))
     table.add_row("presets", of_folder)
     return table
@@ -66,9 +125,9 @@ def rows(kind: Kind) -> Table:
         return methods()
     part = parts.PARTS[kind]
     extra = {"dataset": ("needs",), "model": ("options and defaults",)}.get(kind, ())
-    lines = [(name, row.summary, *_extra(kind, name)) for name, row in part.built_in.items()]
-    for name, entry in plugins.installed(kind).items():
-        lines.append((name, entry.value, *("" for _ in extra)))
+    lines = [(name, _summary(kind, name), *_extra(kind, name)) for name in part.built_in]
+    installed = plugins.installed(kind)
+    lines += [(name, _summary(kind, name), *("" for _ in extra)) for name in installed]
     return _table(_title(kind), (part.key, "description", *extra), lines)
 
 
@@ -89,13 +148,12 @@ def methods() -> Table:
         table.add_row("", Text(situation, style="bold"))
         for name, method in METHODS.items():
             if method.group == group:
-                mark = " (needs validation data)" if method.validates else ""
-                table.add_row(name, method.summary + mark)
+                table.add_row(name, _summary("method", name))
     if plugins.installed("method"):
         table.add_section()
         table.add_row("", Text("Installed plugins", style="bold"))
-        for name, entry in plugins.installed("method").items():
-            table.add_row(name, entry.value)
+        for name in plugins.installed("method"):
+            table.add_row(name, _summary("method", name))
     return table
 
 
@@ -161,27 +219,12 @@ LISTS: Mapping[str, Callable[[], Table]] = {
 
 
 def _keys(table: str) -> str:
-    options = schema.defaults(tables()[table]) if table in tables() else {}
-    return "\n".join(f"{table}.{key} = {schema.written(value)}" for key, value in options.items())
-
-
-def _keys_of_plugin(name: str) -> str:
-    """Return the option keys of an installed plugin; empty if no plugin has that name.
-
-    Raises
-    ------
-    ConfigError
-        The plugin fails to load.
-    """
-    lines: list[str] = []
-    for kind, part in parts.PARTS.items():
-        if name in plugins.installed(kind):
-            for table, options in parts.plugin_tables({part.key: name}).items():
-                for key, (field, _) in schema.keys(options).items():
-                    value = getattr(options, field, None)  # a dataclass keeps its defaults
-                    default = "" if value is None else f" = {schema.written(value)}"
-                    lines.append(f"{table}.{key}{default}")
-    return "\n".join(lines)
+    options = tables().get(table)
+    return (
+        ""
+        if options is None
+        else "\n".join(_assigned(table, key, options) for key in schema.keys(options))
+    )
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:

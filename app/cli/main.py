@@ -37,20 +37,29 @@ COMMANDS: Mapping[str, Command] = {
         "[PRESET.toml] [key=value ...]",
         "run an experiment for several methods and seeds",
     ),
+    "sweep": Command(
+        "sweep",
+        "[PRESET.toml] key=value,value,...",
+        "run an experiment for several values of keys",
+    ),
     "reproduce": Command(
         "reproduce", "PAPER/FIGURE ...", "make a table or figure of a paper and judge its claims"
     ),
     "resume": Command("resume", "RUN_DIR", "continue a run that was stopped"),
     "report": Command("report", "RUN_DIR", "write summary and report of a run again"),
+    "worth": Command("worth", "RUN_DIR", "compute the worth of each peer's letters for each peer"),
     "predict": Command(
         "predict", "RUN_DIR --peer PEER INPUT", "predict new examples with a peer's model"
     ),
     "export": Command(
         "export", "RUN_DIR --peer PEER FILE", "write a peer's model as a .pt2 or .onnx file"
     ),
+    "data": Command(
+        "data", "list|fetch NAME", "list public data of several institutions, or fetch a set"
+    ),
     "schema": Command(
         "schema",
-        "TABLE.csv|schema.toml",
+        "TABLE.csv ...|schema.toml",
         "draft or check the schema that institutions share",
     ),
     "status": Command(
@@ -86,7 +95,7 @@ COMMANDS: Mapping[str, Command] = {
 
 _SYNONYMS = {
     "train": "run", "start": "run", "continue": "resume", "tune": "compare --tune",
-    "sweep": "compare", "plot": "report", "summary": "report", "watch": "dashboard",
+    "grid": "sweep", "plot": "report", "summary": "report", "watch": "dashboard",
 }  # fmt: skip
 """Common wrong command names -> the intended command."""
 

@@ -1,4 +1,4 @@
-"""Command-line options with which the user allows code and files that a run directory names.
+"""Command-line options of a peer's model, and of the code and files that a run directory names.
 
 A run directory may come from anywhere, so code and files that it names are used only if the user
 names them too, in the same words.
@@ -7,6 +7,11 @@ names them too, in the same words.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coterie.app.trained.personal import PersonalModel
 
 
 def add_parts(parser: argparse.ArgumentParser) -> None:
@@ -17,10 +22,20 @@ def add_parts(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_named(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name code and files of trained weights."""
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a peer's model, and the code and weights that it needs."""
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--peer", help="number or name (the only one that is here)")
     add_parts(parser)
     parser.add_argument(
         "--weights", action="append", default=[], metavar="FILE",
-        help="trained weights that the network starts from, where they are not in the model's file",
+        help="pretrained weights that the network starts from, if the model file lacks them",
     )  # fmt: skip
+
+
+def model_of(options: argparse.Namespace) -> PersonalModel:
+    """Return the model that the options of `add_model` name."""
+    from coterie.app.trained.personal import Named, personal_model  # torch: not for --help
+
+    named = Named(tuple(options.part), tuple(options.weights))
+    return personal_model(options.run_dir, options.peer, named)

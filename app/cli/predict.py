@@ -7,32 +7,59 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coterie.app.cli.named import add_named
+from coterie.app.cli.named import add_model, model_of
 from coterie.app.config.keys import ConfigError
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Predict the examples of a file with a peer's model on this machine."""
-    parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--peer", help="number or name (the only one that is here)")
+    add_model(parser)
     parser.add_argument("input", type=Path, help="table (.csv, .parquet), .npz, folder of images")
     parser.add_argument("--out", type=Path, default=Path("predictions.csv"), help="or .npz")
-    add_named(parser)
+    parser.add_argument(
+        "--threshold",
+        type=_threshold,
+        metavar="P|validation",
+        help="probability above which the second of two classes is predicted; validation: the one "
+        "that the peer's validation examples chose (the most probable class)",
+    )
+    parser.add_argument(
+        "--recalibrate",
+        action="store_true",
+        help="scale probabilities by the temperature that the validation examples chose",
+    )
     options = parser.parse_intermixed_args(arguments)
     if options.out.resolve() == options.input.resolve():
         raise ConfigError(
             f"--out {options.out} is the input: name another file for the predictions"
         )
     from coterie.app.trained import inputs, predict  # torch: not for --help
-    from coterie.app.trained.personal import Named, personal_model
 
-    named = Named(tuple(options.part), tuple(options.weights))
-    model = personal_model(options.run_dir, options.peer, named)
+    model = model_of(options)
     examples = inputs.read(options.input, model.about)
-    predict.write(options.out, model, examples)
+    predict.write(options.out, model, examples, options.threshold, recalibrate=options.recalibrate)
     about = model.about
     console.print(
         f"{len(examples.raw)} predictions by {about.peer_name}'s model ({about.method}): "
         f"{options.out}",
         soft_wrap=True,
     )
+
+
+def _threshold(text: str) -> float | str:
+    """Parse a probability or "validation".
+
+    Raises
+    ------
+    ArgumentTypeError
+        The text is neither.
+    """
+    if text == "validation":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f'{text} is neither a number from 0 to 1 nor "validation"')
+    return value

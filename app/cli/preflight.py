@@ -43,7 +43,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--node-config", help="this node's, as flower-supernode gets it")
     who.add_argument("--federation", metavar="CONNECTION", help="all nodes of a SuperLink")
-    parser.add_argument("--superlink", metavar="HOST:PORT", help="the relay, to be reached")
+    parser.add_argument("--superlink", metavar="HOST:PORT", help="address of the relay")
     parser.add_argument("--root-certificates", type=Path, metavar="CA.crt", help="of the relay")
     parser.add_argument("--out", help="with --federation: the relay's directory of runs (runs)")
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value", help="of a run")

@@ -18,7 +18,10 @@ from coterie.app.reproduction.figures import Figure, Size
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Make the named figures, or list all figures."""
     parser.add_argument(
-        "names", nargs="*", metavar="PAPER/FIGURE", help="a figure, a paper for all of its, or all"
+        "names",
+        nargs="*",
+        metavar="PAPER/FIGURE",
+        help="a figure, a paper (all its figures), or all",
     )
     parser.add_argument(
         "--list", action="store_true", help="list the tables and figures of all papers, or of some"
@@ -26,7 +29,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--size", choices=get_args(Size), default="small", help="(small)")
     parser.add_argument("--seeds", type=int, help="number of seeds (the figure's number)")
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
-    parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
+    parser.add_argument(
+        "--workers", type=int, help="number of parallel runs (as many as cores allow)"
+    )
     options = parser.parse_args(arguments)
     if options.list:
         for line in listed(options.names or figures.names(), console.width):

@@ -1,4 +1,4 @@
-"""`coterie schema`: draft a schema.toml from a table, or show the digest of one."""
+"""`coterie schema`: draft a schema.toml from tables, or show the digest of one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,45 @@ from rich.console import Console
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
 from coterie.datasets.own import cells
+from coterie.datasets.own.institutions import RefusedError, words
 from coterie.datasets.own.schema import FILE, described, digest, drafted, read_schema
+from coterie.datasets.quality import survey_tables
+
+_SHOWN = 20
+"""Maximum number of findings that are printed."""
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Draft a schema from a table's columns, or show the digest of a schema."""
-    parser.add_argument("file", type=Path, metavar=f"TABLE.csv|TABLE.parquet|{FILE}")
-    parser.add_argument("--out", type=Path, help=f"({FILE} beside the table)")
+    """Draft a schema from the columns of tables, or show the digest of a schema."""
+    parser.add_argument("files", type=Path, nargs="+", metavar=f"TABLE.csv|TABLE.parquet|{FILE}")
+    parser.add_argument("--out", type=Path, help=f"({FILE} beside the first table)")
+    parser.add_argument(
+        "--na-values", default="", help='cells that mean a missing value, as in "unknown, -9"'
+    )
     options = parser.parse_args(arguments)
-    if options.file.name == FILE:
-        schema = read_schema(options.file.parent)
+    first = options.files[0]
+    if len(options.files) == 1 and first.name == FILE:
+        schema = read_schema(first.parent)
     else:
-        out = options.out or options.file.with_name(FILE)
+        out = options.out or first.with_name(FILE)
         if out.exists():
             raise ConfigError(f"{out} exists already")
-        if options.file.suffix not in cells.FORMATS:
-            raise ConfigError(f"{options.file}: expected {' or '.join(cells.FORMATS)}")
-        schema, left_out = drafted(cells.open_table(options.file))
+        tables = {}
+        for path in options.files:
+            if path.suffix not in cells.FORMATS:
+                raise ConfigError(f"{path}: expected {' or '.join(cells.FORMATS)}")
+            try:
+                tables[str(path)] = cells.open_table(path)
+            except RefusedError as error:
+                raise ConfigError(f"{path}: {error}: {', '.join(error.entries)}") from None
+        schema, left_out = drafted(tables, words(options.na_values))
         atomic.write(out, tomli_w.dumps(described(schema)))
-        if left_out:
-            console.print(f"left out, neither numbers nor categories: {', '.join(left_out)}")
-        console.print(f"{out}: correct it, add units and ranges, and give it to the others")
+        for name, why in left_out.items():
+            console.print(f"left out: {name}: {why}", soft_wrap=True)
+        columns = tuple(schema.values())
+        raw = {k: cells.encoded(table, columns)[0] for k, table in enumerate(tables.values())}
+        findings = [each for each in survey_tables(raw, columns) if each.finding]
+        for each in sorted(findings, key=lambda each: each.rank)[:_SHOWN]:
+            console.print(f"{options.files[each.peer]}: {each.finding}", soft_wrap=True)
+        console.print(f"{out}: correct it, add units, and give it to the others", soft_wrap=True)
     console.print(f'table.schema = "{digest(schema)}"')

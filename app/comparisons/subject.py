@@ -24,10 +24,18 @@ class Subject:
 
     Attributes
     ----------
-    methods, seeds : that are compared.
-    tuned : each method was tuned. halved : by successive halving.
-    keys : configuration that all runs share.
-    settings : method -> keys of that method alone.
+    methods : list of str
+        Names of the compared methods.
+    seeds : list of int
+        Seeds of each method.
+    tuned : bool
+        True if each method was tuned.
+    halved : bool
+        True if tuning used successive halving.
+    keys : Mapping of str to Scalar
+        Configuration that all runs share.
+    settings : Mapping of str to Mapping of str to Scalar
+        Keys of single methods, by method.
     """
 
     methods: list[str]
@@ -48,8 +56,8 @@ class Subject:
         """Return the subject of configurations made from the keys `flat`."""
         seeds = [config.seed for config in next(iter(configs.values()))]
         keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
-        own = {method: dict(sorted(of.items())) for method, of in settings.items()}
-        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving", own)
+        by_method = {method: dict(sorted(of.items())) for method, of in settings.items()}
+        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving", by_method)
 
     @classmethod
     def read(cls, directory: Path) -> Subject:
@@ -57,7 +65,8 @@ class Subject:
 
         Raises
         ------
-        ValueError, TypeError : the file is missing, damaged or of another kind.
+        ValueError, TypeError
+            The file is missing, damaged or of another kind.
         """
         there = cls(**(files.toml_of(directory, _FILE) or {}))
         kinds = list, list, bool, dict, bool
@@ -71,7 +80,8 @@ class Subject:
 
         Raises
         ------
-        ConfigError : names the missing setting.
+        ConfigError
+            The comparison in the directory has other settings; the message names the one to add.
         """
         if not (directory / "comparison.csv").exists():
             return
@@ -92,6 +102,10 @@ class Subject:
         for key, value in self.keys.items():
             if there.keys.get(key) != value:
                 return f"{key} = {schema.written(there.keys.get(key, ''))}"
+        lost = [name for name in there.methods if name not in self.methods]
+        lost += [f"seed {seed}" for seed in there.seeds if seed not in self.seeds]
+        if lost:
+            return ", ".join(lost)
         for method in there.methods:
             for key, value in there.settings.get(method, {}).items():
                 if self.settings.get(method, {}).get(key) != value:
@@ -101,9 +115,7 @@ class Subject:
         if (there.tuned, there.halved) != (self.tuned, self.halved):
             tuned = "--tune" if there.tuned else "no --tune"
             return "--halving" if there.halved else tuned
-        lost = [name for name in there.methods if name not in self.methods]
-        lost += [f"seed {seed}" for seed in there.seeds if seed not in self.seeds]
-        return ", ".join(lost)
+        return ""
 
     def write(self, directory: Path) -> None:
         """Write the subject beside the tables of the comparison."""

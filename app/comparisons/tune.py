@@ -17,8 +17,6 @@ for a ninth of the rounds, the best third of them for a third, the best third of
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,11 +27,11 @@ from rich.console import Console
 
 from coterie.app.config import schema
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
-from coterie.app.config.recipes import recipes
+from coterie.app.config.recipes import keys_of
 from coterie.app.config.schema import Scalar
 from coterie.app.report.tuning import FILE, Choice
 from coterie.app.runners import sweep
-from coterie.app.runs import atomic, units
+from coterie.app.runs import atomic, cells, units
 from coterie.app.runs.rundir import Run
 from coterie.clients.rule import Grid
 
@@ -75,19 +73,20 @@ def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
 
     Raises
     ------
-    ConfigError : the `grid` of a plugin's options does not name one key and three values.
+    ConfigError
+        The `grid` of a plugin's options does not name one key and three values.
     """
-    own: Grid = getattr(config.row.options, "grid", {})
-    fixed = recipes()[config.recipe].keys if config.recipe else {}
-    if not own or any(f"{config.table_of('method')}.{knob}" in fixed for knob in own):
+    options: Grid = getattr(config.row.options, "grid", {})
+    fixed = keys_of(config.recipe)
+    if not options or any(f"{config.table_of('method')}.{key}" in fixed for key in options):
         decay = config.weight_decay
         return _DECAY, (decay, decay / 10, 10 * decay) if decay else (0.0, *_DECAYS)
-    if len(own) != 1 or any(len(values) != _VALUES for values in own.values()):
+    if len(options) != 1 or any(len(values) != _VALUES for values in options.values()):
         raise ConfigError(
             f"{config.method}: the grid of its options must name one key and three values, like "
             '{"strength": (0.03, 0.1, 0.3)}'
         )
-    ((knob, values),) = own.items()
+    ((knob, values),) = options.items()
     key = f"{config.table_of('method')}.{knob}"
     preset = config.flat()[key]
     return key, tuple(sorted(values, key=lambda value: value != preset))
@@ -110,7 +109,8 @@ def trial_configs(
 
     Parameters
     ----------
-    part : divisor of the number of rounds.
+    part : int
+        Divisor of the number of rounds.
     """
     rounds = -(-config.num_server_rounds // part)
     configs = {}
@@ -155,12 +155,15 @@ def tuned(
 
     Parameters
     ----------
-    configs : method -> configuration of the first seed.
+    configs : Mapping of str to Config
+        Configuration of the first seed, by method.
 
     Returns
     -------
-    Method -> choice, of the methods of which a trial succeeded; run directory -> error, of the
-    trials that failed.
+    choices : dict of str to Choice
+        Choice by method, of the methods with a successful trial.
+    failures : dict of str to Exception
+        Error by run directory, of the trials that failed.
     """
     search = _Search(configs, directory, workers, console)
     first, *later = RUNGS[tuning]
@@ -187,8 +190,10 @@ class _Search:
 
     Attributes
     ----------
-    levels : of the learning rates that every method has been tried with.
-    failed : run directory -> error, of the trials that failed.
+    levels : list of int
+        Levels of the learning rates that have been tried with every method.
+    failed : dict of str to Exception
+        Error by run directory, of the trials that failed.
     """
 
     def __init__(
@@ -274,14 +279,14 @@ class _Search:
 
     def write(self, choices: Mapping[str, Choice]) -> None:
         """Write tuning.csv: settings, rounds, `quality`, the choice and its edges, the run."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["method", "settings", "rounds", "quality", "chosen", "edges", "run"])
+        rows: list[list[object]] = [
+            ["method", "settings", "rounds", "quality", "chosen", "edges", "run"]
+        ]
         for method, choice in choices.items():
             for settings, run in self._ended[method]:
                 is_chosen = settings == choice.settings
-                writer.writerow(
+                rows.append(
                     [method, json.dumps(settings), run.rounds[-1], quality(run), int(is_chosen),
                      json.dumps(choice.edges) if is_chosen else "", run.directory.name]
                 )  # fmt: skip
-        atomic.write(self._directory / FILE, text.getvalue())
+        atomic.write(self._directory / FILE, cells.as_csv(rows))

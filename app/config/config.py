@@ -29,7 +29,7 @@ from coterie.strategies import clock, schedule
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import ScheduleError, TopologyError
 from coterie.strategies.names import shortened
-from coterie.strategies.topology import Mixing, changing, mixing, topology
+from coterie.strategies.topology import Mixing, Setting
 
 __all__ = ["Config", "ConfigError"]
 
@@ -187,7 +187,8 @@ class Config(TopLevel):
 
         Parameters
         ----------
-        base : base of relative paths; None: the working directory.
+        base : Path or None
+            Directory that relative paths start from; None: the working directory.
         """
         base, paths = (base or Path()).absolute(), self.paths
         return self.from_flat(
@@ -208,6 +209,13 @@ class Config(TopLevel):
         flat = self.flat()
         return {part.key: flat.get(part.key, part.default) for part in parts.PARTS.values()}
 
+    @property
+    def _setting(self) -> Setting:
+        return Setting(
+            self.peers, self.seed, self.topology_degree, self.topology_probability,
+            self.topology_file,
+        )  # fmt: skip
+
     def graph(self) -> npt.NDArray[np.bool_]:
         """Return the allowed edges between peers, (n, n), symmetric.
 
@@ -217,10 +225,7 @@ class Config(TopLevel):
             Such a graph does not exist, or its file is missing or invalid.
         """
         try:
-            return topology(
-                topology_of(self.topology), self.peers, self.seed, degree=self.topology_degree,
-                probability=self.topology_probability, file=self.topology_file,
-            )  # fmt: skip
+            return topology_of(self.topology).matrix(self._setting)
         except TopologyError as error:
             raise ConfigError(str(error)) from None
         except MemoryError:
@@ -231,15 +236,13 @@ class Config(TopLevel):
 
         Raises
         ------
-        TopologyError : they do not preserve the mean over peers, or do not go with the key
-            `mixing`; `strategy` checks this before.
+        TopologyError
+            The weights do not preserve the mean over peers, or do not go with the key `mixing`;
+            `strategy` checks this earlier.
         """
         if not self.row.rule.mixes:
             return None
-        row = topology_of(self.topology)
-        weights = mixing(
-            row, self.peers, self.seed, degree=self.topology_degree, file=self.topology_file
-        )
+        weights = topology_of(self.topology).mixing(self._setting)
         if self.mixing != "samples" and weights is not None:
             raise TopologyError(
                 f'mixing = "{self.mixing}": topology = "{self.topology}" has averaging weights of '
@@ -257,17 +260,16 @@ class Config(TopLevel):
         """
         method, rounds = self.row, self.num_server_rounds
         try:
-            attendance = schedule.schedule(
-                self.schedule, self.peers, rounds, self.seed,
-                receives_on_waking=method.strategy.receives_on_waking,
-                clock=clock.clock(self.clock, self.peers, self.seed),
-                deadline=self.clock.deadline, kind=schedule_of(self.schedule.kind),
+            run = schedule.Setting(
+                self.peers, rounds, self.seed, self.schedule.max_age,
+                method.strategy.receives_on_waking,
+                clock.clock(self.clock, self.peers, self.seed),
             )  # fmt: skip
-            links = changing(
-                topology_of(self.topology), self.peers, self.seed,
-                degree=self.topology_degree, directed=method.strategy.receives_on_waking,
-                file=self.topology_file,
-            )  # fmt: skip
+            kind = schedule_of(self.schedule.kind)
+            attendance = kind.schedule(self.schedule, run, self.clock.deadline)
+            links = topology_of(self.topology).links(
+                self._setting, directed=method.strategy.receives_on_waking
+            )
             self.topology_weights()
             if links is not None and self.mixing == "metropolis" and method.rule.mixes:
                 raise TopologyError(
@@ -301,9 +303,9 @@ class Config(TopLevel):
 
     def _check(self) -> None:
         """Check conditions that involve several tables."""
-        own = getattr(self.options, "check", None)
+        method = getattr(self.options, "check", None)
         data = getattr(self.dataset_options, "check_peers", None)
-        for name, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
+        for name, check, what in ((self.method, method, self), (self.dataset, data, self.peers)):
             if check is not None:
                 parts.ask(name, check, what)
         numbers = getattr(self.dataset_options, "numbers", None)
@@ -331,10 +333,19 @@ class Config(TopLevel):
             why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"
             if why:
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
+            if self.start_from:
+                raise ConfigError(
+                    "privacy does not cover start-from: its models were trained on the same data"
+                )
             if self.gradient_clip or self.sam_radius:
                 raise ConfigError(
-                    "privacy: gradient-clip would scale the noise, and sam-radius takes every "
-                    "gradient twice; set both to 0 and use privacy.clip"
+                    "privacy: gradient-clip would scale the noise, and sam-radius computes "
+                    "every gradient twice; set both to 0 and use privacy.clip"
+                )
+            if self.class_weights != "none":
+                raise ConfigError(
+                    "privacy: class-weights would give single examples more influence than "
+                    'privacy.clip allows; set class-weights = "none"'
                 )
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")

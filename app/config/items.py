@@ -23,13 +23,16 @@ def read_items(
 ) -> tuple[str, dict[str, Scalar]]:
     """Return the preset's name ("default" without one), and defaults < preset < overrides, flat.
 
-    A preset belongs to the user and may name code, as a script may; a file of a run directory may
-    come from anywhere and may name only code that the user names too.
+    The key `base` of a preset names another preset, whose keys it overrides. A preset belongs to
+    the user and may name code, as a script may; a file of a run directory may come from anywhere
+    and may name only code that the user names too.
 
     Parameters
     ----------
-    choices : keys of parts and their names, from other options of the command.
-    deployed : whether the run is on other machines, which use installed code only.
+    choices : Mapping of str to str
+        Names of parts by key, from other options of the command.
+    deployed : bool
+        True if the run is on other machines, which use installed code only.
 
     Raises
     ------
@@ -43,23 +46,23 @@ def read_items(
     flat = parts.unpacked(defaults.of_project())
     texts = dict(item.split("=", 1) for item in items if item not in presets)
     of_plugins = {key: text for key, text in texts.items() if key.partition(".")[0] in parts.TABLES}
-    preset_flat = dict[str, Scalar]()
-    for preset in presets:
-        preset_flat = _toml(_preset_file(preset))
-        flat |= preset_flat
+    chain = _chain(_preset_file(presets[0])) if presets else {}
+    for keys_of_file in chain.values():
+        flat |= keys_of_file
     values = {key: _value(key, text, {}) for key, text in texts.items() if key not in of_plugins}
     flat |= {**values, **choices}
     recipes.check(flat["method"], values)
     if deployed:
         parts.refuse_modules(flat)
-    for preset in presets:
-        if is_of_run(_preset_file(preset)):
-            words = [str(value) for value in (*values.values(), *choices.values())]
-            parts.refuse_unnamed(flat, words, _preset_file(preset), "")
+    users = [each for path, each in chain.items() if not is_of_run(path)]
+    words = [str(value) for each in (*users, values, choices) for value in each.values()]
+    for path in filter(is_of_run, chain):
+        parts.refuse_unnamed(flat, words, path, "")
     theirs = parts.plugin_tables(flat)  # option tables of the chosen plugins
-    for preset in presets:
-        needed = {key: value for key, value in preset_flat.items() if key in parts.used(flat)}
-        _check(_preset_file(preset), needed, theirs)
+    for path, keys_of_file in chain.items():
+        recipes.check(keys_of_file.get("method"), keys_of_file)
+        needed = {key: value for key, value in keys_of_file.items() if key in parts.used(flat)}
+        _check(path, needed, theirs)
     flat |= parts.unpacked(
         {
             key: text if key in parts.TABLES else _value(key, text, theirs)
@@ -81,8 +84,41 @@ def read_pair(item: str) -> tuple[str, Scalar]:
     return key, _value(key, text, {})
 
 
-def _preset_file(preset: str) -> Path:
+def _chain(path: Path) -> dict[Path, dict[str, Scalar]]:
+    """Return file -> keys of a preset and of the presets it is based on, the last base first.
+
+    Raises
+    ------
+    ConfigError
+        A file is not TOML, or a base does not exist, is based on itself or is named by the file of
+        a run directory.
+    """
+    chain: dict[Path, dict[str, Scalar]] = {}
+    while True:
+        flat = _toml(path)
+        base = flat.pop("base", None)
+        chain = {path: flat, **chain}
+        if base is None:
+            return chain
+        if not isinstance(base, str):
+            raise ConfigError(f"{path}: base = {schema.brief(base)}: must be the name of a preset")
+        if is_of_run(path):
+            raise ConfigError(f"{path}: a run has all its keys, and its files name no base")
+        try:
+            path = _preset_file(base, path.parent)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: base: {error}") from None
+        if path.resolve() in map(Path.resolve, chain):
+            raise ConfigError(f"{path}: base: the preset is based on itself")
+
+
+def _preset_file(preset: str, folder: Path = Path()) -> Path:
     """Return the file of a preset: a path, or a name in `presets/` with or without .toml.
+
+    Parameters
+    ----------
+    folder : Path
+        Base of a relative path.
 
     Raises
     ------
@@ -90,7 +126,7 @@ def _preset_file(preset: str) -> Path:
         If there is no such file.
     """
     ours = ROOT / "presets"
-    for path in (Path(preset), ours / preset, ours / f"{preset}.toml"):
+    for path in (folder / preset, ours / preset, ours / f"{preset}.toml"):
         if path.is_file():
             return path
     if preset in keys():
@@ -109,7 +145,8 @@ def read_toml(path: Path, named: Collection[str] = ()) -> dict[str, Scalar]:
 
     Parameters
     ----------
-    named : parts that the user has named and the file may name, see `parts.refuse_unnamed`.
+    named : Collection of str
+        Parts that the user has named and the file may name; see `parts.refuse_unnamed`.
 
     Raises
     ------

@@ -21,7 +21,14 @@ from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
 from coterie.clients.models.options import MODELS, Adaptation, Model
 from coterie.clients.privacy import Privacy
-from coterie.clients.training import Augmentation, Mixing, Optimizer, RateSchedule, Training
+from coterie.clients.training import (
+    Augmentation,
+    ClassWeights,
+    Mixing,
+    Optimizer,
+    RateSchedule,
+    Training,
+)
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS, Dataset
 from coterie.errors import Error
@@ -56,7 +63,7 @@ class TopLevel:
         Number of rounds.
     seed : int
         Seed of all random streams.
-    split_seed : int | {"seed"}
+    split_seed : int or {"seed"}
         Seed of the division of the data among the peers; "seed": that of all random streams. With a
         number, runs with different seeds train on the same division.
     dataset : str
@@ -83,6 +90,10 @@ class TopLevel:
         numbers of training examples; equal for all models that a peer received and its own; or
         1 / (1 + max(deg(i), deg(j))) for neighbour j of peer i, with the rest for its own
         (Metropolis), which preserves the mean over all peers. Other methods ignore it.
+    start_from : str
+        Name of an earlier run in `out`, or its absolute path: each peer starts from its own final
+        model of that run, instead of an initialised one. For simulations; network and peers must be
+        the same. Empty: no such run.
     evaluate_every : int
         Rounds between two evaluations; the last round is always evaluated.
     round_seconds : float
@@ -93,6 +104,10 @@ class TopLevel:
     hold_out : float
         Fraction of peers that join only for the last fifth of the rounds; for runs without Flower
         (`coterie compare --hold-out`).
+    withhold : str
+        Peers whose letters reach no other peer, as "0,3"; they still receive. A question of such a
+        peer is answered, but neither its model nor its answers enter another model
+        (`coterie worth`).
     quorum : int
         Number of peers required to start a round; 0: all in the first round, then any number.
     keep_models : {"last", "best"}
@@ -125,7 +140,7 @@ class TopLevel:
     track : str
         Experiment trackers that log the metrics of every round, separated by commas: "tensorboard",
         "mlflow", "wandb"; they must be installed. Not for a plain `flwr run`.
-    sealing : bool | {"auto"}
+    sealing : bool or {"auto"}
         Encrypt letters end to end; "auto": in a deployment. A node with keys accepts only encrypted
         runs.
     trust : str
@@ -163,15 +178,18 @@ class TopLevel:
     gradient_clip: Annotated[float, Range(0)] = Training.gradient_clip
     reset_optimizer: bool = Training.reset_optimizer
     sam_radius: Annotated[float, Range(0)] = Training.sam_radius
+    class_weights: ClassWeights = Training.class_weights
     topology: str = "full"
     topology_degree: Annotated[int, Range(0)] = 2
     topology_probability: Annotated[float, Range(above=0, high=1)] = 0.5
     topology_file: Annotated[str, Path] = ""
     mixing: Mixing = "samples"
+    start_from: str = ""
     evaluate_every: Annotated[int, Range(1)] = 10
     round_seconds: Annotated[float, Range(above=0)] = 600.0
     join_seconds: Annotated[float, Range(0)] = 600.0
     hold_out: Annotated[float, Range(0, below=1)] = 0.0
+    withhold: str = ""
     quorum: Annotated[int, Range(0)] = 0
     keep_models: Literal["last", "best"] = "last"
     patience: Annotated[int, Range(0)] = 0
@@ -197,6 +215,10 @@ class TopLevel:
             raise ValueError('mixed-precision = true requires dtype = "float32"')
         if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
             raise ValueError("hold-out requires at least two peers and two rounds")
+        if self.withhold and not all(word.isdecimal() for word in self.withhold.split(",")):
+            raise ValueError(f'withhold must be peers like "0,3", not "{self.withhold}"')
+        if max(self.withheld, default=0) >= self.peers:
+            raise ValueError(f'withhold = "{self.withhold}", but peers are 0 to {self.peers - 1}')
         if self.patience and self.keep_models != "best":
             raise ValueError('patience requires keep-models = "best"')
         if self.quorum > self.peers:
@@ -210,6 +232,11 @@ class TopLevel:
     def label(self) -> str:
         """Name of the recipe or else of the method."""
         return self.recipe or self.method
+
+    @property
+    def withheld(self) -> tuple[int, ...]:
+        """Peers of the key `withhold`."""
+        return tuple(map(int, self.withhold.split(","))) if self.withhold else ()
 
     @property
     def division(self) -> int:
@@ -259,7 +286,7 @@ def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, 
     ----------
     key : str
         Dotted key.
-    more : Mapping[str, type] | None
+    more : Mapping of str to type or None
         Tables of plugins' options.
 
     Raises

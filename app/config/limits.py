@@ -57,7 +57,8 @@ def check(key: str, value: Scalar) -> None:
 
     Parameters
     ----------
-    key : dotted.
+    key : str
+        Dotted key.
 
     Raises
     ------

@@ -60,12 +60,12 @@ class Part:
         Key with the name of the part.
     default : str
         Default name.
-    built_in : Mapping[str, Row]
+    built_in : Mapping of str to Row
         Table of the built-in parts: name -> row.
     row : Callable[[str], Any]
         Function that returns the row of a name, built in or of a plugin, after checking its type.
     has_options : bool
-        Whether a plugin can have an options dataclass, `row(name).options`.
+        True if a plugin can have an options dataclass, `row(name).options`.
     """
 
     key: str
@@ -216,9 +216,9 @@ def refuse_modules(flat: Mapping[str, Scalar]) -> None:
     """
     for kind, name in code(flat).items():
         raise ConfigError(
-            f'{PARTS[kind].key} = "{name}" is not installed: a deployment takes what is built '
-            f'in, and entry points "{plugins.GROUPS[kind]}" of packages that its nodes have '
-            "installed"
+            f'{PARTS[kind].key} = "{name}" is not installed: a deployment accepts built-in '
+            f'parts, and entry points "{plugins.GROUPS[kind]}" of packages that are installed on '
+            "its nodes"
         )
 
 
@@ -229,9 +229,12 @@ def refuse_unnamed(
 
     Parameters
     ----------
-    flat : keys of the file.
-    named : names that the user has given, spelled as in the file.
-    option : command-line option that names a part; empty: the key itself.
+    flat : Mapping of str to Scalar
+        Keys of the file.
+    named : Collection of str
+        Names from the command line, spelled as in the file.
+    option : str
+        Command-line option that names a part; empty: the key itself.
 
     Raises
     ------

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from coterie.app.config import parts, schema
 from coterie.app.config.config import Config, ConfigError
-from coterie.clients.models.options import MODELS, Adaptation, check_shape, check_task
+from coterie.clients.models.options import MODELS, Adaptation, check_image, check_task, model_of
 from coterie.clients.parts.validation import required
 from coterie.datasets.files.locate import without_downloads
 from coterie.datasets.problem import Problem
-from coterie.datasets.table import load_problem
 
 
 def problem_of(config: Config, peer: int | None = None, split: int | None = None) -> Problem:
@@ -21,9 +20,9 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
     ----------
     config : Config
         Configuration of the run.
-    peer : int | None
+    peer : int or None
         Peer of a deployed node, which loads only its own data and downloads nothing.
-    split : int | None
+    split : int or None
         Seed by which such a node divides its own data; None: the run's.
 
     Raises
@@ -36,14 +35,8 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
         seed = config.division if split is None else split
         return deployed(peer, config.peers, seed, Path(config.data_dir), config.dataset_options)
     with nullcontext() if peer is None else without_downloads():
-        return load_problem(
-            config.dataset,
-            config.partition,
-            config.peers,
-            config.division,
-            Path(config.data_dir),
-            config.dataset_options,
-        )
+        folder, options = Path(config.data_dir), config.dataset_options
+        return config.source.load(config.partition, config.peers, config.division, folder, options)
 
 
 def check(config: Config) -> Problem:
@@ -69,7 +62,8 @@ def check_paths(config: Config) -> None:
 
     Raises
     ------
-    ConfigError : names the key.
+    ConfigError
+        A key names something else than a file or a folder.
     """
     flat = config.flat()
     for key in sorted(config.paths & flat.keys()):
@@ -109,7 +103,8 @@ def check_method(config: Config, problem: Problem) -> None:
     try:
         if config.network != "auto":
             check_task(config.network, problem.task)
-            check_shape(config.network, problem.inputs.shape[1:])
+            if model_of(config.network).images:
+                check_image(problem.inputs.shape[1:])
     except ValueError as error:
         raise ConfigError(str(error)) from None
     shape = problem.inputs.shape[1:]
@@ -117,6 +112,10 @@ def check_method(config: Config, problem: Problem) -> None:
         raise ConfigError(
             f'augment = "{config.augment}" requires images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
+        )
+    if config.class_weights != "none" and problem.task != "classification":
+        raise ConfigError(
+            f'class-weights = "{config.class_weights}" requires classes, not {problem.task}'
         )
     if config.attack.row.needs_classes and problem.task != "classification":
         raise ConfigError(

@@ -34,7 +34,7 @@ class Recipe:
         Paper, with the algorithm.
     note : str
         Readings, and what the paper leaves to the user.
-    keys : Mapping of str to scalar
+    keys : Mapping of str to Scalar
         Flat keys of the recipe; `method` is the built-in method.
     missing : str
         Reason why the method cannot be run exactly; empty if it can.
@@ -58,6 +58,12 @@ def recipes() -> Mapping[str, Recipe]:
     return made
 
 
+def keys_of(name: Scalar | None) -> Mapping[str, Scalar]:
+    """Return the keys that the recipe `name` sets; empty for other names."""
+    recipe = recipes().get(str(name))
+    return {} if recipe is None else recipe.keys
+
+
 def expanded(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return flat keys in which a recipe named by `method` is replaced by its keys.
 
@@ -78,7 +84,7 @@ def expanded(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {**flat}
 
 
-def check(name: Scalar | None, given: Mapping[str, Scalar]) -> None:
+def check(name: Scalar | None, chosen: Mapping[str, Scalar]) -> None:
     """Refuse keys that contradict the recipe `name`; other names are ignored.
 
     Raises
@@ -86,10 +92,9 @@ def check(name: Scalar | None, given: Mapping[str, Scalar]) -> None:
     ConfigError
         Names the key and the remedy.
     """
-    recipe = recipes().get(str(name))
-    for key, value in {} if recipe is None else recipe.keys.items():
-        if key in given and given[key] != value and given[key] != name:
+    for key, value in keys_of(name).items():
+        if key in chosen and chosen[key] != value and chosen[key] != name:
             raise ConfigError(
-                f"{key} = {schema.written(given[key])}: the recipe {name} has {key} = "
+                f"{key} = {schema.written(chosen[key])}: the recipe {name} has {key} = "
                 f"{schema.written(value)}; leave {key} out, or set method to a method and its keys"
             )

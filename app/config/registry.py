@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from coterie.clients.methods import (
@@ -24,16 +25,20 @@ from coterie.clients.methods import (
     dispfl,
     ditto,
     dpfl,
+    facade,
+    fedamp,
     fedavg,
     fedem,
     federated_clustering,
     federico,
     fedfomo,
+    fedpac,
     fedprox,
     fedrep,
     fine_tuning,
     ifca,
     knn_per,
+    l2c,
     local,
     oracle,
     pens,
@@ -86,12 +91,12 @@ class Method:
         Description in one line.
     group : {"unknown", "groups", "personal", "helpers", "alike", "references"} or None
         Situation in which to choose the method, see `GROUPS`; None for plugins.
-    strategy_options : tuple[str, ...]
+    strategy_options : tuple of str
         Fields of `options` that the strategy also takes.
     learns_graph : bool
-        Whether the method learns the weights between peers from models and data.
+        True if the method learns the weights between peers from models and data.
     told_truth : bool or Mapping of str to str
-        Whether the method is given the true clusters, which other methods must learn; or the
+        True if the method is given the true clusters, which other methods must learn; or the
         option keys and values with which it is.
     exposes : str
         Reason why differential privacy does not cover the method: a dependence on private examples
@@ -110,8 +115,8 @@ class Method:
 
     def brokering(self, options: object, **run: Any) -> Brokering:
         """Return the strategy of a run; `run` has the fields of `Brokering`."""
-        own = {name: getattr(options, name) for name in self.strategy_options}
-        return self.strategy(metrics=METRICS.union(self.rule.reported), **run, **own)
+        values = {name: getattr(options, name) for name in self.strategy_options}
+        return self.strategy(metrics=METRICS.union(self.rule.reported), **run, **values)
 
     @property
     def validates(self) -> bool:
@@ -134,6 +139,7 @@ class Method:
 _LOSSES = "losses on private examples choose its weights"
 _CHOICE = "losses on private examples choose its models"
 _MEMORY = "it predicts from a memory of private examples"
+_FEATURES = "its letters hold mean features of private examples"
 _TUNED = "each evaluation trains on private examples again"
 
 METHODS: dict[str, Method] = {
@@ -278,6 +284,15 @@ METHODS: dict[str, Method] = {
         "sparse models with personal masks, averaged entry by entry",
         group="personal",
     ),
+    "fedpac": Method(
+        Everyone,
+        fedpac.FedPAC,
+        fedpac.Options,
+        "a shared body with aligned features, and heads mixed among similar peers",
+        group="personal",
+        learns_graph=True,
+        exposes=_FEATURES,
+    ),
     "knn-per": Method(
         Everyone,
         knn_per.KNNPer,
@@ -291,6 +306,14 @@ METHODS: dict[str, Method] = {
         pfedgraph.PFedGraph,
         pfedgraph.Options,
         "averages with peers that moved alike",
+        group="unknown",
+        learns_graph=True,
+    ),
+    "fedamp": Method(
+        Everyone,
+        fedamp.FedAMP,
+        fedamp.Options,
+        "trains towards a mean of the models that are near its own",
         group="unknown",
         learns_graph=True,
     ),
@@ -330,11 +353,29 @@ METHODS: dict[str, Method] = {
         learns_graph=True,
         exposes=_LOSSES,
     ),
+    "l2c": Method(
+        Wanted,
+        l2c.L2C,
+        l2c.Options,
+        "learns the weights of an average on held-out data",
+        group="unknown",
+        learns_graph=True,
+        exposes=_LOSSES,
+    ),
     "ifca": Method(
         Everyone,
         ifca.Ifca,
         ifca.Options,
         "K models, each trained by the peers that it fits best",
+        group="groups",
+        learns_graph=True,
+        exposes=_LOSSES,
+    ),
+    "facade": Method(
+        Everyone,
+        facade.Facade,
+        facade.Options,
+        "one core, and K heads, each trained by the peers that it fits best",
         group="groups",
         learns_graph=True,
         exposes=_LOSSES,
@@ -382,23 +423,8 @@ def method_of(name: str) -> Method:
     return method
 
 
-def topology_of(name: str) -> Topology:
-    """Return a built-in topology or a plugin by name.
+topology_of = partial(plugins.row, "topology", built_in=TOPOLOGIES, wanted=Topology)
+"""Topology by name, built in or of a plugin."""
 
-    Raises
-    ------
-    PluginError
-        If there is no such plugin, or it is not a topology.
-    """
-    return plugins.row("topology", name, TOPOLOGIES, Topology)
-
-
-def schedule_of(name: str) -> ScheduleKind:
-    """Return a built-in kind of schedule or a plugin by name.
-
-    Raises
-    ------
-    PluginError
-        If there is no such plugin, or it is not a kind of schedule.
-    """
-    return plugins.row("schedule", name, SCHEDULES, ScheduleKind)
+schedule_of = partial(plugins.row, "schedule", built_in=SCHEDULES, wanted=ScheduleKind)
+"""Kind of schedule by name, built in or of a plugin."""

@@ -55,7 +55,7 @@ def listen(port: int | None) -> socket.socket:
 
     Parameters
     ----------
-    port : int | None
+    port : int or None
         Port; None: `PORT`, or a free port if that is in use.
 
     Raises

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from coterie.app.report import words
 from coterie.app.runs import plan, progress, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.progress import OVER
@@ -21,7 +22,7 @@ from coterie.app.runs.rundir import held_inodes, read_config
 
 READ = (
     *("config.toml", "progress.json", "split.json", "classes.json"),
-    *("metrics.jsonl", "collaboration.npz", "relay/weights.f64"),
+    *("metrics.jsonl", "collaboration.npz", "relay/weights.f64", "worth.json"),
 )
 """Files of a run that the dashboard reads."""
 _TRIALS = "tuning"
@@ -50,7 +51,7 @@ class Entry:
         Name of the method.
     what : str
         Experiment in words.
-    round : int | None
+    round : int or None
         Current round; None before the start.
     rounds : int
         Total number of rounds.
@@ -116,9 +117,9 @@ class Group:
         Path below the watched directory.
     directory : Path
         Directory of the comparison.
-    runs : tuple[Entry, ...]
+    runs : tuple of Entry
         Started runs, in the order of the sweep if it is known.
-    trials : tuple[Entry, ...]
+    trials : tuple of Entry
         Started tuning trials, in the same order.
     pending : int
         Number of runs and trials that have not started.
@@ -274,7 +275,7 @@ def _read(key: str, directory: Path) -> Entry:
             state=now["status"],
             why=str(now.get("error") or ""),
             method=method,
-            what=f"{method} on {config.get('dataset', 'unknown data')}, {peers}",
+            what=f"{words.title(config)}, {peers}",
             round=now["round"],
             rounds=int(now.get("rounds", 0)),
             quality=units.number(loss) if accuracy is None else units.percent(accuracy),

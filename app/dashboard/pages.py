@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
 from coterie.app.report import comparison, comparison_page, html, run_page, tuning
-from coterie.app.runs import units
+from coterie.app.runs import plan, units
 from coterie.app.runs.progress import last_seen
 from coterie.app.runs.rundir import Run, RunReader
 
@@ -51,7 +51,7 @@ class _Shown:
         HTML of the page.
     cost : float
         Processor seconds of the last rendering.
-    readers : dict[str, RunReader]
+    readers : dict of str to RunReader
         Readers of its runs, by key.
     """
 
@@ -155,13 +155,17 @@ def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, An
 def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[str, Any]]:
     """Return the comparison of the runs that have measurements."""
     measured: dict[str, list[Run]] = {}
+    values, swept = plan.values(group.directory), dict[str, plan.Values]()
     for entry in group.runs:
         if entry.state != "damaged" and len((run := _read(entry, readers)).rounds):
-            measured.setdefault(run.label, []).append(run)
+            own = values.get(entry.name, {})
+            label = plan.label(run.label, own)
+            measured.setdefault(label, []).append(run)
+            swept[label] = own
     if not measured:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
     failed = {entry.name: entry.why for entry in group.runs if entry.state == "failed"}
-    rows = comparison.rows(measured, tuning.read(group.directory))
+    rows = comparison.rows(measured, tuning.read(group.directory), swept)
     content = comparison_page.content(rows, group.name, failed)
     return "live_comparison.html.j2", {**content, "group": group}
 

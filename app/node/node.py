@@ -7,6 +7,7 @@ state that a request builds on.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from coterie.app.node.requests.faults import StateError
 from coterie.app.node.requests.vetting import check_wanted
 from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.models import ModelFiles
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, quality
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.approval import OWN
 from coterie.app.security.channel import SecureChannel
@@ -36,16 +37,16 @@ from coterie.app.security.policy import AnswerPolicy, PolicyError
 from coterie.app.security.run_check import check_counts, check_letters, is_own, max_parameters
 from coterie.app.security.sealing import simulated
 from coterie.app.security.split import split_seed
+from coterie.app.trained import starts
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.probe import ModelError
 from coterie.clients.models.size import MAX_PARAMETERS, SizeError
 from coterie.datasets.problem import Problem
+from coterie.datasets.quality import survey, warnings
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 
-
-class NodeError(StateError):
-    """A node cannot execute a request; names peers, round and the missing state."""
+_log = logging.getLogger("coterie.data")
 
 
 class Node:
@@ -53,15 +54,21 @@ class Node:
 
     Parameters
     ----------
-    config : the run's configuration.
-    peers : ids of the hosted peers, ascending.
-    directory : the run directory on this node's disk.
-    place : a simulation, or an institution with its keys and policy.
-    on_round : called with the number of each round that the node ends without the relay.
+    config : Config
+        Configuration of the run.
+    peers : Sequence of int
+        Ids of the hosted peers, ascending.
+    directory : Path
+        Run directory on this node's disk.
+    place : Place
+        A simulation, or an institution with its keys and policy.
+    on_round : callable or None
+        Called with the number of each round that the node ends without the relay.
 
     Raises
     ------
-    ConfigError, DataError : this node's data do not fit the run, or are too few.
+    ConfigError, DataError
+        This node's data do not fit the run, or are too few.
     """
 
     def __init__(
@@ -78,6 +85,8 @@ class Node:
         self._place, self._directory, self._strategy = place, directory, config.strategy()
         deployed = place if isinstance(place, Deployed) else None
         self._policy = None if deployed is None else deployed.policy
+        if config.start_from and deployed is not None:  # the relay's word: no path to open
+            raise ConfigError("start-from is for simulations")
         problem = self._problem(config, deployed)
         # In a simulation of honest peers, received letters need no checks.
         doubts = deployed is not None or config.attack.kind != "none"
@@ -88,17 +97,20 @@ class Node:
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
         engine = self._engine(config, problem, norm=config.defence.norm and doubts)
         engine.samples = self._believed(engine.samples)
+        if config.start_from:
+            engine.begin_from(starts.models(config, problem))
         rule = config.row.rule(engine, config.options, config.num_server_rounds)
         attackers = config.attack.attackers(config.peers, config.seed)
         self._cohort = Cohort(
             engine, CheckedRule(rule), config.num_server_rounds, config.payload,
             self._strategy.schedule, Attackers(config.attack, attackers, rule),
-            keeps_all=config.keep_models == "best",
+            withheld=config.withheld, keeps_all=config.keep_models == "best",
         )  # fmt: skip
         if self._policy is not None:
             check_letters(self._policy, self._bytes_a_round())
+        self._quality = survey(problem, self.peers)
         self._models = ModelFiles(
-            directory, config, problem, self.peers, type(rule), self._policy,
+            directory, config, problem, self.peers, type(rule), self._policy, self._quality,
             durable=deployed is not None,
         )  # fmt: skip
         self._checkpoints = CheckpointStore(
@@ -190,10 +202,13 @@ class Node:
 
         Raises
         ------
-        CheckpointError : the state that the request builds on is not on this node's disk.
-        BusyError : another process is at work on the state.
-        DamagedError, LedgerError : the memory of the run or a ledger was changed.
-        NodeError : the relay that sent the request has been superseded.
+        StateError
+            The state that the request builds on is not on this node's disk, or the relay that sent
+            it has been superseded.
+        BusyError
+            Another process uses the state.
+        DamagedError, LedgerError
+            The memory of the run or a ledger was changed by someone else.
         """
         if isinstance(self._place, Simulated):
             return self._handle(request)
@@ -206,7 +221,7 @@ class Node:
         if request.stage == "start":
             self._checkpoints.take_over(request.attempt)
         elif not self._checkpoints.taken_over_by(request.attempt):
-            raise NodeError(
+            raise StateError(
                 f"peers {list(self.peers)} were restarted since: this request is of an earlier "
                 "attempt at the run"
             )
@@ -258,7 +273,7 @@ class Node:
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
         """Return n_i of all peers, (n,): hosted, or announced by the relay; 0: not yet joined."""
         if len(request.samples) != self._cohort.engine.n:
-            raise NodeError(f"{len(request.samples)} numbers of samples in a request")
+            raise StateError(f"{len(request.samples)} numbers of samples in a request")
         samples = request.samples.astype(np.float64)
         samples[list(self.peers)] = self._announced
         return self._believed(samples)  # hosted peers included: all peers have equal weights
@@ -266,6 +281,8 @@ class Node:
     def _start(self, request: Request) -> Response:
         """Continue from the newest state up to `request.round`, or start from the beginning."""
         t = request.round
+        if isinstance(self._place, Deployed):
+            self._keep_quality()
         standing = self._checkpoints.resume(t)
         if standing is not None:
             self._cohort.go_on(t + 1)
@@ -275,6 +292,13 @@ class Node:
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)
         return replace(self._end(t, reports), standing=-1)
+
+    def _keep_quality(self) -> None:
+        """Write the quality of this peer's data and log its warning; both stay on this machine."""
+        file = quality.file_of(self.peers[0])
+        quality.write(self._directory, self._quality, file=file)
+        for line in warnings(self._quality, (), file):
+            _log.warning("data quality: %s", line)
 
     def _answer(self, request: Request) -> Response:
         """Run the first half of a round; respond with the answers to other nodes."""
@@ -314,7 +338,8 @@ class Node:
 
         Parameters
         ----------
-        since : round of the oldest offers that it needs; that round itself without.
+        since : int
+            Round of the oldest offers that the relay needs; 0: only those of round `t` + 1.
         """
         cohort, since = self._cohort, since or t + 1
         self._checkpoints.save((t, 0))

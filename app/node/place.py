@@ -14,8 +14,10 @@ class Simulated:
 
     Attributes
     ----------
-    gpu : the node's number; GPU `gpu` mod their number computes.
-    sealing : encryption of letters; None: set by the run's configuration.
+    gpu : int
+        Index of the GPU, modulo the number of visible GPUs.
+    sealing : Sealing or None
+        Encryption of letters; None: set by the run's configuration.
     """
 
     gpu: int = 0
@@ -28,8 +30,10 @@ class Deployed:
 
     Attributes
     ----------
-    sealing : encryption of letters; None: plain letters.
-    policy : of the institution; None: there are no limits.
+    sealing : Sealing or None
+        Encryption of letters; None: plain letters.
+    policy : Policy or None
+        Policy of the institution; None: no limits.
     """
 
     sealing: Sealing | None = None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from coterie.app.report.comparison import Row
+from coterie.app.report.comparison import Row, have_same_data
 from coterie.app.report.measures import gains, has_accuracy, last
 from coterie.app.runs import cells, units
 
@@ -48,13 +46,13 @@ class PeerTable(NamedTuple):
 
 
 def table(rows: Sequence[Row]) -> PeerTable | None:
-    """Return the results by peer, means over the seeds; None without measurements.
+    """Return the results by peer, means over the seeds; None without measurements in common.
 
     A peer is identified by its name: where the split of each seed has other institutions, a row
     has the seeds that have the peer.
     """
     runs = [run for row in rows for run in row.runs if len(run.rounds)]
-    if not runs:
+    if not runs or not have_same_data(rows):
         return None
     is_accuracy = all(map(has_accuracy, runs))
     results: dict[str, dict[str, list[tuple[float, float]]]] = {}
@@ -65,7 +63,7 @@ def table(rows: Sequence[Row]) -> PeerTable | None:
                 continue
             value_n = last(run, "test_accuracy" if is_accuracy else "test_loss")
             gain_n = np.full(run.peers, np.nan)
-            if local is not None and row.method != "local":
+            if local is not None and not row.is_local:
                 gain_n = gains(run, local)
             sizes_n = np.full(run.peers, np.nan) if run.samples is None else run.samples
             for name, value, gain, size in zip(run.names, value_n, gain_n, sizes_n, strict=True):
@@ -114,11 +112,9 @@ def _count(sizes: Sequence[float]) -> str:
 
 def as_csv(rows: Sequence[Row]) -> str:
     """Write a line per method, seed and peer in full precision; undefined numbers are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
+    lines: list[list[object]] = [
         ["method", "seed", "peer", "peer_name", "samples", "test_accuracy", "test_loss", "gain"]
-    )
+    ]
     for row in rows:
         for run, local in zip(row.runs, row.local, strict=True):
             if not len(run.rounds):
@@ -132,5 +128,5 @@ def as_csv(rows: Sequence[Row]) -> str:
             for peer, numbers in enumerate(zip(*columns, strict=True)):
                 values = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
                 name = cells.safe(run.names[peer])
-                writer.writerow([row.method, run.config.get("seed"), peer, name, *values])
-    return text.getvalue()
+                lines.append([row.method, run.config.get("seed"), peer, name, *values])
+    return cells.as_csv(lines)

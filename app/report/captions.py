@@ -13,12 +13,13 @@ def of_run(data: Mapping[str, Any]) -> dict[str, str]:
 
     Parameters
     ----------
-    data : Mapping[str, Any]
+    data : Mapping of str to Any
         The page's data, from `run_data.page_data`.
     """
     figures = {
         "learning": _learning,
         "graph": _graph,
+        "worth": _worth,
         "data": _split,
         "predictions": _predictions,
         "peers": _peers,
@@ -82,6 +83,28 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
         text.append("collaboration.npz has every weight.")
     if data["recovered"] is not None:
         text.append("Peers are ordered by the groups of the last graph.")
+    return text
+
+
+def _worth(data: Mapping[str, Any]) -> list[str]:
+    worth = data["worth"]
+    if worth is None:
+        return []
+    measure = worth["measure"].replace("_", " ")
+    better = "raised" if measure.endswith("accuracy") else "lowered"
+    text = [f"How much the letters of the column’s peer {better} the {measure} of the row’s peer."]
+    if worth["orders"] is not None:
+        how = "exact" if not worth["orders"] else f"from {plural(worth['orders'], 'random order')}"
+        text.append(
+            f"Shapley values ({how}) add up, over a row, to the gain of all letters over none."
+        )
+    text.append(
+        "Leave-one-out: the difference that this sender makes while all others send. Blue helps, "
+        "orange harms; a peer’s own letters come back to it in the models of others. This is one "
+        "seed: differences of a few test examples are chance."
+    )
+    if blocks := _blocks(data):
+        text.append(f"A cell is the mean over two blocks of {blocks}; worth.csv has every value.")
     return text
 
 

@@ -8,12 +8,12 @@ test (`coterie.app.report.paired_test`), unless all methods lead.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -24,8 +24,9 @@ from coterie.app.report import methods
 from coterie.app.report.measures import COLUMNS, Column
 from coterie.app.report.paired_test import leaders
 from coterie.app.report.tuning import Choice
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, cells, plan
 from coterie.app.runs.rundir import Floats, Run
+from coterie.strategies.names import display
 
 _DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
 _IN_TERMINAL = (
@@ -33,6 +34,8 @@ _IN_TERMINAL = (
     *("loss", "diverged", "bytes", "seconds"),
 )
 _LOSSES = ("loss", "loss_gain")
+_OF_DATA = ("peers", "split-seed", "data-dir", "hold-out")
+"""Top-level keys that decide the peers' data."""
 IN_LATEX = ("accuracy", "worst_decile", "loss", "gain", "loss_gain", "bytes")
 """Default columns of comparison.tex; the loss columns only if there is no accuracy."""
 
@@ -44,15 +47,19 @@ class Row:
     Attributes
     ----------
     method : str
-        Name of the method.
+        Name of the method, or label of the swept values; identifies the row.
     choice : Choice
         Choice of tuning.
-    runs : tuple[Run, ...]
+    runs : tuple of Run
         One run per seed.
-    local : tuple[Run | None, ...]
+    local : tuple of Run or None
         Local's run with the same seed, for each run; None if there is none.
-    values : Mapping[str, tuple[float | None, ...]]
+    values : Mapping of str to tuple of float or None
         Column key -> one number per seed; None if the measure does not exist.
+    swept : Mapping of str to Any
+        Values of the keys that the rows differ in; empty if they differ in the method.
+    name : str
+        Display name: that of a plugin without its module, unless two rows would have the same.
     """
 
     method: str
@@ -60,6 +67,13 @@ class Row:
     runs: tuple[Run, ...]
     local: tuple[Run | None, ...]
     values: Mapping[str, tuple[float | None, ...]]
+    swept: plan.Values = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """True if the peers train alone."""
+        return bool(self.runs[0].config["method"] == "local")
 
     @property
     def is_yardstick(self) -> bool:
@@ -69,7 +83,7 @@ class Row:
     @property
     def label(self) -> str:
         """Name in a table; a star marks a method that is given the true clusters."""
-        return f"{self.method} *" if self.is_yardstick else self.method
+        return f"{self.name} *" if self.is_yardstick else self.name
 
     @property
     def peers(self) -> int:
@@ -105,13 +119,21 @@ class Row:
         return mean, float(np.std(values, ddof=1)) if spreads else 0.0
 
 
-def rows(runs: Mapping[str, Sequence[Run]], choices: Mapping[str, Choice]) -> tuple[Row, ...]:
+def rows(
+    runs: Mapping[str, Sequence[Run]],
+    choices: Mapping[str, Choice],
+    swept: Mapping[str, plan.Values] = MappingProxyType({}),
+) -> tuple[Row, ...]:
     """Measure the runs of each method, each together with the other methods' runs of its seed.
 
     Parameters
     ----------
-    runs : method -> its runs, one per seed.
-    choices : method -> settings chosen by tuning; empty without tuning.
+    runs : Mapping of str to Sequence of Run
+        Runs by method or by label of swept values (`plan.label`), one per seed.
+    choices : Mapping of str to Choice
+        Settings that tuning chose, by method; empty without tuning.
+    swept : Mapping of str to Mapping of str to Any
+        Values of the swept keys, by label.
     """
     of_seed: dict[object, dict[str, Run]] = {}
     for method, of_method in runs.items():
@@ -119,12 +141,50 @@ def rows(runs: Mapping[str, Sequence[Run]], choices: Mapping[str, Choice]) -> tu
             of_seed.setdefault(run.config.get("seed"), {})[method] = run
     made = []
     for method, of_method in runs.items():
-        beside = [of_seed[run.config.get("seed")] for run in of_method]
+        own = swept.get(method, {})
+        alone = next((name for name in runs if _is_local_of(own, name, runs, swept)), "")
+        beside = [_beside(run, of_seed[run.config.get("seed")], alone) for run in of_method]
         local = tuple(each.get("local") for each in beside)
         pairs = tuple(zip(of_method, beside, strict=True))
         values = {column.key: tuple(column.of(*pair) for pair in pairs) for column in COLUMNS}
-        made.append(Row(method, choices.get(method, Choice()), tuple(of_method), local, values))
+        choice, name = choices.get(method, Choice()), display(method)
+        if sum(display(other) == name for other in runs) > 1:
+            name = method
+        made.append(Row(method, choice, tuple(of_method), local, values, own, name))
     return tuple(made)
+
+
+def _is_local_of(
+    own: plan.Values,
+    name: str,
+    runs: Mapping[str, Sequence[Run]],
+    swept: Mapping[str, plan.Values],
+) -> bool:
+    """Return whether a row of a sweep is Local with the same values as the row `own`."""
+    others = {key: value for key, value in swept.get(name, {}).items() if key != "method"}
+    return runs[name][0].config["method"] == "local" and others.items() <= own.items()
+
+
+def _beside(run: Run, of_seed: Mapping[str, Run], alone: str) -> dict[str, Run]:
+    """Return the runs to measure a run against: same seed, same data; `alone` is that of Local."""
+    same = {name: each for name, each in of_seed.items() if _data(each) == _data(run)}
+    return same | ({"local": same[alone]} if alone in same else {})
+
+
+def noun(made: Sequence[Row]) -> str:
+    """Return the word for a row: "method" or, in a sweep, "setting"."""
+    return "setting" if any(row.swept for row in made) else "method"
+
+
+def have_same_data(made: Sequence[Row]) -> bool:
+    """Return whether the peers of all rows have the same data with the same seed."""
+    return all(_data(row.runs[0]) == _data(made[0].runs[0]) for row in made)
+
+
+def _data(run: Run) -> list[Any]:
+    """Return the values of the keys that decide the peers' data, except the seed."""
+    tables = "partition", str(run.config.get("dataset")), "dataset-options", "partition-options"
+    return [run.config.get(key) for key in ("dataset", *_OF_DATA, *tables)]
 
 
 def shown(made: Sequence[Row]) -> list[Column]:
@@ -163,7 +223,12 @@ def cell(row: Row, column: Column) -> str:
 
 
 def candidates(made: Sequence[Row], column: Column) -> list[Row]:
-    """Return the methods that may lead in a column: ranked and, for a loss, not diverged."""
+    """Return the methods that may lead in a column: ranked and, for a loss, not diverged.
+
+    Rows whose peers have different data are not ranked.
+    """
+    if not have_same_data(made):
+        return []
     return [
         row
         for row in made
@@ -201,7 +266,7 @@ def table(made: Sequence[Row], title: str) -> Table:
     if any(column.key == "diverged" for column in columns):
         columns = [column for column in columns if column.key != "seconds"]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method", no_wrap=True)
+    table.add_column(noun(made), no_wrap=noun(made) == "method", overflow="fold")
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
     leads = {column.key: bold(made, column) for column in columns}
@@ -217,20 +282,19 @@ def table(made: Sequence[Row], title: str) -> Table:
 
 def as_csv(made: Sequence[Row]) -> str:
     """Write a line per method and seed in full precision, empty where a number does not exist."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     columns = [column.key for column in COLUMNS]
-    writer.writerow(["method", "seed", *columns, "settings", "edges", "run"])
+    swept = list(dict.fromkeys(key for row in made for key in row.swept if key != "method"))
+    lines: list[list[object]] = [["method", "seed", *columns, "settings", "edges", "run", *swept]]
     for row in made:
         for k, run in enumerate(row.runs):
             numbers = [row.values[column.key][k] for column in COLUMNS]
-            writer.writerow(
+            lines.append(
                 [row.method, run.config.get("seed"),
                  *("" if number is None else repr(number) for number in numbers),
                  json.dumps(dict(row.choice.settings)), json.dumps(dict(row.choice.edges)),
-                 run.directory.name]
+                 run.directory.name, *(row.swept.get(key, "") for key in swept)]
             )  # fmt: skip
-    return text.getvalue()
+    return cells.as_csv(lines)
 
 
 def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
@@ -238,9 +302,9 @@ def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
 
     Parameters
     ----------
-    made : Sequence[Row]
+    made : Sequence of Row
         Rows of the table.
-    keys : Collection[str]
+    keys : Collection of str
         Keys of the columns; columns without values are left out.
     """
     columns = [column for column in shown(made) if column.key in keys]
@@ -255,7 +319,7 @@ def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
         "*: a reference that is given the true clusters": any(row.is_yardstick for row in made),
         "dagger: the lowest or highest value that was tried": any(r.choice.edges for r in made),
     }  # fmt: skip
-    titles = ["method", *(_escaped(column.title) for column in columns), *["tuned"] * is_tuned]
+    titles = [noun(made), *(_escaped(column.title) for column in columns), *["tuned"] * is_tuned]
     lines = [
         *(f"% {note}" for note, applies in notes.items() if applies),
         rf"\begin{{tabular}}{{l{'r' * len(columns)}{'l' * is_tuned}}}",

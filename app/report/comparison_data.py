@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.app.report.comparison import Row
+from coterie.app.report.comparison import Row, have_same_data
 from coterie.app.report.measures import gains, has_accuracy, last
 from coterie.app.report.methods import learns_graph
 from coterie.app.report.run_data import (
@@ -36,7 +36,7 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
 
     Returns
     -------
-    dict[str, Any]
+    dict of str to Any
         `methods`, `seeds`, `peers` (number). `rounds` and `metrics`: each field's `mean` and `std`
         over seeds of the mean over peers, (M, R). `names`, `clusters` and `order` of the peers,
         (S, n). `gains`: see `gain_data`. `maps`: see `map_data`. Missing parts are null.
@@ -55,7 +55,7 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
     known = all(run.clusters is not None for run in runs)
     order = [peer_order(run) if known else np.arange(run.peers) for run in runs]
     return {
-        "methods": [row.method for row in made],
+        "methods": [row.name for row in made],
         "seeds": seeds,
         "peers": runs[0].peers,
         "names": [run.names for run in runs],
@@ -63,8 +63,8 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
         "metrics": metrics,
         "clusters": [run.clusters.tolist() for run in runs if run.clusters is not None] or None,
         "order": [each.tolist() for each in order],
-        "gains": gain_data(made),
-        "maps": map_data(made),
+        "gains": gain_data(made) if have_same_data(made) else None,
+        "maps": map_data(made) if have_same_data(made) else None,
     }
 
 
@@ -102,7 +102,7 @@ def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
 
     Returns
     -------
-    dict[str, Any] | None
+    dict of str to Any or None
         `accuracy`: whether gains are of accuracy or of loss. `gain` and `final` (the peer's final
         value): (M, S, n); empty for a seed that the method or Local lacks.
     """
@@ -138,11 +138,13 @@ def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
 
     Returns
     -------
-    dict with `rounds` (F,); `of`, one entry for each method and seed whose peers gave each other
-    weights: `method` and `seed` by index, `scales` (F, n), see `row_scales`, and `own` (F, n), the
-    own weights or null (`has_own_weights`), both encoded in two bytes a number, `low`, `f1` per
-    frame or null; `shares`, the weights between peers as shares of their row's scale, base64 of one
-    byte a share, the entries' frames (n, n) in turn, 0 standing for `low` and 255 for 1.
+    dict of str to Any, or None
+        Keys: `rounds` (F,); `of`, one entry for each method and seed whose peers gave each other
+        weights; and `shares`, base64 of one byte per weight between peers, as a share of its row's
+        scale: the frames (n, n) of all entries in order, 0 standing for `low` and 255 for 1. An
+        entry holds the indices `method` and `seed`, `scales` (F, n) (see `row_scales`) and `own`
+        (F, n), the own weights or null (see `has_own_weights`), both encoded in two bytes per
+        number, `low`, and `f1` per frame or null.
     """
     seeds = seeds_of(made)
     which = [

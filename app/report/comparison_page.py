@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 from coterie.app.config import schema
 from coterie.app.config.keys import ambiguous, flatten
 from coterie.app.config.registry import METHODS
-from coterie.app.report import by_peer, comparison, html, verdict, words
+from coterie.app.report import by_peer, comparison, diagnostics, html, verdict, words
 from coterie.app.report.comparison import Row
 from coterie.app.report.comparison_data import page_data, seeds_of
 from coterie.app.report.measures import Column
 from coterie.app.report.paired_test import MIN_SEEDS
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER
+from coterie.strategies.names import display
 
 
 def write(
@@ -30,13 +31,13 @@ def write(
 
     Parameters
     ----------
-    rows : Sequence[Row]
+    rows : Sequence of Row
         Rows from `comparison.rows`, at least one.
     directory : Path
         Directory of the comparison.
     title : str
         Name of the comparison: its preset or directory.
-    failed : Mapping[str, str]
+    failed : Mapping of str to str
         Failed run -> error; no row contains such a run.
 
     Returns
@@ -45,13 +46,8 @@ def write(
         Path of the page.
     """
     target = directory / "comparison.html"
-    atomic.write(target, render(rows, title, failed))
+    atomic.write(target, html.render("comparison.html.j2", **content(rows, title, failed)))
     return target
-
-
-def render(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> str:
-    """Return the page's HTML; every text is escaped."""
-    return html.render("comparison.html.j2", **content(rows, title, failed))
 
 
 def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[str, Any]:
@@ -69,10 +65,12 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
         "failed": failed,
         "several": any(len(row.runs) > 1 for row in rows),
         "significance": _significance(rows, columns),
+        "noun": comparison.noun(rows),
         "labels": {row.method: row.label for row in rows},
         "groups": groups,
         "results": _results(rows, groups),
         "by_peer": by_peer.table(rows),
+        "diagnostics": diagnostics.compared(rows),
         "own": {row.method: _own(row, common) for row in rows},
         "tuned": {row.method: row.choice for row in rows if row.choice.settings},
         "trials": _trials(rows),
@@ -82,14 +80,15 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
 
 
 def _heading(rows: Sequence[Row]) -> str:
-    """Return "local, cobo on digits", or "23 methods on digits"."""
-    methods = [row.method for row in rows]
+    """Return "local, cobo on digits", "23 methods on digits", or "cobo.rho on digits"."""
+    methods = list(dict.fromkeys(key for row in rows for key in row.swept))
+    methods = methods or [row.name for row in rows]
     subject = ", ".join(methods) if len(methods) <= 4 else units.plural(len(methods), "method")
     return f"{subject} on {_dataset(rows)}"
 
 
 def _dataset(rows: Sequence[Row]) -> str:
-    return str(rows[0].runs[0].config.get("dataset", "unknown data"))
+    return display(str(rows[0].runs[0].config.get("dataset", "unknown data")))
 
 
 def _facts(rows: Sequence[Row]) -> list[str]:
@@ -100,7 +99,7 @@ def _facts(rows: Sequence[Row]) -> list[str]:
     return [
         *words.partition(first),
         words.peers(first),
-        units.plural(len(rows), "method"),
+        units.plural(len(rows), comparison.noun(rows)),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}",
         units.plural(int(rounds), "round"),
         words.date(runs),

@@ -23,6 +23,7 @@ from coterie.app.runs.summary import accuracy_statistics, mean
 Beside = Mapping[str, Run]
 """Method -> its run of the same seed."""
 Measure = Callable[[Run, Beside], float | None]
+Better = Literal["high", "low", ""]
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,24 @@ class Column:
         None. Infinite if the event would come after the end of the run.
     show : Callable[[float], str]
         Format of the number.
-    better : Literal["high", "low", ""]
+    better : {"high", "low", ""}
         Better direction; "" for costs, which are not ranked.
     group : str
         Heading above the column.
     about : str
         One-sentence definition.
-    deviation : Callable[[float], str] | None
+    deviation : Callable[[float], str] or None
         Format of the deviation over seeds; None: `show`.
-    of_peers : Callable[[Run], Floats] | None
-        (n,) values of the peers, of which `of` is the mean, or the mean minus Local's.
+    of_peers : callable or None
+        Function of a run that returns the values of the peers, (n,); their mean, or their mean
+        minus Local's, is the result of `of`.
     """
 
     key: str
     title: str
     of: Measure
     show: Callable[[float], str]
-    better: Literal["high", "low", ""]
+    better: Better
     group: str
     about: str
     deviation: Callable[[float], str] | None = None

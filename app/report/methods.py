@@ -14,7 +14,7 @@ def is_yardstick(config: Mapping[str, Any]) -> bool:
 
     Parameters
     ----------
-    config : Mapping[str, Any]
+    config : Mapping of str to Any
         Configuration of the run, with nested tables.
     """
     name = str(config["method"])
@@ -33,7 +33,7 @@ def all_to_all(config: Mapping[str, Any]) -> str:
 
     Parameters
     ----------
-    config : Mapping[str, Any]
+    config : Mapping of str to Any
         Configuration or summary of a run: `method` and `topology`.
     """
     method = METHODS.get(str(config["method"]))

@@ -40,11 +40,13 @@ def p_value(differences: Sequence[Floats]) -> float:
 
     Parameters
     ----------
-    differences : of each seed, (n,).
+    differences : Sequence of ndarray, (n,)
+        Differences of the peers, for each seed.
 
     Returns
     -------
-    p-value; 1 where there is no test, because of too few seeds or no variance.
+    float
+        The p-value; 1 if no test is possible, with too few seeds or without variance.
     """
     kept = [d_p[~np.isnan(d_p)] for d_p in differences]
     kept = [d_p for d_p in kept if len(d_p)]
@@ -73,7 +75,7 @@ def leaders(values: Mapping[str, Values]) -> list[str]:
 
     Parameters
     ----------
-    values : Mapping[str, Values]
+    values : Mapping of str to Values
         Values of each method; larger is better.
     """
     mean = {

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.app.report import captions
+from coterie.app.report import captions, worth
 from coterie.app.report.methods import learns_graph
 from coterie.app.report.thinning import (
     block_means,
@@ -65,7 +65,7 @@ def page_data(run: Run) -> dict[str, Any]:
 
     Returns
     -------
-    dict[str, Any]
+    dict of str to Any
         `peers` (number) and their `names`; `classes` (empty: classes are numbers).
         `rounds`: kept rounds, of `evaluated`. `metrics`: each field (R, n), three bytes per number,
         NaN if missing. `last`, `best`: fields (n,) at each peer's last round and at its best round
@@ -75,7 +75,8 @@ def page_data(run: Run) -> dict[str, Any]:
         `blocks`: (B,) index in `order` of the first peer of each block.
         `labels`: (B, classes) training examples per peer, mean over the block, or null.
         `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
-        null. `graph`: see `graph_data`. `captions`: caption of each figure.
+        null. `graph`: see `graph_data`. `worth`: see `coterie.app.report.worth.page_data`.
+        `captions`: caption of each figure.
         `took_part`: number of rounds in which each peer took part, if not all did in all rounds.
     """
     last_n, best_n = run.last_row(), run.best_row()
@@ -102,6 +103,7 @@ def page_data(run: Run) -> dict[str, Any]:
         "diverged": np.flatnonzero(run.diverged).tolist(),
         "predictions": _predictions(run),
         "graph": graph_data(run, order, blocks),
+        "worth": worth.page_data(worth.read(run.directory, run.peers), order, blocks),
     }
     if took_part := run.progress.get("took_part"):
         data["took_part"] = {"rounds": took_part, "of": run.progress["round"]}
@@ -130,21 +132,23 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
 
     Parameters
     ----------
-    order : Ints
-        (n,) peers in display order.
-    blocks : Ints
-        (B,) index in `order` of the first peer of each block.
+    order : ndarray of int, (n,)
+        Peers in display order.
+    blocks : ndarray of int, (B,)
+        Index in `order` of the first peer of each block.
 
     Returns
     -------
-    dict with `rounds` (kept of `recorded`); `weights`, for each of them (B, B) means over blocks of
-    `order`, encoded in two bytes a number; `links`, null unless the peers are a crowd: `each` (K),
-    number drawn in the graph (`drawn`), `to` and `weights`, every round's (n, K) strongest
-    links, encoded in three and two bytes; `top`, the largest weight between two peers; `scales`
-    (B,) of each round's rows, means over blocks of `row_scales`, encoded in two bytes; `own`, see
-    `has_own_weights`; for each round the number of learnt `edges` and mutual `groups`, and `scores`
-    (precision, recall, f1, adjusted Rand index) where clusters are known and the method `learns`
-    the graph.
+    dict of str to Any, or None
+        Keys: `rounds`, those kept of `recorded`; `weights`, for each of them (B, B) means over
+        blocks of `order`, encoded in two bytes per number; `links`, null unless the peers are a
+        crowd; `top`, the largest weight between two peers; `scales` (B,) of each round's rows,
+        means over blocks of `row_scales`, encoded in two bytes per number; `own`, see
+        `has_own_weights`; for each round the number of learnt `edges` and mutual `groups`, and
+        `scores` (precision, recall, f1, adjusted Rand index) if clusters are known and the method
+        `learns` the graph. `links` holds `each` (K), the number per peer, `drawn`, the number in
+        the graph, and `to` and `weights`, the (n, K) strongest links of each round, encoded in
+        three and two bytes per number.
     """
     between = weights_between(run)
     if not between.any():

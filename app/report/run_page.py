@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.app.report import html, methods, png, words
+from coterie.app.report import diagnostics, html, methods, png, quality, words
 from coterie.app.report.run_data import page_data
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER
@@ -21,7 +21,7 @@ def write(run_dir: str | Path) -> Path:
 
     Parameters
     ----------
-    run_dir : str | Path
+    run_dir : str or Path
         Run directory, see `rundir.Run`.
 
     Returns
@@ -50,7 +50,7 @@ def content(run: Run) -> dict[str, Any]:
     """Return the values that fill the page's template, except the pictures."""
     summary = summarise(run)
     return {
-        "title": f"{run.label} on {run.config.get('dataset', 'unknown data')}",
+        "title": words.title(run.config),
         "facts": [
             words.peers(run),
             *words.partition(run),
@@ -64,6 +64,8 @@ def content(run: Run) -> dict[str, Any]:
         "outcome": words.outcome(run, summary),
         "tiles": words.tiles(run, summary),
         "costs": words.costs(run),
+        "diagnostics": diagnostics.table(run),
+        "quality": quality.table(run),
         "traffic": _traffic(summary),
         "all_to_all": methods.all_to_all(run.config),
         "config": run.config,

@@ -30,16 +30,16 @@ def block_starts(group_n: Ints, limit: int) -> Ints:
 
     Parameters
     ----------
-    group_n : Ints
-        (n,) group of each peer in display order; the peers of a group are adjacent. A block has
-        peers of one group only, unless the number of groups exceeds half of `limit`.
+    group_n : ndarray of int, (n,)
+        Group of each peer in display order; the peers of a group are adjacent. A block has peers of
+        one group only, unless the number of groups exceeds half of `limit`.
     limit : int
         Maximum number of blocks.
 
     Returns
     -------
-    Ints
-        (B,) index of the first peer of each block; blocks of one peer if n <= `limit`.
+    ndarray of int, (B,)
+        Index of the first peer of each block; blocks of one peer if n <= `limit`.
     """
     n = len(group_n)
     if n <= limit:
@@ -86,8 +86,10 @@ def strongest_links(weights_nn: Floats, limit: int) -> tuple[Ints, Floats]:
 
     Returns
     -------
-    tuple[Ints, Floats]
-        (n, K) peers and (n, K) weights, K = min(`limit`, n - 1).
+    to_nk : ndarray of int, (n, K)
+        Peers of the links, K = min(`limit`, n - 1).
+    strengths_nk : ndarray, (n, K)
+        Weights of the links.
     """
     n = len(weights_nn)
     limit = min(limit, n - 1)

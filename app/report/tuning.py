@@ -25,10 +25,13 @@ class Choice:
 
     Attributes
     ----------
-    settings : key -> value; empty without tuning.
-    edges : key -> "low" or "high", of the keys whose value is the lowest or highest that was tried:
-        a better one may lie beyond it.
-    trials : number of trials that it was chosen from.
+    settings : Mapping of str to Any
+        Chosen values by key; empty without tuning.
+    edges : Mapping of str to str
+        For each key whose chosen value is the lowest or highest that was tried, "low" or "high": a
+        better value may lie beyond it.
+    trials : int
+        Number of trials of the method.
     """
 
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

@@ -23,7 +23,9 @@ def outcome(rows: Sequence[Row]) -> str:
     columns = {column.key: column for column in comparison.shown(rows)}
     main = columns.get("accuracy") or columns.get("loss")
     sentences = [] if main is None else _ranking(rows, main, columns)
-    lost = [f"{row.method} ({row.diverged} of {row.peers} peers)" for row in rows if row.diverged]
+    if main is not None and not comparison.have_same_data(rows):
+        sentences.append("Not ranked, because the peers have different data")
+    lost = [f"{row.name} ({row.diverged} of {row.peers} peers)" for row in rows if row.diverged]
     if lost:
         sentences.append(f"Diverged: {', '.join(lost)}")
     return " ".join(f"{each}." for each in sentences) or "There is nothing to compare yet."
@@ -40,23 +42,23 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
     if leading:
         top = leading[0]
         value = f"{comparison.cell(top, main)}{unit}{_gain(top, columns)}"
+        rivals = units.plural(len(among), comparison.noun(rows))
         seeds = units.plural(len(top.runs), "seed")
         untested = " (no test possible)" if len(top.runs) < MIN_SEEDS else ""
         why = f"not significant with {seeds}{untested}"
         if len(among) == 1:
-            sentences.append(f"{top.method} reaches a {what} of {value}")
+            sentences.append(f"{top.name} reaches a {what} of {value}")
         elif len(leading) == 1:
             sentences.append(
-                f"{top.method} is the best of {len(among)} methods (paired test over {seeds} and "
+                f"{top.name} is the best of {rivals} (paired test over {seeds} and "
                 f"their peers): {what} {value}"
             )
         else:
-            names = _listed([row.method for row in leading])
+            names = _listed([row.name for row in leading])
             sentences.append(f"No clear winner among {names}: {why}")
-            sentences.append(f"{top.method} has the {end} {what}: {value}")
+            sentences.append(f"{top.name} has the {end} {what}: {value}")
     return sentences + [
-        f"{row.method}, which is given the true clusters, reaches "
-        f"{comparison.cell(row, main)}{unit}"
+        f"{row.name}, which is given the true clusters, reaches {comparison.cell(row, main)}{unit}"
         for row in rows
         if row.is_yardstick and row.summary(main)
     ]
@@ -65,16 +67,21 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
 def notes(rows: Sequence[Row]) -> list[str]:
     """Return the footnotes of the table."""
     footnotes = []
+    if comparison.noun(rows) == "setting" and comparison.have_same_data(rows):
+        footnotes.append(
+            "a setting that is chosen by these results is tuned on test data; compare --tune "
+            "chooses on validation data"
+        )
     if any(row.is_yardstick for row in rows):
-        names = _listed([row.method for row in rows if row.is_yardstick])
+        names = _listed([row.name for row in rows if row.is_yardstick])
         footnotes.append(f"* not ranked: {names} is given the true clusters")
     broadcasts: dict[str, list[str]] = {}
     for row in rows:
         if caption := methods.all_to_all(row.runs[0].config):
-            broadcasts.setdefault(caption, []).append(row.method)
+            broadcasts.setdefault(caption, []).append(row.name)
     footnotes += [f"{', '.join(names)}: {caption}" for caption, names in broadcasts.items()]
     edges = [
-        f"{row.method} ({key} = {schema.written(row.choice.settings[key])}, {row.choice.edge(key)})"
+        f"{row.name} ({key} = {schema.written(row.choice.settings[key])}, {row.choice.edge(key)})"
         for row in rows
         for key in row.choice.edges
     ]
@@ -85,7 +92,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def _gain(row: Row, columns: Mapping[str, Column]) -> str:
     gain, improved = map(columns.get, ("gain", "improved"))
-    if row.method == "local" or not gain or not improved or row.summary(gain) is None:
+    if row.is_local or not gain or not improved or row.summary(gain) is None:
         return ""
     share = improved.show((row.summary(improved) or (0.0, 0.0))[0])
     return f", {comparison.cell(row, gain)} points over local; {share}\u00a0% of the peers improve"

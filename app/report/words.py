@@ -15,8 +15,9 @@ from coterie.app.runs.graph import rounds_measured, weight_to
 from coterie.app.runs.rundir import Floats, Ints, Run
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
 from coterie.strategies.errors import TopologyError
+from coterie.strategies.names import display
 from coterie.strategies.protocol import MATRIX
-from coterie.strategies.topology import changing, spectral_gap, topology
+from coterie.strategies.topology import TOPOLOGIES, Setting, spectral_gap
 
 _MAX_ROUNDS = 100
 
@@ -27,6 +28,13 @@ class Tile(NamedTuple):
     name: str
     value: str
     note: str
+
+
+def title(config: Mapping[str, Any]) -> str:
+    """Return "cobo on digits"; plugins have their display names, recipes their own."""
+    method = str(config.get("recipe") or config["method"])
+    dataset = str(config.get("dataset", "unknown data"))
+    return f"{display(method)} on {display(dataset)}"
 
 
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
@@ -116,16 +124,16 @@ def graph(run: Run) -> list[str]:
         return [f"{kind} topology"]
     degree = config.get("topology-degree", TopLevel.topology_degree)
     probability = config.get("topology-probability", TopLevel.topology_probability)
-    seed = config.get("seed", 0)
+    setting = Setting(run.peers, config.get("seed", 0), degree, probability)
     try:
-        links = changing(kind, run.peers, seed, degree=degree, directed=True, file="")
+        links = TOPOLOGIES[kind].links(setting, directed=True)
         if links is not None:
             last = config.get("num-server-rounds", TopLevel.num_server_rounds)
             rounds = range(1, min(last, _MAX_ROUNDS) + 1)
             in_degrees = np.stack([links(t).sum(axis=0) for t in rounds])
             return [f"{kind} topology, {_degrees(in_degrees)} per round"]
-        linked = topology(kind, run.peers, seed, degree=degree, probability=probability)
-    except (TopologyError, ValueError):  # no run of this version has such options
+        linked = TOPOLOGIES[kind].matrix(setting)
+    except (KeyError, TopologyError, ValueError):  # no run of this version has such options
         return [f"{kind} topology"]
     gap = number(spectral_gap(linked))
     return [f"{kind} topology, {_degrees(linked.sum(axis=0))}, spectral gap {gap}"]

@@ -30,12 +30,17 @@ class Panel:
 
     Attributes
     ----------
-    label : as the paper calls it; "" for the only panel of a figure.
-    small, paper : the preset of each size; "" where the panel does not exist at that size.
-    keys : overrides at both sizes.
-    small_keys, paper_keys : overrides at one size.
-    base : preset that is run first at size "small"; the key `base_key` of each run of the panel
-        names the model of its peer 0.
+    label : str
+        Label in the paper; "" for the only panel of a figure.
+    small, paper : str
+        Preset of each size; "" if the panel does not exist at that size.
+    keys : Mapping of str to Scalar
+        Overrides at both sizes.
+    small_keys, paper_keys : Mapping of str to Scalar
+        Overrides at one size.
+    base : str
+        Preset that is run first at size "small"; the key `base_key` of each run of the panel names
+        the model of its peer 0.
     """
 
     label: str = ""
@@ -70,11 +75,16 @@ class Row:
 
     Attributes
     ----------
-    label : as the paper calls it.
-    keys : overrides, `method` among them.
-    small_keys, paper_keys : overrides at one size.
-    published : the paper's numbers by column, or by panel and column; facts, as printed there.
-    formula : name of a closed form of `coterie.app.reproduction.formulas` that predicts the row.
+    label : str
+        Label in the paper.
+    keys : Mapping of str to Scalar
+        Overrides, `method` among them.
+    small_keys, paper_keys : Mapping of str to Scalar
+        Overrides at one size.
+    published : Mapping of str to Any
+        Numbers of the paper by column, or by panel and column; facts, as printed there.
+    formula : str
+        Name of a closed form of `coterie.app.reproduction.formulas` that predicts the row.
     """
 
     label: str
@@ -101,14 +111,22 @@ class Claim:
 
     Attributes
     ----------
-    text : the claim, in our words.
-    kind : how it is judged, see `coterie.app.reproduction.claims`.
-    rows : labels; of "order" from best to worst, of "beats" the winner and then the others.
-    column : key of the measure.
-    panels : labels of the panels it is about; empty: every one.
-    low, high : bounds of "ratio", "slope" and "range"; `within` the tolerance of "near" (absolute)
-        and "formula" (relative). "bound" has none: the closed form is the upper bound.
-    note : why it does not hold here, if known.
+    text : str
+        The claim, in our words.
+    kind : Kind
+        Kind of check, see `coterie.app.reproduction.claims`.
+    rows : tuple of str
+        Labels. "order": from best to worst; "beats": the winner, then the others.
+    column : str
+        Key of the measure.
+    panels : tuple of str
+        Labels of the panels that the claim is about; empty: every panel.
+    low, high : float
+        Bounds of "ratio", "slope" and "range"; the upper bound of "bound" is the closed form.
+    within : float
+        Tolerance of "near" (absolute) and "formula" (relative).
+    note : str
+        Reason why the claim does not hold here, if known.
     """
 
     text: str
@@ -128,27 +146,51 @@ class Figure:
 
     Attributes
     ----------
-    name : "table-1". title : description. where : table or figure and page of the paper.
-    form : how it is drawn.
-    columns : keys of measures, see `coterie.app.reproduction.results`.
-    x, y : of "curves": "round" or "bytes", and a field of metrics.jsonl or a measure of the graph,
-        see `coterie.app.reproduction.results.course`; of "sweep": a key (or the name of the
-        axis), and a measure. A "scatter" has the first two of `columns` on its axes.
-    values : of "sweep": values of the key `x`; or tables of keys, with the value drawn as `x`.
-    small_values : the same for size "small", where they differ.
-    log : which axes are logarithmic, "x", "y" or "xy".
-    rounds : of "maps": the rounds shown; empty: the last one. small_rounds : the same at size
-        "small".
-    initial : of "maps": show links in one colour, and in a second one those of this round that are
-        not used in the shown round; 0: show weights.
-    clients : of "weights": the peers shown; empty: every one.
-    drawn : of "drawn": name of a function of `coterie.app.reproduction.formulas`; nothing runs.
-    seeds : number of seeds. splits : of size "paper", number of divisions of the data, each with
-        every seed; 1: a division per seed. minutes : how long size "small" takes on two cores.
-    hours : how long size "paper" takes, stated in the paper or measured; 0: unknown.
-    needs : requirements of size "paper", for people ("CIFAR-100", "a GPU").
-    differs : differences from the paper, one sentence each.
-    missing : reason why the figure is not reproduced; then nothing runs.
+    name : str
+        Name of the table or figure, such as "table-1".
+    title : str
+        Description.
+    where : str
+        Table or figure and page of the paper.
+    form : Form
+        Kind of drawing.
+    columns : tuple of str
+        Keys of measures, see `coterie.app.reproduction.results`.
+    x, y : str
+        "curves": "round" or "bytes", and a field of metrics.jsonl or a measure of the graph, see
+        `coterie.app.reproduction.results.course`. "sweep": a key (or the name of the axis), and a
+        measure. A "scatter" has the first two of `columns` on its axes.
+    values : tuple
+        "sweep": values of the key `x`, or tables of keys with the value drawn as `x`.
+    small_values : tuple
+        Values at size "small", if they differ.
+    log : str
+        Logarithmic axes: "x", "y" or "xy".
+    rounds : tuple of int
+        "maps": rounds to show; empty: the last one.
+    small_rounds : tuple of int
+        "maps": rounds to show at size "small".
+    initial : int
+        "maps": round whose links get a second colour if the shown round does not use them, all
+        others the first; 0: show weights.
+    clients : tuple of int
+        "weights": peers to show; empty: every peer.
+    drawn : str
+        "drawn": name of a function of `coterie.app.reproduction.formulas`; nothing runs.
+    seeds : int
+        Number of seeds.
+    splits : int
+        Size "paper": number of divisions of the data, each with every seed; 1: one per seed.
+    minutes : float
+        Duration of size "small" on two cores.
+    hours : float
+        Duration of size "paper", stated in the paper or measured; 0: unknown.
+    needs : tuple of str
+        Requirements of size "paper", for people ("CIFAR-100", "a GPU").
+    differs : tuple of str
+        Differences from the paper, one sentence each.
+    missing : str
+        Reason why the figure is not reproduced; then nothing runs.
     """
 
     name: str
@@ -204,8 +246,12 @@ class Paper:
 
     Attributes
     ----------
-    name : of the file, "cobo". title, reference : the paper's.
-    contradictions : errata and contradictions that a reader meets, one sentence each.
+    name : str
+        Name of the file, such as "cobo".
+    title, reference : str
+        Title and reference of the paper.
+    contradictions : tuple of str
+        Errata and contradictions in the paper, one sentence each.
     """
 
     name: str
@@ -268,8 +314,8 @@ def _figure(name: str, table: Mapping[str, Any]) -> Figure:
         if key in table:
             place = f"figures.{name}.{key}"
             parts[key] = tuple(_built(kind, each, place) for each in table[key])
-    own = {key: value for key, value in table.items() if key not in parts}
-    figure: Figure = _built(Figure, {"name": name, **own, **parts}, f"figures.{name}")
+    values = {key: value for key, value in table.items() if key not in parts}
+    figure: Figure = _built(Figure, {"name": name, **values, **parts}, f"figures.{name}")
     if figure.form not in get_args(Form):
         raise ValueError(f"figures.{name}: unknown form {figure.form!r}")
     labels = {row.label for row in figure.rows}

@@ -215,7 +215,7 @@ def _beta_and_alpha(config: Mapping[str, Any]) -> tuple[float, float]:
     return beta, best if options["alpha"] == "auto" else float(options["alpha"])
 
 
-def sufficient_sizes(optima_nd: Floats, excess_e: Floats, threshold: float = THRESHOLD) -> Floats:
+def sufficient_sizes(optima_nd: Floats, excess_e: Floats) -> Floats:
     """Return the mean size of the sufficient cluster at each excess loss.
 
     All-for-one, definition 2, for losses |x - optimum|^2. Peer k is in peer i's cluster if
@@ -226,16 +226,14 @@ def sufficient_sizes(optima_nd: Floats, excess_e: Floats, threshold: float = THR
 
     Parameters
     ----------
-    optima_nd : (n, d)
+    optima_nd : ndarray, (n, d)
         Optimum of each peer.
-    excess_e : (E,)
+    excess_e : ndarray, (E,)
         Excess losses.
-    threshold : float
-        Threshold of the criterion.
     """
     apart_nn = np.square(optima_nd[:, None] - optima_nd).sum(axis=-1)
     ratio_enn = 1 - 4 * apart_nn / (4 * excess_e[:, None, None])
-    sizes: Floats = (ratio_enn >= threshold).sum(axis=2).mean(axis=1)
+    sizes: Floats = (ratio_enn >= THRESHOLD).sum(axis=2).mean(axis=1)
     return sizes
 
 
@@ -255,14 +253,12 @@ def sufficient_variance(
     return variance
 
 
-def sampling_complexity(
-    optima_nd: Floats, excess_e: Floats, sigma: float = 1.0, criterion: str = "binary"
-) -> Floats:
+def sampling_complexity(optima_nd: Floats, excess_e: Floats, criterion: str = "binary") -> Floats:
     """Return T_i^eps of All-for-one's corollary 1, (E, n): beta sigma_suf^2 C / (2 mu^2 eps).
 
     For losses |x - optimum|^2, beta = mu = 2; C = C^2 / (C - 1) is 4 for the best C = 2.
     """
-    variance_en = sufficient_variance(optima_nd, excess_e, sigma, criterion)
+    variance_en = sufficient_variance(optima_nd, excess_e, criterion=criterion)
     iterations: Floats = variance_en / excess_e[:, None]
     return iterations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from coterie.app.reproduction.results import (
     is_share,
     title_of,
 )
-from coterie.app.runs import atomic, units
+from coterie.app.runs import atomic, cells, units
 from coterie.app.runs.rundir import Bools, Floats, Ints
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Cell(NamedTuple):
 
 def write(made: Reproduction) -> None:
     """Write every file of a figure but claims.json."""
-    atomic.write(made.directory / "results.csv", as_csv(made.figure, made.size, made.results))
+    atomic.write(made.directory / "results.csv", as_csv(made.figure, made.results))
     drawing = drawn(made.figure, made.size, made.results)
     svg = "" if drawing is None else as_svg(drawing)
     if svg:
@@ -119,11 +118,11 @@ def _cell(row: Row, panel: str, column: str, results: Results) -> Cell:
     return Cell(mean, deviation, row.printed(panel, column))
 
 
-def as_csv(figure: Figure, size: Size, results: Results) -> str:
+def as_csv(figure: Figure, results: Results) -> str:
     """Return a line for each panel, row, swept value and column."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(("panel", "row", "x", "column", "mean", "std", "seeds", "published"))
+    lines: list[tuple[object, ...]] = [
+        ("panel", "row", "x", "column", "mean", "std", "seeds", "published")
+    ]
     for place in results.runs:
         (row,) = (row for row in figure.rows if row.label == place.row)
         columns = figure.columns if figure.form != "sweep" else (figure.y,)
@@ -135,8 +134,8 @@ def as_csv(figure: Figure, size: Size, results: Results) -> str:
             printed = row.printed(place.panel, column)
             beside = "" if printed is None else repr(printed)
             x = "" if place.x is None else place.x
-            lines.writerow((place.panel, place.row, x, column, mean, spread, len(there), beside))
-    return text.getvalue()
+            lines.append((place.panel, place.row, x, column, mean, spread, len(there), beside))
+    return cells.as_csv(lines)
 
 
 def as_svg(drawing: Drawing) -> str:

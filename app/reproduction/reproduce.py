@@ -34,11 +34,16 @@ class Request:
 
     Attributes
     ----------
-    name : "paper/figure".
-    size : "small" or "paper".
-    seeds : number of seeds; None: the figure's number.
-    out : directory of all reproductions; figures share runs that are the same.
-    workers : runs side by side; None: as many as cores, memory and GPUs allow.
+    name : str
+        Name as "paper/figure".
+    size : Size
+        Size, "small" or "paper".
+    seeds : int or None
+        Number of seeds; None: the number that the figure sets.
+    out : Path
+        Directory of all reproductions; figures share equal runs.
+    workers : int or None
+        Maximum number of parallel runs; None: as many as cores, memory and GPUs allow.
     """
 
     name: str
@@ -59,11 +64,18 @@ class Reproduction:
 
     Attributes
     ----------
-    paper, figure : the paper and its figure.
-    size : its size.
-    directory : of page.html, figure.svg, results.csv, claims.json and made.json.
-    results : the runs.
-    verdicts : one for each claim.
+    paper : Paper
+        Paper of the figure.
+    figure : Figure
+        Figure that was reproduced.
+    size : Size
+        Size of the reproduction.
+    directory : Path
+        Directory of page.html, figure.svg, results.csv, claims.json and made.json.
+    results : Results
+        Results of the runs.
+    verdicts : tuple of Verdict
+        Verdict on each claim.
     """
 
     paper: Paper

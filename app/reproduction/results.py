@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,33 +14,29 @@ from scipy.sparse.csgraph import connected_components
 from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.config.schema import Scalar
 from coterie.app.report import measures
-from coterie.app.report.measures import COLUMNS, last
+from coterie.app.report.measures import COLUMNS, Beside, Better, Column, Measure, last
 from coterie.app.runs import graph
 from coterie.app.runs.graph_scores import learnt_edges, score
 from coterie.app.runs.rundir import Floats, Run
 
-BETTER = {column.key: column.better for column in COLUMNS}
-_TITLES = {column.key: column.title for column in COLUMNS}
-_FIELDS = {
-    "test_loss": "test loss",
-    "validation_accuracy": "validation accuracy",
-    "virtual_seconds": "virtual seconds",
-}
-"""Fields of metrics.jsonl that are measures of figures, but not columns of a comparison."""
-EXTRA: dict[str, tuple[str, str, Callable[[Run], float]]] = {}
-"""Further measures: key -> (title, which end is better, run -> number). See `measure`."""
+MEASURES: dict[str, Column] = {column.key: column for column in COLUMNS}
+"""Measures of figures: the columns of a comparison, and those below."""
 SHARES = {"asymmetry", "symmetry", "sparsity", "to_attackers"}
 """Measures of the graph of a round, see `coterie.app.runs.graph.measures_csv`."""
 
 
-def measure(key: str, title: str, better: str = "") -> Callable[..., Callable[[Run], float]]:
+def measure(key: str, title: str, better: Better = "") -> Callable[..., Callable[[Run], float]]:
     """Add a measure of figures, by decorator. A title that ends in " %" belongs to a share."""
 
     def add(function: Callable[[Run], float]) -> Callable[[Run], float]:
-        EXTRA[key] = title, better, function
+        _add(key, title, lambda run, _: function(run), better)
         return function
 
     return add
+
+
+def _add(key: str, title: str, of: Measure, better: Better) -> None:
+    MEASURES[key] = Column(key, title, of, "{:.4g}".format, better, "Figures", "")
 
 
 def course(run: Run, name: str) -> tuple[Floats, Floats]:
@@ -162,15 +158,14 @@ def gradient_norm(run: Run) -> float:
     return float(2 * curvature * np.nanmean(run.metric("test_loss")[:-1]))
 
 
-ROUNDS_TO_BEST = "rounds_to_best"
-BEST = 0.9
-
-
-def rounds_to_best(run: Run, siblings: Sequence[Run]) -> float:
-    """Return the first round whose mean accuracy is 90 % of the siblings' best; infinite: never."""
-    best = max(float(np.nanmax(measures.course(each, "test_accuracy"))) for each in siblings)
-    reached = np.flatnonzero(measures.course(run, "test_accuracy") >= BEST * best)
+def rounds_to_best(run: Run, beside: Beside) -> float:
+    """Return the first round whose mean accuracy is 90 % of the best beside; infinite: never."""
+    best = max(float(np.nanmax(measures.course(each, "test_accuracy"))) for each in beside.values())
+    reached = np.flatnonzero(measures.course(run, "test_accuracy") >= 0.9 * best)
     return float(run.rounds[reached[0]]) if len(reached) else np.inf
+
+
+_add("rounds_to_best", "rounds to 90 % of the best", rounds_to_best, "low")
 
 
 @measure("stationary_loss", "stationary loss", "low")
@@ -286,7 +281,8 @@ class Results:
 
     Attributes
     ----------
-    runs : place -> trial -> run.
+    runs : Mapping of Place to Mapping of Trial to Run
+        Runs by place and trial.
     """
 
     runs: Mapping[Place, Mapping[Trial, Run]]
@@ -313,57 +309,37 @@ class Results:
 
     def _peers(self, place: Place, trial: Trial, column: str) -> Floats:
         run = self.runs[place][trial]
-        if column in EXTRA:
-            return np.array([EXTRA[column][2](run)])
-        if column == ROUNDS_TO_BEST:
-            return np.array([rounds_to_best(run, self._siblings(place, trial))])
-        if column in _FIELDS:
-            return last(run, column)
-        for known in COLUMNS:
-            if known.key == column:
-                if column in ("gain", "loss_gain", "improved", "harmed") or known.of_peers is None:
-                    value = known.of(run, self._beside(place, trial))
-                    return np.array([np.nan if value is None else value])
-                return known.of_peers(run)
-        raise ConfigError(f'unknown column "{column}"{nearest(column, [*BETTER, *_FIELDS])}')
+        if column not in MEASURES:
+            raise ConfigError(f'unknown column "{column}"{nearest(column, MEASURES)}')
+        known = MEASURES[column]
+        if known.of_peers is None or column in ("gain", "loss_gain"):
+            value = known.of(run, self._beside(place, trial))
+            return np.array([np.nan if value is None else value])
+        return known.of_peers(run)
 
     def _beside(self, place: Place, trial: Trial) -> dict[str, Run]:
-        """Return the runs of the same panel, x and trial by method."""
-        return {run.label: run for run in self._siblings(place, trial)}
-
-    def _siblings(self, place: Place, trial: Trial) -> list[Run]:
-        """Return the runs of the same panel, x and trial."""
-        return [
-            of[trial]
+        """Return the runs of the same panel, x and trial, by row and by method or recipe."""
+        rows = {
+            other.row: of[trial]
             for other, of in self.runs.items()
             if (other.panel, other.x) == (place.panel, place.x) and trial in of
-        ]
+        }
+        methods = {run.label: run for run in rows.values()}
+        return {f"row {label}": run for label, run in rows.items()} | methods
 
 
 def title_of(column: str) -> str:
-    """Return the title of a column."""
+    """Return the title of a measure, or of a field of metrics.jsonl."""
     return _title(column).removesuffix(" %")
 
 
 def _title(column: str) -> str:
-    if column in EXTRA:
-        return EXTRA[column][0]
-    if column == ROUNDS_TO_BEST:
-        return "rounds to 90 % of the best"
-    if column in SHARES:
-        return column.replace("_", " ")
-    return _FIELDS.get(column) or _TITLES.get(column, "")
+    return MEASURES[column].title if column in MEASURES else column.replace("_", " ")
 
 
 def better_of(column: str) -> str:
     """Return which end of a column is better: "high", "low" or ""."""
-    if column in EXTRA:
-        return EXTRA[column][1]
-    if column == ROUNDS_TO_BEST:
-        return "low"
-    if column.endswith("_loss"):
-        return "low"
-    return BETTER.get(column, "high")
+    return "low" if column.endswith("_loss") else MEASURES[column].better
 
 
 def is_share(column: str) -> bool:

@@ -76,8 +76,11 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
 
     Parameters
     ----------
-    cpus : cores of this machine for a local cluster, which has all GPUs.
-    environment : variables of tasks on the cluster; here they have those of this process.
+    cpus : int
+        Cores of a local cluster; it has all GPUs of this machine.
+    environment : Mapping of str to str or None
+        Environment variables of tasks on the cluster; tasks of a local cluster inherit those of
+        this process.
 
     Raises
     ------
@@ -182,8 +185,10 @@ class Tasks:
 
     Parameters
     ----------
-    folder : of the sweep.
-    run : executes one run; returns the error, or None.
+    folder : Folder
+        Folder of the sweep.
+    run : callable
+        Function that executes a run and returns its error or None.
     """
 
     def __init__(self, folder: Folder, run: Callable[[Config], str | None]) -> None:
@@ -246,7 +251,8 @@ def _carry_out(
 
     Parameters
     ----------
-    place : the working directory that relative paths of the configuration start from.
+    place : str
+        Working directory, which relative paths of the configuration start from.
     """
     if Path(place).is_dir():
         os.chdir(place)

@@ -37,7 +37,8 @@ def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
 
     Parameters
     ----------
-    all_to_all : explanation of the bytes sent.
+    all_to_all : str
+        Explanation of the number of bytes, for the summary.
     """
     table = Table(show_header=False, box=None)
     accuracy, spread = (summary.get(f"{kind}_test_accuracy") for kind in ("mean", "std"))

@@ -44,8 +44,10 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
 
     Parameters
     ----------
-    nodes : virtual nodes that share the peers.
-    machines : resources of the nodes, see `coterie.app.runners.cluster.survey`.
+    nodes : int
+        Number of virtual nodes that share the peers.
+    machines : Sequence of Machine
+        Resources of the machines, see `coterie.app.runners.cluster.survey`.
 
     Raises
     ------
@@ -70,6 +72,8 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         It did not run to its end.
     """
     parts.refuse_modules(config.chosen)
+    if config.start_from:
+        raise ConfigError("start-from is for simulations: leave it out")
     if newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: leave --federation out")
     observers = Observers(config)
@@ -104,7 +108,8 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
 
     Returns
     -------
-    Content of the relay's file, see `coterie.strategies.relay.preflight.Survey`.
+    dict of str to Any
+        Content of the relay's file, see `coterie.strategies.relay.preflight.Survey`.
 
     Raises
     ------
@@ -121,7 +126,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
         _follow(space, run_id, federation, config, display.show)
     file = run_dir / SURVEY
     if not file.exists():
-        raise ConfigError(f"the relay, on another machine, has written {file} there")
+        raise ConfigError(f"the relay runs on another machine and has written {file} there")
     answers: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
     return answers
 

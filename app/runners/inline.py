@@ -28,13 +28,16 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 
     Parameters
     ----------
-    watch : called after every round with the content of progress.json; in a round without
-        evaluation only the round changes.
+    watch : callable or None
+        Function that is called after each round with the content of progress.json; in a round
+        without evaluation only the round changes.
 
     Raises
     ------
-    RelayError : the node failed; progress.json has the reason, too.
-    PartError : the method, the model or the data set raised an error.
+    RelayError
+        The node failed; progress.json states the reason, too.
+    PartError
+        The method, the model or the data set raised an error.
     """
     directory, rounds = Path(config.run_dir), config.num_server_rounds
     recorder = RunRecorder(

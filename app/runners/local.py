@@ -17,6 +17,7 @@ from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Callback, Observers
 from coterie.app.runs import progress, rundir, units
 from coterie.app.runs.introduction import introduce
+from coterie.app.trained import starts
 
 
 def run(
@@ -29,9 +30,12 @@ def run(
 
     Parameters
     ----------
-    nodes : virtual nodes of Flower's simulation that share the peers; None: no Flower, all of them
-        in this process.
-    callbacks : called after every evaluated round, in addition to the configured trackers.
+    nodes : int or None
+        Number of virtual nodes of Flower's simulation that share the peers; None: all peers in this
+        process, without Flower.
+    callbacks : Iterable of Callback or callable
+        Functions that are called after each evaluated round, in addition to the configured
+        trackers.
 
     Raises
     ------
@@ -48,6 +52,7 @@ def run(
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
     machines = [cluster.here(config.device)] if nodes is None else cluster.survey(config.device)
     problem = preflight.check(config)
+    starts.check(config, problem)
     run_dir = Path(config.run_dir)
     observers = Observers(config, callbacks)
     with rundir.held(run_dir), reported(run_dir):

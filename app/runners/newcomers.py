@@ -33,7 +33,10 @@ class LateTransport(InProcessTransport):
 
     Parameters
     ----------
-    ended : returns the last ended round. joins : round after which the last node is available.
+    ended : callable
+        Function that returns the last completed round.
+    joins : int
+        Round after which the last node is available.
     """
 
     def __init__(self, nodes: Sequence[Handler], ended: Callable[[], int], joins: int) -> None:

@@ -48,7 +48,7 @@ class Workspace:
         FLWR_HOME of the processes.
     app : Path
         Copy of the app at the start of the run, and working directory of the processes.
-    environment : Mapping[str, str]
+    environment : Mapping of str to str
         Environment of the processes.
     log : Path
         File with their output.
@@ -121,8 +121,10 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
 
     Parameters
     ----------
-    log : file for Flower's output.
-    home : FLWR_HOME to use instead of an empty one.
+    log : Path
+        File for Flower's output.
+    home : Path or None
+        Directory for FLWR_HOME; None: a new, empty one.
 
     Raises
     ------

@@ -74,36 +74,50 @@ def run_all(
     workers: int | None,
     console: Console,
     labels: Mapping[str, str] | None = None,
+    values: Mapping[str, plan.Values] | None = None,
+    on_end: Callable[[Config], None] = lambda config: None,
 ) -> dict[str, Exception]:
     """Run the configurations that are not finished.
 
     Parameters
     ----------
-    configs : placed configurations; duplicates run once.
-    workers : runs side by side; None: as many as cores, memory and GPUs allow, once the first runs
-        have shown that the sweep takes long. With 1 all runs take place in this process.
-    labels : run directory -> text for its progress line, instead of method, seed and accuracy.
+    configs : Sequence of Config
+        Configurations with their directories; duplicates run once.
+    workers : int or None
+        Maximum number of parallel runs; None: as many as cores, memory and GPUs allow, once the
+        first runs have shown that the sweep takes long. With 1, all runs take place in this
+        process.
+    labels : Mapping of str to str or None
+        Text of the progress line by run directory; default: method, seed and accuracy.
+    values : Mapping of str to Mapping of str to Any, or None
+        Values of the swept keys by name of the run directory; None if no keys are swept.
+    on_end : callable
+        Function that is called with each run that did not fail, as it ends.
 
     Returns
     -------
-    Run directory -> error, of the runs that failed; each other run has its summary.json.
+    dict of str to Exception
+        Error by run directory, of the runs that failed; every other run has its summary.json.
 
     Raises
     ------
-    RunError : RAY_ADDRESS names no cluster.
+    RunError
+        RAY_ADDRESS names no cluster.
     """
     missing = {config.run_dir: config for config in configs if not is_finished(config)}
     failed = dict[str, Exception]()
     if not missing:
         return failed
     for directory, names in _by_directory(configs).items():
-        plan.write(directory, names)
-    watch = _Watch(console, len(missing), labels or {})
+        plan.write(directory, names, values)
+    watch = _Watch(console, len(missing), labels or {}, values or {})
     queue = sorted(missing.values(), key=lambda c: c.num_server_rounds * c.peers)
     with _threads(), watch.bar:
         for config, error in _ends(queue, workers, watch):
             if error is not None:
                 failed[config.run_dir] = error
+            else:
+                on_end(config)
             watch.ended(config, error)
     return failed
 
@@ -127,7 +141,8 @@ def _ends(
 
     Parameters
     ----------
-    queue : the runs, shortest first, so that many end before the rest is handed over.
+    queue : Sequence of Config
+        Runs, shortest first, so that many end before the rest is handed over.
     """
     alone = workers == 1 or (min(cores.count(), len(queue)) == 1 and not cluster.address())
     if not alone and (workers or cluster.address()):
@@ -178,7 +193,8 @@ def run_one(
 
     Parameters
     ----------
-    watch : called after every round.
+    watch : callable or None
+        Function that is called after each round.
     """
     from coterie.app.runners import inline  # loads torch
     from coterie.app.runs import summary
@@ -212,9 +228,15 @@ def line_of_run(config: Config) -> str | None:
 class _Watch:
     """Display of a sweep: a line per ended run, and the runs in progress."""
 
-    def __init__(self, console: Console, total: int, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        total: int,
+        labels: Mapping[str, str],
+        values: Mapping[str, plan.Values],
+    ) -> None:
         self._console, self._total, self._done = console, total, 0
-        self._labels = labels
+        self._labels, self._values = labels, values
         self._spoken = self._looked = time.monotonic()
         self.bar = Progress(
             MofNCompleteColumn(),
@@ -230,10 +252,11 @@ class _Watch:
     def ended(self, config: Config, error: Exception | None) -> None:
         self._done += 1
         now = progress.read(Path(config.run_dir))
-        default = f"{config.label} seed {config.seed}  {progress.describe(now)}"
+        name = plan.label(config.label, self._values.get(Path(config.run_dir).name, {}))
+        default = f"{name} seed {config.seed}  {progress.describe(now)}"
         text = self._labels.get(config.run_dir, default)
         if error is not None:
-            text = f"{config.label} seed {config.seed}  failed: {line_of(error)}"
+            text = f"{name} seed {config.seed}  failed: {line_of(error)}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 

@@ -114,8 +114,10 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     Parameters
     ----------
-    path : an empty file that stands for the lock.
-    wait : whether to wait while another process holds it.
+    path : Path
+        Path of an empty file that stands for the lock.
+    wait : bool
+        Wait while another process holds the lock.
 
     Raises
     ------

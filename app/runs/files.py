@@ -50,8 +50,10 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
 
     Parameters
     ----------
-    name : path of the file below `directory`, with "/".
-    limit : maximum size in bytes.
+    name : str
+        Path of the file below `directory`, with "/".
+    limit : int
+        Maximum size in bytes.
 
     Raises
     ------
@@ -76,7 +78,7 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
         os.close(handle)
-        raise ResultsError(f"{path} is no regular file")
+        raise ResultsError(f"{path} is not a regular file")
     if status.st_size > limit:
         os.close(handle)
         raise ResultsError(
@@ -100,7 +102,7 @@ def check_all(directory: Path) -> None:
             if stat.S_ISLNK(mode):
                 raise ResultsError(f"{path} is a link; links are not followed")
             if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
-                raise ResultsError(f"{path} is no regular file")
+                raise ResultsError(f"{path} is not a regular file")
 
 
 def text(directory: Path, name: str) -> str | None:
@@ -167,7 +169,8 @@ def arrays_of(
 
     Parameters
     ----------
-    kinds : name of an array -> the kinds of number that it may hold, as in `numpy.dtype.kind`.
+    kinds : Mapping of str to str
+        Allowed kinds of number by name of the array, as in `numpy.dtype.kind`.
 
     Raises
     ------
@@ -224,7 +227,8 @@ def _check_listing(file: BinaryIO) -> None:
 
     Raises
     ------
-    ValueError : it is not an archive of NumPy.
+    ValueError
+        The file is not an archive of NumPy.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _END.size))
@@ -242,7 +246,8 @@ def _check_array(archive: zipfile.ZipFile, key: str, kind: str) -> None:
 
     Raises
     ------
-    ValueError : it is of another kind, or too large.
+    ValueError
+        The array is of another kind, or too large.
     """
     with archive.open(f"{key}.npy") as member:
         version = np.lib.format.read_magic(member)

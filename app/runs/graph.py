@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from typing import Any
 
@@ -53,9 +51,7 @@ def edges_csv(run: Run) -> str:
 
 def _cell(text: str) -> str:
     """Return text as a cell of a CSV file, quoted if necessary, and safe for spreadsheets."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow([cells.safe(text), ""])
-    return line.getvalue().removesuffix(",")
+    return cells.as_csv([[cells.safe(text), ""]]).removesuffix(",\n")
 
 
 def measures_csv(run: Run) -> str:
@@ -76,11 +72,7 @@ def measures_csv(run: Run) -> str:
         {"round": int(run.weight_rounds[c]), **measured(run.weights[c], run)}
         for c in rounds_measured(len(run.weights))
     ]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["round"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return cells.as_csv([rows[0] if rows else ["round"], *(row.values() for row in rows)])
 
 
 def measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
@@ -109,8 +101,8 @@ def weight_to(attackers_n: Bools, weights_nn: Floats) -> float | None:
 
     Absolute weights of each peer are normalised to sum 1; the mean is over honest peers.
     """
-    given_nn = np.abs(weights_nn) * ~np.eye(len(weights_nn), dtype=np.bool_)
-    given_nn = given_nn[~attackers_n & (given_nn.sum(axis=1) > 0)]
-    if not len(given_nn):
+    others_nn = np.abs(weights_nn) * ~np.eye(len(weights_nn), dtype=np.bool_)
+    others_nn = others_nn[~attackers_n & (others_nn.sum(axis=1) > 0)]
+    if not len(others_nn):
         return None
-    return float((given_nn[:, attackers_n].sum(axis=1) / given_nn.sum(axis=1)).mean())
+    return float((others_nn[:, attackers_n].sum(axis=1) / others_nn.sum(axis=1)).mean())

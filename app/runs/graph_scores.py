@@ -33,25 +33,25 @@ class GraphScores:
 
     Attributes
     ----------
-    precision : float | None
+    precision : float or None
         Share of the learnt directed edges that are inside a true cluster.
-    recall : float | None
+    recall : float or None
         Share of the true directed edges (all pairs inside a cluster) that were learnt.
-    f1 : float | None
+    f1 : float or None
         Harmonic mean of precision and recall.
     adjusted_rand_index : float
         Adjusted Rand index of the true clusters and the connected components of the mutual graph.
     exact : bool
-        Whether the learnt edges equal the true edges.
-    largest_weight_on_own_cluster : float | None
+        True if the learnt edges equal the true edges.
+    largest_weight_on_own_cluster : float or None
         Share of the peers with cluster mates whose largest weight goes to mates only, including
         ties.
-    overlap_within : float | None
+    overlap_within : float or None
         Mean of sum_j min(w_ij, w_kj) over pairs (i, k) of one cluster, for rows that sum to 1. Near
         1 if clusters are recovered, even if a cluster adopts models of other peers (FedeRiCo).
-    overlap_across : float | None
+    overlap_across : float or None
         The same mean over pairs of different clusters; near 0 if clusters are recovered.
-    precision_by_cluster : dict[str, float | None]
+    precision_by_cluster : dict of str to float or None
         Precision of the edges from the peers of each cluster, by cluster label (with label flips:
         collaborators of honest and of flipped peers).
     """
@@ -72,13 +72,13 @@ def learnt_edges(weights_nn: Floats) -> Bools:
 
     Parameters
     ----------
-    weights_nn : Floats
-        (n, n) non-negative weights.
+    weights_nn : ndarray, (n, n)
+        Non-negative weights.
 
     Returns
     -------
-    Bools
-        (n, n), False on the diagonal.
+    ndarray of bool, (n, n)
+        False on the diagonal.
     """
     return np.asarray(_off_diagonal(weights_nn) > row_scales(weights_nn)[:, None] / 2)
 
@@ -88,7 +88,8 @@ def row_scales(weights_nn: Floats) -> Floats:
 
     Parameters
     ----------
-    weights_nn : (n, n) non-negative weights.
+    weights_nn : ndarray, (n, n)
+        Non-negative weights.
     """
     off_nn = _off_diagonal(weights_nn)
     scale_n = np.maximum(off_nn.max(axis=1, initial=0.0), _FLOOR * off_nn.max(initial=0.0))

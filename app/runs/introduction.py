@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.app.runs import units
+from coterie.datasets.quality import survey, warnings
+from coterie.strategies.names import display
 
 if TYPE_CHECKING:
     from coterie.app.config.config import Config
@@ -33,13 +35,21 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
         Console to print to.
     """
     peers = units.plural(config.peers, "peer")
-    console.print(f"{config.method} on {config.dataset}: {peers}, {place}")
+    console.print(f"{display(config.method)} on {display(config.dataset)}: {peers}, {place}")
     console.print(split(problem))
     key, share = config.validation
     if config.row.validates and share:
-        console.print(f"{config.method} judges models by data set aside: {key} = {share:g}")
+        name = display(config.method)
+        console.print(f"{name} evaluates models on validation data: {key} = {share:g}")
+    data_quality(problem, console)
     for line in config.strategy().cautions():
         console.print(f"warning: {line}")
+
+
+def data_quality(problem: Problem, console: Console) -> None:
+    """Print the most severe problems of the data in up to two lines."""
+    for line in warnings(survey(problem), problem.names):
+        console.print(f"data quality: {line}", soft_wrap=True)
 
 
 def split(problem: Problem) -> Table:

@@ -36,7 +36,7 @@ class Metrics:
 
     Attributes
     ----------
-    named : dict[int, str]
+    named : dict of int to str
         Peer -> name in its last line.
     """
 
@@ -116,7 +116,8 @@ class Metrics:
 
         Raises
         ------
-        ValueError : rounds, fields and peers are too many.
+        ValueError
+            The arrays would not fit into memory.
         """
         fields = len(self._fields) + sum(name not in self._fields for name in names)
         rounds = len(self._reported) + (t not in self._reported)

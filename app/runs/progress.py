@@ -58,7 +58,8 @@ def checked(key: str, value: Any) -> Any:
 
     Raises
     ------
-    ValueError, TypeError, AttributeError : the value has the wrong type.
+    ValueError, TypeError, AttributeError
+        The value has the wrong type.
     """
     wrong = False
     if key == "error":

@@ -49,7 +49,7 @@ class RunRecorder:
         Total number of rounds.
     resume : bool
         Continue from the checkpoint in `directory` if there is one; else start again.
-    watch : Callable[[Mapping[str, Any]], None] | None
+    watch : callable or None
         Called with the content of progress.json after each change.
     run : bytes
         Digest of the run's configuration; the checkpoint of another run is rejected.
@@ -60,7 +60,7 @@ class RunRecorder:
     ----------
     ledger : Ledger
         Progress of the protocol.
-    progress : dict[str, Any]
+    progress : dict of str to Any
         Content of progress.json.
     """
 
@@ -165,9 +165,9 @@ class RunRecorder:
 
     def _line(self, report: Report) -> dict[str, Any]:
         name = self._names.get(report.peer, f"peer {report.peer}")
-        own = {"round": report.round, "peer": report.peer, "peer_name": name}
+        head = {"round": report.round, "peer": report.peer, "peer_name": name}
         lies = {"attacker": True} if report.metrics.get("attacker") else {}
-        return own | dict(report.metrics) | lies | own  # `own` wins over metrics
+        return head | dict(report.metrics) | lies | head  # `head` wins over metrics
 
     def finish(self) -> None:
         """Record the end of the run: "finished", or "diverged" if every peer diverged."""
@@ -205,8 +205,10 @@ class RunRecorder:
 
         Returns
         -------
-        tuple[int, _Hash]
-            Length and digest of the rest.
+        size : int
+            Length of the rest in bytes.
+        digest : hashlib.HASH
+            Digest of the rest.
         """
         content = path.read_bytes()[:size] if size and path.exists() else b""
         digest = sha256(content)
@@ -332,7 +334,8 @@ def _require(sound: bool) -> None:
 
     Raises
     ------
-    ValueError : it does not hold.
+    ValueError
+        The property does not hold.
     """
     if not sound:
         raise ValueError

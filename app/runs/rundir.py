@@ -19,10 +19,11 @@ import numpy as np
 
 from coterie.app.config import limits, schema
 from coterie.app.config.keys import ambiguous, flatten, keys, tables
-from coterie.app.runs import atomic, files
+from coterie.app.runs import atomic, files, quality
 from coterie.app.runs import progress as progress_file
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.metrics import Bools, Floats, Ints, Metrics
+from coterie.datasets.quality import survey
 from coterie.strategies.protocol import MATRIX
 
 if TYPE_CHECKING:
@@ -48,17 +49,17 @@ SURVEY = "preflight.json"
 """File with the nodes' answers to a preflight."""
 
 
-def create(config: Config, problem: Problem) -> Path:
-    """Create the run directory: config.toml, split.json (statistics of the split), classes.json."""
+def create(config: Config, problem: Problem) -> None:
+    """Create the run directory: the configuration, and descriptions of the split and the data."""
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.resume:
         atomic.write(run_dir / "config.toml", config.toml())
         atomic.write(run_dir / "split.json", json.dumps(problem.describe()))
         atomic.write(run_dir / "classes.json", json.dumps(problem.classes))
+        quality.write(run_dir, survey(problem), problem.names)
     with suppress(FileNotFoundError):
         (run_dir / "progress.json").unlink()  # written before the run was resumed
-    return run_dir
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def held(run_dir: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise ResultsError(f"{run_dir}: this run is going on") from None
+        raise ResultsError(f"{run_dir}: this run is in progress") from None
     finally:
         os.close(handle)
 
@@ -109,25 +110,25 @@ class Run:
     ----------
     directory : Path
         Run directory.
-    config : Mapping[str, Any]
+    config : Mapping of str to Any
         Content of config.toml, with nested tables.
-    rounds : Ints
-        (R,) evaluated rounds, ascending.
-    metrics : Mapping[str, Floats]
+    rounds : ndarray of int, (R,)
+        Evaluated rounds, ascending.
+    metrics : Mapping of str to ndarray
         Each field of metrics.jsonl, (R, n).
-    reported : Bools
-        (R, n) whether the peer reported in the round.
-    weight_rounds : Ints
-        (C,) rounds of `weights`.
-    weights : Floats
-        (C, n, n) collaboration matrices; C = 0 if the run recorded none.
-    split : tuple[Mapping[str, Any], ...] | None
+    reported : ndarray of bool, (R, n)
+        True if the peer reported in the round.
+    weight_rounds : ndarray of int, (C,)
+        Rounds of `weights`.
+    weights : ndarray, (C, n, n)
+        Collaboration matrices; C = 0 if the run recorded none.
+    split : tuple of Mapping of str to Any or None
         Content of split.json, one mapping per peer (counts, labels, cluster); None without it.
-    progress : Mapping[str, Any]
+    progress : Mapping of str to Any
         Content of progress.json; empty without it.
-    names : tuple[str, ...]
-        (n,) names of the peers; "peer 3" for a peer without a name.
-    classes : tuple[str, ...]
+    names : tuple of str, (n,)
+        Names of the peers; "peer 3" for a peer without a name.
+    classes : tuple of str
         Names of the classes; empty without names.
     """
 
@@ -302,7 +303,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise ResultsError(f"{path}: missing, so this is not a run directory")
     peers = config.get("peers")
     if not isinstance(config.get("method"), str) or type(peers) is not int or peers < 1:
-        raise ResultsError(f"{path}: no method and number of peers, so not a run of this product")
+        raise ResultsError(f"{path}: no method or number of peers, so not a run directory")
     for table in tables().keys() - {"", *ambiguous()}:
         if not isinstance(config.get(table, {}), dict):
             raise ResultsError(f"{path}: {table} is not a table")
@@ -319,7 +320,8 @@ def _check_value(key: str, value: Any) -> None:
 
     Raises
     ------
-    ValueError : the message has the expected type or range.
+    ValueError
+        The value is of the wrong type or out of range; the message names what is expected.
     """
     if not isinstance(value, bool | int | float | str):
         raise ValueError("must be a number or a string")
@@ -333,7 +335,8 @@ def _read_split(directory: Path, peers: int) -> list[Mapping[str, Any]] | None:
 
     Raises
     ------
-    ResultsError : the content differs from `coterie.datasets.problem.Problem.describe`.
+    ResultsError
+        The content differs from `coterie.datasets.problem.Problem.describe`.
     """
     split: list[Mapping[str, Any]] | None = files.json_of(directory, "split.json", list)
     if split is None:
@@ -400,7 +403,8 @@ def _read_rows(directory: Path, peers: int) -> tuple[Ints, Floats]:
 
     Raises
     ------
-    FileNotFoundError : the relay has no such file.
+    FileNotFoundError
+        The relay has no such file.
     """
     width = 1 + peers**2
     with files.opened(directory, "relay/weights.f64", files.memory()) as file:

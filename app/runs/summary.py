@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.app.runs import atomic, graph
+from coterie.app.runs import atomic, diagnostics, graph
 from coterie.app.runs.graph_scores import score
 from coterie.app.runs.rundir import Floats, Run
 from coterie.clients.privacy import Privacy
@@ -129,11 +129,12 @@ def recovery(run: Run) -> dict[str, Any] | None:
 
 
 def finish(run_dir: str | Path) -> dict[str, Any]:
-    """Write summary.json, graph.csv and graph-measures.csv; return the summary."""
+    """Write summary.json, graph.csv, graph-measures.csv, diagnostics.csv; return the summary."""
     run = Run.read(run_dir)
     summary = summarise(run)
     atomic.write(run.directory / "graph.csv", graph.edges_csv(run))
     atomic.write(run.directory / "graph-measures.csv", graph.measures_csv(run))
+    diagnostics.write(run)
     text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
     atomic.write(run.directory / "summary.json", text)  # written last: it marks the run as finished
     return summary

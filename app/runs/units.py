@@ -17,25 +17,25 @@ def number(value: float | None) -> str:
     return NONE if value is None else f"{value:.4g}"
 
 
-def scaled(value: float | None, base: float, units: tuple[str, ...]) -> str:
+def scaled(value: float | None, units: tuple[str, ...]) -> str:
     """Write a count in the largest unit that leaves at least 1, three significant digits."""
     if value is None or not np.isfinite(value):
         return NONE
     power = 0
-    while abs(value) >= base and power < len(units) - 1:
-        value, power = value / base, power + 1
+    while abs(value) >= 1000 and power < len(units) - 1:
+        value, power = value / 1000, power + 1
     digits = 0 if power == 0 or abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:.{digits}f}{units[power]}"
 
 
 def size(value: float | None) -> str:
     """Write a number of bytes, "6.21 MB"."""
-    return scaled(value, 1000, (" B", " kB", " MB", " GB", " TB"))
+    return scaled(value, (" B", " kB", " MB", " GB", " TB"))
 
 
 def count(value: float | None) -> str:
     """Write a count, "57.6 k"."""
-    return scaled(value, 1000, ("", " k", " M", " G", " T"))
+    return scaled(value, ("", " k", " M", " G", " T"))
 
 
 def duration(seconds: float | None) -> str:

@@ -23,8 +23,12 @@ class Accounts:
 
     Attributes
     ----------
-    answers, privacy : ledgers over all runs.
-    memory : memory of this run.
+    answers : Ledger
+        Ledger of answers, over all runs.
+    privacy : PrivacyLedger
+        Ledger of privacy budgets, over all runs.
+    memory : Memory
+        Memory of this run.
     """
 
     answers: Ledger

@@ -77,9 +77,12 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
 
     Parameters
     ----------
-    directory : the run's.
-    policy : the policy file; its SHA-256 is recorded.
-    decision : "allowed", or "refused: ..." with the reason.
+    directory : Path
+        Run directory.
+    policy : Path
+        Policy file; its SHA-256 is recorded.
+    decision : str
+        "allowed", or "refused: ..." with the reason.
     """
     file = _config_file(digest)
     line = {"digest": digest, "config": file, "policy": _digest_of_file(policy)}

@@ -32,17 +32,23 @@ class SecureChannel:
 
     Parameters
     ----------
-    peers : peers that the node hosts.
-    directory : the run directory on the node's disk; its name is that of the run.
-    sealing : whether letters are sealed, and with which keys.
-    accounts : accounts of a deployed node, which count received letters and answers; None: only a
-        memory on disk if letters are sealed.
-    max_age : maximum age of an accepted offer in rounds; an older offer of a peer is never
-        accepted after a newer one.
+    peers : Sequence of int
+        Ids of the hosted peers.
+    directory : Path
+        Run directory on the node's disk; its name is the run's name.
+    sealing : Sealing
+        Encryption of letters, with its keys.
+    accounts : Accounts or None
+        Accounts of a deployed node, which count received letters and answers; None: no accounts,
+        only a memory on disk if letters are sealed.
+    max_age : int
+        Maximum age of an accepted offer in rounds. A peer's older offer is never accepted after a
+        newer one.
 
     Attributes
     ----------
-    names : peer -> its name in the trust file.
+    names : dict of int to str
+        Names of the peers in the trust file.
     """
 
     def __init__(
@@ -96,8 +102,8 @@ class SecureChannel:
         first = request.round + 1 if request.stage == "start" else request.round
         if first <= memory.committed:
             raise SealError(
-                f'run "{self._run}" has committed round {memory.committed} here and does not go '
-                f"back to round {request.round}: begin again under another name"
+                f'run "{self._run}" has committed round {memory.committed} on this node and cannot '
+                f"return to round {request.round}: start again under another name"
             )
         if request.committed > memory.committed:
             memory.commit(request.committed)
@@ -134,7 +140,8 @@ class SecureChannel:
 
         Parameters
         ----------
-        form : required format of each letter.
+        form : LetterFormat
+            Required format of each letter.
 
         Raises
         ------
@@ -210,8 +217,10 @@ class SecureChannel:
 
         Parameters
         ----------
-        digest : digest of the received payload.
-        max_bytes : maximum size of the plain payload.
+        digest : bytes
+            Digest of the received payload.
+        max_bytes : int
+            Maximum size of the plain payload.
 
         Raises
         ------

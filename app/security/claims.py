@@ -30,7 +30,7 @@ def proof(trust: Mapping[int, Entry], run: str, config_digest: bytes) -> Proof:
 
     Parameters
     ----------
-    trust : Mapping[int, Entry]
+    trust : Mapping of int to Entry
         Peer -> public keys in the relay's trust file.
     run : str
         Name of the run.

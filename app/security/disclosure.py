@@ -26,11 +26,16 @@ class Reports:
 
     Parameters
     ----------
-    sizes : part -> number of the peer's examples.
-    rarest : test examples of the peer's rarest class; 0 without classes.
-    own : whether the data are private to this institution; public data need no protection.
-    learns_graph : whether the collaboration weights follow from the examples.
-    ledger : counts reported numbers over all runs.
+    sizes : Mapping of str to int
+        Number of the peer's examples, by part of the split.
+    rarest : int
+        Number of test examples of the peer's rarest class; 0 without classes.
+    own : bool
+        True if the data are private to this institution; public data need no protection.
+    learns_graph : bool
+        True if the collaboration weights depend on the examples.
+    ledger : Ledger
+        Ledger that counts reported numbers over all runs.
     """
 
     def __init__(
@@ -96,9 +101,11 @@ def protected(
 
     Parameters
     ----------
-    sizes : part -> number of examples.
-    rarest : test examples of the rarest class; 0 if too few: then measures by class are omitted,
-        since they may concern one person.
+    sizes : Mapping of str to int
+        Number of examples, by part of the split.
+    rarest : int
+        Number of test examples of the rarest class; 0 if too few: then measures per class are
+        omitted, since they may concern one person.
     """
     metrics = {
         name: value

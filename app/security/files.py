@@ -19,7 +19,8 @@ def writable_by_others(path: Path) -> str:
 
     Raises
     ------
-    OSError : there is no such file.
+    OSError
+        The file does not exist.
     """
     if path.stat().st_mode & _WRITABLE:
         return f"others may write to it: chmod go-w {path}"

@@ -36,8 +36,10 @@ class Head(NamedTuple):
 
     Attributes
     ----------
-    size : length in bytes.
-    digest : SHA-256 of these bytes, in hexadecimal digits.
+    size : int
+        Length in bytes.
+    digest : str
+        SHA-256 of these bytes, hexadecimal.
     """
 
     size: int
@@ -49,8 +51,10 @@ class Journal:
 
     Parameters
     ----------
-    path : the file.
-    seen : earlier heads that other files have recorded; the ledger must continue each of them.
+    path : Path
+        Path of the file.
+    seen : Sequence of Head
+        Earlier heads that other files have recorded; the journal must continue each of them.
     """
 
     def __init__(self, path: Path, seen: Sequence[Head] = ()) -> None:
@@ -70,7 +74,8 @@ class Journal:
 
         Parameters
         ----------
-        parse : validates and converts a line. If it fails, no line counts as read.
+        parse : callable
+            Function that validates and converts a line. If it fails, no line counts as read.
 
         Raises
         ------

@@ -26,9 +26,12 @@ class Ledger:
 
     Parameters
     ----------
-    journal : the file.
-    run : name of the run.
-    limits : limits of the institution's policy.
+    journal : Journal
+        File of the ledger.
+    run : str
+        Name of the run.
+    limits : AnswerPolicy
+        Limits in the institution's policy.
     """
 
     def __init__(self, journal: Journal, run: str, limits: AnswerPolicy) -> None:
@@ -49,8 +52,10 @@ class Ledger:
 
         Parameters
         ----------
-        letters : sender -> digest of the plain letter.
-        committed : last committed round.
+        letters : Mapping of int to str
+            Digest of the plain letter, by sender.
+        committed : int
+            Last committed round.
 
         Raises
         ------
@@ -80,7 +85,8 @@ class Ledger:
 
         Parameters
         ----------
-        models : owner of a model -> digest of the model that is answered.
+        models : Mapping of int to str
+            Digest of the model that is answered, by its owner.
 
         Raises
         ------
@@ -109,14 +115,19 @@ class Ledger:
 
         Parameters
         ----------
-        t : round of the report.
-        metrics : about own examples.
-        weights : other peer -> its collaboration weight.
-        budget : maximum of numbers in all runs together.
+        t : int
+            Round of the report.
+        metrics : Mapping of str to float
+            Measures of the peer's own examples.
+        weights : Mapping of int to float
+            Collaboration weight of each other peer.
+        budget : float
+            Maximum number of numbers over all runs.
 
         Returns
         -------
-        True if they may be reported.
+        bool
+            True if the report is within the budget.
 
         Raises
         ------

@@ -22,15 +22,21 @@ class Memory:
 
     Parameters
     ----------
-    path : the file; None: the memory ends with the process.
-    journals : ledgers whose heads are recorded.
-    durable : whether `keep` waits until the file is on disk.
+    path : Path or None
+        Path of the file; None: the memory ends with the process.
+    journals : Sequence of Journal
+        Ledgers whose heads are recorded.
+    durable : bool
+        Let `keep` wait until the file is on disk.
 
     Attributes
     ----------
-    committed : the last round that the relay has committed, as it announced.
-    offered : "round peer" -> digest of a hosted peer's offer.
-    heard : sender -> round of the newest offer that was accepted.
+    committed : int
+        Last round that the relay announced as committed.
+    offered : dict of str to str
+        Digest of a hosted peer's offer, by "round peer".
+    heard : dict of str to int
+        Round of the newest accepted offer, by sender.
     """
 
     def __init__(
@@ -47,7 +53,8 @@ class Memory:
 
         Parameters
         ----------
-        at_least : a round that another file records as committed.
+        at_least : int
+            Round that another file records as committed.
 
         Raises
         ------
@@ -62,7 +69,7 @@ class Memory:
         if self.committed < at_least:
             raise atomic.DamagedError(
                 f"{self.path} ends with round {self.committed}, but round {at_least} is over: the "
-                "file was removed or rolled back; put it back, or begin again under another name"
+                "file was removed or rolled back; put it back, or start again under another name"
             )
 
     def commit(self, committed: int) -> None:

@@ -206,7 +206,8 @@ class Policy:
 
         Raises
         ------
-        PolicyError : names key and remedy.
+        PolicyError
+            A value is invalid; the message names its key and the remedy.
         """
         for key, text, known in (
             ("methods", self.methods, {*METHODS, *plugins.installed("method")}),

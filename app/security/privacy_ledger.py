@@ -29,8 +29,10 @@ class PrivacyLedger:
 
     Parameters
     ----------
-    journal : the file.
-    run : name of the run that spends.
+    journal : Journal
+        File of the ledger.
+    run : str
+        Name of the run that spends the budget.
     """
 
     def __init__(self, journal: Journal, run: str) -> None:

@@ -27,7 +27,7 @@ def check_run(policy: Policy, config: Config) -> None:
     PolicyError
         Names the first key that is violated.
     """
-    data, own = policy.data, config.dataset_options
+    data, options = policy.data, config.dataset_options
     if config.attack.kind != "none":
         raise PolicyError(
             f'no policy allows attack.kind = "{config.attack.kind}": attackers are for simulations'
@@ -42,7 +42,7 @@ def check_run(policy: Policy, config: Config) -> None:
         return
     _batches_of("data.min-batch-size", data.min_batch_size, config)
     key, validation = config.validation
-    test = float(getattr(own, "test", 0.0))
+    test = float(getattr(options, "test", 0.0))
     _at_most(
         "data.max-held-out", data.max_held_out, f"test share and {key}, together", test + validation
     )
@@ -50,14 +50,14 @@ def check_run(policy: Policy, config: Config) -> None:
         _batches_of("answers.min-examples", policy.answers.min_examples, config)
         _answers_allowed(policy, config)
     for key in ("columns", "label"):
-        if hasattr(own, key):
-            allowed, wanted = getattr(data, key), getattr(own, key)
+        if hasattr(options, key):
+            allowed, wanted = getattr(data, key), getattr(options, key)
             where = f"{config.dataset}.{key}"
             _listed(f"data.{key}", allowed, where, words(wanted) if key == "columns" else [wanted])
     for key in ("classes", "mean", "std"):
-        if not hasattr(own, key):
+        if not hasattr(options, key):
             continue
-        allowed, wanted = getattr(data, key), getattr(own, key)
+        allowed, wanted = getattr(data, key), getattr(options, key)
         if words(wanted) != words(allowed) and (key, allowed) != ("classes", ANY):
             raise PolicyError(
                 f'data.{key} = "{allowed}" does not allow {config.dataset}.{key} = "{wanted}": '
@@ -70,7 +70,8 @@ def _check_sizes(limits: LimitPolicy, config: Config) -> None:
 
     Raises
     ------
-    PolicyError : names the first key.
+    PolicyError
+        The policy does not allow a key of the run; the message names the first one.
     """
     of_keys = {
         "steps": ("max-steps", limits.max_steps),
@@ -110,7 +111,8 @@ def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> No
 
     Parameters
     ----------
-    sizes : part -> number of examples.
+    sizes : Mapping of str to int
+        Number of examples, by part of the split.
 
     Raises
     ------

@@ -84,15 +84,17 @@ def seal(
         Context of the run.
     own : PrivateKeys
         Keys of the sender.
-    recipients : Mapping[int, PublicKeys]
+    recipients : Mapping of int to PublicKeys
         Peer -> public keys.
     about : bytes
         Digest of the plain letter that this letter answers.
 
     Returns
     -------
-    tuple[PeerMessage, bytes]
-        Encrypted letter and the digest of its payload.
+    sealed : PeerMessage
+        Encrypted letter.
+    digest : bytes
+        Digest of its payload.
     """
     assert isinstance(letter.payload, bytes)
     assert not letter.keys

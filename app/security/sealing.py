@@ -27,13 +27,13 @@ class Sealing:
     ----------
     config_digest : bytes
         See `config_digest_of`.
-    keys : tuple[tuple[int, str], ...]
+    keys : tuple of (int, str)
         (hosted peer, file of its private keys). With keys, letters are encrypted and plain letters
         refused; without keys, letters are plain and encrypted letters refused.
     trust : str
         Trust file.
     audited : bool
-        Whether there is an audit log.
+        True if there is an audit log.
     """
 
     config_digest: bytes
@@ -49,15 +49,15 @@ class Sealing:
         KeysError
             If a file is missing or invalid, or the trust file has other keys for a hosted peer.
         """
-        own = {peer: read_private(Path(path)) for peer, path in self.keys}
+        keys = {peer: read_private(Path(path)) for peer, path in self.keys}
         trust = read_trust(Path(self.trust))
         for peer, path in self.keys:
-            if peer in trust and trust[peer].keys != own[peer].public:
+            if peer in trust and trust[peer].keys != keys[peer].public:
                 raise KeysError(
                     f"{self.trust}: [{trust[peer].name}] is peer {peer}, but not the public half "
                     f"of {path}"
                 )
-        return own, trust
+        return keys, trust
 
 
 def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:
@@ -81,12 +81,12 @@ def deployed(
     ----------
     config : Config
         Configuration of the run.
-    node_config : Mapping[str, object]
+    node_config : Mapping of str to object
         Node configuration.
     peer : int
         Hosted peer.
     required : bool
-        Whether the institution's policy demands encryption.
+        True if the institution's policy demands encryption.
 
     Raises
     ------
@@ -104,8 +104,8 @@ def deployed(
             "this SuperNode has no keys to seal with: make them (coterie keys new NAME) and "
             'start it with keys="FILE" trust="FILE" in --node-config'
         )
-    own = ((peer, keys),) if keys else ()
-    return Sealing(config_digest_of(config), own, trust, audited=True)
+    of_peer = ((peer, keys),) if keys else ()
+    return Sealing(config_digest_of(config), of_peer, trust, audited=True)
 
 
 def peer_of(node_config: Mapping[str, object]) -> int | None:

@@ -19,15 +19,11 @@ from pathlib import Path
 
 from coterie.app.config.config import Config
 from coterie.app.security.files import closed
-from coterie.errors import Error
+from coterie.app.security.trust import KeysError
 
 _FILE = "split.key"
 _BYTES = 32
 _BITS = 63  # valid seed of every random generator
-
-
-class SplitError(Error, ValueError):
-    """The node's secret is damaged; the message has the remedy."""
 
 
 def split_seed(own: Path, config: Config) -> int:
@@ -35,11 +31,12 @@ def split_seed(own: Path, config: Config) -> int:
 
     Parameters
     ----------
-    own : folder of the node that belongs to no run.
+    own : Path
+        Folder of the node that belongs to no run.
 
     Raises
     ------
-    SplitError
+    KeysError
         The secret is damaged.
     """
     tables = {config.table_of("dataset"), config.table_of("model"), "model"}
@@ -71,7 +68,7 @@ def _secret(file: Path) -> bytes:
 def _checked(file: Path) -> bytes:
     secret = file.read_bytes()
     if len(secret) != _BYTES:
-        raise SplitError(
+        raise KeysError(
             f"{file} has {len(secret)} bytes instead of {_BYTES}: put it back, or remove it to "
             "divide the data again"
         )

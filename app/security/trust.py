@@ -30,7 +30,7 @@ from coterie.strategies.names import RULE, is_name
 
 
 class KeysError(Error, ValueError):
-    """A key or trust file is missing or wrong; names the file and the remedy."""
+    """A key, trust or secret file is missing or wrong; names the file and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,12 @@ class Entry:
 
     Attributes
     ----------
-    name : name of the peer.
-    peer : its number in the runs; None if a public file does not state it.
-    keys : trusted public keys.
+    name : str
+        Name of the peer.
+    peer : int or None
+        Number of the peer in runs; None if a public file does not state it.
+    keys : PublicKeys
+        Trusted public keys.
     """
 
     name: str
@@ -61,7 +64,7 @@ def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, P
     Raises
     ------
     KeysError
-        One of the files is there already, or the name is not a valid file name.
+        One of the files exists already, or the name is not a valid file name.
     """
     checked(name)
     private, public = directory / f"{name}.key", directory / f"{name}.pub.toml"

@@ -32,18 +32,40 @@ class About:
 
     Attributes
     ----------
-    peer, peer_name : the model's peer.
-    method, method_options : how it was trained, and predicts.
-    model, model_options, adaptation : the network (`coterie.clients.models.build.build`).
-    task, outputs : see `coterie.datasets.problem.Problem`.
-    shape : of the network's input, one example.
-    dataset, dataset_options : the training data.
-    classes : names of the outputs; empty if they have no names or are numbers.
-    columns : columns of raw rows, in order; empty if examples are not rows of a table.
-    normalisation : "mean" and "std", then "preprocessing" if the peer has steps before them.
-    dtype : of the parameters.
-    config_digest : of the run's configuration, hexadecimal.
-    refused : reason why the file cannot predict; empty if it can.
+    peer : int
+        Number of the model's peer.
+    peer_name : str
+        Name of the model's peer.
+    method : str
+        Method of training and prediction.
+    method_options : Mapping of str to Any
+        Options of the method.
+    model : str
+        Name of the network (`coterie.clients.models.build.build`).
+    model_options, adaptation : Mapping of str to Any
+        Options and adaptation of the network.
+    task : Task
+        Task, see `coterie.datasets.problem.Problem`.
+    outputs : int
+        Number of classes or of regression outputs.
+    shape : tuple of int
+        Shape of one example at the network's input.
+    dataset : str
+        Name of the training data.
+    dataset_options : Mapping of str to Any
+        Options of the data set.
+    classes : tuple of str
+        Names of the outputs; empty if they have no names or are numbers.
+    columns : tuple of str
+        Columns of raw rows, in order; empty if examples are not rows of a table.
+    normalisation : Mapping of str to Any
+        Keys "mean" and "std", and "preprocessing" if the peer has steps before them.
+    dtype : str
+        Type of the parameters.
+    config_digest : str
+        Digest of the run's configuration, hexadecimal.
+    refused : str
+        Reason why the file cannot predict; empty if it can.
     """
 
     peer: int
@@ -147,6 +169,8 @@ class About:
         named = () if fitted is None else tuple(column.name for column in fitted.columns)
         if named != self.columns:
             raise ValueError("its columns are not those of its preprocessing")
+        if len(set(named)) < len(named):
+            raise ValueError("two of its columns have the same name")
         mean, std = (numbers(self.normalisation.get(name), name) for name in ("mean", "std"))
         check_scale(mean, std, self.shape)
         if fitted is not None:

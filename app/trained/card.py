@@ -17,10 +17,13 @@ from coterie.app.config import schema
 from coterie.app.security.policy import Policy
 from coterie.app.trained.about import About
 from coterie.clients.defence import Defence
+from coterie.clients.diagnostics import MEASURES
 from coterie.clients.privacy import Privacy
+from coterie.datasets.quality import ColumnQuality, shortened
 from coterie.strategies.protocol import Report
 
 _LEAST = 1e-6  # minimum weight of a collaborator
+_COLUMNS = 500  # maximum number of columns, of more those with findings
 _NAMED = 50  # maximum number of collaborators, largest weights first
 
 
@@ -33,6 +36,7 @@ def card(
     curves: Mapping[str, Any],
     privacy: Privacy,
     defence: Defence,
+    qualities: Sequence[ColumnQuality],
     *,
     has_examples: bool,
 ) -> dict[str, Any]:
@@ -40,18 +44,29 @@ def card(
 
     Parameters
     ----------
-    sizes : part -> the peer's own examples.
-    report : the peer's last report, before a policy limits it.
-    names : names of all peers, if this node knows them.
-    curves : figure data of the evaluation (`coterie.clients.measures`).
-    privacy, defence : of the run; the card has each that the run uses.
-    has_examples : whether the model's file contains data of each training example.
+    sizes : Mapping of str to int
+        Number of the peer's own examples, by part of the split.
+    report : Report
+        Last report of the peer, before a policy limits it.
+    names : Mapping of int to str
+        Names of the peers that this node knows.
+    curves : Mapping of str to Any
+        Figure data of the evaluation (`coterie.clients.measures`).
+    privacy : Privacy
+        Privacy options of the run; the card has them if they are in use.
+    defence : Defence
+        Defence options of the run; the card has them if they are in use.
+    qualities : Sequence of ColumnQuality
+        Quality of the peer's columns. The card has no values of single rows, such as the range.
+    has_examples : bool
+        True if the model file contains data of each training example.
     """
     others = sorted(
         (-weight, peer)
         for peer, weight in report.weight_by_peer.items()
         if weight > _LEAST and peer != about.peer
     )
+    listed = shortened(qualities, _COLUMNS)
     return {
         "peer": about.peer,
         "name": about.peer_name,
@@ -64,6 +79,7 @@ def card(
         "classes": list(about.classes),
         "columns": list(about.columns),
         "examples": dict(sizes),
+        **({"data_quality": list(map(_quality, listed))} if listed else {}),
         "collaborators_in_all": len(others),
         "collaborators": [
             {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}
@@ -78,7 +94,21 @@ def card(
         **({"defence": schema.values(defence)} if defence.rule != "none" else {}),
         "config_digest": about.config_digest,
         "versions": _versions(),
-        "curves": dict(curves),
+        **({"diagnostics": curves["diagnostics"]} if "diagnostics" in curves else {}),
+        "curves": {name: curve for name, curve in curves.items() if name != "diagnostics"},
+    }
+
+
+def _quality(column: ColumnQuality) -> dict[str, Any]:
+    return {
+        "column": column.column,
+        "kind": column.kind,
+        "missing": column.missing,
+        "distinct": column.distinct,
+        "code": _finite(column.code),
+        "code_share": _finite(column.code_share),
+        "drift": _finite(column.drift),
+        "finding": column.finding,
     }
 
 
@@ -147,8 +177,10 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         _table(("", ""), used),
         "## Collaborators\n\nWeight of each other peer's letters in the last round.",
         _table(("peer", "weight"), others) if others else "None: the peer trained alone.",
+        *_quality_section(content.get("data_quality", [])),
         "## Measurements\n\nOn the peer's own test examples; costs are sums over the run.",
         _table(("", ""), measured),
+        *_diagnostics_section(content),
         "## Privacy\n\n" + "\n\n".join(privacy),
         f"Configuration {content['config_digest'][:16]}; "
         + ", ".join(f"{name} {number}" for name, number in content["versions"].items())
@@ -157,6 +189,62 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(head: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
+def _quality_section(columns: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not columns:
+        return []
+    rows = [
+        (_cell(each["column"]), f"{100 * each['missing']:.0f} %", _cell(each["finding"]))
+        for each in columns
+    ]
+    return [
+        "## Data quality\n\nAll rows of the peer. The run directory has ranges and means.",
+        _table(("column", "missing", "finding"), rows),
+    ]
+
+
+def _cell(text: str) -> str:
+    """Write a text in one cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _diagnostics_section(content: Mapping[str, Any]) -> list[str]:
+    diagnostics = content.get("diagnostics")
+    if diagnostics is None:
+        return []
+    classes = content["classes"] or ["0", "1"]
+    rows = diagnostics["measures"]
+    head: tuple[str, ...] = ("", "at 0.5")
+    chosen = diagnostics["at_threshold"]
+    if diagnostics["threshold"] is not None:
+        head = (*head, f"at {diagnostics['threshold']:.3g}")
+    table = [
+        (MEASURES[name], shown(estimate), *([shown(chosen.get(name))] if chosen else []))
+        for name, estimate in rows.items()
+    ]
+    text = (
+        f"{diagnostics['positives']} of {diagnostics['examples']} test examples are positive "
+        f"({classes[1]}). Values with 95 % intervals; predicted positive above the threshold; "
+        "O/E: observed positives over the sum of their predicted probabilities."
+    )
+    if chosen:
+        text += " The second threshold was chosen on validation examples (Youden)."
+    parts = [f"## Diagnostic accuracy\n\n{text}", _table(head, table)]
+    if diagnostics["temperature"] is not None:
+        parts.append(
+            f"Temperature {diagnostics['temperature']:.3g}, fitted on validation examples, changes "
+            f"the Brier score to {shown(diagnostics['recalibrated']['brier'])}."
+        )
+    return parts
+
+
+def shown(estimate: Sequence[float | None] | None) -> str:
+    """Write a value with its interval, "0.84 (0.71 to 0.92)"; empty where undefined."""
+    if estimate is None or estimate[0] is None:
+        return ""
+    value, low, high = estimate
+    return f"{value:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})")
+
+
+def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +19,31 @@ from coterie.datasets.own.image_folder import ImageFolderOptions, read_pixels
 from coterie.datasets.own.institutions import RefusedError
 from coterie.datasets.preprocessing import Column
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
 _SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Raw examples (N, ...) and the name of each: a line of a table, a file."""
+    """Raw examples.
+
+    Attributes
+    ----------
+    raw : ndarray, (N, ...)
+        Examples.
+    names : Sequence of str or int
+        Number of each example's row, from 1, or name of its file.
+    columns : Mapping of str to Sequence of str or int
+        Columns that a table of predictions begins with, by name: the columns of the input table, as
+        text; else the names, as "row" or "file".
+    """
 
     raw: npt.NDArray[Any]
-    kind: str
     names: Sequence[str | int]
+    columns: Mapping[str, Sequence[str | int]]
 
 
 def read(path: Path, about: About) -> Inputs:
@@ -52,6 +67,25 @@ def read(path: Path, about: About) -> Inputs:
     raise ConfigError(f"{path}: expected .csv, .parquet, .npz or a folder of images")
 
 
+def of_frame(frame: pd.DataFrame, about: About) -> npt.NDArray[Any]:
+    """Return the rows of a data frame, whose columns may be in any order, as raw examples.
+
+    Raises
+    ------
+    ConfigError, DataError
+        They do not fit the model; names the rows.
+    """
+    import pyarrow as pa
+
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the data frame cannot be read: {' '.join(map(str, error.args))}"
+        ) from None
+    return _encoded(table, Path("the data frame"), about)
+
+
 def _table(path: Path, about: About) -> Inputs:
     fitted = about.preprocessing
     columns = () if fitted is None else fitted.columns
@@ -60,6 +94,32 @@ def _table(path: Path, about: About) -> Inputs:
         table = cells.open_table(path, as_text)
     except RefusedError as error:  # hidden from the relay, but shown to the local user
         raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
+    raw = _encoded(table, path, about)
+    return Inputs(raw, range(1, len(raw) + 1), _as_written(table, path))
+
+
+def _as_written(table: pa.Table, path: Path) -> dict[str, list[str]]:
+    """Return all cells of a table as text; those of a CSV are unchanged ("007", "NA")."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    if path.suffix == ".csv":
+        types = dict.fromkeys(table.column_names, pa.string())
+        options = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
+        try:
+            table = csv.read_csv(path, convert_options=options)
+        except pa.ArrowInvalid as error:
+            raise ConfigError(f"{path}: cannot be read: {error}; expected UTF-8") from None
+    return {
+        name: ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
+        for name in table.column_names
+    }
+
+
+def _encoded(table: pa.Table, path: Path, about: About) -> npt.NDArray[Any]:
+    """Return the rows of a table as raw examples."""
+    fitted = about.preprocessing
+    columns = () if fitted is None else fitted.columns
     if not columns:
         wanted = math.prod(about.shape)
         if len(table.column_names) != wanted:
@@ -76,7 +136,7 @@ def _table(path: Path, about: About) -> Inputs:
         raise ConfigError("\n".join(some[:_SHOWN]) + more)
     if fitted is None or not fitted.columns:
         raw = raw.reshape(-1, *about.shape)
-    return Inputs(fitting(raw, about, str(path)), "row", range(1, len(raw) + 1))
+    return fitting(raw, about, str(path))
 
 
 def _arrays(path: Path, about: About) -> Inputs:
@@ -87,7 +147,8 @@ def _arrays(path: Path, about: About) -> Inputs:
     except (ValueError, IndexError, OSError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     raw = fitting(raw, about, f"{path}: {name}")
-    return Inputs(raw, "row", range(1, len(raw) + 1))
+    names = range(1, len(raw) + 1)
+    return Inputs(raw, names, {"row": names})
 
 
 def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
@@ -118,7 +179,7 @@ def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any
 
 def _images(folder: Path, about: About) -> Inputs:
     if len(about.shape) != 3 or about.shape[0] not in (1, 3):
-        raise ConfigError(f"{folder}: the model takes no images but {about.shape}")
+        raise ConfigError(f"{folder}: the model takes examples of shape {about.shape}, not images")
     sides = "x".join(map(str, about.shape))
     fit = about.dataset_options.get("fit", "exact")
     options = ImageFolderOptions(shape=sides, fit=fit)
@@ -129,4 +190,5 @@ def _images(folder: Path, about: About) -> Inputs:
     if bad := [f"{p} {x}" for p, x in zip(files, images, strict=True) if isinstance(x, str)]:
         more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         raise ConfigError("\n".join(bad[:_SHOWN]) + more)
-    return Inputs(np.stack(images), "file", [str(path.relative_to(folder)) for path in files])
+    names = [str(path.relative_to(folder)) for path in files]
+    return Inputs(np.stack(images), names, {"file": names})

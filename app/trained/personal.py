@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
@@ -23,12 +25,13 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.runs import files
 from coterie.app.runs.files import ResultsError
 from coterie.app.trained.about import About
+from coterie.app.trained.decision import NO_POINT, OperatingPoint, of_strings
 from coterie.clients.engine.layers import without_head
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods import knn_per
-from coterie.clients.models.build import build, options_table
-from coterie.clients.models.options import Adaptation, Gpt2Options
-from coterie.datasets.preprocessing import NO_CODE
+from coterie.clients.models.build import build
+from coterie.clients.models.options import Adaptation, Gpt2Options, model_of
+from coterie.datasets.preprocessing import IS_MISSING, NO_CODE
 
 FOLDER = "models"
 T = TypeVar("T")
@@ -52,8 +55,10 @@ class Named:
 
     Attributes
     ----------
-    parts : code, "module:attribute", and folders, "transformers:FOLDER".
-    weights : files of trained weights that networks start from.
+    parts : tuple of str
+        Code as "module:attribute", and folders as "transformers:FOLDER".
+    weights : tuple of str
+        Files of pretrained weights that networks start from.
     """
 
     parts: tuple[str, ...] = ()
@@ -95,19 +100,28 @@ class PersonalModel(nn.Module):
 
     Attributes
     ----------
-    about : metadata of the file.
+    about : About
+        Metadata of the file.
+    point : OperatingPoint
+        Threshold and temperature that validation examples chose; the scores do not use them.
     """
 
     weights: Tensor | None
     keys: Tensor
     labels: Tensor
 
-    def __init__(self, about: About, tensors: dict[str, Tensor], named: Named = NOTHING) -> None:
+    def __init__(
+        self,
+        about: About,
+        tensors: dict[str, Tensor],
+        named: Named = NOTHING,
+        point: OperatingPoint = NO_POINT,
+    ) -> None:
         super().__init__()
-        self.about = about
+        self.about, self.point = about, point
         self._task = TASKS[about.task]
         self._dtype: torch.dtype = getattr(torch, about.dtype)
-        self._prepare = _Prepare(about, self._dtype)
+        self.preparation = _Prepare(about, self._dtype)
         held = sum(value.numel() for value in tensors.values())
         template = _template(about, named, held).to(self._dtype)
         weights = tensors.pop("mixture", None)
@@ -139,7 +153,7 @@ class PersonalModel(nn.Module):
 
     def forward(self, raw: Tensor) -> Tensor:
         """Return the scores of raw examples."""
-        inputs = self._prepare(raw)
+        inputs = self.preparation(raw)
         if self.below is not None:
             predicted = self._voted(inputs)
         elif self.weights is None:
@@ -179,11 +193,12 @@ def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.Options:
 
     Raises
     ------
-    ValueError : the examples are invalid, or the method does not vote.
+    ValueError
+        The examples are invalid, or the method does not vote.
     """
     keys, labels = tensors["memory.keys"], tensors.get("memory.labels")
     if about.method != "knn-per" or labels is None:
-        raise ValueError("it has examples that vote, which belong to knn-per")
+        raise ValueError("it has voting examples, which only knn-per uses")
     if keys.dim() != 2 or labels.shape != (len(keys), about.outputs) or not len(keys):
         raise ValueError(f"its examples are {tuple(keys.shape)} and {tuple(labels.shape)}")
     return _made(knn_per.Options, about.method_options)
@@ -194,11 +209,13 @@ def _template(about: About, named: Named, held: int) -> nn.Module:
 
     Parameters
     ----------
-    held : number of values in the file, which bounds the size of the network.
+    held : int
+        Number of values in the file, which limits the size of the network.
 
     Raises
     ------
-    ValueError : it is larger, is not built in, or has options that it does not have.
+    ValueError
+        The network is larger, is not built in, or has unknown options.
     """
     if parts.code({"model": about.model}) and about.model not in named.parts:
         raise ValueError(parts.unnamed("model", about.model))
@@ -220,9 +237,10 @@ def _options(about: About) -> Any:
 
     Raises
     ------
-    ValueError : an option is unknown or invalid.
+    ValueError
+        An option is unknown or invalid.
     """
-    table = options_table(about.model)
+    table = model_of(about.model).options
     if table is not None:
         return _made(table, about.model_options)
     if about.model_options:
@@ -235,7 +253,8 @@ def _made(table: type[T], values: Mapping[str, Any]) -> T:
 
     Raises
     ------
-    ValueError : one is unknown, or has another type or size.
+    ValueError
+        A value is unknown, or has another type or size.
     """
     for name, value in values.items():
         limits.check(name.rstrip("_").replace("_", "-"), value)
@@ -252,6 +271,7 @@ class _Prepare(nn.Module):
     own_fill: Tensor
     own_mean: Tensor
     own_std: Tensor
+    own_absent: Tensor | None
 
     def __init__(self, about: About, dtype: torch.dtype) -> None:
         super().__init__()
@@ -265,6 +285,9 @@ class _Prepare(nn.Module):
             value = getattr(fitted, name, None)
             tensor = None if value is None else torch.from_numpy(value)
             self.register_buffer(f"own_{name}", tensor)
+        absent = np.empty((0, 0)) if fitted is None else fitted.absent()
+        # Exports cannot hold an empty tensor.
+        self.register_buffer("own_absent", torch.from_numpy(absent) if len(absent) else None)
 
     def forward(self, raw: Tensor) -> Tensor:
         """Return normalised inputs."""
@@ -272,13 +295,21 @@ class _Prepare(nn.Module):
             return raw.long()
         # As in training: a peer's own statistics in double precision, the run's in the model's.
         if self._is_table:
-            raw = raw.double()[:, self.own_source]
-            raw = torch.where(raw.isnan(), self.own_fill, raw)
-            coded = (raw == self.own_code).double()
-            raw = torch.where(self.own_code == NO_CODE, raw, coded)
+            raw = self.known(raw.double())[:, self.own_source]
+            missing = raw.isnan()
+            raw = torch.where(missing, self.own_fill, raw)
+            is_mark = self.own_code == IS_MISSING  # ONNX runtimes have no torch.where of truths
+            coded = (is_mark & missing) | (~is_mark & (raw == self.own_code))
+            raw = torch.where(self.own_code == NO_CODE, raw, coded.double())
         if self._own:
             raw = ((raw.double() - self.own_mean) / self.own_std).float()
         return (raw.to(self._dtype) - self.mean) / self.std
+
+    def known(self, raw: Tensor) -> Tensor:
+        """Return raw rows of a table with NaN for numbers that mean a missing cell."""
+        for absent in () if self.own_absent is None else self.own_absent:
+            raw = torch.where(raw == absent, torch.nan, raw)
+        return raw
 
 
 def personal_model(
@@ -288,9 +319,12 @@ def personal_model(
 
     Parameters
     ----------
-    run_dir : on the machine that hosts the peer.
-    peer : number or name; None if this machine has only one model.
-    named : code and files that the user has named, which the model's file may use.
+    run_dir : str or Path
+        Run directory on the machine that hosts the peer.
+    peer : int or str or None
+        Number or name of the peer; None if this machine has only one model.
+    named : Named
+        Code and files that the user has named and the model file may use.
 
     Raises
     ------
@@ -311,13 +345,38 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
     ResultsError
         The file cannot be used.
     """
-    try:
-        about = About.read(_metadata(path))
+    with _refusing(path):
+        strings, tensors = _read(path)
+        about, point = About.read(strings), of_strings(strings)
         if about.refused:
             raise ValueError(about.refused)
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return PersonalModel(about, tensors, named)
+        return PersonalModel(about, tensors, named, point)
+
+
+def read(path: Path) -> tuple[About, dict[str, Tensor]]:
+    """Read metadata and named tensors of an untrusted file, without building a network.
+
+    Raises
+    ------
+    ResultsError
+        The file cannot be used.
+    """
+    with _refusing(path):
+        strings, tensors = _read(path)
+        return About.read(strings), tensors
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    strings = _metadata(path)
+    with safe_open(path, "pt") as file:
+        return strings, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Turn the errors of an invalid file into a ResultsError that names it."""
+    try:
+        yield
     except ResultsError:
         raise
     except _WRONG as error:
@@ -361,8 +420,10 @@ def _metadata(path: Path) -> dict[str, str]:
 
     Raises
     ------
-    ResultsError : it is not a regular file in a folder of the run.
-    ValueError : it is not a safetensors file.
+    ResultsError
+        The path is not a regular file in a folder of the run.
+    ValueError
+        The file is not in safetensors format.
     """
     with files.opened(path.parent.parent, f"{path.parent.name}/{path.name}", _BYTES) as file:
         size = int.from_bytes(file.read(8), "little")

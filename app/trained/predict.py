@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ import torch
 
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic, cells
+from coterie.app.trained.about import About
+from coterie.app.trained.decision import decide
 from coterie.app.trained.inputs import Inputs
 from coterie.app.trained.personal import PersonalModel
 
@@ -31,41 +33,82 @@ def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.flo
     return predictions
 
 
-def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.float64]:
+def write(
+    path: Path,
+    model: PersonalModel,
+    inputs: Inputs,
+    threshold: float | Literal["validation"] | None = None,
+    *,
+    recalibrate: bool = False,
+) -> npt.NDArray[np.float64]:
     """Predict examples, write the predictions as a table (.csv) or arrays (.npz), and return them.
+
+    Parameters
+    ----------
+    threshold, recalibrate : optional
+        See `coterie.app.trained.decision.decide`; for classes only.
 
     Raises
     ------
-    ConfigError : the predictions do not fit a table.
+    ConfigError
+        The predictions do not fit a table, the input has columns of the same names, or the model
+        cannot decide in this way.
     """
-    predictions = predicted(model, inputs.raw)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    about = model.about
+    if about.task != "classification" and (threshold is not None or recalibrate):
+        raise ConfigError(f"{about.task} has no threshold and no temperature")
     if path.suffix == ".npz":
-        arrays = {"predictions": predictions, "names": np.array(inputs.names)}
+        predictions, _ = _decided(model, inputs, threshold, recalibrate=recalibrate)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic.replacing(path) as draft, draft.open("wb") as file:
+            arrays = {"predictions": predictions, "names": np.array(inputs.names)}
             np.savez_compressed(file, allow_pickle=False, **arrays)
         return predictions
-    if model.about.task not in ("classification", "regression"):
-        raise ConfigError(f"{model.about.task} does not fit a table: --out predictions.npz")
+    if about.task not in ("classification", "regression"):
+        raise ConfigError(f"{about.task} does not fit a table: --out predictions.npz")
+    header = _header(about)
+    if taken := [name for name in header if name in inputs.columns]:
+        raise ConfigError(
+            f"the input has a column {taken[0]}, like the predictions: rename it, or leave it out"
+        )
+    predictions, decided = _decided(model, inputs, threshold, recalibrate=recalibrate)
+    rows = zip(*inputs.columns.values(), *_cells(about, predictions, decided), strict=True)
     text = io.StringIO()
-    rows = ([*map(cells.safe, row)] for row in _rows(model, inputs, predictions))
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    lines = csv.writer(text, lineterminator="\n")
+    for row in ([*inputs.columns, *header], *rows):
+        lines.writerow(map(cells.safe, row))
+    path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, text.getvalue())
     return predictions
 
 
-def _rows(
-    model: PersonalModel, inputs: Inputs, predictions: npt.NDArray[np.float64]
-) -> Iterator[list[Any]]:
-    """Yield the header, and a line per example."""
-    about = model.about
+def _decided(
+    model: PersonalModel,
+    inputs: Inputs,
+    threshold: float | Literal["validation"] | None,
+    *,
+    recalibrate: bool,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return predictions, and for classes the index of each example's class."""
+    predictions = predicted(model, inputs.raw)
+    if model.about.task != "classification":
+        return predictions, np.zeros(0, dtype=np.int64)
+    return decide(model.about, model.point, predictions, threshold, recalibrate=recalibrate)
+
+
+def _header(about: About) -> list[str]:
+    """Return the names of the columns of predictions."""
     if about.task == "regression":
-        more = [f"prediction_{k}" for k in range(1, about.outputs)]
-        yield [inputs.kind, "prediction", *more]
-        for name, values in zip(inputs.names, predictions.tolist(), strict=True):
-            yield [name, *values]
-        return
+        return ["prediction", *(f"prediction_{k}" for k in range(1, about.outputs))]
+    return ["prediction", *(f"probability_{each}" for each in about.class_names())]
+
+
+def _cells(
+    about: About, predictions: npt.NDArray[np.float64], decided: npt.NDArray[np.int64]
+) -> Sequence[Sequence[Any]]:
+    """Return the cells of each column of predictions."""
+    columns: list[Sequence[Any]] = list(predictions.T.tolist())
+    if about.task == "regression":
+        return columns
     classes = about.class_names()
-    yield [inputs.kind, "prediction", *(f"probability_{each}" for each in classes)]
-    for name, values in zip(inputs.names, predictions.tolist(), strict=True):
-        yield [name, classes[int(np.argmax(values))], *values]
+    return [[classes[k] for k in decided.tolist()], *columns]

@@ -76,10 +76,10 @@ class LetterFormat:
     def encode(self, stacks: Mapping[str, Tensor], row: int) -> bytes:
         """Encode one row of stacked tensors (P, ...), with a single copy."""
         if self._reduced:
-            own = quantise.packed(stacks, row, self._reduced)
+            rows = quantise.packed(stacks, row, self._reduced)
         else:
-            own = {name: value[row] for name, value in stacks.items()}
-        flat = [own[name].contiguous().cpu().reshape(-1) for name in self._travels]
+            rows = {name: value[row] for name, value in stacks.items()}
+        flat = [rows[name].contiguous().cpu().reshape(-1) for name in self._travels]
         return b"".join([self._header, *(each.view(torch.uint8).numpy().data for each in flat)])
 
     def decode(self, payload: bytes) -> dict[str, Tensor]:

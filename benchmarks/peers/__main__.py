@@ -34,19 +34,19 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--rounds", type=int, help="fewer, to try it")
     parser.add_argument("--beside", nargs="*", help="of the ways, what to run beside the loop")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print(json.dumps(machine()), flush=True)
     with tempfile.TemporaryDirectory() as directory:
         write_data(COMMON, Path(directory))
-        for network in given.networks:
-            rounds = given.rounds or ROUNDS[network]
+        for network in arguments.networks:
+            rounds = arguments.rounds or ROUNDS[network]
             flat = {**COMMON, "model": network}
             commands = ways(flat, rounds, PEERS, Path(directory))
             commands["two nodes"] = [*commands["inline"], "--nodes", "2"]
-            if given.beside is not None:
-                commands = {way: commands[way] for way in ("loop", *given.beside)}
+            if arguments.beside is not None:
+                commands = {way: commands[way] for way in ("loop", *arguments.beside)}
             taken: dict[str, list[Taken]] = {way: [] for way in commands}
-            for _ in range(given.turns):
+            for _ in range(arguments.turns):
                 for way, command in commands.items():
                     alone = network == "mlp" and way == "loop"  # faster so
                     taken[way].append(carried_out(command, 1 if alone else None))

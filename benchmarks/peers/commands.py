@@ -59,7 +59,8 @@ def carried_out(command: list[str], threads: int | None = None) -> Taken:
 
     Parameters
     ----------
-    threads : of torch; None: as the command has it.
+    threads : int or None
+        Number of torch threads; None: the command's default.
     """
     environment = {**os.environ} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     with tempfile.TemporaryDirectory() as out:
@@ -93,7 +94,7 @@ def show(network: str, rounds: int, taken: Mapping[str, list[Taken]]) -> None:
     for way, values in taken.items():
         clock, processor, accuracy = zip(*values, strict=True)
         pairs = zip(taken["loop"], clock, strict=True)
-        ratios = sorted(of_loop.seconds / own for of_loop, own in pairs)
+        ratios = sorted(of_loop.seconds / ours for of_loop, ours in pairs)
         row = {
             "network": network, "rounds": rounds, "way": way,
             "seconds": round(statistics.median(clock), 1),

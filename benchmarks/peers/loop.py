@@ -21,21 +21,21 @@ def main(name: str, directory: Path, peers: int, awake: int, rounds: int) -> Non
     chosen = random.Random(0)
     network = NETWORKS[name]()
     data = [peer(directory, number) for number in range(peers)]
-    print(statistics.mean(test(network, own) for own in data))
+    print(statistics.mean(test(network, examples) for examples in data))
     parameters: list[torch.Tensor] = [*network.parameters()]
     shared = [value.detach().clone() for value in parameters]
     for _ in range(rounds):
         sums = [torch.zeros_like(value) for value in shared]
-        for own in data if awake == peers else chosen.sample(data, awake):
+        for examples in data if awake == peers else chosen.sample(data, awake):
             with torch.no_grad():
                 torch._foreach_copy_(parameters, shared)
-            train(network, own)
+            train(network, examples)
             with torch.no_grad():
                 torch._foreach_add_(sums, parameters, alpha=1 / awake)
         shared = sums
     with torch.no_grad():
         torch._foreach_copy_(parameters, shared)
-    print(statistics.mean(test(network, own) for own in data))
+    print(statistics.mean(test(network, examples) for examples in data))
 
 
 if __name__ == "__main__":

@@ -34,11 +34,11 @@ def fit(message: Message, context: Context) -> Message:
     """Train the received model and return it."""
     network = NETWORKS[NAME]()
     network.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    own = peer(DIRECTORY, int(context.node_config["partition-id"]))
-    train(network, own)
+    examples = peer(DIRECTORY, int(context.node_config["partition-id"]))
+    train(network, examples)
     content = RecordDict()
     content["arrays"] = ArrayRecord(network.state_dict())
-    content["metrics"] = MetricRecord({"num-examples": len(own.y)})
+    content["metrics"] = MetricRecord({"num-examples": len(examples.y)})
     return Message(content, reply_to=message)
 
 

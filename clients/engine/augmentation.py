@@ -24,7 +24,8 @@ def crop_flip(images_ebchw: Tensor, keys_e: Tensor) -> Tensor:
 
     Parameters
     ----------
-    keys_e : the minibatch's dropout keys; the draws belong to a separate layer, -1.
+    keys_e : Tensor, (E,)
+        Dropout keys of the minibatch; the draws belong to a separate layer, -1.
     """
     models, examples, _, height, width = images_ebchw.shape
     down, right = height // MOVED, width // MOVED

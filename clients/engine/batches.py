@@ -20,10 +20,14 @@ class Plan:
 
     Attributes
     ----------
-    rows_etb : positions in the peer's split; those at or beyond `counts` are 0 and have weight 0.
-    counts_et : examples of the batch; 0 where a peer has finished before the others.
-    keys_et : dropout keys; 0 in problems with gradient noise, which have no dropout.
-    noise_etd : gradient noise (standard normal), or None for problems without it.
+    rows_etb : ndarray of int, (E, T, b)
+        Positions in the peer's split; those at or beyond `counts` are 0 and have weight 0.
+    counts_et : ndarray of int, (E, T)
+        Number of examples of each batch; 0 where a peer has finished before the others.
+    keys_et : ndarray of int, (E, T)
+        Dropout keys; 0 in problems with gradient noise, which have no dropout.
+    noise_etd : ndarray, (E, T, d), or None
+        Gradient noise (standard normal); None for problems without it.
     """
 
     rows_etb: Ints
@@ -55,8 +59,12 @@ def plan(
 
     Parameters
     ----------
-    streams, lengths : (E,) the generator and number of examples behind each model.
-    noise_dimension : dimension of the gradient noise, 0 for none.
+    streams : Sequence of Generator
+        Random generator of each model.
+    lengths : Sequence of int
+        Number of examples of each model.
+    noise_dimension : int
+        Dimension of the gradient noise, 0 for none.
     """
 
     def draw(g: np.random.Generator, n: int) -> tuple[Ints, list[int]]:

@@ -38,10 +38,14 @@ class Shard:
 
     Attributes
     ----------
-    rows_pn : rows in the pool; padding repeats row 0.
-    targets_pn : targets; padding is 0.
-    lengths_p : examples of each peer.
-    same_p : a number for each peer; peers with the same examples have the same number.
+    rows_pn : Tensor, (P, n)
+        Rows in the pool; padding repeats row 0.
+    targets_pn : Tensor, (P, n, ...)
+        Targets; padding is 0.
+    lengths_p : ndarray of int, (P,)
+        Number of examples of each peer.
+    same_p : ndarray of int, (P,)
+        Group number of each peer; peers with the same examples have the same number.
     """
 
     rows_pn: Tensor
@@ -68,17 +72,31 @@ class Batch:
 
     Attributes
     ----------
-    peers_e : local index of the peer whose data it is.
-    rows_eb : positions in that peer's training split.
-    weights_eb : weight of each example in the loss; 0 for empty positions, else 1 / count.
-    counts_e : examples in it, on the host.
-    keys_e : dropout keys.
-    noise_ed : gradient noise to add, or None.
-    augmented : whether the run's augmentation is applied, by draws from `keys_e`.
-    round : the round it was drawn for; 0 for none.
-    charges_e : `Charge` of each; in private training.
-    uses_e : number of earlier uses in this stage of the round; in private training.
-    hosted_e : `peers_e` on the host, to avoid waiting for the device.
+    peers_e : Tensor, (E,)
+        Local index of the peer that the examples belong to.
+    rows_eb : Tensor, (E, b)
+        Positions in that peer's split.
+    weights_eb : Tensor, (E, b)
+        Weight of each example in the loss; 0 for empty positions, else 1 / count, times the weight
+        of its class.
+    counts_e : ndarray of int, (E,)
+        Number of examples, on the host.
+    keys_e : Tensor, (E,)
+        Dropout keys.
+    noise_ed : Tensor, (E, d), or None
+        Gradient noise to add.
+    augmented : bool
+        True if the run's augmentation is applied, by draws from `keys_e`.
+    round : int
+        Round that the minibatch was drawn for; 0 for none.
+    charges_e : ndarray of int, (E,), or None
+        `Charge` of each minibatch; only in private training.
+    uses_e : ndarray of int, (E,), or None
+        Number of earlier uses in this stage of the round; only in private training.
+    hosted_e : ndarray of int, (E,)
+        `peers_e` on the host, to avoid waiting for the device.
+    split : {"train", "validation", "test"}
+        Split that the rows belong to.
     """
 
     peers_e: Tensor
@@ -92,6 +110,7 @@ class Batch:
     charges_e: Ints | None = None
     uses_e: Ints | None = None
     hosted_e: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    split: SplitName = "train"
 
     def part(self, at: Part) -> Batch:
         """Select the minibatches of some models, and drop positions that none of them fills."""
@@ -105,7 +124,7 @@ class Batch:
             counts_e, self.keys_e[at], noise, self.augmented, self.round,
             None if self.charges_e is None else self.charges_e[at],
             None if self.uses_e is None else self.uses_e[at],
-            self.hosted_e[at],
+            self.hosted_e[at], self.split,
         )  # fmt: skip
 
     def weighted(self, weights_eb: Tensor) -> Batch:
@@ -118,8 +137,10 @@ class Data:
 
     Parameters
     ----------
-    problem : data of all peers; only that of `peers` is kept.
-    peers : (P,) ids of the hosted peers.
+    problem : Problem
+        Data of all peers; only that of `peers` is kept.
+    peers : ndarray of int, (P,)
+        Ids of the hosted peers.
     """
 
     def __init__(
@@ -148,6 +169,9 @@ class Data:
         if not self._whole:
             self._pool = self._normalised(self._pool)
         self.shards = {name: self._shard(split, kept) for name, split in splits.items()}
+        self._class_weights_pn: Tensor | None = None
+        if training.class_weights == "balanced":
+            self._class_weights_pn = self._tensor(_balanced(problem.train, peers))
         noise = np.zeros(1) if problem.noise is None else problem.noise[peers]
         self._noise_p = self._tensor(noise) if noise.any() else None
         self._noise_dimension = problem.outputs if noise.any() else 0
@@ -164,6 +188,8 @@ class Data:
         some.shards = {name: shard.narrowed(rows, at) for name, shard in self.shards.items()}
         if self._noise_p is not None:
             some._noise_p = self._noise_p[at]
+        if self._class_weights_pn is not None:
+            some._class_weights_pn = self._class_weights_pn[at]
         return some
 
     def _shard(self, split: Split, kept: Ints) -> Shard:
@@ -196,16 +222,16 @@ class Data:
         return self._readied(inputs), targets
 
     def minibatch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the `examples` of a training minibatch, with the run's augmentation."""
+        """Return the `examples` of a minibatch, with the run's augmentation."""
         return self.minibatches([batch])[0]
 
     def minibatches(self, batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
-        """Return the `minibatch` of batches of the same shape and peers, gathered in one call.
+        """Return the `minibatch` of batches of the same shape, split and peers, gathered at once.
 
         Images are padded with zeros (black) before normalisation.
         """
         rows_teb = torch.stack([batch.rows_eb for batch in batches])
-        inputs, targets = self._gathered("train", batches[0].peers_e, rows_teb)
+        inputs, targets = self._gathered(batches[0].split, batches[0].peers_e, rows_teb)
         if batches[0].augmented:
             augment = AUGMENTATIONS[self.training.augment]
             keys = torch.cat([batch.keys_e for batch in batches])
@@ -274,10 +300,14 @@ class Data:
 
         Parameters
         ----------
-        peers : (E,) local indices, default every hosted peer once.
-        partners : (E,) peers that the draws are for; separates several draws of one peer.
-        steps, epochs, batch_size : default to the run's training configuration.
-        halves : instead, one draw of `batch_size` examples as two disjoint minibatches.
+        peers : ndarray of int, (E,), or None
+            Local indices; None: every hosted peer once.
+        partners : ndarray of int, (E,), or None
+            Peers that the draws are for; separates several draws of one peer.
+        steps, epochs, batch_size : int or None
+            Sizes of the draw; None: those of the run's training configuration.
+        halves : bool
+            Return one draw of `batch_size` examples as two disjoint minibatches instead.
         """
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
         partners = np.zeros_like(peers) if partners is None else partners
@@ -307,12 +337,12 @@ class Data:
             charges_et = np.where(begins_et, int(Charge.WHOLE), int(Charge.FREE))
         return self._upload(drawn, peers, round_, charges_et, augmented=augmented)
 
-    def everything(self, peers: Ints | None = None) -> Batch:
-        """Return all training data of each peer as one batch, without noise or augmentation."""
+    def everything(self, peers: Ints | None = None, split: SplitName = "train") -> Batch:
+        """Return all examples of each peer's split as one batch, without noise or augmentation."""
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
-        rows_etb, counts_et = everything(self.shards["train"].lengths_p[peers].tolist(), 1)
+        rows_etb, counts_et = everything(self.shards[split].lengths_p[peers].tolist(), 1)
         whole = Plan(rows_etb, counts_et, np.zeros_like(counts_et), None)
-        return self._upload(whole, peers, 0, Charge.WHOLE)[0]
+        return replace(self._upload(whole, peers, 0, Charge.WHOLE)[0], split=split)
 
     def _upload(
         self,
@@ -329,6 +359,8 @@ class Data:
         valid_etb = np.arange(drawn.rows_etb.shape[2]) < counts_et1
         rows_etb = torch.from_numpy(drawn.rows_etb).to(self.device)
         weights_etb = self._tensor(valid_etb / np.maximum(counts_et1, 1))
+        if self._class_weights_pn is not None:
+            weights_etb *= self._class_weights_pn[peers_e[:, None, None], rows_etb]
         keys_et = torch.from_numpy(drawn.keys_et).to(self.device)
         noise_etd = None
         if drawn.noise_etd is not None and self._noise_p is not None:
@@ -341,6 +373,16 @@ class Data:
             )
             for t in range(drawn.steps)
         ]  # fmt: skip
+
+
+def _balanced(split: Split, peers: Ints) -> npt.NDArray[np.float64]:
+    """Return for each example n / (k n_c) of its peer and class, (P, n); padding is 0."""
+    weights_pn = np.zeros((len(peers), max([1, *(len(split.rows[p]) for p in peers)])))
+    for row_n, p in zip(weights_pn, peers, strict=True):
+        labels = np.asarray(split.targets[p])
+        _, class_n, count_k = np.unique(labels, return_inverse=True, return_counts=True)
+        row_n[: len(labels)] = (len(labels) / (len(count_k) * count_k))[class_n]
+    return weights_pn
 
 
 def _numbered(arrays: Iterable[npt.NDArray[Any]]) -> Ints:

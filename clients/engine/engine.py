@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -95,42 +95,80 @@ class Engine:
 
     Parameters
     ----------
-    problem : data of all peers; only those of `peers` are kept.
-    model, model_options : name and options of the network (`coterie.clients.models.build`).
-    peers : ids of the hosted peers, ascending.
-    training : minibatches and optimizer.
-    seed : seed of all streams.
-    device : "cpu", "cuda", or "auto" for CUDA if available.
-    gpu : index of the GPU.
-    dtype : "float32" or "float64"; quadratic problems are always float64.
-    topology : (n, n) allowed edges; None: all.
-    backend : see `coterie.clients.engine.backends.choose`.
-    chunk : models per call; 0: the rule of `coterie.clients.engine.execution`.
-    memory : maximum number of bytes that calls hold for their backward pass; 0: a share of the
-        machine's memory.
-    tf32 : round products of float32 to TF32 on a GPU, while the engine computes.
-    mixed_precision, channels_last : see `coterie.clients.engine.network.Network`.
-    defence : robust rule that replaces weighted means; None: no rule.
-    staleness_discount : exponent of `Rule.freshness`.
-    weighting : weights of averages over neighbours, see the key `mixing`.
-    mixing : averaging weights of a topology that defines them, see `Mixing`; they replace those of
+    problem : Problem
+        Data of all peers; only those of `peers` are kept.
+    model : str
+        Name of the network (`coterie.clients.models.build`).
+    model_options : object
+        Options of the network.
+    peers : Sequence of int
+        Ids of the hosted peers, ascending.
+    training : Training
+        Minibatches and optimizer.
+    seed : int
+        Seed of all streams.
+    device : str
+        "cpu", "cuda", or "auto" for CUDA if available.
+    gpu : int
+        Index of the GPU.
+    dtype : str
+        "float32" or "float64"; quadratic problems are always float64.
+    topology : ndarray of bool, (n, n), or None
+        Allowed edges; None: all.
+    backend : str
+        Value of the key `engine.backend`, see `coterie.clients.engine.backends.choose`.
+    chunk : int
+        Models per call; 0: the rule of `coterie.clients.engine.execution`.
+    memory : int
+        Maximum number of bytes that calls hold for their backward pass; 0: a share of the machine's
+        memory.
+    tf32 : bool
+        Round products of float32 to TF32 on a GPU, while the engine computes.
+    mixed_precision, channels_last : bool
+        Options of `coterie.clients.engine.network.Network`.
+    defence : Defence or None
+        Robust rule that replaces weighted means; None: no rule.
+    staleness_discount : float
+        Exponent of `Rule.freshness`.
+    weighting : {"samples", "uniform", "metropolis"}
+        Weights of averages over neighbours, see the key `mixing`.
+    mixing : Mixing or None
+        Averaging weights of a topology that defines them, see `Mixing`; they replace those of
         `weighting`.
-    privacy : options of private gradients; None: no privacy.
-    adaptation : adaptation of the network, see `coterie.clients.models.options.Adaptation`.
-    max_parameters : maximum size of a model; a larger one is rejected before its allocation.
+    privacy : Privacy or None
+        Options of private gradients; None: no privacy.
+    adaptation : Adaptation or None
+        Adaptation of the network, see `coterie.clients.models.options.Adaptation`.
+    max_parameters : int
+        Maximum size of a model; a larger one is rejected before its allocation.
 
     Attributes
     ----------
-    n : number of peers of the run. samples : (n,) their n_i. clusters : (n,) true clusters or None.
-    topology : (n, n) allowed edges, symmetric, empty diagonal.
-    kind : name of the problem's task. outputs : number of classes or of regression outputs.
-    noise : (n,) deviation of the gradient noise if the problem defines it, else None.
-    backend : the backend's name.
-    batches : draws minibatches of training data, see `coterie.clients.engine.data.Data.batches`.
-    n_gradients : (P,) number of example gradients that each peer has computed.
-    guard : guard of private gradients; None without privacy.
-    spent : (P, A) divergences spent, see `coterie.clients.engine.privacy.Guard`; A = 0 without
-        privacy.
+    n : int
+        Number of peers of the run.
+    samples : ndarray, (n,)
+        Number of examples n_i of each peer.
+    clusters : ndarray of int, (n,), or None
+        True clusters, if known.
+    topology : ndarray of bool, (n, n)
+        Allowed edges; symmetric, with an empty diagonal.
+    kind : str
+        Name of the problem's task.
+    outputs : int
+        Number of classes or of regression outputs.
+    noise : ndarray, (n,), or None
+        Standard deviation of the gradient noise, if the problem defines it.
+    backend : str
+        Name of the backend.
+    batches : callable
+        Function that draws minibatches of training data, see
+        `coterie.clients.engine.data.Data.batches`.
+    n_gradients : ndarray of int, (P,)
+        Number of gradients of single examples that each peer has computed.
+    guard : Guard or None
+        Guard of private gradients; None without privacy.
+    spent : ndarray, (P, A)
+        Divergences spent, see `coterie.clients.engine.privacy.Guard`; A = 0 without privacy.
     """
 
     def __init__(
@@ -181,7 +219,7 @@ class Engine:
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of, max_parameters)
-        self._start = problem.start
+        self._start, self._begin = problem.start, dict[str, Tensor]()
         template = self._fresh(0).to(self.device, self.dtype)
         self.network = Network(
             template,
@@ -199,7 +237,7 @@ class Engine:
             self.guard = Guard(privacy, self.peers, examples_p, seed, self.network)
         self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
         private = self.guard is not None
-        examples = probe.examples(self.network, problem, self.task)
+        examples = probe.examples(self.network, problem)
         chosen = choose(backend, self.network, self.task, examples, private=private)
         self.backend = chosen.name
         if self.device.type == "cpu" and not chosen.stacks:
@@ -234,7 +272,8 @@ class Engine:
 
         Parameters
         ----------
-        idle : no peer trains: there are no minibatches.
+        idle : bool
+            True if no peer trains: there are no minibatches.
         """
         some = copy(self)
         some.peers = self.peers[rows]
@@ -257,14 +296,44 @@ class Engine:
         if self.network.personal:
             peers = np.zeros_like(self.peers) if common else self.peers
             starts = [dict(self._begun(peer).named_parameters()) for peer in peers]
-            own = {
+            personal = {
                 name: torch.stack([start[name].detach() for start in starts])
                 for name in self.network.personal
             }
+            personal |= {name: self._begin[name] for name in personal if name in self._begin}
             buffers |= self.personal.buffers(
-                {name: value.to(self.device, self.dtype) for name, value in own.items()}
+                {name: value.to(self.device, self.dtype) for name, value in personal.items()}
             )
+        buffers |= {k: v.clone() for k, v in self._begin.items() if k in self.network.buffer_names}
         return x_pd.clone(), buffers
+
+    def begin_from(self, models: Sequence[Mapping[str, Tensor]]) -> None:
+        """Start from given models instead of initialised ones.
+
+        Parameters
+        ----------
+        models : Sequence of Mapping of str to Tensor
+            Named parameters and buffers of a network like this one, for each of the n peers.
+
+        Raises
+        ------
+        ValueError
+            A tensor is missing, or has another shape.
+        """
+        network = self.network
+        kept = network.buffers(1)
+        shapes = dict(zip(network.names, network.shapes, strict=True))
+        shapes |= {name: tuple(kept[name].shape[1:]) for name in kept}
+        for name, shape in shapes.items():
+            for model in models:
+                if name not in model or tuple(model[name].shape) != shape:
+                    raise ValueError(f"the models have no tensor {name} of shape {shape}")
+        rows = (torch.cat([model[name].reshape(-1) for name in network.names]) for model in models)
+        self._start = torch.stack([*rows]).double().numpy()
+        self._begin = {
+            name: torch.stack([models[peer][name] for peer in self.peers]).to(value)
+            for name, value in kept.items()
+        }
 
     def origins(self, peers: Ints) -> Tensor:
         """Return start models (E, d) of any peers, in a run with a common or prescribed start."""
@@ -278,9 +347,9 @@ class Engine:
             return self.tensor(self._start[np.arange(models) % self.n])
         return self._drawn(range(models))
 
-    def opt_state(self, x_ed: Tensor) -> optimizers.OptState:
-        """Return fresh optimizer state for the models `x_ed`."""
-        return optimizers.opt_state(self.training, x_ed)
+    def opt_state(self, x_ed: Tensor, training: Training | None = None) -> optimizers.OptState:
+        """Return fresh state of the run's optimizer, or another one, for the models `x_ed`."""
+        return optimizers.opt_state(training or self.training, x_ed)
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
         """Return the start models that some peers draw, (K, d)."""
@@ -314,14 +383,22 @@ class Engine:
 
         Parameters
         ----------
-        x_ed, buffers, opt_state : (E, d) models and their state; they are not changed.
-        batches : one minibatch per step.
-        gradient : gradient to descend, default that of the local loss; objectives wrap `gradients`.
-            Its first call gets `x_ed` itself.
-        drift : (models, their rows in `x_ed`) -> an additional direction that is subtracted, times
+        x_ed : Tensor, (E, d)
+            Models; they are not changed.
+        buffers, opt_state : dict of str to Tensor, (E, ...)
+            Buffers of the models and state of the optimizer; they are not changed.
+        batches : Sequence of Batch
+            One minibatch per step.
+        gradient : callable or None
+            Function that computes the gradient to descend; None: that of the local loss. Objectives
+            wrap `gradients`. The first call receives `x_ed` itself.
+        drift : callable or None
+            Maps (models, their rows in `x_ed`) to an additional direction that is subtracted, times
             the learning rate, beside the optimizer step: neither momentum nor Adam's scaling
             applies to it.
-        training : an optimizer other than the run's; `opt_state` is its own.
+        training : Training or None
+            Training configuration with another optimizer, to which `opt_state` belongs; None: the
+            run's.
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
         if training.reset_optimizer:
@@ -330,21 +407,29 @@ class Engine:
             return self._trainer.follow(before, batches, training, drift, gradient)
         return self._trainer.fit(before, self._paid(batches), training, drift)
 
-    def step(self, x_ed: Tensor, g_ed: Tensor, opt_state: optimizers.OptState, round_: int) -> Fit:
-        """Take one optimizer step of a round down given gradients (E, d)."""
-        if self.training.reset_optimizer:
-            opt_state = self.opt_state(x_ed)
+    def step(
+        self,
+        x_ed: Tensor,
+        g_ed: Tensor,
+        opt_state: optimizers.OptState,
+        round_: int,
+        training: Training | None = None,
+    ) -> Fit:
+        """Take one step of a round down given gradients (E, d), see `fit`."""
+        training = training or self.training
+        if training.reset_optimizer:
+            opt_state = self.opt_state(x_ed, training)
         x_ed, after = x_ed.clone(), {name: value.clone() for name, value in opt_state.items()}
         rows = {name: [value] for name, value in after.items()}
-        optimizers.step(self.training, self.training.rate(round_), [x_ed], [g_ed], rows)
+        optimizers.step(training, training.rate(round_), [x_ed], [g_ed], rows)
         return Fit(x_ed, {}, after)
 
     def _forgetful(self, before: Fit, training: Training) -> Fit:
         """Return models and buffers with fresh optimizer state, also of personal layers."""
-        own = {name: before.buffers[name] for name in self.network.personal}
+        personal = {name: before.buffers[name] for name in self.network.personal}
         return Fit(
             before.x,
-            {**before.buffers, **self.personal.buffers(own)},
+            {**before.buffers, **self.personal.buffers(personal)},
             optimizers.opt_state(training, before.x),
         )
 
@@ -356,6 +441,23 @@ class Engine:
         """
         (batch,) = self._paid([batch])
         return self._trainer.gradients(x_ed, buffers, batch)
+
+    def feature_gradients(
+        self, x_ed: Models, buffers: Buffers, batch: Batch, centres_pkm: Tensor
+    ) -> Tensor:
+        """Return the gradient (E, d) of the mean of |z - c_y|^2 / m on each minibatch.
+
+        z are the m inputs of the last layer, c_y the centre of the example's class, for problems
+        with one class per example. The gradient is not private.
+
+        Parameters
+        ----------
+        centres_pkm : Tensor, (P, K, m)
+            Centres of the classes of each hosted peer.
+        """
+        assert self.guard is None
+        np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
+        return self._trainer.feature_gradients(x_ed, buffers, batch, centres_pkm)
 
     def holds(self, examples: int) -> int:
         """Return the bytes that one model holds for a backward pass over `examples` examples."""
@@ -379,8 +481,10 @@ class Engine:
 
         Parameters
         ----------
-        buffers : (E, ...) of the peers that evaluate.
-        peers : (E,) local index of the peer whose data is used, default all hosted in order.
+        buffers : dict of str to Tensor, (E, ...)
+            Buffers of the evaluated models.
+        peers : ndarray of int, (E,), or None
+            Local index of the peer whose data are used; None: all hosted peers in order.
         """
         return self._evaluator.losses(x_ed, buffers, split, self._or_all(peers))
 
@@ -397,8 +501,12 @@ class Engine:
 
         Parameters
         ----------
-        weights_pm : weight of each member; rows sum to 1.
-        x_pmd, buffers : the members, and theirs (P, M, ...).
+        weights_pm : Tensor, (P, M)
+            Weight of each member; rows sum to 1.
+        x_pmd : Tensor, (P, M, d)
+            Members of the mixtures.
+        buffers : dict of str to Tensor, (P, M, ...)
+            Buffers of the members.
         """
         return self._evaluator.mixture_losses(weights_pm, x_pmd, buffers, split)
 
@@ -409,9 +517,16 @@ class Engine:
 
         Parameters
         ----------
-        buffers : (E, ...) of the peers that evaluate.
-        peers : (E,) local index of the peer whose data is used.
-        top : number of classes that count, those with the largest outputs; others are set to 0.
+        x_ed, y_ed : Tensor, (E, d)
+            Models that are compared.
+        buffers : dict of str to Tensor, (E, ...)
+            Buffers of the peers that evaluate.
+        split : {"train", "validation", "test"}
+            Split to evaluate on.
+        peers : ndarray of int, (E,)
+            Local index of the peer whose data is used.
+        top : int
+            Number of classes that count, those with the largest outputs; others are set to 0.
         """
         top = top if self.kind in ("classification", "language") else 0  # classes are the last axis
         distances = self._evaluator.distances(x_ed, y_ed, buffers, split, peers, top)
@@ -425,8 +540,9 @@ class Engine:
 
         Parameters
         ----------
-        predict : (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b,
-            ...)) -> predictions (E, b, ...), averages of `Task.predict`.
+        predict : callable
+            Maps (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b, ...))
+            to predictions (E, b, ...), averages of `Task.predict`.
         """
         hosted = np.arange(len(self.peers))
         return self._evaluator.score(predict, self.task.ensemble_losses, split, hosted)
@@ -455,12 +571,14 @@ class Engine:
 
         Parameters
         ----------
-        evaluate : scores one model or mixture of each hosted peer on one split; other scores are
-            not recorded.
+        evaluate : callable
+            Function that scores one model or mixture of each hosted peer on one split; other scores
+            are not recorded.
 
         Returns
         -------
         scores : Scores
+            Result of `evaluate`.
         predictions : Tensor, (K, n, ...), or None
             Predictions of distinct models on distinct data; None if none were recorded.
         of_p : ndarray of int, (P,)
@@ -491,7 +609,8 @@ class Engine:
 
         Parameters
         ----------
-        own_pd : the recipients' own models, if they are not in `x_sd`.
+        own_pd : Models or None
+            Models of the recipients, if they are not in `x_sd`.
         """
         weights = torch.as_tensor(weights_ps).cpu().double().numpy()
         if self.defence.rule == "none":
@@ -505,8 +624,10 @@ class Engine:
 
         Parameters
         ----------
-        from_e : row of the stack that each letter carries.
-        to_e : local index of its recipient.
+        from_e : ndarray of int, (E,)
+            Row of the stack that each letter carries.
+        to_e : ndarray of int, (E,)
+            Local index of the recipient of each letter.
         """
         hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":
@@ -527,7 +648,10 @@ class Engine:
 
         Parameters
         ----------
-        from_e, to_e : rows of the stack, the two models of each pair.
+        x_sd : Tensor, (S, d)
+            Stack of models.
+        from_e, to_e : ndarray of int, (E,)
+            Rows of the stack, the two models of each pair.
         """
         total_e, count = np.zeros(len(from_e)), 0
         for tensor in self.network.tensors(x_sd):

@@ -30,8 +30,10 @@ class Scores(NamedTuple):
 
     Attributes
     ----------
-    losses : (E,), nan without data.
-    accuracies : (E,), nan without data, and for tasks without accuracy.
+    losses : Tensor, (E,)
+        Mean losses; NaN without data.
+    accuracies : Tensor, (E,)
+        Mean accuracies; NaN without data, and for tasks without accuracy.
     """
 
     losses: Tensor
@@ -44,8 +46,10 @@ class Recording:
 
     Attributes
     ----------
-    parts : models (K,), examples (K, b) and predictions (K, b, ...) of each call of the network.
-    of_e : (E,) index of the distinct model that each requested model equals.
+    parts : list of (Tensor, Tensor, Tensor)
+        Models (K,), examples (K, b) and predictions (K, b, ...) of each call of the network.
+    of_e : ndarray of int, (E,)
+        Index of the distinct model that each requested model equals.
     """
 
     parts: list[tuple[Tensor, Tensor, Tensor]]
@@ -71,7 +75,8 @@ class Evaluator:
 
     Attributes
     ----------
-    recording : storage of predictions; None: predictions are not stored.
+    recording : Recording or None
+        Storage of predictions; None: predictions are not stored.
     """
 
     network: Network
@@ -85,12 +90,12 @@ class Evaluator:
         """Return the mean loss and accuracy of each model on a peer's split."""
         kept, of_e = self._distinct(x_ed, buffers, split, peers)
         at_k = torch.from_numpy(kept).to(x_ed.device)
-        x_kd, own = x_ed, buffers
+        x_kd, buffers_k = x_ed, buffers
         if len(kept) < len(x_ed):
-            x_kd, own = x_ed[at_k], {name: value[at_k] for name, value in buffers.items()}
+            x_kd, buffers_k = x_ed[at_k], {name: value[at_k] for name, value in buffers.items()}
 
         def outputs(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
-            return self.outputs(backend, x_kd, own, at, inputs)
+            return self.outputs(backend, x_kd, buffers_k, at, inputs)
 
         return self.score(
             outputs, self.task.losses, split, peers[kept], predict=self.task.predict, of_e=of_e
@@ -118,7 +123,8 @@ class Evaluator:
 
         Parameters
         ----------
-        top : outputs along the last axis that count, the largest; 0 for all.
+        top : int
+            Number of outputs along the last axis that count, the largest; 0 for all.
         """
         lengths_e = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(x_ed.device)
         total_e = torch.zeros(len(x_ed), dtype=torch.float64, device=x_ed.device)
@@ -149,8 +155,8 @@ class Evaluator:
         def predict(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
             for m in range(weights_pm.shape[1]):
-                own = {name: value[:, m] for name, value in buffers.items()}
-                result = self.outputs(backend, x_pmd[:, m], own, at, inputs)
+                buffers_p = {name: value[:, m] for name, value in buffers.items()}
+                result = self.outputs(backend, x_pmd[:, m], buffers_p, at, inputs)
                 share = self.task.predict(result)
                 shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
             return sum(shares[1:], shares[0])
@@ -186,11 +192,16 @@ class Evaluator:
 
         Parameters
         ----------
-        outputs : (backend, models (K,), inputs) -> outputs.
-        losses : (outputs, targets) -> loss of each example.
-        peers : (K,) peers on whose data the models are evaluated.
-        predict : outputs -> predictions, to record them.
-        of_e : (E,) index of the model that each requested one equals, default all in order.
+        outputs : callable
+            Maps (backend, models (K,), inputs) to outputs.
+        losses : callable
+            Maps (outputs, targets) to the loss of each example.
+        peers : ndarray of int, (K,)
+            Peers on whose data the models are evaluated.
+        predict : callable or None
+            Maps outputs to the predictions to record.
+        of_e : ndarray of int, (E,), or None
+            Index of the model that each requested one equals; None: all in order.
         """
         lengths_k = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.data.device)
         total = torch.zeros(len(peers), dtype=torch.float64, device=self.data.device)
@@ -235,10 +246,10 @@ class Evaluator:
 
     def _split(self, x_ed: Tensor, buffers: Buffers, at: Tensor) -> tuple[Buffers, Buffers]:
         """Return trainable tensors and other buffers of the models at some rows."""
-        own = {name: value[at] for name, value in buffers.items()}
+        selected = {name: value[at] for name, value in buffers.items()}
         models = self.network.named(x_ed[at])
-        models |= {name: own[name] for name in self.network.personal}
-        return models, {name: own[name] for name in self.network.buffer_names}
+        models |= {name: selected[name] for name in self.network.personal}
+        return models, {name: selected[name] for name in self.network.buffer_names}
 
     def _distinct(
         self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
@@ -249,7 +260,10 @@ class Evaluator:
 
         Returns
         -------
-        (K,) the distinct models, and (E,) the index of the distinct model that each model equals.
+        distinct : ndarray of int, (K,)
+            Index of each distinct model.
+        of_e : ndarray of int, (E,)
+            Index of the distinct model that each model equals.
         """
         same_p = self.data.shards[split].same_p[peers]
         every = np.arange(len(peers))
@@ -281,19 +295,25 @@ class Evaluator:
     def _sweep(self, see: Seen, split: SplitName, peers: Ints) -> None:
         """Show all examples of a split, in calls that fit the memory."""
         device = self.data.device
-        peers_e = torch.from_numpy(peers).to(device)
-        longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
+        lengths = self.data.shards[split].lengths_p[peers]
+        longest = int(lengths.max(initial=0))
         if not longest:
             return
         plan = self.execution.evaluation(len(peers), longest, self.footprint.activations)
         hosted = self.data.peers[peers]
 
         @torch.no_grad()
-        def show(backend: Backend, at: Tensor) -> None:
-            for rows in torch.arange(longest, device=device).split(plan.examples):
-                own = rows.expand(len(at), -1)
-                inputs, targets = self.data.examples(split, peers_e[at], own)
-                with located(backend.module, lambda: hosted[at.cpu().numpy()], f"{split} data"):
-                    see(backend, at, own, inputs, targets)
+        def show(backend: Backend, at: Ints) -> None:
+            at_e, peers_e = (torch.from_numpy(values).to(device) for values in (at, peers[at]))
+            longest_of_call = int(lengths[at].max())
+            for start in range(0, longest_of_call, plan.examples):
+                end = min(start + plan.examples, longest_of_call)
+                rows = torch.arange(start, end, device=device)
+                rows_e = rows.expand(len(at), -1)
+                inputs, targets = self.data.examples(split, peers_e, rows_e)
+                with located(backend.module, lambda: hosted[at], f"{split} data"):
+                    see(backend, at_e, rows_e, inputs, targets)
 
-        self.execution.run(plan, show, torch.arange(len(peers), device=device).split(plan.models))
+        every = np.arange(len(peers))
+        items = [every[first : first + plan.models] for first in every[:: plan.models]]
+        self.execution.run(plan, show, items)

@@ -37,10 +37,14 @@ class Plan(NamedTuple):
 
     Attributes
     ----------
-    models : models per call.
-    workers : number of parallel calls.
-    threads : torch's threads while the plan runs; workers share them.
-    examples : examples per call, in evaluation.
+    models : int
+        Number of models per call.
+    workers : int
+        Number of parallel calls.
+    threads : int
+        Number of torch threads while the plan runs; workers share them.
+    examples : int
+        Number of examples per call, in evaluation.
     """
 
     models: int
@@ -54,17 +58,22 @@ class Execution:
 
     Parameters
     ----------
-    backend : backend that computes.
-    device : its device.
-    chunk : models per call; 0: by rule.
-    memory : maximum number of bytes that calls hold at a time, 0 for a share of the machine's.
-    tf32 : let products of float32 round to TF32 on a GPU.
+    backend : Backend
+        Backend that computes.
+    device : torch.device
+        Device of the backend.
+    chunk : int
+        Number of models per call; 0: chosen by size.
+    memory : int
+        Maximum number of bytes that calls hold at a time; 0: a share of the machine's memory.
+    tf32 : bool
+        Round products of float32 to TF32 on a GPU.
     """
 
     def __init__(
         self, backend: Backend, device: torch.device, *, chunk: int, memory: int, tf32: bool
     ) -> None:
-        self.backend, self._device, self._tf32 = backend, device, tf32
+        self.backend, self._tf32 = backend, tf32
         on_cpu = device.type == "cpu"
         self._fixed = chunk if backend.stacks else 1
         self._memory = memory or _share(device)
@@ -79,9 +88,12 @@ class Execution:
 
         Parameters
         ----------
-        models : number of models.
-        held : bytes that each holds between forward and backward pass.
-        products : minimum number of times each multiplies one of its parameters in a forward pass.
+        models : int
+            Number of models.
+        held : int
+            Bytes that each model holds between forward and backward pass.
+        products : int
+            Minimum number of multiplications of each parameter in a forward pass.
         """
         size = self._fixed or max(1, min(self._largest, self._budget // max(held, 1)))
         return self._plan(models, size, held, products)
@@ -95,8 +107,10 @@ class Execution:
 
         Parameters
         ----------
-        longest : number of examples of the longest split.
-        held : bytes that a model would hold for one example.
+        longest : int
+            Number of examples of the longest split.
+        held : int
+            Bytes that a model would hold for one example.
         """
         room = min(4 * self._budget, self._memory)
         budget = max(1, room // max(held, 1))
@@ -155,8 +169,9 @@ def chunked(counts_e: Ints, equal: bool, size: int = 0) -> Sequence[Part]:
 
     Parameters
     ----------
-    equal : models of a call must have equally many examples: batch norm sees whole batches, without
-        padding.
+    equal : bool
+        True if the models of a call must have the same number of examples: batch norm needs whole
+        batches, without padding.
     """
     models = len(counts_e)
     size, low = size or models, counts_e.min(initial=1 << 62)
@@ -175,7 +190,8 @@ def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> 
 
     Parameters
     ----------
-    shared : tensors that exist anyway and do not count.
+    shared : Iterable of Tensor
+        Tensors that exist anyway and are not counted.
     """
     storages: dict[int, int] = {}
 
@@ -200,7 +216,8 @@ def share_out(
 
     Parameters
     ----------
-    work : may write only what no other item writes.
+    work : callable
+        Function that processes an item; it may write only data that no other item writes.
 
     Raises
     ------

@@ -15,10 +15,12 @@ class Dropout(nn.Module):
     are stacked together. Here the engine writes a key per model and step into a buffer, and a
     counter hash (MurmurHash3's finaliser) turns key and position into a uniform number.
 
-    Buffers
-    -------
-    dropout_key : the key of the step.
-    dropout_first : position in its minibatch of the first example, where a call gets only a part.
+    Attributes
+    ----------
+    dropout_key : Tensor, ()
+        Key of the step.
+    dropout_first : Tensor, ()
+        Position of the first example in its minibatch, if a call receives only a part of it.
     """
 
     def __init__(self, p: float) -> None:

@@ -34,15 +34,15 @@ class MixedPrecision(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        given: Any = args[0] if args else None
-        if func in VOLUMES and given.device.type == "cpu":
+        first: Any = args[0] if args else None
+        if func in VOLUMES and first.device.type == "cpu":
             # On a CPU the bfloat16 gradient of such a weight is uninitialised memory.
             result: Tensor = func(*[_as(value, torch.float32) for value in args], **kwargs)
             return result.bfloat16()
         if func in LOW:
             return func(*(_as(value, torch.bfloat16) for value in args), **kwargs)
         if func in FULL:
-            return func(given.float(), *args[1:], **kwargs).to(given.dtype)
+            return func(first.float(), *args[1:], **kwargs).to(first.dtype)
         return func(*args, **kwargs)
 
 

@@ -31,26 +31,43 @@ class Network:
 
     Parameters
     ----------
-    template : the network; its dropout is replaced by one with keys.
-    mixed_precision : compute in bfloat16 where `coterie.clients.engine.mixed_precision` says so;
-        the outputs have the models' type.
-    channels_last : lay out images with channels innermost in calls of a single model on a GPU; on a
-        CPU this is always so.
-    personal : names of trainable tensors that are kept with the buffers instead of in the rows; see
+    template : nn.Module
+        Network to copy; its dropout is replaced by one with keys.
+    mixed_precision : bool
+        Compute in bfloat16 as `coterie.clients.engine.mixed_precision` defines; the outputs have
+        the type of the models.
+    channels_last : bool
+        Lay out images with channels innermost in calls of a single model on a GPU; on a CPU this is
+        always done.
+    personal : Sequence of str
+        Names of trainable tensors that are kept with the buffers instead of in the rows; see
         `coterie.clients.engine.personal`.
 
     Attributes
     ----------
-    module : the template in training mode.
-    names, shapes, sizes : of the tensors in a row of `x_ed`, in order.
-    personal : names of the trainable tensors that are in no row.
-    trained : `names` and `personal`.
-    buffer_names : names of the buffers that a model has beside its personal tensors.
-    d : number of parameters in a row.
-    coupled : the output for an example depends on the rest of its batch (batch norm).
-    convolves : the network has convolutions.
-    alone : reason why torch.func.vmap cannot batch copies, "" if it can. Such a network runs one
-        copy at a time, and draws from torch's generator, seeded with the model's key.
+    module : nn.Module
+        The template in training mode.
+    names : list of str
+        Names of the tensors in a row of `x_ed`, in order.
+    shapes : list of tuple of int
+        Shapes of these tensors.
+    sizes : list of int
+        Numbers of their elements.
+    personal : list of str
+        Names of the trainable tensors that are in no row.
+    trained : list of str
+        All names in `names` and `personal`.
+    buffer_names : list of str
+        Names of the buffers of a model, without its personal tensors.
+    d : int
+        Number of parameters in a row.
+    coupled : bool
+        True if the output for an example depends on the rest of its batch (batch norm).
+    convolves : bool
+        True if the network has convolutions.
+    alone : str
+        Reason why torch.func.vmap cannot batch copies; "" if it can. Such a network runs one copy
+        at a time, and draws from torch's generator, seeded with the model's key.
     """
 
     def __init__(
@@ -74,9 +91,9 @@ class Network:
         buffers = dict(module.named_buffers())
         self._dropouts = [_owner(name) for name in buffers if name.rpartition(".")[2] == KEY]
         self.buffer_names = [k for k in buffers if k.rpartition(".")[2] not in (KEY, FIRST)]
-        own = {name: buffers[name] for name in self.buffer_names}
-        own |= {name: trainable[name] for name in self.personal}
-        self._buffers = {name: value.detach().clone() for name, value in own.items()}
+        per_model = {name: buffers[name] for name in self.buffer_names}
+        per_model |= {name: trainable[name] for name in self.personal}
+        self._buffers = {name: value.detach().clone() for name, value in per_model.items()}
         self._aliases = _aliases(module)
         self.alone = ""
         layers = [*module.modules()]
@@ -90,9 +107,12 @@ class Network:
 
         Parameters
         ----------
-        module : the template or a copy of it; its own tensors stay as they are.
-        tensors : parameters and buffers of the copy; buffers may be changed in place.
-        inputs : (b, ...).
+        module : nn.Module
+            The template or a copy of it; its own tensors stay as they are.
+        tensors : dict of str to Tensor
+            Parameters and buffers of the copy; buffers may be changed in place.
+        inputs : Tensor, (b, ...)
+            Examples.
         """
         placed = {name: tensors[of] for name, of in self._aliases.items() if of in tensors}
         with MixedPrecision() if self.mixed_precision else nullcontext():
@@ -151,7 +171,8 @@ class Network:
 
         Parameters
         ----------
-        module : the template or a copy of it, whose tensors the new network shares.
+        module : nn.Module
+            The template or a copy of it, whose tensors the new network shares.
         """
         shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
         below = Network(
@@ -184,8 +205,8 @@ def _aliases(module: nn.Module) -> dict[str, str]:
     names |= {id(value): name for name, value in module.named_parameters()}
     result = {}
     for place, layer in module.named_modules():
-        for own in (layer.named_parameters, layer.named_buffers):
-            for key, value in own(recurse=False, remove_duplicate=False):
+        for named_tensors in (layer.named_parameters, layer.named_buffers):
+            for key, value in named_tensors(recurse=False, remove_duplicate=False):
                 result[f"{place}.{key}" if place else key] = names[id(value)]
     return result
 

@@ -48,9 +48,12 @@ def step(
 
     Parameters
     ----------
-    rate : the learning rate of this step, see `Training.rate`.
-    models, gradients : rows (E, d), or tensors (E, ...).
-    opt_state : state tensors, split like the models; "count" may be a single tensor.
+    rate : float
+        Learning rate of this step, see `Training.rate`.
+    models, gradients : Sequence of Tensor
+        Rows (E, d), or tensors (E, ...).
+    opt_state : Mapping of str to Sequence of Tensor
+        State tensors, split like the models; "count" may be a single tensor.
     """
     if training.gradient_clip:
         gradients = clipped(gradients, training.gradient_clip)

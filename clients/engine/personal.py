@@ -25,8 +25,10 @@ class PersonalLayers:
 
     Parameters
     ----------
-    names : of the parameters.
-    training : the optimizer that updates them.
+    names : Sequence of str
+        Names of the parameters.
+    training : Training
+        Training configuration with the optimizer that updates them.
     """
 
     def __init__(self, names: Sequence[str], training: Training) -> None:

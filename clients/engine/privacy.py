@@ -50,13 +50,19 @@ class Guard:
 
     Parameters
     ----------
-    peers : (P,) ids. examples_p : (P,) training examples of each.
+    peers : ndarray of int, (P,)
+        Ids of the hosted peers.
+    examples_p : ndarray of int, (P,)
+        Number of training examples of each peer.
 
     Attributes
     ----------
-    rdp : (P, A) divergences spent per peer in the run, see `coterie.clients.engine.accountant`.
-    account : account of the budget, see `Account`; by default, the costs of the run.
-    exhausted : (P,) whether a query of the current stage was beyond the budget.
+    rdp : ndarray, (P, A)
+        Divergences spent per peer in the run, see `coterie.clients.engine.accountant`.
+    account : callable
+        Account of the budget, see `Account`; by default, the costs of the run.
+    exhausted : ndarray of bool, (P,)
+        True if a query of the current stage was beyond the peer's budget.
     """
 
     def __init__(
@@ -64,11 +70,13 @@ class Guard:
     ) -> None:
         if network.coupled:
             raise ModelError(
-                "privacy: batch norm lets examples of a minibatch see each other, so none can be "
-                "protected alone: take a model without it"
+                "privacy: batch norm mixes the examples of a minibatch, so none can be protected "
+                "alone: use a model without it"
             )
         if network.personal:
-            raise ModelError("privacy: what model.personal keeps at home is trained without it")
+            raise ModelError(
+                "privacy: layers of model.personal are trained without noise: unset it"
+            )
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
         self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
         self.account: Account = lambda: nullcontext((self.rdp.copy(), np.zeros_like(self.rdp)))

@@ -19,7 +19,7 @@ from coterie.clients.engine.backends.backend import Backend, Examples, first_sen
 from coterie.clients.engine.backends.sequential import Sequential
 from coterie.clients.engine.backends.vmapped import Vmapped
 from coterie.clients.engine.network import Network
-from coterie.clients.engine.tasks import TASKS, Task
+from coterie.clients.engine.tasks import TASKS
 from coterie.clients.models.build import build
 from coterie.errors import Error, is_users, place_of
 
@@ -78,7 +78,7 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
         The network fails; one line names layer and reason.
     """
     task = TASKS[problem.task]
-    both = examples(network, problem, task)
+    both = examples(network, problem)
     one = Examples(*(value[:1] for value in both))
     backend: Backend = Sequential(network, task)
     try:
@@ -103,7 +103,7 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
         network.alone = f"{remedy} in {layer}" if layer else remedy
 
 
-def examples(network: Network, problem: Problem, task: Task) -> Examples:
+def examples(network: Network, problem: Problem) -> Examples:
     """Return two examples for each of two models, with inputs as they are in a run.
 
     Targets are zeros, in the shape of the task's.

@@ -17,7 +17,7 @@ k = letters of one recipient, p = recipients, s = rows of a stack, d = parameter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,10 @@ from torch import Tensor
 
 from coterie.clients.defence import Defence, median
 from coterie.clients.engine import sums, tuning
-from coterie.clients.letters import Ints, Part
+from coterie.clients.engine.training import Models
+from coterie.clients.letters import Ints
 
 Floats = npt.NDArray[np.float64]
-
-
-class Models(Protocol):
-    """Models (P, d) whose parts are computed on access."""
-
-    def __getitem__(self, at: Part, /) -> Tensor: ...
 
 
 class Received(NamedTuple):
@@ -42,8 +37,12 @@ class Received(NamedTuple):
 
     Attributes
     ----------
-    rows : (K,) of the stack. weights : (K,) of each; they need not sum to 1. own : (d,) the
-    recipient's own model, if known.
+    rows : ndarray of int, (K,)
+        Rows of the letters in the stack.
+    weights : ndarray, (K,)
+        Weight of each letter; the weights need not sum to 1.
+    own : Tensor, (d,), or None
+        Model of the recipient, if known.
     """
 
     rows: Ints
@@ -56,7 +55,8 @@ def mixed(defence: Defence, weights_ps: Floats, x_sd: Tensor, own_pd: Models | N
 
     Parameters
     ----------
-    own_pd : the recipients' own models, if known.
+    own_pd : Models or None
+        Models of the recipients, if known.
     """
     received = []
     for p, w_s in enumerate(weights_ps):

@@ -43,8 +43,10 @@ def weighted(
 
     Parameters
     ----------
-    from_e, to_e : row and sum of each term.
-    sum_p : sum in each row of the result.
+    from_e, to_e : ndarray of int, (E,)
+        Row and sum of each term.
+    sum_p : ndarray of int, (P,)
+        Index of the sum in each row of the result.
     """
     if not len(to_e):
         return x_sd.new_zeros(len(sum_p), x_sd.shape[1])

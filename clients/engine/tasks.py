@@ -19,15 +19,21 @@ class Task:
 
     Attributes
     ----------
-    losses : (outputs (E, b, ...), targets (E, b, ...)) -> loss of each example (E, b).
-    correct : (outputs, targets) -> score between 0 (wrong) and 1 (right) of each example; a
+    losses : callable
+        Maps (outputs (E, b, ...), targets (E, b, ...)) to the loss of each example (E, b).
+    correct : callable or None
+        Maps (outputs, targets) to a score between 0 (wrong) and 1 (right) of each example; a
         fraction for tokens and for the Dice score. None for tasks without accuracy.
-    predict : outputs -> predictions that ensembles average (class probabilities, or the outputs).
-    ensemble_losses : (averaged predictions, targets) -> loss of each example (E, b).
-    certain : (targets (E, b, ...), outputs k) -> the targets as predictions (E, b, k); None where
-        examples have no targets.
-    slopes : (outputs, targets, weights (E, b)) -> losses (E, b) and the gradient of their weighted
-        sum over the outputs; None: use autograd.
+    predict : callable
+        Maps outputs to predictions that ensembles average (class probabilities, or the outputs).
+    ensemble_losses : callable
+        Maps (averaged predictions, targets) to the loss of each example (E, b).
+    certain : callable or None
+        Maps (targets (E, b, ...), number of outputs k) to the targets as predictions (E, b, k);
+        None if examples have no targets.
+    slopes : callable or None
+        Maps (outputs, targets, weights (E, b)) to the losses (E, b) and the gradient of their
+        weighted sum with respect to the outputs; None: use autograd.
     """
 
     losses: Callable[[Tensor, Tensor], Tensor]
@@ -114,6 +120,10 @@ def _squared_error_slopes(
     return away_ebk.square().sum(dim=-1), 2 * weights_eb[..., None] * away_ebk
 
 
+def _mean_squares(features: Tensor, targets_ebm: Tensor) -> Tensor:
+    return (features.flatten(2) - targets_ebm).square().mean(dim=-1)
+
+
 def _same(outputs: Tensor) -> Tensor:
     return outputs
 
@@ -158,3 +168,6 @@ TASKS = {
     # The model of a quadratic problem returns f_i(theta) itself.
     "quadratic": Task(_own_value, None, _same, _own_value, None, _own_value_slopes),
 }
+
+FEATURES = Task(_mean_squares, None, _same, _mean_squares, None)
+"""Mean squared distance between the inputs of a network's last layer and targets (E, b, m)."""

@@ -37,9 +37,12 @@ class Gradients(NamedTuple):
 
     Attributes
     ----------
-    values : (E, d) gradients.
-    losses : (E,) weighted losses.
-    buffers : the buffers after the forward pass.
+    values : Tensor, (E, d)
+        Gradients.
+    losses : Tensor, (E,)
+        Weighted losses.
+    buffers : dict of str to Tensor, (E, ...)
+        Buffers after the forward pass.
     """
 
     values: Tensor
@@ -73,8 +76,10 @@ class Footprint:
 
     Parameters
     ----------
-    data : source of the two examples of the measurement.
-    materializes : True if gradients are stored per example.
+    data : Data
+        Source of the two examples of the measurement.
+    materializes : bool
+        True if gradients are stored per example.
     """
 
     def __init__(self, network: Network, task: Task, data: Data, *, materializes: bool) -> None:
@@ -100,9 +105,9 @@ class Footprint:
 
         def forward() -> Tensor:
             tensors = {**self._network.buffers(1), **self._network.named(x)}
-            own = {name: value[0] for name, value in tensors.items()}
-            own |= self._network.no_keys(inputs)
-            outputs, _ = self._network.run(module.train(), own, inputs[0], ())
+            single = {name: value[0] for name, value in tensors.items()}
+            single |= self._network.no_keys(inputs)
+            outputs, _ = self._network.run(module.train(), single, inputs[0], ())
             return self._task.losses(outputs[None], targets)
 
         # Parameters do not grow with the examples.
@@ -115,7 +120,8 @@ class Trainer:
 
     Attributes
     ----------
-    guard : adds the noise of private gradients, None without privacy; the backend clips.
+    guard : Guard or None
+        Guard that adds the noise of private gradients; None without privacy. The backend clips.
     """
 
     network: Network
@@ -135,18 +141,45 @@ class Trainer:
         after = {name: value.clone() for name, value in buffers.items()}
 
         def work(backend: Backend, at: Part) -> None:
-            part, own = batch.part(at), {name: value[at] for name, value in buffers.items()}
+            part, buffers_e = batch.part(at), {name: value[at] for name, value in buffers.items()}
             tensors = self.network.tensors(x_ed[at])
-            losses_eb, gradients, own = self._differentiate(backend, tensors, own, part, None)
+            losses_eb, gradients, buffers_e = self._differentiate(
+                backend, tensors, buffers_e, part, None
+            )
             losses[at] = (losses_eb * part.weights_eb).sum(dim=1)
             for column, gradient in zip(columns, gradients, strict=True):
                 column[at] = gradient
-            _store(after, own, at)
+            _store(after, buffers_e, at)
 
         plan = self.execution.training(len(x_ed), *self._work([batch]))
         items = chunked(batch.counts_e, self.network.coupled, plan.models)
         self.execution.run(plan, work, items)
         return Gradients(values, losses, after)
+
+    def feature_gradients(
+        self, x_ed: Models, buffers: Buffers, batch: Batch, centres_pkm: Tensor
+    ) -> Tensor:
+        """Return the gradient (E, d) of a distance of features, see `Engine.feature_gradients`."""
+        values = torch.zeros(
+            (len(x_ed), self.network.d), dtype=self.data.dtype, device=self.data.device
+        )
+        columns = dict(zip(self.network.names, self.network.tensors(values), strict=True))
+
+        def work(backend: Backend, at: Part) -> None:
+            part, below = batch.part(at), backend.below()
+            inputs, targets = self.data.minibatch(part)
+            models = self.network.named(x_ed[at])
+            models |= {name: buffers[name][at] for name in self.network.personal}
+            own = {name: models[name] for name in below.network.trained}
+            states = {name: buffers[name][at] for name in below.network.buffer_names}
+            near = inputs, centres_pkm[part.peers_e[:, None], targets]
+            for name, value in self._summed(below, own, states, part, near).gradients.items():
+                if name in columns:
+                    columns[name][at] = value
+
+        plan = self.execution.training(len(x_ed), *self._work([batch]))
+        self.execution.run(plan, work, chunked(batch.counts_e, self.network.coupled, plan.models))
+        return values
 
     def fit(
         self, before: Fit, batches: Sequence[Batch], training: Training, drift: Drift | None
@@ -156,8 +189,8 @@ class Trainer:
 
         def work(backend: Backend, at: slice) -> None:
             stack = _Stack.of(before, at, self.network.tensors)
-            own = self.data.in_turn([whole.part(at) for whole in batches])
-            for batch, minibatch in own:
+            minibatches = self.data.in_turn([whole.part(at) for whole in batches])
+            for batch, minibatch in minibatches:
                 for some, gradients in self._own(backend, stack, batch, minibatch):
                     some.descend(gradients, training, training.rate(batch.round), drift)
                     some.put_back(stack)
@@ -223,8 +256,8 @@ class Trainer:
         if self.guard is not None:
             self.guard.add_noise(gradients, batch)
         if self.network.personal:
-            own = [sums[name] for name in self.network.personal]
-            after = after | self.personal.stepped(buffers, own, batch.round)
+            personal = [sums[name] for name in self.network.personal]
+            after = after | self.personal.stepped(buffers, personal, batch.round)
         return losses, gradients, after
 
     def _summed(
@@ -276,9 +309,12 @@ class _Stack:
 
     Parameters
     ----------
-    at : rows of the original stack.
-    drifting : rows of the stack that a drift indexes.
-    cut : splits rows (E, d) into the tensors that the optimizer steps.
+    at : Part
+        Rows of the original stack.
+    drifting : Part
+        Rows of the stack that a drift indexes.
+    cut : callable
+        Function that splits rows (E, d) into the tensors that the optimizer steps.
     """
 
     def __init__(

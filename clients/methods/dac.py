@@ -128,8 +128,8 @@ class DAC(LocalTraining[DACState]):
             settled = measured | (self.eye() > 0)
             for p in np.flatnonzero(received.any(axis=1)):
                 rows = np.searchsorted(offers.authors, np.flatnonzero(received[p]))
-                told_n = learned(scores[p], received[p], scores_sn[rows])
-                scores[p] = np.where(settled[p], scores[p], told_n)
+                learned_n = learned(scores[p], received[p], scores_sn[rows])
+                scores[p] = np.where(settled[p], scores[p], learned_n)
         w_pn = self.present_weights(offers, self.shares())
         x_pd = self.average(offers, "x", self.shares())
         return replace(state, x=x_pd, scores=scores, measured=measured, w=w_pn)
@@ -196,5 +196,5 @@ def learned(scores_n: Floats, senders_n: Bools, theirs_kn: Floats) -> Floats:
     trust_k = scores_n[senders_n]
     first = np.argsort(-trust_k, kind="stable")
     knows_kn = theirs_kn[first] > 0
-    told_n = theirs_kn[first[knows_kn.argmax(axis=0)], np.arange(len(scores_n))]
-    return np.where(knows_kn.any(axis=0), np.minimum(told_n, trust_k.max()), scores_n)
+    learned_n = theirs_kn[first[knows_kn.argmax(axis=0)], np.arange(len(scores_n))]
+    return np.where(knows_kn.any(axis=0), np.minimum(learned_n, trust_k.max()), scores_n)

@@ -42,8 +42,8 @@ MODELS = ("before_averaging", "best_before_averaging", "best_after_averaging")
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of DPFL.
+class Budget:
+    """Options of DPFL's graph.
 
     Attributes
     ----------
@@ -53,6 +53,20 @@ class Options:
         The budget includes the peer itself, so that 5 means 4 others.
     init_epochs : int
         Local epochs before the graph is built.
+    """
+
+    budget: Annotated[int, Range(0)] = 0
+    budget_counts_self: bool = True
+    init_epochs: Annotated[int, Range(1)] = 10
+    grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
+
+
+@dataclass(frozen=True)
+class Options(Budget):
+    """Options of DPFL.
+
+    Attributes
+    ----------
     tie : {"add", "strict"}
         Rule for a candidate that neither helps when added nor when dropped: "add" it, as in the
         paper; "strict" adds any candidate only if the validation loss does not rise.
@@ -62,13 +76,9 @@ class Options:
         In the rounds between two choices: reuse the last C_k, or skip averaging.
     """
 
-    budget: Annotated[int, Range(0)] = 0
-    budget_counts_self: bool = True
-    init_epochs: Annotated[int, Range(1)] = 10
     tie: Literal["add", "strict"] = "add"
     period: Annotated[int, Range(1)] = 1
     refresh: Literal["reuse", "skip"] = "reuse"
-    grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
     validates: ClassVar[bool] = True
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Letters
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import Engine, Fit, Gradients
+    from coterie.clients.engine.engine import Engine, Fit, GradientFunction, Gradients
     from coterie.clients.engine.network import Buffers
 
 
@@ -58,14 +58,21 @@ class FedRepState(State):
     head_opt_state: dict[str, Tensor]
 
 
-class FedRep(FedAvg[FedRepState]):
+T = TypeVar("T", bound=FedRepState)
+
+
+class FedRep(FedAvg[T]):
     """FedAvg of the network's body, with personal heads that are trained before it."""
 
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
         self.head = engine.network.columns(engine.network.head).to(engine.device)
 
-    def init(self) -> FedRepState:
+    def init(self) -> T:
+        return self.separate()  # type: ignore[return-value]  # T is FedRepState unless overridden
+
+    def separate(self) -> FedRepState:
+        """Return the state before round 1, with separate optimizers of body and head."""
         start, opt_state = self.start(), self.engine.opt_state
         return FedRepState(
             start.x,
@@ -74,44 +81,50 @@ class FedRep(FedAvg[FedRepState]):
             opt_state(start.x[:, self.head]),
         )
 
-    def offer(self, state: FedRepState, round_: int) -> tuple[FedRepState, Mapping[str, Tensor]]:
+    def offer(self, state: T, round_: int) -> tuple[T, Mapping[str, Tensor]]:
         trained = self.train(state, round_)
         body_pc = self.pushed(state.x[:, ~self.head], trained.x[:, ~self.head], round_)
         return trained, {"body": body_pc}
 
-    def train(self, state: FedRepState, round_: int) -> FedRepState:
+    def train(self, state: T, round_: int) -> T:
         epochs = self.engine.batches(round_, Purpose.EXTRA, epochs=self.options.head_epochs)
-        head = self._fit(self.head, state, state.head_opt_state, epochs)
+        own = self.engine.gradients
+        head = self._fit(self.head, state, state.head_opt_state, epochs, own)
         state = replace(state, x=head.x, buffers=head.buffers, head_opt_state=head.opt_state)
-        return state.trained(
-            self._fit(~self.head, state, state.opt_state, self.engine.batches(round_))
-        )
+        batches, of_body = self.engine.batches(round_), self.body_gradient(state)
+        return state.trained(self._fit(~self.head, state, state.opt_state, batches, of_body))
+
+    def body_gradient(self, state: T) -> GradientFunction:
+        """Return the gradient function of whole models that the body descends in a round."""
+        return self.engine.gradients
 
     def _fit(
-        self, mask_d: Tensor, state: State, opt_state: dict[str, Tensor], batches: Sequence[Batch]
+        self,
+        mask_d: Tensor,
+        state: State,
+        opt_state: dict[str, Tensor],
+        batches: Sequence[Batch],
+        of_model: GradientFunction,
     ) -> Fit:
         """Train the parameters of a mask; the others are frozen."""
 
         def gradient(part_pc: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            x_pd = _filled(state.x, mask_d, part_pc)
-            gradients = self.engine.gradients(x_pd, buffers, batch)
+            gradients = of_model(filled(state.x, mask_d, part_pc), buffers, batch)
             return gradients._replace(values=gradients.values[:, mask_d])
 
         if not mask_d.any():
             batches = []
         part = state.x[:, mask_d]
         fit = self.engine.fit(part, state.buffers, opt_state, batches, gradient=gradient)
-        return fit._replace(x=_filled(state.x, mask_d, fit.x))
+        return fit._replace(x=filled(state.x, mask_d, fit.x))
 
-    def update(
-        self, state: FedRepState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> FedRepState:
+    def update(self, state: T, round_: int, offers: Letters, sent: Letters, answers: Letters) -> T:
         body_pc = self.average(offers, "body", self.averaging(round_))
-        return replace(state, x=_filled(state.x, ~self.head, body_pc))
+        return replace(state, x=filled(state.x, ~self.head, body_pc))
 
 
-def _filled(x_pd: Tensor, mask_d: Tensor, part_pc: Tensor) -> Tensor:
+def filled(x_pd: Tensor, mask_d: Tensor, part_pc: Tensor) -> Tensor:
     """Return the models with the parameters of a mask replaced."""
-    filled = x_pd.clone()
-    filled[:, mask_d] = part_pc
-    return filled
+    result = x_pd.clone()
+    result[:, mask_d] = part_pc
+    return result

@@ -92,7 +92,7 @@ class Ifca(LocalTraining[IfcaState]):
     def init(self) -> IfcaState:
         start = self.start()
         centres_pkd = self.engine.starts(self._k).expand(len(start.x), -1, -1)
-        choice = self._best(centres_pkd, start.buffers)
+        choice = best_of(self.engine, centres_pkd, start.buffers)
         state = IfcaState(**vars(start), centres=centres_pkd, choice=choice, w=self.eye())
         return replace(state, x=centres_pkd[np.arange(len(choice)), choice])
 
@@ -115,7 +115,7 @@ class Ifca(LocalTraining[IfcaState]):
         means = self.engine.mix(w_pkn.reshape(-1, n)[:, offers.authors], offers["x"])
         filled_pk1 = self.engine.tensor(filled_pk[:, :, None]) > 0
         centres_pkd = means.view(-1, self._k, d).where(filled_pk1, state.centres)
-        choice = self._best(centres_pkd, state.buffers)
+        choice = best_of(self.engine, centres_pkd, state.buffers)
         chosen = np.arange(len(choice)), choice
         w_pn = np.where(filled_pk[chosen][:, None], w_pkn[chosen], self.eye())
         return replace(state, x=centres_pkd[chosen], centres=centres_pkd, choice=choice, w=w_pn)
@@ -123,11 +123,16 @@ class Ifca(LocalTraining[IfcaState]):
     def weights(self, state: IfcaState) -> Floats:
         return state.w
 
-    def _best(self, centres_pkd: Tensor, buffers: Buffers) -> Ints:
-        """Return the model with the smallest loss on each peer's training data, (P,)."""
-        peers_e = np.repeat(np.arange(len(centres_pkd)), self._k)
-        buffers = {name: value[peers_e] for name, value in buffers.items()}
-        losses = self.engine.losses(centres_pkd.flatten(0, 1), buffers, "train", peers_e).losses
-        losses_pk = losses.cpu().numpy().reshape(-1, self._k)
-        best: Ints = (losses_pk <= losses_pk.min(axis=1, keepdims=True) * (1 + 1e-6)).argmax(axis=1)
-        return best
+
+def best_of(engine: Engine, models_pkd: Tensor, buffers: Buffers) -> Ints:
+    """Return which of K models has the smallest loss on each peer's training data, (P,).
+
+    Losses that differ only by rounding are ties, won by the first model.
+    """
+    models = models_pkd.shape[1]
+    peers_e = np.repeat(np.arange(len(models_pkd)), models)
+    buffers = {name: value[peers_e] for name, value in buffers.items()}
+    losses = engine.losses(models_pkd.flatten(0, 1), buffers, "train", peers_e).losses
+    losses_pk = losses.cpu().numpy().reshape(-1, models)
+    best: Ints = (losses_pk <= losses_pk.min(axis=1, keepdims=True) * (1 + 1e-6)).argmax(axis=1)
+    return best

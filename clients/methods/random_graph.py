@@ -7,38 +7,22 @@ with all of them from then on ("Decentralized Personalized Federated Learning", 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Bools, Letters
-from coterie.clients.methods.dpfl import DPFL, DPFLState
+from coterie.clients.methods.dpfl import DPFL, Budget, DPFLState
 from coterie.clients.parts.greedy import Choice
-from coterie.clients.rule import Grid
-from coterie.ranges import Range
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of the random graph, as in DPFL.
+class Options(Budget):
+    """Options of the random graph: those of DPFL without its choice of peers."""
 
-    Attributes
-    ----------
-    budget : int
-        Maximum number of peers in an average; 0 for no limit.
-    budget_counts_self : bool
-        The budget includes the peer itself.
-    init_epochs : int
-        Local epochs before the first average.
-    """
-
-    budget: Annotated[int, Range(0)] = 0
-    budget_counts_self: bool = True
-    init_epochs: Annotated[int, Range(1)] = 10
     period: ClassVar[int] = 1
     refresh: ClassVar[str] = "reuse"
-    grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
 
 
 class RandomGraph(DPFL):

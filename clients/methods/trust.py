@@ -93,13 +93,13 @@ class Trust(LocalTraining[TrustState]):
         hosted = np.arange(len(s_pn))
         judges = np.append(self.local(offers.recipients), hosted)
         authors = np.append(offers.senders, self.engine.peers)
-        own_p = np.searchsorted(offers.authors, self.engine.peers)
-        rows = np.append(offers.rows, own_p)
+        self_p = np.searchsorted(offers.authors, self.engine.peers)
+        rows = np.append(offers.rows, self_p)
         x_sd = offers["x"]
         match self.options.similarity:
             case "weights":
-                own_e = own_p[judges]
-                s_pn[judges, authors] = self.engine.row_cosines(x_sd, rows, own_e)
+                self_e = self_p[judges]
+                s_pn[judges, authors] = self.engine.row_cosines(x_sd, rows, self_e)
             case "validation":
                 buffers = state.buffers_at(judges)
                 losses_e = self.engine.losses(x_sd[rows], buffers, "validation", judges).losses
@@ -131,10 +131,9 @@ class Trust(LocalTraining[TrustState]):
         if not len(judges):
             return np.zeros(0)
         x_sd = offers["x"]
-        own_e = np.searchsorted(offers.authors, offers.recipients)
-        return self.engine.output_distances(
-            x_sd[offers.rows], x_sd[own_e], state.buffers_at(judges), "validation", judges, _OUTPUTS
-        )
+        self_e = np.searchsorted(offers.authors, offers.recipients)
+        x_ed, self_ed, buffers = x_sd[offers.rows], x_sd[self_e], state.buffers_at(judges)
+        return self.engine.output_distances(x_ed, self_ed, buffers, "validation", judges, _OUTPUTS)
 
 
 def softmax(sharpness: float, s_pn: Floats, present_pn: Bools) -> Floats:

@@ -27,7 +27,12 @@ def matching(names: Sequence[str], pattern: str, norms: Collection[str] = ()) ->
 
     Parameters
     ----------
-    norms : names of the parameters of batch normalisation.
+    names : Sequence of str
+        Names of the parameters, in the order of the network.
+    pattern : str
+        Names or patterns, separated by commas.
+    norms : Collection of str
+        Names of the parameters of batch normalisation.
 
     Raises
     ------

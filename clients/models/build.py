@@ -118,17 +118,6 @@ def _built(
     return network if adaptation is None else adapted(network, adaptation)
 
 
-def options_table(model: str) -> type | None:
-    """Return the option dataclass of a network, or None.
-
-    Raises
-    ------
-    PluginError
-        The plugin cannot be imported.
-    """
-    return model_of(model).options
-
-
 def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Module:
     """Build a plugin's network by calling it with (shape, outputs) or (shape, outputs, options).
 

@@ -61,10 +61,10 @@ def _torchvision(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
     if name not in known:
         raise PluginError(f"torchvision has no such classifier{_nearest(name, known)}")
     side = _side(task, shape)
-    own: dict[str, Any] = {"image_size": side} if name.startswith("vit_") else {}
+    options: dict[str, Any] = {"image_size": side} if name.startswith("vit_") else {}
     if name in ("googlenet", "inception_v3"):
-        own = {"aux_logits": False, "init_weights": True}
-    network = models.get_model(name, weights=None, num_classes=outputs, **own)
+        options = {"aux_logits": False, "init_weights": True}
+    network = models.get_model(name, weights=None, num_classes=outputs, **options)
     _set_channels(network, shape[0])
     return _enlarging(network, side)
 

@@ -212,7 +212,7 @@ class Model:
     tasks : tuple of str
         Tasks that the model can learn (`coterie.datasets.problem.Problem.task`); empty: any.
     images : bool
-        Whether an example must be an image of at least 4x4.
+        True if an example must be an image of at least 4x4.
     """
 
     summary: str
@@ -341,18 +341,6 @@ def check_task(model: str, task: str) -> None:
         return
     known = [name for name, row in MODELS.items() if task in row.tasks] or ["auto"]
     raise ValueError(f'model = "{model}" does not support {task} tasks: choose {", ".join(known)}')
-
-
-def check_shape(model: str, shape: tuple[int, ...]) -> None:
-    """Check that a model takes examples of a shape.
-
-    Raises
-    ------
-    ValueError
-        It wants images of a minimum size.
-    """
-    if model_of(model).images:
-        check_image(shape)
 
 
 def check_image(shape: tuple[int, ...]) -> None:

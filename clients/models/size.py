@@ -34,7 +34,8 @@ class Limited(TorchFunctionMode):
 
     Parameters
     ----------
-    limit : maximum number of elements of all tensors together.
+    limit : int
+        Maximum number of elements of all tensors together.
     """
 
     def __init__(self, limit: int) -> None:
@@ -49,10 +50,10 @@ class Limited(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call a function of torch."""
-        given = dict(kwargs or {})
+        options = dict(kwargs or {})
         if func in _MAKERS:
-            plain = {key: value for key, value in given.items() if key not in _ELSEWHERE}
+            plain = {key: value for key, value in options.items() if key not in _ELSEWHERE}
             self._left -= func(*args, **plain | {"device": "meta"}).numel()
             if self._left < 0:
                 raise SizeError(f"it has more than {self._limit:,} parameters")
-        return func(*args, **given)
+        return func(*args, **options)

@@ -1,4 +1,4 @@
-"""Projection onto the probability simplex, {w >= 0, sum w = 1}."""
+"""Projection onto the probability simplex, {w >= 0, sum w = 1}, and quadratic programs on it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+_ROUNDING = 1e-13  # relative to the largest entry of a matrix; of a weight, absolute
+_STEPS = 10  # maximum number of steps per point; a few are enough
 
 
 def project_onto_simplex(rows_pn: Floats) -> Floats:
@@ -17,3 +20,53 @@ def project_onto_simplex(rows_pn: Floats) -> Floats:
     threshold = np.take_along_axis(excess, support - 1, axis=1) / support
     projected: Floats = np.maximum(rows_pn - threshold, 0.0)
     return projected
+
+
+def minimise_on_simplex(matrix_nn: Floats) -> Floats:
+    """Minimise a' P a over the probability simplex, for a positive semidefinite P.
+
+    Wolfe, "Finding the nearest point in a polytope" (1976), with inner products only: of the points
+    whose Gram matrix is P, a holds the weights of the point of their convex hull nearest to 0.
+
+    Parameters
+    ----------
+    matrix_nn : ndarray, (n, n)
+        P.
+
+    Returns
+    -------
+    ndarray, (n,)
+        Weights a; most are exactly 0.
+    """
+    n = len(matrix_nn)
+    tolerance = _ROUNDING * max(float(np.abs(matrix_nn.diagonal()).max()), np.finfo(float).tiny)
+    support = [int(matrix_nn.diagonal().argmin())]
+    a_n = np.zeros(n)
+    a_n[support] = 1.0
+    for _ in range(_STEPS * n):
+        slopes_n = matrix_nn @ a_n
+        best = int(slopes_n.argmin())
+        if slopes_n[best] >= a_n @ slopes_n - tolerance or best in support:
+            break
+        support.append(best)
+        while True:
+            aim = _affine_minimum(matrix_nn[np.ix_(support, support)])
+            if aim.min() > 0:
+                a_n[support] = aim
+                break
+            now = a_n[support]
+            down = aim <= 0
+            step = (now[down] / np.maximum(now[down] - aim[down], np.finfo(float).tiny)).min()
+            moved = np.maximum(now + min(step, 1.0) * (aim - now), 0.0)
+            moved[down & (moved <= _ROUNDING)] = 0.0
+            a_n[support] = moved
+            support = [j for j, weight in zip(support, moved, strict=True) if weight > 0]
+    return np.asarray(a_n / a_n.sum())
+
+
+def _affine_minimum(matrix_kk: Floats) -> Floats:
+    """Minimise a' P a subject to sum a = 1."""
+    k = len(matrix_kk)
+    system = np.ones((k + 1, k + 1))
+    system[:k, :k], system[k, k] = matrix_kk, 0.0
+    return np.asarray(np.linalg.lstsq(system, np.eye(k + 1)[k], rcond=None)[0][:k])

@@ -76,7 +76,7 @@ def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
 def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Errors]:
     """Encode the cells of some columns as numbers.
 
-    Categories become their code, dates days since 1970.
+    Categories become their code, dates days since 1970, and the `na_values` of a column NaN.
 
     Returns
     -------
@@ -116,13 +116,14 @@ def _numbers(table: pa.Table, column: Column, errors: Errors) -> Floats:
             cells = cells.cast(pa.uint8())
         try:
             floats: Floats = cells.cast(pa.float64()).to_numpy()
-            return np.where(np.isfinite(floats), floats, np.nan)
+            is_missing = ~np.isfinite(floats) | np.isin(floats, column.na_numbers)
+            return np.where(is_missing, np.nan, floats)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             pass  # parse each cell, to find the invalid ones
     read = {"number": _number, "category": _category, "date": _date}[column.kind]
     values = np.full(len(cells), np.nan)
     for row, cell in enumerate(cells.cast(pa.string()).to_pylist()):
-        if cell is not None and cell.strip():
+        if cell is not None and cell.strip() and cell.strip() not in column.na_values:
             try:
                 values[row] = read(cell.strip(), column)
             except ValueError:
@@ -130,9 +131,9 @@ def _numbers(table: pa.Table, column: Column, errors: Errors) -> Floats:
     return values
 
 
-def _number(cell: str, _: Column) -> float:
+def _number(cell: str, column: Column) -> float:
     value = float(cell)
-    return value if np.isfinite(value) else np.nan
+    return value if np.isfinite(value) and value not in column.na_numbers else np.nan
 
 
 def _category(cell: str, column: Column) -> float:

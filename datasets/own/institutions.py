@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.partition.options import Partition
-from coterie.datasets.preprocessing import NO_CODE, Column, Preprocessing
+from coterie.datasets.preprocessing import IS_MISSING, NO_CODE, Column, Preprocessing, RawTable
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split, Task
 from coterie.ranges import Range
 
+Fill = Literal["mean", "median", "indicator"]
 PARTS = ("train", "validation", "test")
 _HOLD_OUT = 0x0D
 _NAMED = 20
@@ -49,12 +50,15 @@ class Holding:
         Disjoint rows of each of `PARTS`.
     preprocessing : Preprocessing
         Preprocessing from raw examples to `inputs`.
+    cells : ndarray of float64, (N, columns), or None
+        Cells of a table before preprocessing.
     """
 
     inputs: npt.NDArray[Any]
     targets: npt.NDArray[Any]
     rows: Mapping[str, Ints]
     preprocessing: Preprocessing
+    cells: Floats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +140,11 @@ class Expected:
         Names of the classes; empty for regression.
     columns : tuple of Column
         Columns of a table, in the model's order.
+    fill : {"mean", "median", "indicator"}
+        Value of a missing number of a table: mean or median of its column, or the mean with a
+        further feature that is 1 where the number is missing.
+    schema : str
+        Digest of the schema that describes the columns; empty if there is none.
     """
 
     name: str
@@ -145,6 +154,8 @@ class Expected:
     std: Floats | None
     classes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
+    fill: Fill = "mean"
+    schema: str = ""
 
 
 Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
@@ -159,7 +170,10 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
         if not data_dir.is_dir():
-            raise DataError(f"data-dir {data_dir} does not exist")
+            raise DataError(
+                f"data-dir {data_dir} does not exist: expected a folder per peer (`coterie data "
+                "fetch NAME` writes the data of a preset institutions/NAME)"
+            )
         paths = [path for path in data_dir.glob("*") if path.is_dir()]
         folders = sorted(paths, key=lambda path: natural(path.name))
         if len(folders) != peers:
@@ -229,6 +243,7 @@ def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: in
         return Split(tuple(rows), tuple(targets))
 
     train, validation, test = map(part, PARTS)
+    cells = [holding.cells for holding in holdings.values() if holding.cells is not None]
     return Problem(
         name=expected.name,
         task=expected.task,
@@ -245,6 +260,7 @@ def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: in
         preprocessing=tuple(
             holdings[peer].preprocessing if peer in holdings else None for peer in range(peers)
         ),
+        table=RawTable(expected.columns, np.concatenate(cells)) if cells else None,
     )
 
 
@@ -290,24 +306,29 @@ def make_holding(
             raise DataError(f"{expected.name}: this peer has no {name} examples")
     inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
     preprocessing = _fitted(inputs, rows["train"], expected)
-    return Holding(preprocessing.apply(inputs), targets, rows, preprocessing)
+    cells = inputs if expected.columns else None
+    return Holding(preprocessing.apply(inputs), targets, rows, preprocessing, cells)
 
 
 def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preprocessing:
     """Fit the preprocessing on the training rows, except statistics that the run defines.
 
-    A missing number is filled with its column's mean; a missing category is none of its categories.
+    A missing number is filled as `Expected.fill` says; a missing category is none of its
+    categories.
     """
     columns = expected.columns
     source = code = fill = None
     if columns:
-        width = [len(column.categories) or 1 for column in columns]
-        source = np.repeat(np.arange(len(columns)), width)
-        codes = [range(len(c.categories)) if c.categories else [NO_CODE] for c in columns]
+        number = [NO_CODE, IS_MISSING] if expected.fill == "indicator" else [NO_CODE]
+        codes = [range(len(c.categories)) if c.categories else number for c in columns]
+        source = np.repeat(np.arange(len(columns)), [*map(len, codes)])
         code = np.array([each for of_column in codes for each in of_column], dtype=np.int64)
-        means = _means(raw, train) if expected.mean is None else expected.mean
-        fill = np.where(code == NO_CODE, means[source], NO_CODE)
-    filled = Preprocessing(columns, source, code, fill)
+        if expected.fill == "median":
+            values = _medians(raw, train)
+        else:
+            values = _means(raw, train) if expected.mean is None else expected.mean
+        fill = np.where(code == NO_CODE, values[source], NO_CODE)
+    filled = Preprocessing(columns, source, code, fill, schema=expected.schema)
     if expected.mean is not None and expected.std is not None:
         return filled
     # Standardise every channel or column over the training examples.
@@ -324,6 +345,12 @@ def _means(raw: npt.NDArray[Any], train: Ints) -> Floats:
     total = np.where(known, raw[train], 0.0).sum(axis=0)
     means: Floats = total / np.maximum(known.sum(axis=0), 1)
     return means
+
+
+def _medians(raw: npt.NDArray[Any], train: Ints) -> Floats:
+    """Return the median of the numbers that are not missing, (columns,); 0 if all are."""
+    known = (column[~np.isnan(column)] for column in raw[train].T)
+    return np.array([np.median(column) if len(column) else 0.0 for column in known])
 
 
 class RefusedError(DataError):

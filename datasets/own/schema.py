@@ -1,21 +1,24 @@
 """Column schema that institutions share before they train on tables: schema.toml.
 
 It describes each column - a number with unit and range, a category with its values, or a date - and
-has a digest by which institutions check that theirs is the same. It contains no data.
+has a digest by which institutions check that theirs is the same. It contains no rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from coterie.datasets.own.cells import encoded
-from coterie.datasets.preprocessing import Column
+from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import DataError
 
 if TYPE_CHECKING:
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
 
 FILE = "schema.toml"
 _KINDS = ("number", "category", "date")
-_KEYS = {field.name for field in fields(Column)} - {"name"}
+_KEYS = {field.name.replace("_", "-") for field in fields(Column)} - {"name"}
 _DIGITS = 16
 _MAX_CATEGORIES = 20
+MARKS = ("?", "-", "--", ".", "n/a", "N/A", "#N/A", "na", "NA", "nan", "NaN", "null", "NULL")
+"""Cells that a draft takes for missing values."""
 Schema = Mapping[str, Column]
 """Columns by name, including the label."""
 
@@ -51,7 +56,13 @@ def read_schema(folder: Path) -> Schema:
 def _column(name: str, entry: Mapping[str, Any]) -> Column:
     if unknown := entry.keys() - _KEYS:
         raise DataError(f"table: {FILE}: column {name}: unknown key {', '.join(sorted(unknown))}")
-    column = Column(name, **{**entry, "categories": tuple(map(str, entry.get("categories", ())))})
+    values = {key.replace("-", "_"): value for key, value in entry.items()}
+    for key in ("categories", "na_values"):
+        cells = values.get(key, [])
+        if not isinstance(cells, list):
+            raise DataError(f"table: {FILE}: column {name}: {key} must be a list")
+        values[key] = tuple(map(str, cells))
+    column = Column(name, **values)
     repeats = len(set(column.categories)) < len(column.categories)
     is_category = column.kind == "category"
     if column.kind not in _KINDS or repeats or is_category != bool(column.categories):
@@ -65,6 +76,9 @@ def _column(name: str, entry: Mapping[str, Any]) -> Column:
 def digest(schema: Schema) -> str:
     """Return a digest of a schema, independent of the order of its lines."""
     columns = {name: asdict(column) for name, column in schema.items()}
+    for entry in columns.values():
+        if not entry["na_values"]:  # keeps the digest that the schema had before there were any
+            del entry["na_values"]
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
@@ -73,23 +87,85 @@ def described(schema: Schema) -> dict[str, Any]:
     """Return the content of schema.toml, without empty fields."""
     columns = {}
     for name, column in schema.items():
-        entry = {key: value for key, value in asdict(column).items() if key != "name"}
-        entry["categories"] = list(column.categories)
+        entry = {k.replace("_", "-"): v for k, v in asdict(column).items() if k != "name"}
+        entry |= {"categories": list(column.categories), "na-values": list(column.na_values)}
         columns[name] = {key: value for key, value in entry.items() if value not in (None, "", [])}
     return {"columns": columns}
 
 
-def drafted(table: pa.Table) -> tuple[Schema, list[str]]:
-    """Draft the schema of a table, and list the columns that seem to be free text."""
-    schema, free_text = {}, []
-    for name in table.column_names:
-        texts = {str(cell).strip() for cell in table.column(name).to_pylist() if cell is not None}
-        candidates = [Column(name), Column(name, "date")]
-        if len(texts) <= _MAX_CATEGORIES:
-            candidates.append(Column(name, "category", tuple(sorted(texts))))
-        fitting = (column for column in candidates if texts and not encoded(table, [column])[1])
-        if column := next(fitting, None):
+def drafted(
+    tables: Mapping[str, pa.Table], na_values: Sequence[str] = ()
+) -> tuple[Schema, dict[str, str]]:
+    """Draft the schema of tables that have the same columns.
+
+    The range of a number is that of all tables, half as wide again on both sides and rounded, so
+    that it finds other units and typing errors but not the extremes of a table. A category has the
+    values of all tables.
+
+    Parameters
+    ----------
+    tables : Mapping of str to Table
+        Tables by name.
+    na_values : sequence of str
+        Cells that mean a missing value, besides `MARKS`.
+
+    Returns
+    -------
+    schema : Schema
+        Columns that all tables have.
+    left_out : dict of str to str
+        Reason for each column that is not in the schema.
+    """
+    schema, left_out = {}, {}
+    for name in dict.fromkeys(name for table in tables.values() for name in table.column_names):
+        having = [table for table in tables.values() if name in table.column_names]
+        if len(having) < len(tables):
+            lacking = [key for key, table in tables.items() if name not in table.column_names]
+            left_out[name] = f"not in {', '.join(lacking)}"
+        elif column := _drafted(name, having, na_values):
             schema[name] = column
         else:
-            free_text.append(name)
-    return schema, free_text
+            left_out[name] = "neither numbers, dates nor at most 20 categories"
+    return schema, left_out
+
+
+def _drafted(name: str, tables: Sequence[pa.Table], na_values: Sequence[str]) -> Column | None:
+    """Return the first kind of column that fits all cells; None if there is none."""
+    texts = {
+        str(cell).strip()
+        for table in tables
+        for cell in table.column(name).to_pylist()
+        if cell is not None
+    }
+    marks = tuple(sorted(texts & {*MARKS, *na_values}))
+    texts -= {"", *marks}
+    candidates = [Column(name, na_values=marks), Column(name, "date", na_values=marks)]
+    if len(texts) <= _MAX_CATEGORIES:
+        categories = tuple(sorted(texts))
+        candidates.append(Column(name, "category", categories, na_values=marks))
+    for column in candidates if texts else ():
+        encodings = [encoded(table, [column]) for table in tables]
+        if not any(errors for _, errors in encodings):
+            if column.kind != "number":
+                return column
+            low, high = _rounded_range(np.concatenate([cells[:, 0] for cells, _ in encodings]))
+            return replace(column, low=low, high=high)
+    return None
+
+
+def _rounded_range(values: Floats) -> tuple[float | None, float | None]:
+    """Return the range of values, half as wide again on both sides and rounded outwards.
+
+    Zero remains a limit. None for fewer than two different values.
+    """
+    values = values[~np.isnan(values)]
+    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    if not low < high:
+        return None, None
+    step = 10.0 ** math.floor(math.log10(high - low))
+    first = math.floor((low - (high - low) / 2) / step) * step
+    last = math.ceil((high + (high - low) / 2) / step) * step
+    if (low, high) == (0, 1):
+        first, last = 0.0, 1.0
+    first, last = (0.0 if low >= 0 else first), (0.0 if high <= 0 else last)
+    return float(f"{first:.12g}"), float(f"{last:.12g}")

@@ -1,13 +1,14 @@
 """Tables of institutions: train.csv or train.parquet, test.* and validation.*, or one data.*.
 
 Every file has the columns that the run names, in any order: numeric features and the label. Other
-columns are ignored. A missing number is rejected, or replaced by its column's mean. With a schema
+columns are ignored. A missing number is rejected or filled. With a schema
 (`coterie.datasets.own.schema`) columns may be categories and dates too, and cells are checked.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,10 +50,15 @@ class TableOptions(NormalisedOptions):
         Name of the column to predict.
     classes : str
         Values of the label in the order of the model's outputs, "no, yes"; empty for regression.
-    missing : {"refuse", "mean"}
+    missing : {"refuse", "mean", "median", "indicator"}
         "refuse" rejects a table with missing cells, "mean" fills missing numbers with the mean of
-        the column (the run's `mean`, else that of the peer's training rows); a missing category is
-        then none of its categories.
+        the column (the run's `mean`, else that of the peer's training rows), "median" with the
+        median of the peer's training rows; "indicator" fills with the mean and adds a feature for
+        each number that is 1 where it is missing. A missing category is none of its categories.
+    na_values : str
+        Cells that mean a missing value, besides empty ones and "NA", "NaN" or "NULL" of a CSV, in
+        all feature columns, or in one column as "column=value": "?, -9, chol=0". In a simulation;
+        those of schema.toml always count.
     schema : str
         Digest of schema.toml, which describes the columns and must be the same for all peers
         (coterie schema); in a simulation also "file". Empty if all columns are numbers.
@@ -68,7 +74,8 @@ class TableOptions(NormalisedOptions):
     columns: str = ""
     label: str = "label"
     classes: str = ""
-    missing: Literal["refuse", "mean"] = "refuse"
+    missing: Literal["refuse", "mean", "median", "indicator"] = "refuse"
+    na_values: str = ""
     schema: str = ""
     bad_rows: Literal["refuse", "leave-out"] = "refuse"
 
@@ -84,13 +91,24 @@ class TableOptions(NormalisedOptions):
             )
         if self.columns == "all" and self.mean:
             raise ValueError('columns = "all": mean and std need named columns')
+        if self.missing == "indicator" and self.mean:
+            raise ValueError('missing = "indicator": mean and std must be empty')
         if len(set(words(self.classes))) != len(words(self.classes)):
             raise ValueError("classes must name each class once")
 
     def check_node(self) -> None:
-        """Check that columns are named, since a node cannot see those of other peers."""
+        """Refuse options of simulations.
+
+        A node cannot see the columns of other peers. A run that chooses the cells that mean a
+        missing value could ask whether a row has one.
+        """
         if self.columns == "all":
             raise DataError('table.columns = "all" is for simulations: name the columns')
+        if self.na_values:
+            raise DataError(
+                "table.na-values is for simulations: list na-values in schema.toml, whose digest "
+                "the institutions compare"
+            )
 
 
 def read_table(
@@ -115,7 +133,7 @@ def read_table(
     names = words(options.columns)
     if options.columns == "all":
         names = sorted({*(described or tables["train"].column_names)} - {options.label})
-    columns = tuple(described.get(name, Column(name)) for name in names)
+    columns = _with_na_values([described.get(name, Column(name)) for name in names], options)
     expected = Expected(
         "table",
         "classification" if classes else "regression",
@@ -124,6 +142,8 @@ def read_table(
         numbers("std", options.std),
         tuple(classes),
         columns,
+        fill="mean" if options.missing == "refuse" else options.missing,
+        schema=digest(described) if described else "",
     )
     read = _checked_part if described else _read_part
     parts = {
@@ -131,6 +151,27 @@ def read_table(
         for name, table in tables.items()
     }
     return expected, make_holding(expected, parts, options, seed, peer)
+
+
+def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[Column, ...]:
+    """Add the run's texts and numbers that mean a missing value to the columns.
+
+    Raises
+    ------
+    DataError
+        They name a column that the run does not use.
+    """
+    of_column: dict[str, list[str]] = {column.name: [] for column in columns}
+    for word in words(options.na_values):
+        name, is_named, value = (part.strip() for part in word.rpartition("="))
+        if is_named and name not in of_column:
+            raise DataError(f'table.na-values: "{word}": {name} is not a feature column of the run')
+        for values in [of_column[name]] if is_named else of_column.values():
+            values.append(value)
+    return tuple(
+        replace(column, na_values=(*column.na_values, *of_column[column.name]))
+        for column in columns
+    )
 
 
 def _file(folder: Path, name: str) -> Path | None:
@@ -194,13 +235,14 @@ def _read_part(
     """Read inputs and targets of a table of numbers."""
     columns = [column.name for column in expected.columns]
     require(table, [*columns, options.label], path)
-    inputs = np.stack([_numbers(table, name, path) for name in columns], axis=1)
+    inputs = np.stack([_numbers(table, column, path) for column in expected.columns], axis=1)
     if options.missing == "refuse":
         for name, values in zip(columns, inputs.T, strict=True):
-            _check_complete(values, name, path, '; table.missing = "mean" fills them')
+            remedy = '; table.missing = "mean", "median" or "indicator" fills them'
+            _check_complete(values, name, path, remedy)
     classes = expected.classes
     if not classes:
-        values = _numbers(table, options.label, path)
+        values = _numbers(table, Column(options.label), path)
         _check_complete(values, options.label, path)
         return inputs, values[:, None]
     labels = [str(value) for value in table.column(options.label).cast("string").to_pylist()]
@@ -215,13 +257,14 @@ def _read_part(
     return inputs, np.array([classes.index(label) for label in labels], dtype=np.int64)
 
 
-def _numbers(table: pa.Table, name: str, path: Path) -> npt.NDArray[np.float64]:
+def _numbers(table: pa.Table, column: Column, path: Path) -> npt.NDArray[np.float64]:
     """Return a column as numbers, (N,); NaN where one is missing."""
-    values, errors = encoded(table.select([name]), [Column(name)])
+    values, errors = encoded(table.select([column.name]), [column])
     if errors:
         raise RefusedError(
-            f"table: column {name} of {path.name} is not numeric: leave it out, describe it in "
-            "schema.toml, or encode it as 0 and 1, the same way in every institution",
+            f"table: column {column.name} of {path.name} is not numeric: name its marks of missing "
+            "values in table.na-values, describe it in schema.toml, or encode it as 0 and 1, the "
+            "same way in every institution",
             named(errors, path),
         )
     return values[:, 0]

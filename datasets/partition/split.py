@@ -66,6 +66,7 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
         validation_key="partition.validation",
         names=shares.names,
         classes=source.classes if shares.labels_pc is None else (),
+        table=source.table,
     )
 
 

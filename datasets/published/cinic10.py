@@ -13,12 +13,10 @@ import numpy as np
 from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.folders import folder_with, images_in, read_image
 from coterie.datasets.problem import DataError
+from coterie.datasets.published.images import PHOTOGRAPHED
 from coterie.datasets.source import Source
 
 PARTS = ("train", "valid", "test")
-CLASSES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
 SIDE = 32
 REMEDY = "unpack CINIC-10.tar.gz (https://datashare.ed.ac.uk/handle/10283/3192) there"
 
@@ -29,7 +27,7 @@ def read_cinic10(data_dir: Path) -> Source:
     files = [
         (part, label, path)
         for part in PARTS
-        for label, name in enumerate(CLASSES)
+        for label, name in enumerate(PHOTOGRAPHED)
         for path in images_in(folder / part / name)
     ]
     paths = [path for _, _, path in files]
@@ -50,6 +48,6 @@ def read_cinic10(data_dir: Path) -> Source:
         targets=np.array([label for _, label, _ in files], dtype=np.int64),
         train=np.flatnonzero(~test),
         test=np.flatnonzero(test),
-        outputs=len(CLASSES),
-        classes=CLASSES,
+        outputs=len(PHOTOGRAPHED),
+        classes=PHOTOGRAPHED,
     )

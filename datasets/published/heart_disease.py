@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.datasets.problem import DataError, Floats, Ints
+from coterie.datasets.preprocessing import Column, RawTable
+from coterie.datasets.problem import DataError, Floats
 from coterie.datasets.source import Source, spread
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -25,11 +26,18 @@ INCLUDED = Path(__file__).with_suffix(".toml")
 COLUMNS, KEPT, DIAGNOSIS = 14, 10, 13
 CHEST_PAIN, RESTING_ECG = 2, 6  # categorical columns
 TESTED = 0.34
+_NAMES = "age sex cp trestbps chol fbs restecg thalach exang oldpeak"
+_CATEGORIES = {"cp": ("1", "2", "3", "4"), "restecg": ("0", "1", "2")}
+RAW = tuple(
+    Column(name, "category" if name in _CATEGORIES else "number", _CATEGORIES.get(name, ()))
+    for name in _NAMES.split()
+)
+"""The first `KEPT` columns of the files."""
 
 
 def read_heart_disease(data_dir: Path) -> Source:
     """Read heart disease: 13 features, 2 classes, 486 + 254; the groups are the hospitals."""
-    inputs, targets, tests = [], [], []
+    inputs, targets, tests, cells = [], [], [], []
     for name, text in _tables(data_dir).items():
         patients = _read(name, text)
         ill = (patients[:, DIAGNOSIS] > 0).astype(np.int64)
@@ -40,6 +48,7 @@ def read_heart_disease(data_dir: Path) -> Source:
         inputs.append((features - mean) / np.where(std > 0, std, 1.0))
         targets.append(ill)
         tests.append(test)
+        cells.append(patients[:, :KEPT] - np.eye(KEPT)[CHEST_PAIN])  # codes start at 0
     test = np.concatenate(tests)
     return Source(
         name="heart-disease",
@@ -48,9 +57,10 @@ def read_heart_disease(data_dir: Path) -> Source:
         train=np.flatnonzero(~test),
         test=np.flatnonzero(test),
         outputs=2,
-        groups=_hospital_of(targets),
+        groups=np.repeat(np.arange(len(targets)), list(map(len, targets))),
         group_names=HOSPITALS,
         classes=("healthy", "ill"),
+        table=RawTable(RAW, np.concatenate(cells)),
     )
 
 
@@ -64,8 +74,10 @@ def _tables(data_dir: Path) -> dict[str, str]:
     return {f"{INCLUDED}, {hospital}": included[hospital] for hospital in HOSPITALS}
 
 
-def _hospital_of(targets: list[Ints]) -> Ints:
-    return np.repeat(np.arange(len(targets)), [len(labels) for labels in targets])
+def included() -> dict[str, Floats]:
+    """Return the complete patients (n, 14) of the included files, by hospital."""
+    tables = tomllib.loads(INCLUDED.read_text(encoding="ascii"))
+    return {name: _read(f"{INCLUDED}, {name}", tables[name]) for name in HOSPITALS}
 
 
 def _features(patients: Floats) -> Floats:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.files.cache import Arrays, cached
-from coterie.datasets.files.folders import folder_with, images_in
+from coterie.datasets.files.folders import folder_with, images_in, read_image
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source
 
@@ -84,11 +84,8 @@ def _features(paths: Sequence[Path], weights: Path) -> npt.NDArray[np.float32]:
     prepare = ResNet18_Weights.IMAGENET1K_V1.transforms()
 
     def prepared(path: Path) -> torch.Tensor:
-        try:
-            with Image.open(path) as image:
-                return prepare(image.convert("RGB"))  # type: ignore[no-any-return]
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{path}: not a readable image ({error})") from None
+        image = Image.fromarray(read_image(path).transpose(1, 2, 0))
+        return prepare(image)  # type: ignore[no-any-return]
 
     features = np.empty((len(paths), 512), dtype=np.float32)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 
 from coterie.datasets.partition.options import Partition
-from coterie.datasets.problem import DataError, Problem, Split
+from coterie.datasets.problem import Problem, Split
 from coterie.ranges import Range
 
 _TESTS = 1000
@@ -58,17 +58,8 @@ def load_least_squares(
     """Make the problem of `options`; partition and data_dir are ignored.
 
     Centres and a peer's observations depend on the seed, not on the number of peers.
-
-    Raises
-    ------
-    DataError
-        There are more clusters than peers.
     """
     assert isinstance(options, LeastSquaresOptions)
-    try:
-        options.check_peers(peers)
-    except ValueError as error:
-        raise DataError(f"least-squares: {error}") from None
     d, clusters = options.dimension, options.clusters
     cluster = np.arange(peers) % clusters
     centre_kd = np.random.default_rng([seed, _CENTRE]).uniform(-10, 10, (clusters, d))

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.partition.options import Partition
-from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split
+from coterie.datasets.problem import Floats, Ints, Problem, Split
 from coterie.ranges import Range
 
 
@@ -98,17 +98,8 @@ def load_noisy_quadratic(
 
     Pool row i is peer i's [curvature, centre]; row n + i has the curvature divided by the trials,
     so that the training loss is the sum over trials and the test loss their mean.
-
-    Raises
-    ------
-    DataError
-        `peers` differs from the total number of users and helpers.
     """
     assert isinstance(options, NoisyQuadraticOptions)
-    try:
-        options.check_peers(peers)
-    except ValueError as error:
-        raise DataError(f"noisy-quadratic: {error}") from None
     helpers_g, a1_g, c1_g, c0_g = options.groups()
     sizes = helpers_g.astype(np.int64) + 1
     group, rows = np.repeat(np.arange(len(sizes)), sizes), np.arange(peers)

@@ -131,7 +131,8 @@ def encode_fault(why: str, *, is_final: bool = False) -> RecordDict:
 
     Parameters
     ----------
-    is_final : the same request would fail again, because a user's part raised an error.
+    is_final : bool
+        True if the same request would fail again, because a user's part raised an error.
     """
     return RecordDict({"fault": ConfigRecord({"why": why, "final": is_final})})
 

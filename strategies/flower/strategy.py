@@ -65,19 +65,8 @@ class RelayStrategy(Strategy):
             Seconds that a node has for one round before it is dropped.
         transport : callable
             Function from the grid and `timeout` to a `Transport`.
-        recorder : Recorder, optional
-            Receives a commit after every round.
-        ledger : Ledger, optional
-            Progress of an interrupted run to resume.
-        join_timeout : float
-            Seconds to wait for all peers before the first round, and for a quorum later.
-        quorum : int
-            Minimum number of peers for a round to begin; 0 for all in the first round, then any.
-        patience : int
-            Number of evaluated rounds without a smaller mean validation loss that end the run; 0:
-            none.
-        proves : callable, optional
-            Verifier of a node's claims to its peers, see `coterie.strategies.relay.roster.Proof`.
+        recorder, ledger, join_timeout, quorum, patience, proves : optional
+            See `coterie.strategies.relay.broker.Broker`.
 
         Returns
         -------

@@ -107,5 +107,5 @@ def _decoded(message: Message, request: Request, simulated: bool) -> Response | 
     except Exception as error:  # Flower's decoding of the node's record
         return f"not a response: {type(error).__name__}: {error}"
     if isinstance(response, str) and simulated and is_final_fault(message.content):
-        raise PartError(response)  # a deployed node's word for it does not end a run
+        raise PartError(response)  # a deployed node cannot end the run
     return response

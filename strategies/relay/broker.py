@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.strategies.brokering import Brokering, Round
-from coterie.strategies.errors import DesertedError, RelayError, RosterError
+from coterie.strategies.errors import DesertedError, RelayError
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response, Stage, Transport
 from coterie.strategies.relay.commit import Commit, Ledger, Recorder, means
 from coterie.strategies.relay.delivery import answer_requests, deliverable, update_requests
@@ -166,7 +166,7 @@ class Broker:
                     continue
                 if n_hosted < minimum:
                     line = f"round {t}, start: no node hosts peers {roster.listed(missing)}"
-                    raise RosterError("; ".join([line, *self._latest_faults]), t, "start")
+                    raise RelayError("; ".join([line, *self._latest_faults]), t, "start")
                 where = {"round": t, "stage": "start", "peers": named(missing)}
                 _log.warning("no node hosts these peers; continuing without them", extra=where)
                 break

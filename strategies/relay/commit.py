@@ -31,7 +31,7 @@ class Ledger:
         Number of rounds in which each peer was awake and took part; empty at first.
     virtual_seconds : float
         Time of the virtual clock.
-    best_loss : float | None
+    best_loss : float or None
         Smallest mean validation loss of an evaluated round.
     stale : int
         Number of evaluated rounds since then.

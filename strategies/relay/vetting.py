@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -67,7 +66,9 @@ def vetted(
 
     Parameters
     ----------
-    deployed : peers are called by names of trust files; in a simulation as the user's own data.
+    deployed : bool
+        True if peers are called by names of trust files; in a simulation the user's own data names
+        them.
 
     Returns
     -------
@@ -136,11 +137,12 @@ def named(peers: Iterable[int]) -> str:
 def _is_sound(report: Report, strategy: Brokering) -> bool:
     metrics: Mapping[str, float | None] = report.metrics
     n = strategy.peers
-    numbers = [*report.weights, *(value for value in metrics.values() if value is not None)]
+    measured = [value for value in metrics.values() if value is not None]
+    numbers = np.array([*report.weights, *measured], dtype=np.float64)
     return (
         metrics.keys() <= strategy.metrics
         and is_row(report.weights, report.columns, n)
-        and all(math.isfinite(number) and abs(number) <= _LARGEST for number in numbers)
+        and bool((np.abs(numbers) <= _LARGEST).all())  # not a number is not in this range
     )
 
 

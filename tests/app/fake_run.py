@@ -14,7 +14,7 @@ import tomli_w
 
 @dataclass(frozen=True)
 class Story:
-    """What the made-up run is like.
+    """Properties of the synthetic run.
 
     Attributes
     ----------

@@ -49,13 +49,13 @@ POLICY: dict[str, Scalar] = {
 
 @dataclass
 class Institution:
-    """A deployed node; `told` keeps every line that the relay got instead of a response."""
+    """A deployed node; `errors` keeps the lines that the relay received instead of responses."""
 
     peer: int
     node_config: dict[str, Scalar]
     run_config: dict[str, Scalar]
     version: int | None = None
-    told: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     @property
     def home(self) -> Path:
@@ -68,7 +68,7 @@ class Institution:
         record, self.version = service.handle_request(encode_request(request), job)
         answer = decode_response(record, request)
         if isinstance(answer, str):
-            self.told.append(answer)
+            self.errors.append(answer)
         return answer
 
     def set_policy(self, **changes: Scalar) -> None:
@@ -86,7 +86,7 @@ def write(path: Path, policy: Policy) -> None:
 def institutions(directory: Path, run: Mapping[str, Scalar] = RUN) -> list[Institution]:
     """Three of them, each with its own table."""
     exchange_keys(directory / "keys", range(3))
-    found = []
+    result = []
     for peer, rows in enumerate(ROWS):
         home = directory / f"node-{peer}"
         (home / "data").mkdir(parents=True)
@@ -96,13 +96,13 @@ def institutions(directory: Path, run: Mapping[str, Scalar] = RUN) -> list[Insti
         lines = [f"{a},{b},{y}" for (a, b), y in zip(x, labels, strict=True)]
         (home / "data" / "data.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
         write(home / "policy.toml", policy_of(POLICY))
-        own: dict[str, Scalar] = {
+        config: dict[str, Scalar] = {
             "name": f"node-{peer}", "keys": str(directory / "keys" / f"node-{peer}.key"),
             "trust": str(directory / "keys" / "trust.toml"), "policy": str(home / "policy.toml"),
             "out": str(home / "out"), "data-dir": str(home / "data"), "device": "cpu",
         }  # fmt: skip
-        found.append(Institution(peer, own, dict(run)))
-    return found
+        result.append(Institution(peer, config, dict(run)))
+    return result
 
 
 def started(nodes: list[Institution]) -> dict[int, PeerMessage]:
@@ -152,32 +152,32 @@ def config_of(node: Institution) -> Config:
 def offer_of(
     nodes: Sequence[Institution], sender: int, tensors: Mapping[str, Array], t: int = 1
 ) -> tuple[PeerMessage, bytes]:
-    """An offer that a peer makes up and seals with its own keys, and what it says in plain."""
+    """Return an offer that a peer invents and seals with its own keys, and its plain payload."""
     stacks = {name: torch.from_numpy(value)[None] for name, value in tensors.items()}
     form = LetterFormat({name: (tuple(x.shape[1:]), x.dtype) for name, x in stacks.items()})
     plain = form.encode(stacks, 0)
-    own, readers, scope = _keys(nodes[sender])
+    keys, readers, scope = _keys(nodes[sender])
     del readers[sender]
     letter = PeerMessage("offer", sender, None, t, form.nbytes, plain)
-    return seal(letter, scope, own, readers)[0], plain
+    return seal(letter, scope, keys, readers)[0], plain
 
 
 def opened(
     nodes: Sequence[Institution], letter: PeerMessage, reader: int, about: bytes = b""
 ) -> dict[str, Array]:
     """The tensors of a letter to `reader`, which answers the plain letter `about`."""
-    own, readers, scope = _keys(nodes[reader])
+    keys, readers, scope = _keys(nodes[reader])
     payload: Any = letter.payload
     content = payload["payload"].data  # the relay's end of a record
     plain = unseal(
-        replace(letter, payload=content), scope, reader, own, readers[letter.sender],
+        replace(letter, payload=content), scope, reader, keys, readers[letter.sender],
         digest_of(content), digest_of(about) if about else b"",
     )  # fmt: skip
     return {name: value.numpy() for name, value in load(plain).items()}
 
 
 def _keys(node: Institution) -> tuple[PrivateKeys, dict[int, PublicKeys], Scope]:
-    own = read_private(Path(str(node.node_config["keys"])))
+    keys = read_private(Path(str(node.node_config["keys"])))
     trust = read_trust(Path(str(node.node_config["trust"])))
     scope = Scope(str(node.run_config["name"]), config_digest_of(config_of(node)), "a")
-    return own, {peer: entry.keys for peer, entry in trust.items()}, scope
+    return keys, {peer: entry.keys for peer, entry in trust.items()}, scope

@@ -34,7 +34,7 @@ def Net(shape, outputs):
 
 METHOD = data = halves = Net
 """
-"""evil.py, which lies in the working directory."""
+"""Content of evil.py in the working directory."""
 
 
 # --- what a command does --------------------------------------------------------------------------
@@ -42,7 +42,7 @@ METHOD = data = halves = Net
 
 @dataclass
 class Events:
-    """What the interpreter has seen.
+    """Audit events of the interpreter.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ def watched() -> Iterator[Events]:
 
 
 def model_says(**strings: str) -> Callable[[Path], None]:
-    """Poison: the model's file says something else of itself."""
+    """Return an attack that changes the metadata of the model file."""
 
     def poison(run_dir: Path) -> None:
         metadata, tensors = _model(run_dir)
@@ -123,7 +123,7 @@ def _model(run_dir: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
 
 
 def normalised(**values: Any) -> str:
-    """Normalisation as a model's file says it."""
+    """Return the normalisation in a model file's metadata."""
     return json.dumps({"mean": [[[0.0]]], "std": [[[1.0]]], **values})
 
 
@@ -212,6 +212,13 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "a column of another kind": model_says(
         normalisation=fitted(columns=[{"name": "a", "kind": "code", "categories": []}])
     ),
+    "a column twice": model_says(
+        normalisation=fitted(columns=[{"name": "a", "kind": "number", "categories": []}] * 2),
+        columns='["a", "a"]',
+    ),
+    "a schema that is a path": model_says(normalisation=normalised(
+        preprocessing={"columns": [], "schema": "../../etc/passwd"}
+    )),
     "no digest": model_says(config_digest="../../etc"),
     "a refusal": model_says(refused="\x1b[2J\u202eno"),
     "no format": model_says(format="coterie model 9"),
@@ -254,7 +261,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "a folder that is a link": lambda run_dir: move(run_dir / "models"),
     "a directory": lambda run_dir: directory(run_dir / MODEL),
 }  # fmt: skip
-"""What -> what it does to the run's only model."""
+"""Attacks on the run's only model file, by name."""
 
 
 def beyond() -> bytes:
@@ -264,7 +271,7 @@ def beyond() -> bytes:
 
 
 def headed(header: str) -> bytes:
-    """A file of safetensors that is nothing but a header."""
+    """Return a safetensors file that consists of a header only."""
     return len(header).to_bytes(8, "little") + header.encode()
 
 
@@ -279,7 +286,7 @@ def put(path: Path, content: bytes | str) -> None:
 
 
 def pipe(path: Path) -> None:
-    """A pipe that nobody writes to: who opens it waits for ever."""
+    """Make a pipe without a writer: opening it blocks forever."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
@@ -298,7 +305,7 @@ def directory(path: Path) -> None:
 
 
 def move(folder: Path) -> None:
-    """A folder that lies elsewhere, and a link to it."""
+    """Move a folder elsewhere, and link to it."""
     there = folder.with_name(f"elsewhere-{folder.name}")
     shutil.move(folder, there)
     folder.symlink_to(there, target_is_directory=True)
@@ -404,6 +411,15 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "progress: lines": writes(
         "progress.json", '{"status": "failed", "round": 1, "faults": {"x": 1}, "error": 3}'
     ),
+    "worth: a pipe": lambda run_dir: pipe(run_dir / "worth.json"),
+    "worth: a link": lambda run_dir: link(run_dir / "worth.json", "/dev/zero"),
+    "worth: nested": writes("worth.json", NESTED),
+    "worth: text": writes("worth.json", '{"measure": "test_loss", "orders": 0, "alone": ["x"]}'),
+    "worth: a measure": writes("worth.json", '{"measure": "<script>", "orders": 0}'),
+    "worth: large": writes(
+        "worth.json", '{"measure": "test_loss", "orders": 0, "alone": [1' + "0" * 5000 + "]}"
+    ),
+    "worth: a folder elsewhere": lambda run_dir: link(run_dir / "worth", ".."),
     "metrics: a pipe": lambda run_dir: pipe(run_dir / "metrics.jsonl"),
     "metrics: a link": lambda run_dir: link(run_dir / "metrics.jsonl", "/dev/zero"),
     "metrics: nested": writes("metrics.jsonl", NESTED + "\n"),
@@ -457,6 +473,15 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "split: a pipe": lambda run_dir: pipe(run_dir / "split.json"),
     "classes: numbers": writes("classes.json", "[1, [2]]"),
     "classes: a pipe": lambda run_dir: pipe(run_dir / "classes.json"),
+    "quality: a pipe": lambda run_dir: pipe(run_dir / "quality.csv"),
+    "quality: numbers": writes(
+        "quality.csv",
+        "peer,peer_name,column,kind,rows,missing,distinct,low,median,high,mean,std,code,code_share,"
+        "drift,finding\n0,a,</script>,date,1,1e308,2,-inf,1e308,inf,1e9,1,1,1,inf,x\n",
+    ),
+    "card: diagnostics of another kind": writes(
+        "models/peer-0000.json", '{"diagnostics": {"examples": "</script>", "positives": 1e400}}'
+    ),
     "card: a pipe": lambda run_dir: pipe(run_dir / "models/peer-0000.json"),
     "card: text": writes("models/peer-0000.json", '{"curves": "</script>"}'),
     "summary: a pipe": lambda run_dir: pipe(run_dir / "summary.json"),
@@ -474,7 +499,7 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "a link to write through": lambda run_dir: link(run_dir / "report.html", run_dir / "../victim"),
     "a folder elsewhere": lambda run_dir: move(run_dir / "relay"),
 }  # fmt: skip
-"""What -> what it does to a run directory."""
+"""Attacks on a run directory, by name."""
 
 COMPARISONS: dict[str, Callable[[Path], None]] = {
     "sweep: a run elsewhere": writes("sweep.json", '{"runs": ["../run"]}'),
@@ -489,4 +514,4 @@ COMPARISONS: dict[str, Callable[[Path], None]] = {
     "subject: nested": writes("comparison.toml", f"methods = {NESTED}"),
     "page: a link": lambda directory: link(directory / "comparison.html", directory / "../victim"),
 }
-"""What -> what it does to the directory of a comparison."""
+"""Attacks on the directory of a comparison, by name."""

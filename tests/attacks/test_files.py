@@ -1,4 +1,4 @@
-"""What opening somebody else's model file or run directory can do: nothing.
+"""Test that opening a hostile model file or run directory is harmless.
 
 No command that reads one runs a program, imports code, asks a host, opens a file that it names,
 hangs, or ends in anything but a line. `tests.attacks.hostile_files` has the files.
@@ -99,6 +99,14 @@ def command(*line: str) -> Callable[[str], int]:
     return lambda run_dir: main([word.replace("RUN", run_dir) for word in line])
 
 
+def worth(run_dir: str) -> int:
+    """Execute the run again without some letters; it is as if it had finished."""
+    progress = Path(run_dir, "progress.json")
+    if not progress.is_symlink() and progress.is_file() and progress.read_text() == FAILED:
+        progress.write_text(FAILED.replace("failed", "finished"))
+    return main(["worth", run_dir, "--orders", "0", "--workers", "1"])
+
+
 READERS: dict[str, Callable[[str], int]] = {
     "report": command("report", "RUN"),
     "status": command("status", "RUN"),
@@ -106,17 +114,20 @@ READERS: dict[str, Callable[[str], int]] = {
     "approve": command("approve", "RUN"),
     "run": command("run", "RUN/config.toml", "out=again", "name=again"),
     "policy": command("policy", "check", "policy.toml", "RUN/config.toml"),
+    "worth": worth,
     "load": load,
     "dashboard": dashboard,
 }
 OF: dict[str, tuple[str, ...]] = {
     "config: many peers": ("report", "status", "load", "dashboard"),  # to run it takes as long
-    "config": ("report", "status", "resume", "run", "policy", "load", "dashboard"),
-    "progress": ("report", "status", "resume", "load", "dashboard"),
-    "metrics": ("report", "resume", "load", "dashboard"),
+    "config": ("report", "status", "resume", "worth", "run", "policy", "load", "dashboard"),
+    "worth": ("report", "worth", "dashboard"),
+    "progress": ("report", "status", "resume", "worth", "load", "dashboard"),
+    "metrics": ("report", "worth", "resume", "load", "dashboard"),
     "map": ("report", "load", "dashboard"),
-    "split": ("report", "dashboard"),
+    "split": ("report", "worth", "dashboard"),
     "classes": ("report", "dashboard"),
+    "quality": ("report", "dashboard"),
     "card": ("report", "dashboard"),
     "summary": ("load",),
     "decisions": ("approve",),
@@ -124,19 +135,19 @@ OF: dict[str, tuple[str, ...]] = {
     "states": ("status", "resume"),
     "checkpoint": ("resume",),
     "a link to write through": ("report",),
-    "a folder elsewhere": ("resume",),
+    "a folder elsewhere": ("resume", "worth"),
 }
 """File -> who reads it."""
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what stands on stderr, without the log."""
+    """Return the text on stderr, without the log."""
     lines = capsys.readouterr().err.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("time="))
 
 
 def harmless(events: Events, errors: str, place: Path) -> None:
-    """Nothing happened but that files were read, and one line may have been said."""
+    """Assert that files were only read, and that at most one line was printed."""
     assert not events.ran
     named = [path for path in events.opened if Path(path).name == "pipe" or path == "/dev/zero"]
     assert not named, "a file that the hostile one names was opened"

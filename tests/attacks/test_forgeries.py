@@ -31,7 +31,7 @@ LIMITS = dict.fromkeys(
 
 
 def forged(order: Request, draw: random.Random) -> Request:
-    """One to four things of an order are something else."""
+    """Forge one to four fields of a request."""
     for what in draw.choices(["stage", "round", "last", "edges", "asked", "samples", "mail"], k=4):
         some = draw.randrange(5)
         match what:
@@ -72,32 +72,32 @@ def test_forged_orders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     node.set_policy(**{f"answers__{key}": value for key, value in LIMITS.items()})
     order = asking([offers[1], offers[2]])
     begin = Request("start", 0, 0, attempt="a", samples=SAMPLES)
-    found = Counter[str]()
+    counts = Counter[str]()
     for number in range(ORDERS):
         if number % 5 == 0:
             response_of(node, begin)
         node.version = draw.choice([None, 0, 0, 0, 1, 5])
-        found[code_of(node.handle(forged(order, draw)))] += 1
-    assert found.keys() <= {"request", "state", "done"}, found
-    assert found["request"] > ORDERS / 2
+        counts[code_of(node.handle(forged(order, draw)))] += 1
+    assert counts.keys() <= {"request", "state", "done"}, counts
+    assert counts["request"] > ORDERS / 2
     response_of(node, begin)
     assert len(response_of(node, order).letters) == 2
 
 
 def test_hostile_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Any key with a value that somebody may try; nothing outside the node's folders is written."""
+    """Try hostile values of any key; nothing outside the node's folders is written."""
     node, draw = institutions(tmp_path)[0], random.Random(2)
     values = [*NUMBERS, -1, 0.5, 1e300, "", "x", "../..", "/dev/zero", "nan", True, "a, b", "1e30"]
     before = {path for path in tmp_path.rglob("*") if node.home not in path.parents}
     begin = Request("start", 0, 0, attempt="a")
-    found = Counter[str]()
+    counts = Counter[str]()
     for number in range(CONFIGURATIONS):
         names = draw.sample(sorted(keys()), k=6)
         changed: dict[str, Any] = {key: draw.choice(values) for key in names}
         changed[draw.choice([key for key in RUN if key != "name"])] = draw.choice(values)
         node.run_config = {**RUN, "name": f"run-{number}"} | changed
         node.version = None
-        found[code_of(node.handle(begin))] += 1
-    assert found.keys() <= {"configuration", "policy", "data", "done"}, found
+        counts[code_of(node.handle(begin))] += 1
+    assert counts.keys() <= {"configuration", "policy", "data", "done"}, counts
     after = {path for path in tmp_path.rglob("*") if node.home not in path.parents}
     assert after - before <= {node.home}

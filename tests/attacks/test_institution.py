@@ -1,4 +1,4 @@
-"""What a relay, and whoever submits a run, cannot get an institution's node to do.
+"""Attack an institution's node as its relay, and as a submitter of runs.
 
 The numbers S1, S2, ... are those of the attacks that were tried on an earlier version.
 """
@@ -48,16 +48,16 @@ def nodes(tmp_path: Path) -> list[Institution]:
 
 
 def code_of(answer: Response | str) -> str:
-    """The code of a fault, which says the peer and nothing else."""
+    """Return the code of a fault; apart from it, the fault names only the peer."""
     assert isinstance(answer, str), "the node did it"
     peer, code, meaning = answer.split(": ")
     assert peer == "peer 0"
-    assert meaning == f"{MEANINGS[code]}; see the log of this node"  # type: ignore[index]
+    assert meaning == f"{MEANINGS[code]}; see the log of this node"
     return code
 
 
 def untouched(node: Institution) -> bool:
-    """Whether nothing was learnt from the data of a node."""
+    """Return whether the node has trained no model."""
     return not list(node.home.rglob("*.safetensors"))
 
 
@@ -68,12 +68,14 @@ def untouched(node: Institution) -> bool:
 def test_typing_what_a_simulation_has_makes_no_simulated_node(
     typed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1: node-config is exactly that of Flower's guides, and the run says where to write."""
+    """S1: node-config as in Flower's guides, and a run that sets the paths."""
     monkeypatch.chdir(tmp_path)
     run: dict[str, Any] = {"dataset": "digits", "peers": 1, "method": "local", "model": "linear"}
     run |= {"partition.kind": "iid", "run-dir": str(tmp_path / "stolen")}
-    own: dict[str, Any] = {"partition-id": 0, "num-partitions": 1, **typed}
-    reply = client.handle(message_of(encode_request(START)), Context(7, 1, own, RecordDict(), run))
+    config: dict[str, Any] = {"partition-id": 0, "num-partitions": 1, **typed}
+    reply = client.handle(
+        message_of(encode_request(START)), Context(7, 1, config, RecordDict(), run)
+    )
     answer = decode_response(reply.content, START)
     assert isinstance(answer, str), "the node did it"
     assert "keys: keys, trust file or start command of this node are invalid" in answer
@@ -224,15 +226,15 @@ def test_a_method_that_asks_nobody_is_asked_nothing(nodes: list[Institution]) ->
 
 
 def test_a_letter_that_a_node_did_not_want_is_not_heard(nodes: list[Institution]) -> None:
-    """FedeRiCo hears one neighbour here; the relay brings the other one, or both."""
+    """FedeRiCo requests one neighbour; the relay delivers the other one, or both."""
     for node in nodes:
         node.run_config |= {"method": "federico", "federico.neighbours": 1}
         node.set_policy(methods="federico")
     offers = started(nodes)
     begin = Request("start", 0, 0, attempt="a", samples=asking([offers[1]]).samples)
     ((wanted, _),) = response_of(nodes[0], begin).wants.tolist()
-    for heard in ([offers[1], offers[2]], [offers[3 - wanted]]):
-        assert code_of(nodes[0].handle(asking(heard))) == "request"
+    for letters in ([offers[1], offers[2]], [offers[3 - wanted]]):
+        assert code_of(nodes[0].handle(asking(letters))) == "request"
     assert len(response_of(nodes[0], asking([offers[wanted]])).letters) == 1
 
 
@@ -275,7 +277,7 @@ def test_a_run_cannot_make_a_loss_out_of_one_cell(nodes: list[Institution]) -> N
 def test_what_a_report_tells_does_not_change_with_one_label(
     nodes: list[Institution], tmp_path: Path
 ) -> None:
-    """And nothing that was measured on training examples leaves."""
+    """No measure of the training examples leaves the node."""
     reports: list[Report] = []
     for node in nodes[:1], institutions(tmp_path / "other")[:1]:
         regression(node[0])
@@ -304,14 +306,14 @@ def test_a_class_of_few_is_not_measured_by_itself(nodes: list[Institution]) -> N
         "\n".join(["a,b,y", *(f"{k},1,{'yes' if k < 4 else 'no'}" for k in range(80))])
     )
     node.run_config |= {"method": "local", "num-server-rounds": 1}
-    for least, told in ((20, False), (1, True)):
+    for least, disclosed in ((20, False), (1, True)):
         node.run_config["name"] = f"least-{least}"
         node.set_policy(data__min_examples=least)
         response_of(node, START)
         response_of(node, replace(START, samples=np.array([40, 25, 20])))
         request = Request("update", 1, 1, attempt="a", samples=np.array([40, 25, 20]))
         (report,) = response_of(node, request).reports
-        assert (report.metrics["sensitivity"] is not None) == told
+        assert (report.metrics["sensitivity"] is not None) == disclosed
         assert report.metrics["test_accuracy"] is not None
 
 
@@ -323,7 +325,7 @@ def test_faults_do_not_answer_questions_about_the_data(nodes: list[Institution])
     node = nodes[0]
     node.set_policy(approval="digest", data__columns="any", data__label="any", data__classes="any")
     table = Path(str(node.node_config["data-dir"]), "data.csv")
-    told = set()
+    faults = set()
     questions: list[dict[str, Any]] = [
         {"table.columns": "a, nosuch"},
         {"table.columns": "a, y", "table.label": "b"},
@@ -332,10 +334,10 @@ def test_faults_do_not_answer_questions_about_the_data(nodes: list[Institution])
         {"table.columns": "a", "table.label": "nosuch"},
     ]
     for question in questions:
-        node.run_config = {**RUN, **question, "name": f"run-{len(node.told)}"}
+        node.run_config = {**RUN, **question, "name": f"run-{len(node.errors)}"}
         approval.approve(node.home, config_digest_of(config_of(node)).hex())
         assert code_of(node.handle(START)) == "data"
-        told.add(node.told[-1])
+        faults.add(node.errors[-1])
     node.run_config = dict(RUN)
     approval.approve(node.home, config_digest_of(config_of(node)).hex())
     for content in ("a,b,y\n1,,no\n", "", None):
@@ -343,8 +345,27 @@ def test_faults_do_not_answer_questions_about_the_data(nodes: list[Institution])
         if content is not None:
             table.write_text(content)
         node.handle(START)
-        told.add(node.told[-1])
-    assert len(told) == 1
+        faults.add(node.errors[-1])
+    assert len(faults) == 1
+
+
+def test_marks_of_missing_cells_ask_no_questions(nodes: list[Institution]) -> None:
+    """S3: a run that takes a number for a missing cell would fail only where a row has it."""
+    node = nodes[0]
+    node.set_policy(approval="digest")
+    table = Path(str(node.node_config["data-dir"]), "data.csv")
+    present = table.read_text().splitlines()[1].split(",")[0]
+    answers = set()
+    for number in (present, "12345.5"):
+        node.run_config = {
+            **RUN,
+            "table.na-values": f"a={number}",
+            "name": f"run-{len(node.errors)}",
+        }
+        approval.approve(node.home, config_digest_of(config_of(node)).hex())
+        answers.add((code_of(node.handle(START)), node.errors[-1]))
+    assert len(answers) == 1
+    assert answers.pop()[0] == "data"
 
 
 # --- S11: an uncommitted round ------------------------------------------------------------------
@@ -361,8 +382,8 @@ def test_a_round_asked_again_with_other_letters_is_on_the_ledger_and_limited(
     response_of(node, asking([offers[1], offers[2]]))
     node.version = 0
     response_of(node, asking([offers[1]]))
-    heard = [line for line in atomic.lines(ledger) if "heard" in line]
-    assert [(line["from"], line["repeat"], line["differs"]) for line in heard] == [
+    entries = [line for line in atomic.lines(ledger) if "heard" in line]
+    assert [(line["from"], line["repeat"], line["differs"]) for line in entries] == [
         ([1, 2], 0, False),
         ([1], 1, True),
     ]
@@ -382,8 +403,8 @@ def test_other_weights_of_the_same_letters_are_on_the_ledger_too(nodes: list[Ins
     for samples in (order.samples, order.samples, order.samples * np.array([1, 2, 1])):
         nodes[0].version = 0
         response_of(nodes[0], replace(order, samples=samples))
-    heard = [line for line in ledger_of(nodes[0]) if "heard" in line]
-    assert [line["differs"] for line in heard] == [False, False, True]
+    entries = [line for line in ledger_of(nodes[0]) if "heard" in line]
+    assert [line["differs"] for line in entries] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -445,7 +466,7 @@ def test_a_relay_that_keeps_to_the_strategy_is_refused_nothing(
     means = Broker(strategy, Relay(nodes), join_timeout=1.0).run()
     assert means.keys() == {0, 2, 4, 5}
     assert "test_accuracy" in means[5]
-    assert not [line for node in nodes for line in node.told]
+    assert not [line for node in nodes for line in node.errors]
 
 
 def test_letters_of_a_run_that_is_allowed_are_exchanged(nodes: list[Institution]) -> None:
@@ -479,7 +500,7 @@ def test_what_a_node_writes_is_open_to_its_own_user_only(nodes: list[Institution
     mask = os.umask(0o022)
     os.umask(mask)
     Broker(config_of(node).strategy(), Relay(nodes), join_timeout=1.0).run()
-    assert not [line for node in nodes for line in node.told]
+    assert not [line for node in nodes for line in node.errors]
     written = [node.home, *node.home.rglob("*")]
     names = {path.name for path in written}
     assert names >= {"audit-0000.jsonl", "mail-0000.json", "decisions.jsonl", "ledger-0000.jsonl"}
@@ -492,17 +513,17 @@ def test_what_a_node_writes_is_open_to_its_own_user_only(nodes: list[Institution
 
 
 def asked(node: Institution, **request: Any) -> dict[str, str]:
-    """What a node answers to a relay that asks whether it is ready."""
+    """Return the node's answer to a preflight request."""
     ask = Request("preflight", 0, 0, **({"clock": time.time()} | request))
     return dict(response_of(node, ask).checks)
 
 
 def test_a_relay_that_asks_who_is_ready_gets_bands_and_codes(nodes: list[Institution]) -> None:
     node = nodes[0]
-    found = asked(node)
-    assert found.pop("versions").startswith("flwr 1.")
-    assert found.pop("data") == "train at least 20, test at least 20, validation fewer than 20"
-    assert found == dict.fromkeys(("clock", "policy", "keys", "out", "memory", "run"), "ok")
+    checks = asked(node)
+    assert checks.pop("versions").startswith("flwr 1.")
+    assert checks.pop("data") == "train at least 20, test at least 20, validation fewer than 20"
+    assert checks == dict.fromkeys(("clock", "policy", "keys", "out", "memory", "run"), "ok")
     assert untouched(node)
     assert node.version is None, "nothing was begun"
     assert asked(node, clock=time.time() - 100)["clock"] == "machine"
@@ -511,21 +532,21 @@ def test_a_relay_that_asks_who_is_ready_gets_bands_and_codes(nodes: list[Institu
 
 
 def test_a_run_that_may_not_start_may_not_look_at_data(nodes: list[Institution]) -> None:
-    """Neither one that waits for a person; the approval is still there afterwards."""
+    """A run that waits for approval reads no data either; the approval is kept."""
     node = nodes[0]
     Path(str(node.node_config["data-dir"]), "data.csv").write_text("no table")
     node.set_policy(methods="fedavg")
-    found = asked(node)
-    assert (found["run"], found["data"]) == ("policy", "not looked at")
+    checks = asked(node)
+    assert (checks["run"], checks["data"]) == ("policy", "not looked at")
     node.set_policy(approval="digest")
-    found = asked(node)
-    assert (found["run"], found["data"]) == ("approval", "not looked at")
+    checks = asked(node)
+    assert (checks["run"], checks["data"]) == ("approval", "not looked at")
     approval.approve(node.home, config_digest_of(config_of(node)).hex())
     for _ in range(2):
         assert asked(node)["data"] == "data"
     node.node_config.pop("policy")
-    found = asked(node)
-    assert (found["policy"], found["run"], found["data"]) == ("keys", "keys", "not looked at")
+    checks = asked(node)
+    assert (checks["policy"], checks["run"], checks["data"]) == ("keys", "keys", "not looked at")
 
 
 def test_only_a_preflight_asks_without_a_run(nodes: list[Institution]) -> None:

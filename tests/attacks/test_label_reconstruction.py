@@ -38,7 +38,7 @@ SAMPLES = np.array([rows // 2 for rows in ROWS])
 
 @dataclass(frozen=True)
 class Told:
-    """What one run tells: two numbers about a test part, and what is known beside.
+    """Reports of one run: two numbers about a test split, and public knowledge.
 
     Attributes
     ----------
@@ -55,11 +55,13 @@ class Told:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Institution:
-    """An institution whose labels follow from nothing."""
+    """Return an institution with random labels."""
     node = institutions(tmp_path)[0]
-    own = node.home / "institution"
-    own.mkdir(parents=True)
-    (own / "split.key").write_bytes(bytes(range(32)))  # so that the test is the same each time
+    institution = node.home / "institution"
+    institution.mkdir(parents=True)
+    (institution / "split.key").write_bytes(
+        bytes(range(32))
+    )  # so that the test is the same each time
     draw = np.random.default_rng(5)
     rows = [f"{a:.3f},{b:.3f}" for a, b in draw.normal(size=(ALL, 2))]
     table = [f"{row},{'yes' if y else 'no'}" for row, y in zip(rows, labels(), strict=True)]
@@ -90,14 +92,14 @@ def run(node: Institution, seed: int, **changes: Scalar) -> Told:
         outputs, _ = networks.outputs(
             engine.network, x, buffers, torch.tensor(problem.inputs)[None]
         )
-    told = report.metrics
+    metrics = report.metrics
     return Told(
-        told["test_loss"], told["test_accuracy"], torch.log_softmax(outputs[0], 1).numpy(),
+        metrics["test_loss"], metrics["test_accuracy"], torch.log_softmax(outputs[0], 1).numpy(),
         problem.test.rows[0],
     )  # fmt: skip
 
 
-def count_solved(told: list[Told], shares: list[Array]) -> int:
+def count_solved(reports: list[Told], shares: list[Array]) -> int:
     """Return how many labels are right after least squares over what was told.
 
     Parameters
@@ -105,7 +107,7 @@ def count_solved(told: list[Told], shares: list[Array]) -> int:
     shares : of each run, (rows,) how probably a row is in the test part.
     """
     sides, values = [], []
-    for each, share in zip(told, shares, strict=True):
+    for each, share in zip(reports, shares, strict=True):
         count, (no, yes) = share.sum(), each.scores.T
         if each.loss is not None:
             sides.append(share * (no - yes))
@@ -114,8 +116,8 @@ def count_solved(told: list[Told], shares: list[Array]) -> int:
             right = np.where(yes > no, 1.0, -1.0)
             sides.append(share * right)
             values.append(count * each.accuracy - share @ (right < 0))
-    found = lsq_linear(np.array(sides), np.array(values), (0, 1)).x
-    return int(((found > 0.5) == labels()).sum())
+    solution = lsq_linear(np.array(sides), np.array(values), (0, 1)).x
+    return int(((solution > 0.5) == labels()).sum())
 
 
 def known(rows: npt.NDArray[np.int64]) -> Array:
@@ -128,26 +130,28 @@ def drawn_by(seed: int) -> Array:
 
 
 def test_rounded_losses_tell_the_labels_only_of_rows_that_are_known(node: Institution) -> None:
-    """With a budget that nothing exceeds. A coin gets 30 of 60 right, two deviations more are 38.
+    """Attack without an effective budget. Chance is 30 of 60, plus two deviations 38.
 
-    Who takes each row for half in the test part does better than a coin, and better with each run:
-    that is what the budget is for (`python -m studies.reconstruction`).
+    An attacker who weighs each row with one half does better than chance, and better with each run:
+    this is why there is a budget (`python -m studies.reconstruction`).
     """
     node.set_policy(data__mean="0, 0", data__std="1, 1", reports__max_numbers_per_example=1e6)
-    told = [run(node, seed) for seed in range(RUNS)]
-    assert count_solved(told, [known(each.rows) for each in told]) >= 58
-    assert count_solved(told, [drawn_by(seed) for seed in range(RUNS)]) <= 38
-    assert 38 < count_solved(told, [np.full(ALL, 0.5)] * RUNS) < 50
+    reports = [run(node, seed) for seed in range(RUNS)]
+    assert count_solved(reports, [known(each.rows) for each in reports]) >= 58
+    assert count_solved(reports, [drawn_by(seed) for seed in range(RUNS)]) <= 38
+    assert 38 < count_solved(reports, [np.full(ALL, 0.5)] * RUNS) < 50
 
 
 def test_all_runs_have_one_budget_of_numbers(node: Institution) -> None:
-    """One number per example in all, however many runs and restarts there are."""
+    """The budget is one number per example over all runs and restarts."""
     node.set_policy(data__mean="0, 0", data__std="1, 1", reports__max_numbers_per_example=0.1)
-    told = [run(node, seed) for seed in range(4)]
-    assert [each.loss is not None for each in told] == [True, True, True, False]
-    assert [each.accuracy is not None for each in told] == [True, True, True, False]
+    reports = [run(node, seed) for seed in range(4)]
+    assert [each.loss is not None for each in reports] == [True, True, True, False]
+    assert [each.accuracy is not None for each in reports] == [True, True, True, False]
     again = run(node, 1)
-    assert (again.loss, again.accuracy) == (told[1].loss, told[1].accuracy), "it tells nothing new"
+    assert (again.loss, again.accuracy) == (reports[1].loss, reports[1].accuracy), (
+        "it tells nothing new"
+    )
     assert run(node, 5).loss is None
 
 

@@ -55,8 +55,8 @@ def test_what_is_no_name_is_refused_wherever_it_enters(name: str, tmp_path: Path
     trust.chmod(0o644)
     with pytest.raises(KeysError):
         read_trust(trust)
-    said, refused = vetted(Response((0,), names=(name,)), START, make(), deployed=True)
-    assert said.names == ()
+    accepted, refused = vetted(Response((0,), names=(name,)), START, make(), deployed=True)
+    assert accepted.names == ()
     assert "the relay refused the name of a peer" in refused[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trust.toml"]
 
@@ -82,7 +82,7 @@ def test_a_node_takes_no_run_of_such_a_name(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_made_is_a_name() -> None:
-    """Of parts with any name, of any length."""
+    """Shortened names of parts are valid, whatever their characters and length."""
     for method in ("cobo", "my_package.methods:MINE", "here:<lambda>", "x" * 200, "..:..", ":"):
         assert is_name(shortened(method, "-seed0-0123abcd"))
     assert shortened("x" * 200, "-seed0") == "x" * 58 + "-seed0"
@@ -191,7 +191,7 @@ def test_a_cell_that_a_spreadsheet_would_compute_is_text(cell: object, written: 
 
 
 def test_predictions_hold_no_formula(tmp_path: Path) -> None:
-    """Neither the files that were predicted nor the classes are; -1 and +1 stay numbers."""
+    """Names of files and classes are escaped in the table; -1 and +1 stay numbers."""
     from PIL import Image
 
     for label in ("-1", "=1+1"):

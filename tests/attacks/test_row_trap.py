@@ -56,7 +56,7 @@ def rows_in(gradient_d: Array) -> Array:
 
 
 def count_read(ratios: Array, rows: Array) -> int:
-    """Return how many of the rows stand among the ratios, to six decimals."""
+    """Return the number of rows that occur among the ratios, to six decimals."""
     if not len(ratios):
         return 0
     apart = np.abs(rows[:, None] - ratios[None]).max(axis=2)
@@ -85,7 +85,7 @@ def nodes(tmp_path: Path) -> list[Institution]:
 
 
 def answer_to_the_trap(nodes: list[Institution]) -> Array:
-    """What peer 0 answers to the trap of peer 1."""
+    """Return the answer of peer 0 to the trap of peer 1."""
     offers = started(nodes)
     letter, plain = offer_of(nodes, 1, {"x": trap()})
     answers = response_of(nodes[0], asking([letter, offers[2]])).letters
@@ -94,7 +94,7 @@ def answer_to_the_trap(nodes: list[Institution]) -> Array:
 
 
 def test_a_plain_answer_holds_every_row(nodes: list[Institution]) -> None:
-    """What `answers.kind = "plain"` gives away, as its comment in the policy says."""
+    """`answers.kind = "plain"` reveals training rows, as its comment in the policy says."""
     ratios = rows_in(answer_to_the_trap(nodes))
     rows = training_rows(nodes[0])
     assert count_read(ratios, rows) == len(rows) == 30
@@ -133,14 +133,14 @@ def test_without_a_person_who_says_plain_answers_are_private(
 
 
 def test_answers_are_over_a_minimum_number_of_examples(nodes: list[Institution]) -> None:
-    """Fewer than the policy wants may be in a batch, or in the training part."""
-    start, told = Request("start", 0, 0, attempt="a"), []
+    """Refuse batches and training splits below the minimum of the policy."""
+    start, reasons = Request("start", 0, 0, attempt="a"), []
     for batch, minimum in ((8, 16), (64, 31), (64, 30)):
         nodes[0].run_config["batch-size"] = batch
         nodes[0].set_policy(methods="wga", answers__min_examples=minimum)
         answer = nodes[0].handle(start)
-        told.append(answer.split(": ")[1] if isinstance(answer, str) else "done")
-    assert told == ["policy", "data", "done"]
+        reasons.append(answer.split(": ")[1] if isinstance(answer, str) else "done")
+    assert reasons == ["policy", "data", "done"]
 
 
 def test_a_model_after_an_average_holds_every_row_too(nodes: list[Institution]) -> None:

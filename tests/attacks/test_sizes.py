@@ -1,4 +1,4 @@
-"""What a run may take of an institution's machine: refused by its policy, before data are read."""
+"""Test that a policy refuses oversized runs before data are read."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def spent(out: Path, delta: float = 1e-5) -> float:
 
 @pytest.mark.parametrize("noise", [1e-170, 3e-162, 1e-160, 6e-153, 1e-20, 0.0099])
 def test_noise_too_small_to_account_for_is_refused(noise: float, nodes: list[Institution]) -> None:
-    """Its Rényi divergences were infinite and NaN, and epsilon was told as 0."""
+    """Its Rényi divergences were infinite and NaN, and the reported epsilon was 0."""
     node = nodes[0]
     node.set_policy(privacy__kind="examples", privacy__max_epsilon=3.0)
     node.run_config |= PRIVATE | {"privacy.noise": noise}
@@ -152,7 +152,7 @@ def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
 
 
 def test_two_processes_never_work_on_one_state(nodes: list[Institution]) -> None:
-    """Neither waits for the other, which may have been stopped for good."""
+    """A busy state is an error at once: the other process may have been stopped for good."""
     offers = started(nodes)
     node, order = nodes[0], asking([offers[1], offers[2]])
     with atomic.locked(node.home / "run" / "nodes" / "state-0000.lock"):
@@ -189,7 +189,7 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Institution, Path, b
     memory = node.home / "run" / "nodes" / "mail-0000.json"
     copying = Copying(memory)
     Broker(config_of(node).strategy(), Relay(nodes), copying, join_timeout=1.0).run()
-    assert not node.told
+    assert not node.errors
     return node, memory, copying.content
 
 
@@ -197,7 +197,7 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Institution, Path, b
 def played(
     over: tuple[Institution, Path, bytes], tmp_path: Path
 ) -> Iterator[tuple[Institution, Path, bytes]]:
-    """The same, put back as it was at the end."""
+    """Yield the same, and restore its files at the end."""
     node = over[0]
     shutil.copytree(node.home, tmp_path / "home")
     yield over
@@ -282,7 +282,7 @@ def test_a_privacy_ledger_that_was_changed_lets_nobody_spend(
 
 
 def test_a_folder_of_ledgers_that_was_rolled_back_lets_nobody_spend(tmp_path: Path) -> None:
-    """All of it, as from a backup; the runs beside it were not."""
+    """The folder of ledgers is restored from a backup, the folders of the runs are not."""
     node = Node(alone(tmp_path, "run"), [0], tmp_path / "run", Deployed())
     node.handle(Request("start", 0, 0, attempt="a"))
     node.handle(Request("local-rounds", 1, 2, attempt="a"))

@@ -20,7 +20,7 @@ EACH = 12
 
 
 def bands(peers: int, seed: int) -> Source:
-    """Images of the size of MNIST's with a bright band where the class says."""
+    """Return images of MNIST's size with a bright band at the place of the class."""
     g = np.random.default_rng(seed)
     labels = g.integers(10, size=2 * EACH * peers)
     inputs = g.integers(0, 60, size=(len(labels), 1, 28, 28), dtype=np.uint8)

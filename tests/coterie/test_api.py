@@ -77,23 +77,23 @@ def test_an_iid_fedavg_run_evaluates_its_model_once_per_round(tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[coterie.Run, list[Any]]:
-    """A run of arrays and a class, and what its callbacks heard."""
-    heard: list[Any] = []
+    """Return a run of arrays and a class, and the calls of its callbacks."""
+    reports: list[Any] = []
 
     class Listener:
         def on_round(self, round: int, metrics: pd.DataFrame) -> None:  # noqa: A002
-            heard.append(("object", round, len(metrics)))
+            reports.append(("object", round, len(metrics)))
 
     run = coterie.run(
         None, {"method": "fedavg", "partition": {"validation": 0.2}},
         peers_data=clinics(), model=Mine, out=tmp_path_factory.mktemp("runs"), **QUICK,
-        callbacks=[Listener(), lambda t, metrics: heard.append(("function", t, len(metrics)))],
+        callbacks=[Listener(), lambda t, metrics: reports.append(("function", t, len(metrics)))],
     )  # fmt: skip
-    return run, heard
+    return run, reports
 
 
 def test_a_run_of_arrays_and_a_class(done: tuple[coterie.Run, list[Any]]) -> None:
-    run, heard = done
+    run, reports = done
     assert list(run.metrics["round"].unique()) == [0, 2, 4]
     assert run.metrics.shape[0] == 9
     assert run.metrics.query("peer == 1")["peer_name"].unique().tolist() == ["site 1"]
@@ -101,11 +101,11 @@ def test_a_run_of_arrays_and_a_class(done: tuple[coterie.Run, list[Any]]) -> Non
     assert run.weights.shape == (3, 3, 3)
     assert run.summary["method"] == "fedavg"
     assert run.report.is_file()
-    assert heard == [(who, t, 3) for t in (0, 2, 4) for who in ("object", "function")]
+    assert reports == [(who, t, 3) for t in (0, 2, 4) for who in ("object", "function")]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda x: x[0], r"x is \(.*, the model takes \(N, "),
         (lambda x: x[:, :1], "the model takes"),
@@ -114,11 +114,11 @@ def test_a_run_of_arrays_and_a_class(done: tuple[coterie.Run, list[Any]]) -> Non
     ],
 )
 def test_inputs_that_the_model_does_not_take(
-    done: tuple[coterie.Run, list[Any]], change: Callable[[Any], Any], said: str
+    done: tuple[coterie.Run, list[Any]], change: Callable[[Any], Any], message: str
 ) -> None:
     run, _ = done
     inputs = clinics()[0]["x"][:2]
-    with pytest.raises(coterie.ConfigError, match=said):
+    with pytest.raises(coterie.ConfigError, match=message):
         run.predict(0, change(inputs))
 
 
@@ -128,9 +128,9 @@ def test_predictions_for_arrays_and_for_a_file(
     run, _ = done
     inputs = clinics()[0]["x"][:2]
     np.savez(tmp_path / "new.npz", x=inputs)
-    found = run.predict(0, inputs)
-    assert len(found) == 2
-    np.testing.assert_array_equal(run.predict(0, tmp_path / "new.npz"), found)
+    predictions = run.predict(0, inputs)
+    assert len(predictions) == 2
+    np.testing.assert_array_equal(run.predict(0, tmp_path / "new.npz"), predictions)
 
 
 def test_the_graph_s_edges_lead_to_who_uses_a_model(done: tuple[coterie.Run, list[Any]]) -> None:
@@ -152,7 +152,7 @@ def test_what_was_written_is_loaded(done: tuple[coterie.Run, list[Any]]) -> None
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"methd": "x"}, 'unknown key "methd", did you mean "method"?'),
         ({"method": "fedvag"}, 'unknown method "fedvag", did you mean "fedavg"?'),
@@ -170,10 +170,10 @@ def test_what_was_written_is_loaded(done: tuple[coterie.Run, list[Any]]) -> None
         ({"nodes": 9}, "8 peers need 1 to 8 nodes"),
     ],
 )
-def test_errors_are_one_clear_line(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_errors_are_one_clear_line(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(coterie.ConfigError) as refusal:
         coterie.run(out=tmp_path, **keys)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
     assert not list(tmp_path.iterdir())
 
 
@@ -181,7 +181,7 @@ SOUND: dict[str, Any] = {"x": np.ones((9, 2)), "y": [0, 1, 0] * 3}
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ([{"x": np.ones((4, 2))}], 'peer 0 has no "y"'),
         ([{"y": [1, 2]}], 'peer 0 has no "x"'),
@@ -202,10 +202,10 @@ SOUND: dict[str, Any] = {"x": np.ones((9, 2)), "y": [0, 1, 0] * 3}
         ([[1, 2]], "a list instead of a dict with x and y"),
     ],
 )  # fmt: skip
-def test_arrays_that_make_no_problem(data: list[Any], said: str, tmp_path: Path) -> None:
+def test_arrays_that_make_no_problem(data: list[Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(coterie.DataError) as refusal:
         coterie.run(peers_data=data, method="local", out=tmp_path, **QUICK)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_a_comparison_of_nothing(tmp_path: Path) -> None:
@@ -224,15 +224,15 @@ def test_a_comparison_of_objects(tmp_path: Path) -> None:
             **more,
         )
 
-    found = compared()
-    assert list(found.table.index) == ["local", "here:FedAvg"]
-    assert found.table.loc["local", ("gain", "mean")] == 0
-    assert {method: len(runs) for method, runs in found.runs.items()} == {
+    comparison = compared()
+    assert list(comparison.table.index) == ["local", "here:FedAvg"]
+    assert comparison.table.loc["local", ("gain", "mean")] == 0
+    assert {method: len(runs) for method, runs in comparison.runs.items()} == {
         "local": 2, "here:FedAvg": 2,
     }  # fmt: skip
-    assert set(found.metrics["seed"]) == {0, 1}
-    assert found.report.is_file()
-    assert "tabular" in found.latex
+    assert set(comparison.metrics["seed"]) == {0, 1}
+    assert comparison.report.is_file()
+    assert "tabular" in comparison.latex
     with pytest.raises(coterie.ConfigError, match="put them into a module"):
         compared(workers=2)
 
@@ -263,7 +263,7 @@ def test_a_run_whose_every_peer_diverged_raises_and_can_be_loaded(tmp_path: Path
 
 @pytest.mark.e2e
 def test_it_is_there_from_any_directory(tmp_path: Path) -> None:
-    """In a process that starts elsewhere, and without torch, pandas or reports for a plugin."""
+    """Import from another directory; a plugin's imports load no torch, pandas or reports."""
     code = (
         "import sys; from coterie import Method, Rule, Source, Everyone\n"
         "assert not {'torch', 'pandas', 'coterie.app.report'} & sys.modules.keys()\n"

@@ -34,8 +34,8 @@ def drawn() -> dict[str, str]:
 
 
 def defined() -> dict[str, str]:
-    """Exception class of the product -> the module that defines it, whatever it derives from."""
-    found = {}
+    """Return the defining module of each exception class of the product."""
+    classes = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -44,8 +44,8 @@ def defined() -> dict[str, str]:
                     re.search(r"(Error|Exception|Interrupt)$", ast.unparse(base))
                     for base in node.bases
                 ):
-                    found[node.name] = module.removesuffix(".__init__")
-    return found
+                    classes[node.name] = module.removesuffix(".__init__")
+    return classes
 
 
 def derived(of: type[Exception]) -> Iterator[tuple[str, str]]:

@@ -37,7 +37,7 @@ class Hosted(fedavg.FedAvg[State]):
 
 
 class Careless(fedavg.FedAvg[State]):
-    """Gives nobody any weight."""
+    """Rule whose weights are all zero."""
 
     def weights(self, state: State) -> Floats:
         return np.zeros((len(self.engine.peers), self.engine.n))

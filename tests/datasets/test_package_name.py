@@ -16,8 +16,8 @@ from pathlib import Path
 import coterie.datasets.problem
 {then}
 from coterie.datasets.partition.options import Partition
-from coterie.datasets.table import load_problem
-load_problem("digits", Partition(), 8, 0, Path("."), None)
+from coterie.datasets.table import dataset_of
+dataset_of("digits").load(Partition(), 8, 0, Path("."), None)
 assert Path(coterie.datasets.problem.__file__).parent == Path({ours!r})
 assert not {{"torch", "torchvision", "flwr"}} & set(sys.modules)
 """

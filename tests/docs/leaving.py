@@ -1,4 +1,4 @@
-"""What leaves an institution, byte by byte: `python -m tests.docs.leaving` writes the tables.
+"""List the bytes that leave an institution: `python -m tests.docs.leaving` writes the tables.
 
 They stand in docs/consortium/what-leaves.md, and come from runs of three institutions with tables
 of their own, one for each method. The institutions are deployed nodes with keys, policies and
@@ -34,7 +34,7 @@ from tests.attacks.consortium import RUN, Institution, Relay, config_of, institu
 
 PAGE = Path(__file__).parents[2] / "docs" / "consortium" / "what-leaves.md"
 _OPTIONS: Mapping[str, dict[str, Scalar]] = {"ifca": {"ifca.clusters": 2}}
-"""Of methods that need to be told what institutions' data do not say."""
+"""Options that methods require and institutions' data do not provide."""
 FIELDS: Mapping[str, str] = {
     "stage": "the request that this answers",
     "round": "the round of that request",
@@ -91,22 +91,22 @@ class Tap(Relay):
 
     def __init__(self, nodes: Sequence[Institution]) -> None:
         super().__init__(nodes)
-        self.said: list[tuple[Request, Response]] = []
+        self.exchanges: list[tuple[Request, Response]] = []
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
-        """Deliver the requests, and keep what comes back."""
+        """Deliver the requests and store the responses."""
         outcome = super().exchange(requests)
         for node, answer in outcome.items():
             if isinstance(answer, Response):
-                self.said.append((requests[node], answer))
+                self.exchanges.append((requests[node], answer))
         return outcome
 
 
 @dataclass(frozen=True)
 class Left:
-    """What left the institutions in a run: their answers, and the letters of each, opened."""
+    """Responses of the institutions in a run, and their decrypted letters."""
 
-    said: list[tuple[Request, Response]]
+    exchanges: list[tuple[Request, Response]]
     letters: list[Opened]
 
 
@@ -130,17 +130,17 @@ def run(method: str, **policy: Scalar) -> Left:
             node.set_policy(methods=method, data__min_examples=1, **policy)
         tap, config = Tap(nodes), config_of(nodes[0])
         Broker(config.strategy(), tap, join_timeout=0).run()
-        return Left(tap.said, list(_opened(tap.said, nodes, config_digest_of(config))))
+        return Left(tap.exchanges, list(_opened(tap.exchanges, nodes, config_digest_of(config))))
 
 
 def _opened(
-    said: Sequence[tuple[Request, Response]], nodes: Sequence[Institution], digest: bytes
+    exchanges: Sequence[tuple[Request, Response]], nodes: Sequence[Institution], digest: bytes
 ) -> Iterator[Opened]:
     """The letters, opened by the first peer that can; an answer is tied to an offer."""
     keys = [read_private(Path(str(node.node_config["keys"]))) for node in nodes]
     trust = read_trust(Path(str(nodes[0].node_config["trust"])))
     offers: dict[tuple[int, int], bytes] = {}
-    for request, response in said:
+    for request, response in exchanges:
         scope = Scope("run", digest, request.attempt)
         for letter in response.letters:
             assert isinstance(letter.payload, ArrayRecord)
@@ -161,7 +161,7 @@ def _opened(
 
 
 def methods_table() -> str:
-    """Method -> what its letters hold, and what it reports beside what all report."""
+    """Return the table of methods: content of letters, and additional reports."""
     lines = [
         "| method | an offer holds | an answer holds | requests letters | also reports |",
         "|---|---|---|---|---|",
@@ -172,29 +172,29 @@ def methods_table() -> str:
         except RelayError:
             lines.append(f"| `{method}` | refused: it needs what no institution knows | | | |")
             continue
-        wants = any(len(response.wants) for _, response in left.said)
+        wants = any(len(response.wants) for _, response in left.exchanges)
         reported = {
-            name for _, response in left.said for report in response.reports
+            name for _, response in left.exchanges for report in response.reports
             for name, value in report.metrics.items() if value is not None
         }  # fmt: skip
-        own = ", ".join(sorted(name.replace("_", " ") for name in reported - METRICS))
-        cells = [_holding(left, "offer"), _holding(left, "answer"), "yes" if wants else "no", own]
+        names = ", ".join(sorted(name.replace("_", " ") for name in reported - METRICS))
+        cells = [_holding(left, "offer"), _holding(left, "answer"), "yes" if wants else "no", names]
         lines.append(f"| `{method}` | {' | '.join(cells)} |".replace("|  |", "| |"))
     return "\n".join(lines)
 
 
 def _holding(left: Left, kind: Kind) -> str:
     """The tensors of the letters of that kind."""
-    found = set[str]()
+    fields = set[str]()
     for letter in left.letters:
         if letter.kind == kind:
             tensors = (f"{name} {prod(shape)}" for name, shape in sorted(letter.tensors.items()))
-            found.add(f"{', '.join(tensors)}: {letter.nbytes} bytes")
-    return " or ".join(sorted(found)) or "nothing is sent"
+            fields.add(f"{', '.join(tensors)}: {letter.nbytes} bytes")
+    return " or ".join(sorted(fields)) or "nothing is sent"
 
 
 def letters_table() -> str:
-    """What becomes of a letter on its way: bytes of FedAvg's offer, and whom it is sealed for."""
+    """Return the table of the parts of a letter, with the bytes of FedAvg's offer."""
     offer = run("fedavg").letters[0]
     return "\n".join(
         [
@@ -210,22 +210,22 @@ def letters_table() -> str:
 
 
 def disclosure_table() -> str:
-    """Disclosure -> the measurements that are told."""
+    """Return the table of disclosures with the reported measurements."""
     lines = ["| `disclosure` | `training` | measurements | weights |", "|---|---|---|---|"]
     for level in get_args(Disclosure):
         for training in (False, True):
             reports = [
                 report
-                for _, response in run("fedavg", **_reports(level, training=training)).said
+                for _, response in run("fedavg", **_reports(level, training=training)).exchanges
                 for report in response.reports
             ]
-            told = {
+            disclosed = {
                 name
                 for report in reports
                 for name, value in report.metrics.items()
                 if value is not None
             }
-            shown = ", ".join(sorted(name.replace("_", " ") for name in told))
+            shown = ", ".join(sorted(name.replace("_", " ") for name in disclosed))
             others = any(
                 weight
                 for report in reports
@@ -243,9 +243,9 @@ def _reports(level: str, *, training: bool) -> dict[str, Scalar]:
 
 def fields_table() -> str:
     """Return the table of the fields of an answer, with bytes at a start and after a round."""
-    said = run("cobo").said
-    start = next(found for found in reversed(said) if found[0].stage == "start")
-    update = next(found for found in said if found[0].stage == "update")
+    exchanges = run("cobo").exchanges
+    start = next(pair for pair in reversed(exchanges) if pair[0].stage == "start")
+    update = next(pair for pair in exchanges if pair[0].stage == "update")
     sizes = [sizes_of(encode_response(response, request)) for request, response in (start, update)]
     lines = [
         "| field | content | bytes at the start | bytes after a round |",
@@ -278,7 +278,7 @@ def _size(value: object) -> int:
 
 
 def codes_table() -> str:
-    """Code -> its meaning: all that the relay hears of what goes wrong."""
+    """Return the table of fault codes, all that the relay receives about errors."""
     lines = [f"| `{code}` | {meaning} |" for code, meaning in MEANINGS.items()]
     return "\n".join(["| code | meaning |", "|---|---|", *lines])
 
@@ -305,7 +305,7 @@ def _split(page: str, name: str) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Write the tables anew."""
+    """Rewrite the tables."""
     page = PAGE.read_text("utf-8")
     for name, made in TABLES.items():
         before, _, after = _split(page, name)

@@ -38,6 +38,7 @@ ENDLESS = "run until the printed address answers, then interrupt"
 HOW: dict[str, dict[str, str]] = {
     "README.md": {
         "make run": RUN,
+        "coterie data fetch heart-disease": RUN,
         "flwr run . --stream --run-config presets/dpfl/digits-flips.toml": RUN,
     },
     "docs/index.md": {"make run": "README.md has the same block"},
@@ -45,15 +46,26 @@ HOW: dict[str, dict[str, str]] = {
         "make run": "README.md has the same block",
         "source .venv/bin/activate": RUN,
         "cat > mine.toml <<'END'": RUN,
+        "cat > few.toml <<'END'": RUN,
+        "coterie run method=fedavg num-server-rounds=20 --name common": RUN,
         "coterie compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
+        "coterie sweep mine.toml dpfl.budget=1,3 learning-rate=0.03,0.1 --seeds 2": RUN,
         "flwr run . --stream --run-config mine.toml": RUN,
+    },
+    "docs/institutions.md": {
+        "source .venv/bin/activate": RUN,
+        "coterie data fetch azpro": "a download",
     },
     "docs/own-data.md": {
         "source .venv/bin/activate": RUN,
         "cat > readmission.toml <<'END'": RUN,
-        "coterie schema hospitals/0-north/data.csv --out hospitals/schema.toml": RUN,
+        "coterie run dataset=heart-disease peers=4 partition.kind=natural "
+        "num-server-rounds=20 --name hearts": RUN,
+        "coterie schema hospitals/*/data.csv --out hospitals/schema.toml": RUN,
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "import coterie": RUN,
+        "coterie run readmission.toml --name thresholds": RUN,
+        "import json": RUN,
         "python - <<'END'": RUN,
         "cat > notes.toml <<'END'": RUN,
     },
@@ -69,11 +81,13 @@ HOW: dict[str, dict[str, str]] = {
         "from torch import nn": RUN,
         'compared = coterie.compare(["local", "fedavg"], seeds=2, num_server_rounds=20, '
         "peers_data=peers)": RUN,
+        "swept = coterie.sweep(": RUN,
     },
     "docs/watching.md": {
         "source .venv/bin/activate": RUN,
         "coterie dashboard": ENDLESS,
     },
+    "docs/worth.md": {"source .venv/bin/activate": RUN},
     "docs/consortium/without-docker.md": {
         "source .venv/bin/activate": RUN,
         "python - <<'END'": RUN,
@@ -193,7 +207,10 @@ set +m"""
 
 def commands() -> Iterator[tuple[str, str]]:
     """Yield the commands behind published numbers, with their pages."""
-    for page in (ROOT / "docs" / "results").glob("*.md"):
+    for page in (
+        *(ROOT / "docs" / "results").glob("*.md"),
+        *(ROOT / "docs" / "methods").glob("*.md"),
+    ):
         text = page.read_text("utf-8")
         spans = re.findall(r"`(coterie (?:run|compare) [^`]*)`", text)
         lines = [line for block in blocks(page) for line in block.text.splitlines()]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.app.config import schema
+from coterie.app.config import explain
 from coterie.app.config.keys import tables
 from coterie.app.config.registry import GROUPS, METHODS
 from docs import hooks
@@ -77,10 +77,10 @@ def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
 def test_pages_made_from_code_say_what_it_says(site: Path) -> None:
     keys = Assets(site / "reference" / "keys.html").text
     assert "learning-rate" in keys
-    assert plain(hooks.descriptions(tables()["partition"])["samples_per_peer"]) in keys
+    assert plain(explain.descriptions(tables()["partition"])["samples_per_peer"]) in keys
     cobo = Assets(site / "methods" / "cobo.html").text
     assert "b*d*(shown + met)" in cobo  # its row of the cost table
-    assert plain(hooks.descriptions(tables()["cobo"])["gamma"]) in cobo  # its options
+    assert plain(explain.descriptions(tables()["cobo"])["gamma"]) in cobo  # its options
     assert "clients.rule" in Assets(site / "reference" / "clients.html").text
 
 
@@ -98,15 +98,6 @@ def test_a_method_has_a_page_on_the_skeleton(method: str) -> None:
     assert "$" in sections[1]
     assert METHODS[method].group in GROUPS
     assert f"(methods/{method}.md)" in hooks.methods_table()
-
-
-@pytest.mark.parametrize("table", tables())
-def test_every_key_is_described(table: str) -> None:
-    of = tables()[table]
-    fields = {field for field, _ in schema.keys(of).values()}
-    assert fields == hooks.descriptions(of).keys() & fields
-    for text in hooks.descriptions(of).values():
-        assert len(text) > 8
 
 
 def test_links_lead_to_pages_or_lose_their_target() -> None:

@@ -10,12 +10,12 @@ from tests.docs.leaving import FIELDS, PAGE, TABLES, run, sizes_of, written
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_what_leaves_now(name: str) -> None:
-    """If this fails, run python -m tests.docs.leaving and review the changes."""
+    """Compare a table of the page; to update it, run python -m tests.docs.leaving."""
     assert TABLES[name]() == written(PAGE.read_text("utf-8"), name)
 
 
 def test_an_answer_holds_no_field_that_the_page_does_not_name() -> None:
-    for request, response in run("cobo").said:
+    for request, response in run("cobo").exchanges:
         record = encode_response(response, request)
         assert sizes_of(record).keys() == FIELDS.keys()
         letters = {f"letter-{k}" for k in range(len(response.letters))}

@@ -38,10 +38,10 @@ SCHEDULE, HOSTILE = "schedule", "hostile"
 ASLEEP = 4, 6
 """First and last round in which the schedule lets a node sleep."""
 SLOW = 4.0, 1.0
-"""Seconds that a slow node stands still, and works, in turn."""
+"""Seconds that a slow node is stopped, and runs, in turn."""
 FIRST = 3  # rounds before the first fault
 ROUND_SECONDS = 30
-OUTAGE = 2  # rounds that the others go on alone before a host comes back
+OUTAGE = 2  # rounds without the host before it returns
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Drill:
     def outage(
         self, fault: str, peer: int, begin: Callable[[], None], end: Callable[[], None]
     ) -> Row:
-        """Let a node fail, let the others go on, let it come back."""
+        """Make a node fail and return while the others continue."""
         last = self._now()
         begin()
         closed = self.reach(last + 1)
@@ -99,7 +99,7 @@ class Drill:
         return self._row(fault, self._last_seen(peer) - left - 1, closed, recovery)
 
     def slow(self, peer: int) -> Row:
-        """Let a node stand still for most of the time, for some rounds."""
+        """Stop a node for most of the time, for some rounds."""
         last, over = self._now(), threading.Event()
 
         def limp() -> None:
@@ -146,7 +146,7 @@ class Drill:
         return int(self._deployment.progress(self._name)["last_seen"][str(peer)][0])
 
     def _lost(self) -> str:
-        """Say what is gone of what a peer had computed: then its bill goes back."""
+        """Return a description of lost work: a peer whose costs decreased."""
         bills: dict[int, int] = {}
         for line in self._metrics():
             if line["gradient_evaluations"] < bills.get(line["peer"], 0):
@@ -161,7 +161,7 @@ class Drill:
 
 @dataclass(frozen=True)
 class Absence:
-    """What a node cost that was off while its schedule said that it sleeps.
+    """Cost of a node that was off while its schedule let it sleep.
 
     Attributes
     ----------
@@ -208,26 +208,26 @@ def sleep(deployment: Deployment) -> Absence:
 
 @dataclass(frozen=True)
 class Lies:
-    """What came of a node that lied.
+    """Outcome of a run with a lying node.
 
     Attributes
     ----------
     manner : in which it lied.
-    told : answers to the relay that were lies.
+    forged : number of forged responses.
     faults : times that the relay went on without it.
     refused : letters that other nodes refused.
     same : whether the others' numbers are those of the run without it, to the byte.
     """
 
     manner: str
-    told: int
+    forged: int
     faults: int
     refused: int
     same: bool
 
 
 def lie(deployment: Deployment) -> list[Lies]:
-    """A run for each manner of lying, and one without the node that lies."""
+    """Run once for each kind of forgery, and once without the hostile node."""
     liar = NODES - 1
     node, executor = deployment.of_node(liar)
     manner = deployment.make_hostile(liar)
@@ -235,7 +235,7 @@ def lie(deployment: Deployment) -> list[Lies]:
         "method": "fedavg", "num-server-rounds": 8, "evaluate-every": 1, "quorum": NODES - 1,
         "round-seconds": 120, "join-seconds": 20, "trust": str(deployment.trust),
     }  # fmt: skip
-    found: dict[str, tuple[list[str], list[str]]] = {}
+    results: dict[str, tuple[list[str], list[str]]] = {}
     for name in ("letters", "replies", "absent"):
         deployment.kill(executor, *([node] if name == "absent" else []))
         if name != "absent":
@@ -243,24 +243,24 @@ def lie(deployment: Deployment) -> list[Lies]:
         manner.write_text(name)
         finish(deployment, deployment.run(config, name))
         directory = deployment.home("operator") / name
-        found[name] = others(directory, liar), (directory / "flower.log").read_text().splitlines()
+        results[name] = others(directory, liar), (directory / "flower.log").read_text().splitlines()
         print(f"{name}: finished", flush=True)
-    told = manner.with_suffix(".told").read_text().split()
+    lies = manner.with_suffix(".forged").read_text().split()
     return [
         Lies(
             name,
-            told.count(name),
+            lies.count(name),
             sum("continuing without" in line for line in log),
             sum(f"refused the offer of peer {liar}" in line for line in log),
-            numbers == found["absent"][0],
+            numbers == results["absent"][0],
         )
-        for name, (numbers, log) in found.items()
+        for name, (numbers, log) in results.items()
         if name != "absent"
     ]
 
 
 def others(run: Path, hostile: int) -> list[str]:
-    """What metrics.jsonl says of the other peers, but for the bytes of letters to the hostile."""
+    """Return the other peers' lines of metrics.jsonl, without the bytes of letters."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     kept = [line for line in lines if line["peer"] != hostile]
     return [json.dumps({k: line[k] for k in line if not k.startswith("bytes_")}) for line in kept]
@@ -288,7 +288,7 @@ def main() -> None:
 
 
 def strike(deployment: Deployment, faults: Sequence[str]) -> list[Row]:
-    """One run, and what each fault cost it."""
+    """Run with faults; return the cost of each."""
     rounds = FIRST + sum(ROUNDS[fault] for fault in faults)
     run = deployment.run(
         quadratics(deployment.problem, NODES) | {

@@ -46,7 +46,7 @@ from tests.harness.hosts import network
 NODES, KILLS = 3, 30
 SEED = int(os.environ.get("SEED", "0"))
 VICTIMS = {"worker": 12, "node": 9, "relay": 5, "superlink": 4}
-"""What is killed, and how often of `KILLS`."""
+"""Number of kills per process, out of `KILLS`."""
 PAUSE = 20.0  # seconds between two kills, at most
 WRONG = 60.0  # seconds that a clock is wrong
 ROUNDS = 25
@@ -114,7 +114,7 @@ time_t time(time_t *result) {
 
 @dataclass(frozen=True)
 class Account:
-    """What came of one peer.
+    """Outcome of one peer.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Patient:
         return committed(self.deployment.progress(self.name))
 
     def is_over(self) -> bool:
-        """Whether the run has finished; resumes it where it has failed."""
+        """Return whether the run has finished; resume it if it has failed."""
         if self._command.poll() is None:
             return False
         if self._command.returncode:
@@ -208,18 +208,22 @@ def _account(
     rows: Mapping[int, Mapping[str, Any]],
     answers: bool,
 ) -> Account:
-    own = deployment.home(f"node-{peer}") / "institution"
-    asked = [line for line in atomic.lines(own / f"ledger-{peer:04d}.jsonl") if line["run"] == name]
-    heard = [line for line in asked if "heard" in line]
+    institution = deployment.home(f"node-{peer}") / "institution"
+    asked = [
+        line
+        for line in atomic.lines(institution / f"ledger-{peer:04d}.jsonl")
+        if line["run"] == name
+    ]
+    entries = [line for line in asked if "heard" in line]
     offers: dict[int, list[int]] = defaultdict(list)  # round -> letters answered in each play
-    updates = Counter(line["round"] for line in heard if line["heard"] == "answer")
-    for line in heard:
+    updates = Counter(line["round"] for line in entries if line["heard"] == "answer")
+    for line in entries:
         require(line["round"] > line["committed"], f"round {line['round']} was over")
         if line["heard"] == "offer":
             offers[line["round"]].append(len(line["from"]) * answers)
     charged = Counter[int]()
     total = np.zeros(len(ORDERS))
-    for line in atomic.lines(own / f"privacy-{peer:04d}.jsonl"):
+    for line in atomic.lines(institution / f"privacy-{peer:04d}.jsonl"):
         cost = np.array(line["rdp"])
         gradients = round(cost[0] / UNIT[0])
         require(np.allclose(cost, gradients * UNIT, rtol=1e-12), "no whole number of gradients")
@@ -237,11 +241,13 @@ def _account(
         most = sum(offers[t]) + STEPS * max(updates[t], len(offers[t]))
         require(charged[t] <= most, f"round {t} was charged {charged[t]}, more than was played")
     last = max(rows)
-    told = rows[last]["epsilon"]
-    require(math.isclose(told, epsilon(total[None], DELTA)[0], rel_tol=1e-12), "epsilon")
+    reported = rows[last]["epsilon"]
+    require(math.isclose(reported, epsilon(total[None], DELTA)[0], rel_tol=1e-12), "epsilon")
     require(kept[last] <= sum(charged.values()), "gradients that nobody paid for")
     played = sum(map(len, offers.values()))
-    return Account(peer, len(rows) - 1, played, kept[last], sum(charged.values()), round(told, 4))
+    return Account(
+        peer, len(rows) - 1, played, kept[last], sum(charged.values()), round(reported, 4)
+    )
 
 
 def require(so: bool, otherwise: str) -> None:
@@ -267,8 +273,8 @@ def kills(deployment: Deployment) -> Iterator[object]:
         peer = draw.randrange(NODES)
         if victim == "worker":
             run.wait(lambda peer=peer: bool(workers(deployment, peer)))  # type: ignore[misc]
-        before, said = run.round, _kill(deployment, victim, peer)
-        print(f"{number + 1} of {KILLS}, after round {before}: {said}", flush=True)
+        before, note = run.round, _kill(deployment, victim, peer)
+        print(f"{number + 1} of {KILLS}, after round {before}: {note}", flush=True)
         if victim in ("relay", "superlink"):
             run.wait(lambda before=before: run.round > before)  # type: ignore[misc]
     run.end()
@@ -289,13 +295,13 @@ def _kill(deployment: Deployment, victim: str, peer: int) -> str:
 
 
 def workers(deployment: Deployment, peer: int) -> list[int]:
-    """The process that stays between messages, if there is one."""
-    found = []
+    """Return the worker process, if there is one."""
+    pids = []
     for pid in guard.working_in(deployment.home(f"node-{peer}")):
         with suppress(OSError):
             if b"coterie.app.node.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 # ---- clocks -------------------------------------------------------------------------------------
@@ -328,7 +334,7 @@ def clock(deployment: Deployment) -> Iterator[object]:
 
 
 def everybody_is_here(run: Patient) -> bool:
-    """Whether all peers ended the last round."""
+    """Return whether all peers ended the last round."""
     seen = run.deployment.progress(run.name).get("last_seen", {})
     return len(seen) == NODES and all(t == run.round for t, _ in seen.values())
 
@@ -346,17 +352,17 @@ def clocked(deployment: Deployment) -> None:
     for name, service in deployment.services.items():
         host = "relay" if name in ("relay", "superlink") else name.removesuffix("-executor")
         set_clock(deployment, host, 0)
-        own = (
+        config = (
             "env", f"LD_PRELOAD={library}", f"CLOCK={deployment.directory / host}.clock",
         )  # fmt: skip
-        service.command = (*own, *service.command)
+        service.command = (*config, *service.command)
 
 
 # ---- memory -------------------------------------------------------------------------------------
 
 
 def memory(deployment: Deployment) -> Iterator[object]:
-    """Workers of three nodes in turn, for which there is too little memory for a while."""
+    """Limit the memory of three nodes' workers in turn."""
     run, died = Patient(deployment, 2 * NODES + 3), 0
     for peer in range(NODES):
         run.wait(lambda peer=peer: run.round >= 2 * peer + 1)  # type: ignore[misc]
@@ -399,7 +405,7 @@ def cramped(pid: int) -> Iterator[Callable[[], int]]:
 
 
 def twin(deployment: Deployment) -> Iterator[object]:
-    """The same run twice, in the second with a second SuperNode for peer 0."""
+    """Run the same configuration twice, the second time with two SuperNodes for peer 0."""
     plain = {key: value for key, value in RUN.items() if not key.startswith("privacy")}
     config = {**plain, "num-server-rounds": 6, "batch-size": 16}
     write_policy(deployment.policy)
@@ -431,8 +437,8 @@ def parallel(deployment: Deployment) -> Iterator[object]:
     for run in runs:
         finish(deployment, run, 1800)
     for peer in range(NODES):
-        own = deployment.home(f"node-{peer}") / "institution"
-        lines = atomic.lines(own / f"privacy-{peer:04d}.jsonl")
+        institution = deployment.home(f"node-{peer}") / "institution"
+        lines = atomic.lines(institution / f"privacy-{peer:04d}.jsonl")
         spent = epsilon(np.sum([line["rdp"] for line in lines], axis=0)[None], DELTA)[0]
         require(spent <= 3.0, f"peer {peer} spent {spent:.2f} of 3")
         yield f"peer {peer} spent {spent:.3f} of 3 in {len({x['run'] for x in lines})} runs"
@@ -444,7 +450,7 @@ SCENARIOS: Mapping[str, Callable[[Deployment], Iterator[object]]] = {
 
 
 def main() -> None:
-    """Run the scenarios, each on a deployment of its own."""
+    """Run the scenarios, each in a separate deployment."""
     if os.geteuid():
         sys.exit("network namespaces need root")
     for name in sys.argv[1:] or SCENARIOS:

@@ -56,7 +56,7 @@ def settings(method: str) -> dict[str, Scalar]:
 
 
 def difference(a: Run, b: Run) -> float:
-    """How far two runs of the same configuration are apart."""
+    """Return the largest difference between two runs of the same configuration."""
     assert a.rounds.tolist() == b.rounds.tolist()
     assert a.metrics.keys() == b.metrics.keys()
     pairs = [(a.metrics[name], b.metrics[name]) for name in a.metrics]

@@ -38,7 +38,7 @@ DEMANDED: Mapping[str, Scalar] = {
 
 
 def refused(deployment: Deployment) -> str:
-    """What the operator is told of a run without privacy."""
+    """Return the operator's error message for a run without privacy."""
     try:
         finish(deployment, deployment.run({**RUN, "join-seconds": 60}, "plain"), SECONDS)
     except RuntimeError as error:
@@ -47,7 +47,7 @@ def refused(deployment: Deployment) -> str:
 
 
 def main() -> None:
-    """Play both runs and show what there is to be seen."""
+    """Carry out both runs and print the results."""
     console = Console(width=110)
     with tempfile.TemporaryDirectory() as directory:
         deployment = Deployment(Path(directory), Host(), {k: Host() for k in range(NODES)})

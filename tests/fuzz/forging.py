@@ -52,7 +52,7 @@ def _other_claims(r: Response, _: Request, n: int, g: random.Random) -> Response
 
 
 def _more_letters(r: Response, request: Request, n: int, g: random.Random) -> Response:
-    """Of somebody else, to somebody who did not ask, of another round, with keys for nobody."""
+    """Add letters of other senders, to unasked recipients, of other rounds, with unknown keys."""
     away = [peer for peer in range(n + 2) if peer not in r.peers]
     sender, to = g.choice(away), g.choice([None, 0, n - 1, n])
     t = g.choice([0, request.round, request.last + 1, 2**40])
@@ -61,7 +61,7 @@ def _more_letters(r: Response, request: Request, n: int, g: random.Random) -> Re
 
 
 def _more_reports(r: Response, request: Request, n: int, g: random.Random) -> Response:
-    """Of others, of other rounds, with names and numbers that a line must not have."""
+    """Add reports of other peers and rounds, with invalid names and numbers."""
     away = [peer for peer in range(n + 2) if peer not in r.peers]
     t = g.choice([0, request.round, request.round + 1, 2**40])
     value = g.choice([float(x) for x in _NUMBERS])
@@ -74,7 +74,7 @@ def _more_reports(r: Response, request: Request, n: int, g: random.Random) -> Re
 
 
 def _even(r: Response) -> bool:
-    """Whether every report has a row of one length: the wire knows no others."""
+    """Return whether all rows of weights have the same length: the wire format requires it."""
     return len({len(report.weights) for report in r.reports}) <= 1
 
 
@@ -97,7 +97,7 @@ _LIES: tuple[Callable[[Response, Request, int, random.Random], Response], ...] =
 
 
 def _change(record: RecordDict, g: random.Random) -> None:
-    """One field of a header: of another type, longer, shorter, gone."""
+    """Change one field of a header: another type, longer, shorter or missing."""
     header = g.choice([value for value in record.values() if isinstance(value, ConfigRecord)])
     key = g.choice([key for key in header if key != "peers"] or ["stage"])  # none: it leaves
     value: Any = header.get(key)

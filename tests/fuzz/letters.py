@@ -29,8 +29,8 @@ from safetensors.torch import save
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
-from coterie.app.node.node import Node, NodeError
-from coterie.app.node.storage.checkpoints import CheckpointError
+from coterie.app.node.node import Node
+from coterie.app.node.requests.faults import StateError
 from coterie.app.security.keys import PrivateKeys
 from coterie.app.security.seal import Scope, SealError, seal
 from coterie.app.security.trust import read_private, read_trust
@@ -45,12 +45,12 @@ _TENSOR = {"offer": "x", "answer": "g"}
 
 
 def good_payload(kind: str) -> bytes:
-    """What a letter of this run holds."""
+    """Return a valid payload of this run."""
     return save({_TENSOR[kind]: torch.arange(D, dtype=torch.float64)})
 
 
 def bad_payloads(kind: str) -> list[bytes]:
-    """What no letter of this run holds."""
+    """Return invalid payloads."""
     name, row = _TENSOR[kind], torch.zeros(D, dtype=torch.float64)
     return [
         b"",
@@ -101,10 +101,10 @@ class Target:
         payload = changes.pop("payload", good_payload(kind))
         about = changes.pop("about", self.about if kind == "answer" else b"")
         letter = PeerMessage(kind, sender, to, t, 8 * D, payload)  # type: ignore[arg-type]
-        own: PrivateKeys = changes.pop("own", self.keys[sender])
+        sender_keys: PrivateKeys = changes.pop("own", self.keys[sender])
         scope = replace(self.scope, **changes)
         readers = {peer: keys for peer, keys in self.trust.items() if peer != sender}
-        return seal(letter, scope, own, readers, about)[0]
+        return seal(letter, scope, sender_keys, readers, about)[0]
 
     def request(self, letters: Any) -> Request:
         """The request to update in round 1 with these letters."""
@@ -112,18 +112,18 @@ class Target:
         return Request("update", 1, 1, _MINE, asked, tuple(letters), attempt="a")
 
     def state_after(self, letters: Any) -> bytes:
-        """What peer 0 keeps of round 1."""
+        """Return the state of peer 0 after round 1."""
         return self.carried_out(encode_request(self.request(letters)))[0]
 
     def carried_out(self, record: RecordDict) -> tuple[bytes, int]:
-        """Let the node do what a record says; the state, and how many letters it refused."""
+        """Let the node handle a record; return its state and the number of refused letters."""
         response = self.node.handle(decode_request(record))
         state = self.directory / "nodes" / "peer-0000" / "00000001-0.state"
         return state.read_bytes(), len(response.refused)
 
 
 def flipped(rng: random.Random, content: bytes) -> bytes:
-    """One to eight bits differ."""
+    """Flip one to eight bits."""
     changed = bytearray(content)
     for at in rng.sample(range(8 * len(changed)), rng.randint(1, 8)):
         changed[at // 8] ^= 1 << at % 8
@@ -214,7 +214,7 @@ def attack(target: Target, seed: int, cases: int) -> Counter[str]:
     "crash" and "accepted" have to be zero; "letters" is how many were sent.
     """
     rng = random.Random(seed)
-    found: Counter[str] = Counter(crash=0, accepted=0)
+    counts: Counter[str] = Counter(crash=0, accepted=0)
     bad = mutations(target)
     for case in range(cases):
         letters = []
@@ -222,37 +222,37 @@ def attack(target: Target, seed: int, cases: int) -> Counter[str]:
             name = rng.choice(sorted(bad))
             good = target.write(rng.choice(["offer", "answer"]), rng.choice([1, 2]), 1)
             letters.append(bad[name](rng, good))
-            found[name] += 1
-        found["letters"] += len(letters)
+            counts[name] += 1
+        counts["letters"] += len(letters)
         record = encode_request(target.request(letters))
         if rng.random() < 0.1:
             record = broken(rng, record)
-            found["a broken record on top"] += 1
+            counts["a broken record on top"] += 1
         try:
             state, refused = target.carried_out(record)
-        except (WireError, NodeError, CheckpointError, SealError):  # named refusals
-            found["requests refused whole"] += 1
+        except (WireError, StateError, SealError):  # named refusals
+            counts["requests refused whole"] += 1
             continue
         except Exception as error:  # what this is here to find
             print(f"case {case} of seed {seed}: {type(error).__name__}: {error}")
-            found["crash"] += 1
+            counts["crash"] += 1
             continue
-        found["letters refused"] += refused
+        counts["letters refused"] += refused
         if state != target.unmoved:
             print(f"case {case} of seed {seed}: accepted")
-            found["accepted"] += 1
-    return found
+            counts["accepted"] += 1
+    return counts
 
 
 def main(cases: int) -> None:
     """Attack, print what was found, and fail if anything got through."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
-        found = attack(Target(Path(directory)), 0, cases)
+        counts = attack(Target(Path(directory)), 0, cases)
     print(f"{cases} requests in {time.perf_counter() - start:.0f} s")
-    for name, count in sorted(found.items()):
+    for name, count in sorted(counts.items()):
         print(f"{count:>7}  {name}")
-    if found["crash"] or found["accepted"]:
+    if counts["crash"] or counts["accepted"]:
         raise SystemExit("something got through")
 
 

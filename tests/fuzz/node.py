@@ -2,7 +2,7 @@
 
 Every Python process of the node's executor runs `install`. The file that HOSTILE names says in
 which manner it lies: "replies" (each is one that no relay can use), "letters" (each letter is
-altered, the rest is honest), or not at all; a line for each lie is appended to `<file>.told`.
+altered, the rest is honest), or not at all; a line for each lie is appended to `<file>.forged`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 START = "from tests.fuzz.node import install\ninstall()\n"
-"""As `sitecustomize.py` on its path, what makes an executor hostile."""
+"""Content of a `sitecustomize.py` that makes an executor hostile."""
 
 
 def install() -> None:
@@ -25,13 +25,13 @@ def install() -> None:
 
     def lying(app: ClientApp, message: Message, context: Context) -> Message:
         reply = honest(app, message, context)
-        told = Path(os.environ["HOSTILE"])
-        forge = {"replies": _unusable, "letters": _altered}.get(told.read_text())
+        manner = Path(os.environ["HOSTILE"])
+        forge = {"replies": _unusable, "letters": _altered}.get(manner.read_text())
         if forge is None or reply.has_error():
             return reply
         record = forge(message.content, reply.content, int(context.run_config["peers"]))
-        with told.with_suffix(".told").open("a") as file:
-            file.write(f"{told.read_text()}\n")
+        with manner.with_suffix(".forged").open("a") as file:
+            file.write(f"{manner.read_text()}\n")
         return Message(record, reply_to=message)
 
     ClientApp.__call__ = lying  # type: ignore[method-assign,assignment]
@@ -40,36 +40,36 @@ def install() -> None:
 # The app that Flower has brought is imported first by the ClientApp, hence these imports inside.
 
 
-def _unusable(asked: RecordDict, said: RecordDict, peers: int) -> RecordDict:
+def _unusable(asked: RecordDict, reply: RecordDict, peers: int) -> RecordDict:
     """A forged reply by which the node takes no part, or the part of another."""
     from coterie.strategies.flower.records import decode_request, decode_response
     from coterie.strategies.relay.vetting import fault_of
     from tests.fuzz.forging import forged
 
     request, g = decode_request(asked), random.Random()
-    response = decode_response(said, request)
+    response = decode_response(reply, request)
     if isinstance(response, str):
-        return said
+        return reply
     while True:
         record = forged(response, request, peers, g)
         try:
-            found = decode_response(record, request)
+            decoded = decode_response(record, request)
         except Exception:
             return record
-        if isinstance(found, str) or found.peers != response.peers:
+        if isinstance(decoded, str) or decoded.peers != response.peers:
             return record
-        if fault_of(found, request, response.peers, peers):
+        if fault_of(decoded, request, response.peers, peers):
             return record
 
 
-def _altered(asked: RecordDict, said: RecordDict, peers: int) -> RecordDict:
+def _altered(asked: RecordDict, reply: RecordDict, peers: int) -> RecordDict:
     """The reply with each of its letters altered so that no recipient may open it."""
     from coterie.strategies.flower.records import decode_request, decode_response, encode_response
 
     request, g = decode_request(asked), random.Random()
-    response = decode_response(said, request)
+    response = decode_response(reply, request)
     if isinstance(response, str):
-        return said
+        return reply
     letters = []
     for letter in response.letters:
         assert isinstance(letter.payload, ArrayRecord)

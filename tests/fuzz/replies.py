@@ -56,17 +56,17 @@ class Liar:
             record = encode_response(self.honest[-1], request)
         self.lies += lies
         try:
-            found = decode_response(record, request)
+            response = decode_response(record, request)
         except WireError as error:
             raise ValueError(f"not a response: {error}") from None
-        if isinstance(found, str):
-            raise ValueError(found)
-        return found
+        if isinstance(response, str):
+            raise ValueError(response)
+        return response
 
 
 @dataclass
 class Replayed:
-    """The same node, honest, of whose responses only that arrives which the relay kept then."""
+    """Honest twin of a node that repeats only the parts of its responses that the relay kept."""
 
     node: ToyNode
     kept: list[Response | None]
@@ -113,12 +113,12 @@ def play(strategy: Brokering, node: Liar | Replayed) -> tuple[Notes, list[Respon
 
 
 def lines(notes: Notes) -> list[str]:
-    """What the others' metrics are, to the byte."""
+    """Return the reports of honest peers, as JSON."""
     return [json.dumps(vars(r)) for r in notes.reports if r.peer not in HOSTILE]
 
 
 def assert_honest(kept: Response, honest: Response, strategy: Brokering) -> None:
-    """What the relay keeps is what the node's own peers have to say of themselves."""
+    """Assert that the relay keeps only what the node's own peers report about themselves."""
     assert set(kept.peers) <= set(honest.peers)
     assert set(map(str, kept.letters)) <= set(map(str, honest.letters))
     written = {(x.sender, x.recipient): x.payload for x in honest.letters}
@@ -136,15 +136,15 @@ def assert_honest(kept: Response, honest: Response, strategy: Brokering) -> None
 
 
 def attack(kind: type[Brokering], rounds: int, seed: int) -> int:
-    """Play a run against a liar and the same without its lies; the number of lies."""
+    """Carry out a run with a hostile node and without; return the number of forgeries."""
     strategy = make(kind, rounds=rounds, evaluate_every=3)
     liar = Liar(ToyNode(strategy, HOSTILE), random.Random(seed))
     notes, kept = play(strategy, liar)
     assert notes.ledgers[-1].round == rounds
-    assert sum(found is None for found in kept) > len(kept) / 10
-    for found, honest in zip(kept, liar.honest, strict=True):
-        if found is not None:
-            assert_honest(found, honest, strategy)
+    assert sum(relayed is None for relayed in kept) > len(kept) / 10
+    for relayed, honest in zip(kept, liar.honest, strict=True):
+        if relayed is not None:
+            assert_honest(relayed, honest, strategy)
     assert all(len(line) <= 600 and line.isprintable() for line in said(notes))
     expected, _ = play(strategy, Replayed(ToyNode(strategy, HOSTILE), kept))
     assert lines(notes) == lines(expected)
@@ -152,7 +152,7 @@ def attack(kind: type[Brokering], rounds: int, seed: int) -> int:
 
 
 def said(notes: Notes) -> list[str]:
-    """What went into logs and files."""
+    """Return the refusals and faults in logs and files."""
     return [line for commit in notes.commits for line in (*commit.refused, *commit.faults)]
 
 
@@ -162,11 +162,11 @@ KINDS: tuple[type[Brokering], ...] = (Everyone, Wanted, WantedAnswers, WantedHel
 def main(lies: int) -> None:
     """Forge so many replies at least."""
     logging.disable(logging.CRITICAL)  # what the relay says of each
-    told = seed = 0
-    while told < lies:
-        told += sum(attack(kind, 100, seed) for kind in KINDS)
+    count = seed = 0
+    while count < lies:
+        count += sum(attack(kind, 100, seed) for kind in KINDS)
         seed += 1
-    print(f"{told} forged replies in {seed * len(KINDS)} runs: all ended, nobody else was touched")
+    print(f"{count} forged replies in {seed * len(KINDS)} runs: all ended, nobody else was touched")
 
 
 if __name__ == "__main__":

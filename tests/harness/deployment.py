@@ -50,7 +50,7 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class Host:
-    """Where services run.
+    """Machine that services run on.
 
     Attributes
     ----------
@@ -172,12 +172,12 @@ class Deployment:
 
     @property
     def problem(self) -> Path:
-        """Where every node looks for the problem of dataset = "quadratic"."""
+        """Path of the problem of dataset = "quadratic" on every node."""
         return self.directory / "problem.json"
 
     @property
     def presence(self) -> Path:
-        """Where every node looks for the file of schedule.kind = "trace"."""
+        """Path of the file of schedule.kind = "trace" on every node."""
         return self.directory / "presence.csv"
 
     def home(self, name: str) -> Path:
@@ -192,10 +192,10 @@ class Deployment:
             self.services[name].start()
 
     def kill(self, *names: str) -> None:
-        """Kill services by name, as SIGKILL does; they stay down until `start`."""
+        """Kill services by name with SIGKILL; they stay down until `start`."""
         for name in names:
             self.services[name].kill()
-        for name in names:  # a node's worker is nobody's child
+        for name in names:  # a node's worker has no parent among them
             for pid in guard.working_in(self.services[name].home) if "node" in name else ():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -210,14 +210,14 @@ class Deployment:
         return self._secrets / "letters" / "trust.toml"
 
     def make_hostile(self, peer: int) -> Path:
-        """Let a node lie from its next start on; the file that says in which manner."""
+        """Make a node hostile from its next start; return the file that sets its forgery."""
         home, (_, executor) = self.home(f"node-{peer}"), self.of_node(peer)
         (home / "sitecustomize.py").write_text(hostile_node.START)
         manner = home / "manner"
         manner.write_text("")
         service = self.services[executor]
-        own = ("env", f"PYTHONPATH={home}{os.pathsep}{ROOT}", f"HOSTILE={manner}")
-        service.command = (*own, *service.command)
+        environment = ("env", f"PYTHONPATH={home}{os.pathsep}{ROOT}", f"HOSTILE={manner}")
+        service.command = (*environment, *service.command)
         return manner
 
     def start_fleet(self, nodes: int) -> None:
@@ -307,15 +307,15 @@ class Deployment:
         at, port = public.parent, str(free_port())
         secret = str(at / "superexec.secret")
         keys = self.trust.with_name(f"{name}.key")
-        own = f'name="{name}" keys="{keys}" trust="{self.trust}" '
-        own += f'policy="{self.policy}" quadratic.file="{self.problem}" '
-        own += f'schedule.file="{self.presence}"'
+        config = f'name="{name}" keys="{keys}" trust="{self.trust}" '
+        config += f'policy="{self.policy}" quadratic.file="{self.problem}" '
+        config += f'schedule.file="{self.presence}"'
         self._add(
             node, host, home, "flower-supernode", "--isolation", "process",
             "--superlink", self._address, "--root-certificates", str(at / "ca.crt"),
             "--auth-supernode-private-key", str(at / "node.key"),
             "--port", port, "--superexec-auth-secret-file", secret,
-            "--node-config", f'{own} out="{home}" device="cpu"{more}',
+            "--node-config", f'{config} out="{home}" device="cpu"{more}',
         )  # fmt: skip
         self._add(
             executor, host, home, "flower-superexec", "--insecure",
@@ -335,7 +335,7 @@ class Deployment:
         )
 
     def _registered(self) -> bool:
-        """Whether the SuperLink is up and has let all nodes in."""
+        """Return whether the SuperLink is up and has accepted all nodes."""
         nodes = [public.parent.name for public in self._secrets.glob("*/node.pub")]
         command = ["certificates", str(self._secrets), "--nodes", *nodes, "--register", CONNECTION]
         command = command if nodes else ["status", CONNECTION]
@@ -377,9 +377,9 @@ def finish(deployment: Deployment, run: subprocess.Popen[str], seconds: float = 
         deployment.wait(lambda: run.poll() is not None, "the run does not end", seconds)
     finally:
         run.kill()
-    said, _ = run.communicate()
+    output, _ = run.communicate()
     if run.returncode:
-        raise RuntimeError(said)
+        raise RuntimeError(output)
 
 
 def family(pid: int) -> list[int]:
@@ -389,10 +389,10 @@ def family(pid: int) -> list[int]:
         with suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found = [pid]
-    for member in found:
-        found += parents.get(member, [])
-    return found
+    pids = [pid]
+    for member in pids:
+        pids += parents.get(member, [])
+    return pids
 
 
 def committed(state: Mapping[str, Any]) -> int:

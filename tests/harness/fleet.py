@@ -36,11 +36,11 @@ def serve(address: str, authority: str, node_config: dict[str, Scalar]) -> None:
     with http_request_response(address, False, authority) as connection:
         node, receive, send, get_run, get_fab, pull, push, confirm = connection
         while True:
-            found = receive()
-            if found is None:
+            request = receive()
+            if request is None:
                 time.sleep(_POLL)
                 continue
-            header, tree = found
+            header, tree = request
             run_id = header.metadata.run_id
             if run_id not in configs:
                 run = get_run(run_id)

@@ -1,4 +1,4 @@
-"""Hosts of their own on one machine: network namespaces linked to a switch. Wants root."""
+"""Hosts on one machine: network namespaces linked to a switch; needs root."""
 
 from __future__ import annotations
 

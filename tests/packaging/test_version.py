@@ -1,4 +1,4 @@
-"""One version, wherever it is written."""
+"""Test that all files state the same version."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The wheel in an environment of its own, in an empty directory, without the checkout."""
+"""Test the wheel in a separate environment and an empty directory, without the checkout."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
+import nbformat
 import pytest
 from flwr.cli.build import build_fab_from_disk
+from nbclient import NotebookClient
 
 from coterie.app.runners import bundle
 from tests.checkout import bare_environment, end_processes
@@ -161,7 +164,7 @@ def test_the_flower_app_is_the_same_from_wheel_and_checkout(
 
 @pytest.mark.e2e
 def test_flower_runs_the_app_of_an_installed_wheel(environment: Path, tmp_path: Path) -> None:
-    """In the folder of the app, which holds a `coterie` without commands and pages."""
+    """Run the app in its folder, which holds a `coterie` without commands and pages."""
     app = tmp_path / "digits"
     subprocess.run([environment / "coterie", "app", app], check=True, capture_output=True)
     about = bare_environment(tmp_path)
@@ -176,3 +179,26 @@ def test_flower_runs_the_app_of_an_installed_wheel(environment: Path, tmp_path: 
     assert result is not None, done.stdout + done.stderr
     assert Path(result[1]).parent == app / "runs"
     assert (Path(result[1]) / "report.html").exists()
+
+
+@pytest.mark.e2e
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_notebook_for_colab_installs_the_wheel_and_runs(wheel: Path, tmp_path: Path) -> None:
+    """In a session without a network: the libraries are there, as most of them are in Colab."""
+    notebook = ROOT / "examples" / "notebooks" / "colab.ipynb"
+    content = nbformat.reads(notebook.read_text("utf-8"), as_version=4)  # type: ignore[no-untyped-call]
+    where = nbformat.v4.new_code_cell("print(coterie.__file__)")  # type: ignore[no-untyped-call]
+    content.cells.append(where)
+    session, packages = tmp_path / "session", tmp_path / "packages"
+    session.mkdir()
+    packages.mkdir()
+    (session / wheel.name).symlink_to(wheel)
+    commands = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    pip = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_TARGET": str(packages)}
+    client = NotebookClient(content, timeout=120, resources={"metadata": {"path": str(session)}})
+    client.execute(env={**os.environ, **pip, "PYTHONPATH": str(packages), "PATH": commands})
+    output = content.cells[-1].outputs[0].text
+    assert output.strip() == str(packages / "coterie" / "__init__.py")
+    (archive,) = session.glob("runs.zip")
+    with zipfile.ZipFile(archive) as results:
+        assert any(name.endswith("report.html") for name in results.namelist())

@@ -24,10 +24,11 @@ for name in {modules!r}:
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.relay.broker import Broker
-from coterie.strategies.topology import topology
+from coterie.strategies.topology import TOPOLOGIES, Setting
 from tests.strategies.toy_node import ToyNode
 
-strategy = Everyone(peers=3, rounds=4, seed=0, topology=topology("ring", 3, 0), evaluate_every=2)
+ring = TOPOLOGIES["ring"].matrix(Setting(3))
+strategy = Everyone(peers=3, rounds=4, seed=0, topology=ring, evaluate_every=2)
 nodes = [ToyNode(strategy, [0, 1]), ToyNode(strategy, [2])]
 print(sorted(Broker(strategy, InProcessTransport(nodes)).run()))
 """

@@ -13,8 +13,9 @@ from coterie.strategies.everyone import Everyone
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import Edges, no_edges
 from coterie.strategies.silent import Silent
-from coterie.strategies.topology import listed, matrix_of, topology
+from coterie.strategies.topology import listed, matrix_of
 from coterie.strategies.wanted import Wanted, WantedAnswers
+from tests.topologies import topology
 
 
 def make(kind: type[Brokering], n: int = 6, graph: str = "full", **changes: Any) -> Any:
@@ -120,7 +121,7 @@ def test_pairs_are_sampled_independently_with_the_probability() -> None:
 
 
 def test_pairs_of_many_peers_are_sampled_by_skipping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same frequency as with independent draws; every pair at probability 1."""
+    """Skipping gives the frequencies of independent draws, and every pair at probability 1."""
     monkeypatch.setattr(coterie.strategies.pairs, "_EACH", 5)
     counts = np.zeros((6, 6))
     for t in range(1, 501):

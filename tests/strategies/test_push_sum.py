@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.push_sum import PushSum
-from coterie.strategies.topology import Matrix, changing, mixing, topology
+from coterie.strategies.topology import Matrix
+from tests.topologies import changing, mixing, topology
 
 
 def two_rounds(peers: int, seed: int) -> list[Matrix]:
@@ -70,7 +71,7 @@ def test_where_all_hear_equally_many_it_is_the_plain_mean() -> None:
 def test_random_recipients_in_each_round_preserve_the_weighted_sum() -> None:
     """`topology = "push"`: every peer sends to 3 others, which differ in every round."""
     links = changing("push", 8, 5, degree=3, directed=True)
-    push, z = mixing("push", 8, 5, degree=3), np.arange(8.0)
+    push, z = mixing("push", 8, seed=5, degree=3), np.arange(8.0)
     assert links is not None
     assert push is not None
     for t in range(1, 60):

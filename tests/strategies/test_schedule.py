@@ -13,15 +13,20 @@ from coterie.strategies.errors import ScheduleError
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import no_edges
-from coterie.strategies.schedule import Churn, Options, Sample, Schedule, schedule
-from coterie.strategies.topology import listed, matrix_of, topology
+from coterie.strategies.schedule import SCHEDULES, Churn, Options, Sample, Schedule, Setting
+from coterie.strategies.topology import listed, matrix_of
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from tests.topologies import topology
 
 N, ROUNDS = 20, 2000
 
 
-def made(peers: int = N, rounds: int = ROUNDS, *, waking: bool = False, **options: Any) -> Schedule:
-    return schedule(Options(**options), peers, rounds, 7, receives_on_waking=waking)
+def made(
+    peers: int = N, rounds: int = ROUNDS, seed: int = 7, *, waking: bool = False, **options: Any
+) -> Schedule:
+    own = Options(**options)
+    setting = Setting(peers, rounds, seed, own.max_age, waking, None)
+    return SCHEDULES[own.kind].schedule(own, setting)
 
 
 def test_by_default_everybody_is_awake() -> None:
@@ -34,11 +39,11 @@ def test_by_default_everybody_is_awake() -> None:
 
 @pytest.mark.parametrize("options", [{"kind": "sample"}, {"kind": "churn", "mean_up": 3.0}])
 def test_a_schedule_is_a_function_of_the_round(options: dict[str, Any]) -> None:
-    """In any order, on any machine; another seed is another schedule."""
+    """Rounds may be asked in any order; another seed gives another schedule."""
     one, other = made(**options), made(**options)
     forwards = [one.awake(t).tolist() for t in range(1, 40)]
     assert forwards == [other.awake(t).tolist() for t in range(39, 0, -1)][::-1]
-    changed = schedule(Options(**options), N, ROUNDS, 8, receives_on_waking=False)
+    changed = made(seed=8, **options)
     assert forwards != [changed.awake(t).tolist() for t in range(1, 40)]
 
 

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from coterie.strategies.base_graph import mixing
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.pairs import Pairs
-from coterie.strategies.topology import (
-    Matrix,
-    changing,
-    is_connected,
-    listed,
-    matrix_of,
-    spectral_gap,
-    topology,
-)
+from coterie.strategies.topology import Matrix, is_connected, listed, matrix_of, spectral_gap
+from tests.topologies import changing, topology
 
 quick = settings(derandomize=True, deadline=None)
 
@@ -127,11 +120,6 @@ def test_missing_file() -> None:
         topology("file", 3, 0, file="/nowhere/graph.json")
 
 
-def test_unknown_kind() -> None:
-    with pytest.raises(TopologyError, match="unknown topology 'star'"):
-        topology("star", 3, 0)
-
-
 @quick
 @given(st.integers(1, 6).flatmap(lambda n: st.lists(st.tuples(*2 * [st.integers(0, n - 1)]))))
 def test_listed_is_sorted_and_the_inverse_of_matrix_of(pairs: list[tuple[int, int]]) -> None:
@@ -153,7 +141,7 @@ def test_listed_is_sorted_and_the_inverse_of_matrix_of(pairs: list[tuple[int, in
 def test_graphs_with_known_degrees(
     kind: str, peers: int, options: dict[str, float], degrees: set[int]
 ) -> None:
-    graph = topology(kind, peers, 0, **options)  # type: ignore[arg-type]
+    graph = topology(kind, peers, 0, **options)
     assert is_simple(graph)
     assert is_connected(graph)
     assert set(graph.sum(axis=0).tolist()) == degrees

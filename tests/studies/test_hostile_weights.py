@@ -15,10 +15,10 @@ def test_the_mean_is_over_honest_peers_and_then_over_seeds() -> None:
     first = np.array([[9, 3, 1], [1, 9, 3], [5, 5, 0]])
     # Peer 1 gives peer 0 half, peer 2 nothing; weights count by size.
     other = np.array([[1, 0, 0], [-2, 0, 2], [0, 1, 0]])
-    found = course([(LAST, np.stack([first, NOTHING])), (FIRST, np.stack([other, other]))])
-    np.testing.assert_allclose(found, [((1 / 4 + 3 / 4) / 2 + (1 / 2 + 0) / 2) / 2, 1 / 4])
+    shares = course([(LAST, np.stack([first, NOTHING])), (FIRST, np.stack([other, other]))])
+    np.testing.assert_allclose(shares, [((1 / 4 + 3 / 4) / 2 + (1 / 2 + 0) / 2) / 2, 1 / 4])
 
 
 def test_a_round_in_which_nobody_gives_anything_has_no_share() -> None:
-    found = course([(LAST, np.stack([NOTHING, np.ones((3, 3))]))])
-    np.testing.assert_allclose(found, [np.nan, 1 / 2])
+    shares = course([(LAST, np.stack([NOTHING, np.ones((3, 3))]))])
+    np.testing.assert_allclose(shares, [np.nan, 1 / 2])

@@ -1,4 +1,4 @@
-"""The attacks on privacy find what is there to be found, and what is claimed of it holds."""
+"""Test the attacks of the privacy studies: they succeed without noise, and claims hold."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_noise_hides_a_canary_as_well_as_is_claimed(look: Look) -> None:
     naked, infinite = proven(look, 0.0)
     assert naked > 2.5
     assert infinite == math.inf
-    found, claimed = proven(look, 4.0)
-    assert found <= claimed < 5
+    proven_epsilon, claimed = proven(look, 4.0)
+    assert proven_epsilon <= claimed < 5
 
 
 def test_an_audit_catches_a_claim_that_is_too_small() -> None:
@@ -33,8 +33,8 @@ def test_an_audit_catches_a_claim_that_is_too_small() -> None:
         "there is nothing to tell"
     )
     _, claimed = proven(Look(1), 4.0)
-    found, honest = proven(Look(1), 0.5)  # an eighth of the noise that was claimed
-    assert claimed < found < honest
+    proven_epsilon, honest = proven(Look(1), 0.5)  # an eighth of the noise that was claimed
+    assert claimed < proven_epsilon < honest
 
 
 def test_noise_spends_the_epsilon_it_was_made_for() -> None:
@@ -50,7 +50,7 @@ def test_one_example_can_be_read_off_its_gradient_unless_there_is_noise() -> Non
         engine = privacy_inversion.engine_of(problem, epsilon)
         x_pd, buffers = engine.initial()
         answer_d = engine.gradients(x_pd, buffers, engine.data.everything()).values[0]
-        found = privacy_inversion.inverted(engine, answer_d, torch.zeros(1), steps=0)
-        scores.append(privacy_inversion.matched(found.reshape(1, 64).numpy(), true)[1])
+        inverted = privacy_inversion.inverted(engine, answer_d, torch.zeros(1), steps=0)
+        scores.append(privacy_inversion.matched(inverted.reshape(1, 64).numpy(), true)[1])
     assert scores[0] > 0.999
     assert abs(scores[1]) < 0.5

@@ -17,7 +17,7 @@ def share_solved(share: float, numbers: float, split: Split) -> float:
 
 
 def test_a_larger_test_part_hides_less() -> None:
-    """The secret is which rows are in the test part: of nearly all rows it hides nothing."""
+    """The secret is the choice of test rows: if nearly all are test rows, it hides nothing."""
     numbers, limit = ReportPolicy().max_numbers_per_example, DataPolicy().max_held_out
     assert share_solved(limit, numbers, "known") > 0.95
     assert share_solved(limit, numbers, "new") < 0.75

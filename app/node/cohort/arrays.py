@@ -103,7 +103,7 @@ def put_rows(state: object, rows: npt.NDArray[np.int64], part: object) -> None:
 
 def owned(state: T) -> T:
     """Return a copy in which no two arrays share memory."""
-    own = torch.contiguous_format
+    layout = torch.contiguous_format
     return unflatten(
-        state, {name: value.clone(memory_format=own) for name, value in flatten(state).items()}
+        state, {name: value.clone(memory_format=layout) for name, value in flatten(state).items()}
     )

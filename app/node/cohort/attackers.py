@@ -36,7 +36,7 @@ class Attackers:
     ----------
     attack : Attack
         Options of the attack.
-    ids : Ints
+    ids : ndarray of int
         Indices of all attackers of the run.
     rule : Rule
         Rule of the hosted peers.
@@ -61,8 +61,8 @@ class Attackers:
         ----------
         t : int
             Round.
-        peers : Ints
-            (P,) peer of each row of the offers.
+        peers : ndarray of int, (P,)
+            Peer of each row of the offers.
         offers : Tensors
             Honest offers.
         received : Letters
@@ -71,13 +71,13 @@ class Attackers:
         honest = ~np.isin(received.senders, self._ids)
 
         def lie(name: str, row: int) -> Tensor:
-            own, peer = offers[name][row], int(peers[row])
-            heard = received.rows[honest & (received.recipients == peer)]
-            heard_kd = received[name][heard] if name in received.tensors else own[None][:0]
-            reference = heard_kd.mean(dim=0) if len(heard_kd) else own
-            noise, local = self._noise(t, peer, 0, own), int(self._rule.local(peers[row]))
+            honest_offer, peer = offers[name][row], int(peers[row])
+            rows = received.rows[honest & (received.recipients == peer)]
+            heard_kd = received[name][rows] if name in received.tensors else honest_offer[None][:0]
+            reference = heard_kd.mean(dim=0) if len(heard_kd) else honest_offer
+            noise, local = self._noise(t, peer, 0, honest_offer), int(self._rule.local(peers[row]))
             return self._forged(
-                own, heard_kd, reference, noise, lambda: self._first_offers()[name][local]
+                honest_offer, heard_kd, reference, noise, lambda: self._first_offers()[name][local]
             )
 
         return self._replaced(offers, np.flatnonzero(np.isin(peers, self._ids)), lie)
@@ -88,11 +88,15 @@ class Attackers:
         first = cache(lambda: self._first_answers(asked))
 
         def lie(name: str, e: int) -> Tensor:
-            own, answerer = answers[name][e], int(asked.recipients[e])
+            honest_answer, answerer = answers[name][e], int(asked.recipients[e])
             known_kd = answers[name][np.flatnonzero(asked.recipients == answerer)]
-            noise = self._noise(t, answerer, int(asked.senders[e]) + 1, own)
+            noise = self._noise(t, answerer, int(asked.senders[e]) + 1, honest_answer)
             return self._forged(
-                own, known_kd, torch.zeros_like(own), noise, lambda: first()[name][e]
+                honest_answer,
+                known_kd,
+                torch.zeros_like(honest_answer),
+                noise,
+                lambda: first()[name][e],
             )
 
         return self._replaced(answers, np.flatnonzero(attacking), lie)

@@ -34,7 +34,8 @@ class CheckedRule(Rule[Any]):
 
     Parameters
     ----------
-    rule : the rule that computes.
+    rule : Rule
+        Rule that computes.
     """
 
     def __init__(self, rule: Rule[Any], clock: _Clock | None = None) -> None:

@@ -6,7 +6,7 @@ knows which node hosts a peer. Legend: p = peers of this node, e = letters, s = 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -49,7 +49,7 @@ from coterie.app.wire.payload import Foreign, LetterFormat, Precision, format_of
 from coterie.clients.attack import Attack
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.privacy import ANSWER, OFFER, UPDATE
-from coterie.clients.letters import Bools, Ints, nobody
+from coterie.clients.letters import Bools, Ints, Letters, nobody
 from coterie.clients.rule import Rule
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
@@ -72,10 +72,12 @@ class Cohort:
         Total number of rounds.
     precision : Precision
         Precision of letters.
-    schedule : Schedule | None
+    schedule : Schedule or None
         Availability of peers; None: all peers are always awake.
-    attackers : Attackers | None
+    attackers : Attackers or None
         Attackers of the run; None: no attackers.
+    withheld : Sequence of int
+        Peers whose letters reach no other peer.
     keeps_all : bool
         Keep the models of every evaluation, with the measures that only the last one has otherwise.
 
@@ -96,12 +98,12 @@ class Cohort:
     sent : Letters
         Answers given in this round.
     answered : bool
-        Whether this round's offers were received and answered.
+        True if this round's offers were received and answered.
     costs : Costs
         Costs of each peer.
-    changed : Bools
-        (P,) whether the peer's state changed since the last checkpoint.
-    curves : dict[int, dict]
+    changed : ndarray of bool, (P,)
+        True if the peer's state changed since the last checkpoint.
+    curves : dict of int to dict
         Peer -> figure data of its last evaluation.
     """
 
@@ -114,12 +116,14 @@ class Cohort:
         schedule: Schedule | None = None,
         attackers: Attackers | None = None,
         *,
+        withheld: Sequence[int] = (),
         keeps_all: bool = False,
     ) -> None:
         self.engine, self.rule, self.rounds = engine, rule, rounds
         self.precision: Precision = precision
         self.schedule = schedule or Schedule(engine.n, rounds)
         self._attackers = attackers or Attackers(Attack(), nobody(), rule)
+        self._withheld = np.array(withheld, dtype=np.int64)
         self._keeps_all = keeps_all
         self._evaluated: dict[int, dict[str, Tensor]] = {}
         self.peers = engine.peers
@@ -155,8 +159,8 @@ class Cohort:
             for name, value in stack.items()
         }
         for kind, offers in (("offer", self.offers), ("coming", self.coming)):
-            own = offers.only(np.isin(offers.rows, rows))
-            tensors |= packed_offers(kind, own, self.peers)
+            selected = offers.only(np.isin(offers.rows, rows))
+            tensors |= packed_offers(kind, selected, self.peers)
         return tensors
 
     def restore(self, pieces: Iterable[Piece], letters: Mapping[str, Tensor] | None = None) -> None:
@@ -164,22 +168,24 @@ class Cohort:
 
         Parameters
         ----------
-        pieces : Iterable[Piece]
+        pieces : Iterable of Piece
             Parts of snapshots that together have each hosted peer once.
-        letters : Mapping[str, Tensor] | None
+        letters : Mapping of str to Tensor or None
             `packed` letters of the round, if its offers were received and answered.
         """
         device = self.engine.device
         parts: dict[str, dict[str, Tensor]] = {"state": {}, "costs": {}, "privacy": {}}
         offers: dict[str, list[Offers]] = {"offer": [], "coming": []}
-        for own, rows, tensors in pieces:
+        for local, rows, tensors in pieces:
             for name, value in tensors.items():
                 part, _, rest = name.partition(".")
                 if part in parts:
                     shape = len(self.peers), *value.shape[1:]
-                    parts[part].setdefault(rest, value.new_empty(shape))[on(own)] = value[on(rows)]
+                    parts[part].setdefault(rest, value.new_empty(shape))[on(local)] = value[
+                        on(rows)
+                    ]
             for kind, several in offers.items():
-                several.append(unpacked_offers(tensors, kind, self.peers, own, device))
+                several.append(unpacked_offers(tensors, kind, self.peers, local, device))
         self.offers, self.coming = (Offers.together(several) for several in offers.values())
         self.state = unflatten(self.state, parts["state"])
         self.costs = unflatten(self.costs, parts["costs"])
@@ -239,6 +245,7 @@ class Cohort:
         self.offers = self.offers.since(this.t - self.schedule.max_age)  # it may have slept
         self.receive(this.edges, mail("offer", self.offer_format()), this.ages)
         self.answer(this.t, this.edges[this.asked])
+        self.received = self._reaching(self.received)
         self.answered = True
 
     def receive(
@@ -252,7 +259,7 @@ class Cohort:
             Edges of the round.
         foreign : Foreign
             Offers from other nodes.
-        ages : Mapping[int, int]
+        ages : Mapping of int to int
             Sender -> age of its offer in rounds, if it is not from this round.
         """
         shown = self._show()
@@ -263,12 +270,14 @@ class Cohort:
         self._count_bytes(self.costs.sent, edges[sends[edges[:, 0]], 0], nbytes)
         wrote = np.isin(np.arange(self.engine.n), offers.authors)
         wrote[mine[~shown.sound[1]]] = False  # a non-finite offer is refused, as on other nodes
-        came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
-        self._count_bytes(self.costs.received, came[:, 1], nbytes)
-        rows_e = np.searchsorted(offers.authors, came[:, 0])
-        self.received = replace(offers, senders=came[:, 0], recipients=came[:, 1], rows=rows_e)
+        arrived = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
+        self._count_bytes(self.costs.received, arrived[:, 1], nbytes)
+        rows_e = np.searchsorted(offers.authors, arrived[:, 0])
+        self.received = replace(
+            offers, senders=arrived[:, 0], recipients=arrived[:, 1], rows=rows_e
+        )
         if self.engine.defence.norm and (large := oversized_models(self.received)).any():
-            self._count_bytes(self.costs.refused, came[large, 1], 1)
+            self._count_bytes(self.costs.refused, arrived[large, 1], 1)
             self.received = self.received.select(~large)
         self.sent = no_letters()
 
@@ -281,12 +290,36 @@ class Cohort:
             return
         part = self._part(self._rows(self.schedule.ending(t)))
         self.engine.enter(t, ANSWER)
-        state, tensors = part.rule.answer(part.state, t, letters)
-        self._store(part, state)
+        tensors = self._answers(part, t, letters)
         tensors = self._attackers.answers(t, letters, tensors)
         form = self.answer_format(t)
         self.sent = within_budget(self.engine, letters, tensors, form)
         self._count_bytes(self.costs.sent, self.sent.senders, form.nbytes)
+
+    def _answers(self, part: Part, t: int, letters: Letters) -> Mapping[str, Tensor]:
+        """Answer letters, those of withheld peers without a trace in the state.
+
+        Returns
+        -------
+        Mapping of str to Tensor, (E, ...)
+            Answers, a row per letter.
+        """
+        aside = np.isin(letters.senders, self._withheld)
+        if not aside.any():
+            state, tensors = part.rule.answer(part.state, t, letters)
+            self._store(part, state)
+            return tensors
+        answers: dict[str, Tensor] = {}
+        state = part.state
+        for mask in (aside, ~aside):
+            if mask.any():
+                state, tensors = part.rule.answer(part.state, t, letters.select(mask))
+                for name, value in tensors.items():
+                    shape = len(letters), *value.shape[1:]
+                    rows = on(np.flatnonzero(mask), value.device)
+                    answers.setdefault(name, value.new_empty(shape))[rows] = value
+        self._store(part, part.state if aside.all() else state)
+        return answers
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from other nodes."""
@@ -302,12 +335,22 @@ class Cohort:
         shown = self._show()
         offered = np.ones(len(self.peers), dtype=np.bool_)
         offered[shown.rows] = shown.sound[1]
+        if len(self._withheld):
+            answers = self._reaching(answers)
+            # An answer to a withheld letter depends on it, so its own author must not use it.
+            sent = sent.select(~np.isin(sent.recipients, self._withheld))
         self.engine.enter(t, UPDATE)
         heard = self._attackers.heard
         asked = len(sent) + len(answers) > 0  # then reading the answers needs all peers
         for part in [self._part(ending)] if asked else self._parts(ending):
             state = part.rule.update(part.state, t, heard(self.received), sent, heard(answers))
             self._take(part, state, torch.from_numpy(~offered[part.rows]))
+
+    def _reaching(self, letters: Letters) -> Letters:
+        """Return the letters from which rules learn, all but those of withheld peers."""
+        if not len(self._withheld):
+            return letters
+        return letters.select(~np.isin(letters.senders, self._withheld))
 
     def _rows(self, of_n: Bools) -> Ints:
         """Return the local indices of the hosted peers in a mask (n,)."""
@@ -339,11 +382,11 @@ class Cohort:
             Peers of the results.
         state : Any
             Their new state.
-        bad_p : Tensor | None
-            (P,) peers whose result is dropped in any case.
+        bad_p : Tensor, (P,), or None
+            Peers whose result is dropped in any case.
         """
-        found_p = unsound(state)
-        bad_p = found_p if bad_p is None else bad_p | found_p
+        unsound_p = unsound(state)
+        bad_p = unsound_p if bad_p is None else bad_p | unsound_p
         if bad_p.any():
             self.costs.unsound[part.rows[bad_p.numpy()]] += 1
             state = restored(part.state, state, bad_p)

@@ -18,21 +18,21 @@ class Costs:
 
     Attributes
     ----------
-    sent : Ints
+    sent : ndarray of int
         Payload bytes sent, also to peers of the same node.
-    received : Ints
+    received : ndarray of int
         Payload bytes received, also from peers of the same node.
-    n_gradients : Ints
+    n_gradients : ndarray of int
         Number of differentiated examples, moved here from the engine's meter after each step.
-    unsound : Ints
+    unsound : ndarray of int
         Number of non-finite results, which were replaced by the old model.
-    refused : Ints
+    refused : ndarray of int
         Number of received models and answers that were rejected as implausibly large.
-    awake : Ints
+    awake : ndarray of int
         Number of rounds in which the peer was awake.
-    marked : Ints
-        (P, 3) examples, bytes sent and bytes received that are already on the virtual clock.
-    ready : Ints
+    marked : ndarray of int, (P, 3)
+        Examples, bytes sent and bytes received that are already on the virtual clock.
+    ready : ndarray of int
         Round at whose end the peer's work is done, with a schedule by the clock.
     """
 

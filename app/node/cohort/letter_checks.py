@@ -35,12 +35,12 @@ def oversized_models(offers: Letters) -> Bools:
     large_e = np.zeros(len(offers), dtype=np.bool_)
     for peer in np.unique(offers.recipients):
         mine = offers.recipients == peer
-        own, heard = size_s[offers.authors == peer], size_e[mine]
-        known = np.concatenate([own, heard])
+        own_size, received = size_s[offers.authors == peer], size_e[mine]
+        known = np.concatenate([own_size, received])
         if len(known) >= _ENOUGH:
-            large_e[mine] = heard > limit(known, _OF_MODELS)
-        elif own.any():
-            large_e[mine] = heard > _OF_OWN * own[0]
+            large_e[mine] = received > limit(known, _OF_MODELS)
+        elif own_size.any():
+            large_e[mine] = received > _OF_OWN * own_size[0]
     return large_e
 
 

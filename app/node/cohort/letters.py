@@ -21,7 +21,7 @@ def offer_letters(
     ----------
     offers : Offers
         Offers of hosted peers.
-    peers : Ints
+    peers : ndarray of int
         All hosted peers.
     precision : Precision
         Precision of the payload.

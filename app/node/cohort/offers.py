@@ -27,12 +27,12 @@ class Offers:
 
     Attributes
     ----------
-    stacks : Mapping[str, Tensor]
+    stacks : Mapping of str to Tensor
         Name -> (S, ...) tensors.
-    rows : Ints
-        (S,) local index of each offer's peer, ascending.
-    written : Ints
-        (S,) round of each offer, or `UNWRITTEN`.
+    rows : ndarray of int, (S,)
+        Local index of each offer's peer, ascending.
+    written : ndarray of int, (S,)
+        Round of each offer, or `UNWRITTEN`.
     """
 
     stacks: Mapping[str, Tensor] = field(default_factory=dict)
@@ -78,10 +78,10 @@ class Offers:
         order = np.argsort(rows, kind="stable")
         places, stacks = np.argsort(order), dict[str, Tensor]()
         for offers in there:  # copied once into place: with many peers a second copy is expensive
-            own, places = np.split(places, [len(offers.rows)])
+            at, places = np.split(places, [len(offers.rows)])
             for name, value in offers.stacks.items():
                 whole = stacks.setdefault(name, value.new_empty((len(rows), *value.shape[1:])))
-                whole[torch.from_numpy(own).to(value.device)] = value
+                whole[torch.from_numpy(at).to(value.device)] = value
         return cls(stacks, rows[order], np.concatenate([o.written for o in there])[order])
 
     @cached_property

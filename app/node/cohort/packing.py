@@ -21,11 +21,11 @@ class Piece(NamedTuple):
 
     Attributes
     ----------
-    own : Ints
+    own : ndarray of int
         Local indices of the peers in the cohort.
-    rows : Ints
+    rows : ndarray of int
         Rows of these peers in the snapshot.
-    tensors : Mapping[str, Tensor]
+    tensors : Mapping of str to Tensor
         The snapshot.
     """
 
@@ -56,7 +56,8 @@ def packed_offers(kind: str, offers: Offers, peers: Ints) -> dict[str, Tensor]:
 
     Parameters
     ----------
-    peers : ids of the hosted peers.
+    peers : ndarray of int, (P,)
+        Ids of the hosted peers.
     """
     if not len(offers.rows):
         return {}

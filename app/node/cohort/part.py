@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from coterie.app.node.cohort.costs import Costs
+from coterie.clients.diagnostics import diagnose
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
 from coterie.clients.letters import Ints, nobody
@@ -16,6 +17,8 @@ from coterie.clients.measures import MEASURES
 from coterie.clients.rule import Rule
 from coterie.strategies.protocol import Report
 
+Predicted = tuple[int, tuple[Any, Any] | None]
+"""Number of the distinct model, and predictions and targets; None without sound predictions."""
 TOGETHER = 512
 """Maximum number of peers per chunk of evaluation or saving if most peers sleep."""
 
@@ -25,7 +28,7 @@ class Part(NamedTuple):
 
     Attributes
     ----------
-    rows : Ints
+    rows : ndarray of int
         Local indices of the peers in the cohort.
     engine : Engine
         Engine of these peers.
@@ -59,11 +62,11 @@ class Part(NamedTuple):
         costs : Costs
             Costs of the whole cohort. The costs of making the personal models count in this report
             only.
-        heard : Mapping[int, Ints] | None
+        heard : Mapping of int to ndarray of int or None
             Peer -> peers with a weight in the collaboration matrix, ascending; None: all peers.
-        curves : dict[int, dict[str, Any]] | None
+        curves : dict of int to dict of str to Any or None
             For the last report, which has more measures: receives the figure data by peer.
-        models : dict[int, dict[str, Tensor]] | None
+        models : dict of int to dict of str to Tensor or None
             Receives copies of the models by peer, see `models`; None: not wanted.
         attendance : bool
             Include the number of rounds in which a peer was awake.
@@ -72,14 +75,15 @@ class Part(NamedTuple):
         columns: dict[str, list[Any]] = {}
         spent, before = self.engine.n_gradients, self.engine.n_gradients.copy()
         personal = self.rule.personal(self.state)
-        measured: dict[int, dict[str, float]] = {}
+        recorded: dict[SplitName, list[Predicted]] = {}
         for split in splits:
-            if split == "test" and curves is not None:
-                (losses, accuracies), measured = self._measured(personal, curves)
+            if curves is not None and split in self._to_record:
+                (losses, accuracies), recorded[split] = self._recorded(personal, split)
             else:
                 losses, accuracies = self.rule.evaluate(personal, split)
             columns[f"{split}_loss"] = losses.tolist()
             columns[f"{split}_accuracy"] = accuracies.tolist()
+        measured = {} if curves is None else self._measured(recorded, curves)
         if models is not None:
             models |= {
                 peer: {name: value.clone() for name, value in tensors.items()}
@@ -108,27 +112,50 @@ class Part(NamedTuple):
                 row = row[about]
             yield Report(t, peer, metrics, tuple(row.tolist()), tuple(about.tolist()))
 
-    def _measured(
-        self, personal: Any, curves: dict[int, dict[str, Any]]
-    ) -> tuple[Scores, dict[int, dict[str, float]]]:
-        """Return the scores on test data, and by row the further measures of the last report."""
+    @property
+    def _to_record(self) -> tuple[SplitName, ...]:
+        """Splits whose predictions the last report measures."""
+        if self.engine.kind not in MEASURES:
+            return ()
+        return ("test", "validation") if self._has_two_classes else ("test",)
+
+    @property
+    def _has_two_classes(self) -> bool:
+        return self.engine.kind == "classification" and self.engine.outputs == 2
+
+    def _recorded(self, personal: Any, split: SplitName) -> tuple[Scores, list[Predicted]]:
+        """Return the scores on a split, and each peer's predictions, (P,) or empty."""
         engine = self.engine
-        if engine.kind not in MEASURES:
-            return self.rule.evaluate(personal, "test"), {}
-        scores, predictions, of_p = engine.recorded(lambda: self.rule.evaluate(personal, "test"))
+        scores, predictions, of_p = engine.recorded(lambda: self.rule.evaluate(personal, split))
         if predictions is None:
-            return scores, {}
-        measure, curves_of = MEASURES[engine.kind]
-        known: dict[int, tuple[dict[str, float], dict[str, Any]]] = {}  # each distinct model once
-        measured = {}
-        shard = engine.data.shards["test"]
+            return scores, []
+        shard, finite_p = engine.data.shards[split], scores.losses.isfinite().tolist()
+        result: list[Predicted] = []
         for p, (count, k) in enumerate(zip(shard.lengths_p.tolist(), of_p.tolist(), strict=True)):
-            if count and scores.losses[p].isfinite():
-                if k not in known:
-                    own = predictions[k, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()
-                    known[k] = measure(*own), curves_of(*own)
-                measured[p], curves[int(engine.peers[p])] = known[k]
-        return scores, measured
+            own = None
+            if count and finite_p[p]:
+                own = predictions[k, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()
+            result.append((k, own))
+        return scores, result
+
+    def _measured(
+        self, recorded: Mapping[SplitName, list[Predicted]], curves: dict[int, dict[str, Any]]
+    ) -> dict[int, dict[str, float]]:
+        """Return by row the further measures of the last report, and store the figure data."""
+        if not recorded.get("test"):
+            return {}
+        measure, curves_of = MEASURES[self.engine.kind]
+        validation = recorded.get("validation") or [(0, None)] * len(self.rows)
+        known: dict[tuple[int, int], tuple[dict[str, float], dict[str, Any]]] = {}
+        measured = {}
+        for p, ((k, own), (v, judged)) in enumerate(zip(recorded["test"], validation, strict=True)):
+            if own is None:
+                continue
+            if (k, v) not in known:  # each distinct model once
+                more = {"diagnostics": diagnose(own, judged)} if self._has_two_classes else {}
+                known[k, v] = measure(*own), curves_of(*own) | more
+            measured[p], curves[int(self.engine.peers[p])] = known[k, v]
+        return measured
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield each peer's personal model as named tensors, with all that prediction needs."""

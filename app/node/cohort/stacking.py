@@ -39,13 +39,13 @@ def all_offers(
     ----------
     shown : Offers
         Offers of hosted peers.
-    mine : Ints
-        (S,) their peers.
+    mine : ndarray of int, (S,)
+        Their peers.
     foreign : Foreign
         Offers from other nodes.
     t : int
         Round.
-    ages : Mapping[int, int]
+    ages : Mapping of int to int
         Sender -> age in rounds of foreign offers from earlier rounds.
     """
     authors = np.array(sorted({*mine.tolist(), *(k for k, _ in foreign)}), dtype=np.int64)
@@ -54,11 +54,11 @@ def all_offers(
     ages_s[at] = t - shown.written
     if foreign:
         rows = torch.from_numpy(at)
-        for name, own in shown.sound[0].items():
-            stack[name] = own.new_empty((len(authors), *own.shape[1:]))
-            stack[name][rows.to(own.device)] = own
+        for name, value in shown.sound[0].items():
+            stack[name] = value.new_empty((len(authors), *value.shape[1:]))
+            stack[name][rows.to(value.device)] = value
             for (k, _), tensors in foreign.items():
-                stack[name][int(np.searchsorted(authors, k))] = tensors[name].to(own.device)
+                stack[name][int(np.searchsorted(authors, k))] = tensors[name].to(value.device)
     expired = mine[shown.written == UNWRITTEN]
     senders, recipients = no_edges().T
     return Letters(senders, recipients, nobody(), authors, stack, ages_s, expired)
@@ -82,8 +82,8 @@ def all_answers(
     ----------
     sent : Letters
         Answers of hosted peers.
-    here : Bools
-        (E,) answers whose recipient is hosted here.
+    here : ndarray of bool, (E,)
+        Answers whose recipient is hosted here.
     foreign : Foreign
         Answers from other nodes.
     form : LetterFormat

@@ -14,14 +14,8 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from coterie.errors import Error
-
 _LENGTH = 8
 _MOST = 2**30  # bytes in one call: Linux takes no more than 2 GiB
-
-
-class DisconnectedError(Error, ConnectionError):
-    """The other end closed the connection in the middle of a message."""
 
 
 def send(connection: socket.socket, about: Mapping[str, Any], record: RecordDict) -> None:
@@ -40,7 +34,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], RecordDict]:
 
     Raises
     ------
-    DisconnectedError
+    ConnectionError
         If the other end closed the connection.
     """
     size = int.from_bytes(_exactly(connection, _LENGTH), "little")
@@ -56,7 +50,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     while size:
         piece = connection.recv(min(size, _MOST), socket.MSG_WAITALL)
         if not piece:
-            raise DisconnectedError("the connection was closed")
+            raise ConnectionError("the connection was closed")
         pieces.append(piece)
         size -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

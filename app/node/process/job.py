@@ -28,14 +28,14 @@ class Job:
     ----------
     run_id : int
         Flower's ID of the run.
-    run_config : Mapping[str, Scalar]
+    run_config : Mapping of str to Scalar
         Run configuration in Flower, flat keys.
-    node_config : Mapping[str, Scalar]
+    node_config : Mapping of str to Scalar
         Node configuration in Flower, flat keys.
-    version : int | None
+    version : int or None
         Round of the state after the last message; None before the first message.
     simulated : bool
-        Whether the node runs in Flower's simulation; determined from the process, not from the
+        True if the node runs in Flower's simulation; determined from the process, not from the
         message (`coterie.app.client.in_simulation`).
     """
 
@@ -57,11 +57,11 @@ class Job:
         if not self.simulated:  # the submitter of a run must not choose the files that a node reads
             parts.refuse_modules(flat)  # before anything is loaded
             theirs = parts.plugin_tables(flat)
-            own = {
+            local = {
                 key: self.node_config.get(key, _default(key, theirs))
                 for key in (*parts.paths(theirs), "device")
             }
-            flat |= {**own, "run-dir": "", "resume": False, "preflight": False}
+            flat |= {**local, "run-dir": "", "resume": False, "preflight": False}
         return _parsed(self.run_id, tuple(flat.items()), workplace() if self.simulated else None)
 
 
@@ -97,9 +97,9 @@ def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None
     ----------
     run_id : int
         Flower's ID of the run.
-    flat : tuple[tuple[str, Scalar], ...]
+    flat : tuple of (str, Scalar)
         Flat keys.
-    base : Path | None
+    base : Path or None
         Base of relative paths in a simulation; a deployed node keeps paths unchanged.
     """
     config = Config.from_flat(dict(flat))

@@ -48,7 +48,7 @@ class Check:
     Attributes
     ----------
     disclosed : bool
-        Whether the relay may receive the result unchanged.
+        True if the relay may receive the result unchanged.
     """
 
     name: str
@@ -125,19 +125,19 @@ def _keys(job: Job) -> str:
     sealing = deployed(job.config(), job.node_config, peer, required=_policy(job).sealing)
     if not sealing.keys:
         return f"peer {peer}, without: letters are plain"
-    own, trust = sealing.read()
+    keys, trust = sealing.read()
     if peer not in trust:
         raise KeysError(f"{sealing.trust} has no entry for this node's peer {peer}")
-    return f"peer {peer}, {own[peer].public.fingerprint[:19]} ..., trusts {len(trust) - 1} others"
+    return f"peer {peer}, {keys[peer].public.fingerprint[:19]} ..., trusts {len(trust) - 1} others"
 
 
 def _out(out: Path) -> str:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=out):
         free = shutil.disk_usage(out).free
-    own = out / approval.OWN
-    if own.exists() and not os.access(own, os.W_OK):
-        raise MachineError(f"this user cannot write to {own}")
+    folder = out / approval.OWN
+    if folder.exists() and not os.access(folder, os.W_OK):
+        raise MachineError(f"this user cannot write to {folder}")
     if free < _DISK:
         raise MachineError(f"{units.size(free)} free in {out}: a run may need {units.size(_DISK)}")
     return f"{out} can be written to, {units.size(free)} free"
@@ -171,8 +171,7 @@ def _data(job: Job) -> str:
     (peer,) = hosted(job, config.peers)
     problem = problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))
     check_method(config, problem)
-    parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
-    sizes = {name: int(part.sizes[peer]) for name, part in parts.items()}
+    sizes = problem.sizes(peer)
     if is_own(config.dataset):
         check_counts(_policy(job), config, sizes)
     return ", ".join(f"{name} {_band(size)}" for name, size in sizes.items())

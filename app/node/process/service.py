@@ -59,7 +59,8 @@ class Nodes:
 
     Parameters
     ----------
-    limit : number of nodes; the one that was asked for longest ago makes room.
+    limit : int
+        Maximum number of nodes; the least recently used one is dropped first.
     """
 
     def __init__(self, limit: int = _NODES_IN_MEMORY) -> None:
@@ -119,8 +120,10 @@ def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict
 
     Parameters
     ----------
-    error : it is being handled.
-    where : fields of the log's line.
+    error : Exception
+        Error that is being handled.
+    where : Mapping of str to object
+        Fields of the log line.
     """
     is_expected = isinstance(error, Error) and error.__cause__ is None
     is_final = isinstance(error, PartError) or (not isinstance(error, Error) and is_users(error))
@@ -161,8 +164,10 @@ def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
 
     Raises
     ------
-    ApprovalError, ConfigError, PolicyError : the run is refused. No data were read.
-    StartError : the node was started without a policy.
+    ApprovalError, ConfigError, PolicyError
+        The run is refused; no data were read.
+    StartError
+        The node was started without a policy.
     """
     if "policy" not in node_config:
         raise StartError(
@@ -204,8 +209,8 @@ def _require_state(request: Request, job: Job, peers: tuple[int, ...], schedule:
         return
     if job.version is None or not schedule.last_change(peers, before) <= job.version <= before:
         raise StateError(
-            f"peers {list(peers)} stand at round {job.version}, the request builds on "
-            f"{before}: a state update was lost, or the node restarted"
+            f"peers {list(peers)} have the state of round {job.version}, the request needs that of "
+            f"round {before}: a state update was lost, or the node restarted"
         )
 
 

@@ -72,7 +72,7 @@ def _exchange(
     try:
         about, response = ipc.receive(connection)
     except ConnectionError:
-        raise WorkerError("the worker died over this request") from None
+        raise WorkerError("the worker died while it handled this request") from None
     return response, about["version"]
 
 

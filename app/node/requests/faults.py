@@ -7,7 +7,6 @@ the relay gets one of these lines, and the log of the node has the details.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from coterie.app.config.config import ConfigError
 from coterie.app.node.requests.vetting import RequestError
@@ -16,25 +15,12 @@ from coterie.app.security.approval import ApprovalError
 from coterie.app.security.journal import LedgerError
 from coterie.app.security.policy import PolicyError
 from coterie.app.security.seal import SealError
-from coterie.app.security.split import SplitError
 from coterie.app.security.trust import KeysError
 from coterie.datasets.problem import DataError
 from coterie.errors import Error
 from coterie.strategies.errors import WireError
 
-Code = Literal[
-    "approval",
-    "budget",
-    "configuration",
-    "data",
-    "failed",
-    "keys",
-    "machine",
-    "policy",
-    "request",
-    "state",
-]
-MEANINGS: Mapping[Code, str] = {
+MEANINGS: Mapping[str, str] = {
     "approval": "the run waits for a person's approval here",
     "budget": "the request exceeds the limits of the institution's policy",
     "configuration": "the run's configuration cannot be carried out here",
@@ -49,7 +35,7 @@ MEANINGS: Mapping[Code, str] = {
 
 
 class StateError(Error):
-    """A request builds on a state that this node does not have."""
+    """A request builds on a state that this node does not have; names peers, round or file."""
 
 
 class StartError(Error):
@@ -60,7 +46,7 @@ class MachineError(Error):
     """This machine lacks disk or memory, or its clock is wrong; the message names which."""
 
 
-_CODES: Mapping[type[Exception], Code] = {
+_CODES: Mapping[type[Exception], str] = {
     ApprovalError: "approval",
     BusyError: "state",
     LedgerError: "budget",
@@ -72,7 +58,6 @@ _CODES: Mapping[type[Exception], Code] = {
     PolicyError: "policy",
     RequestError: "request",
     SealError: "request",
-    SplitError: "keys",
     StartError: "keys",
     StateError: "state",
     WireError: "request",
@@ -85,6 +70,6 @@ def line_of(error: Exception) -> str:
     return f"{code}: {MEANINGS[code]}; see the log of this node"
 
 
-def code_of(error: Exception) -> Code:
+def code_of(error: Exception) -> str:
     """Return the code of an error."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "failed")

@@ -50,7 +50,7 @@ def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -
     if not set(_numbers(request.edges[request.asked], n)) <= set(_numbers(edges[asked], n)):
         raise RequestError("questions that the method does not ask")
     if stage == "answer" and not np.isin(request.edges[request.asked, 1], peers).any():
-        raise RequestError("a question that asks nothing here")
+        raise RequestError("a request for answers without a question to this node")
 
 
 def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wants: Edges) -> None:
@@ -62,7 +62,7 @@ def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wa
         Request of the relay.
     strategy : Brokering
         Strategy of the run.
-    peers : Sequence[int]
+    peers : Sequence of int
         Hosted peers.
     wants : Edges
         Edges that these peers requested for the round.

@@ -42,10 +42,6 @@ Where = Mapping[Path, tuple[Ints, Ints]]
 Fingerprint = list[tuple[int, int]]
 
 
-class CheckpointError(StateError):
-    """The state that a request builds on is missing or damaged; names the file or folder."""
-
-
 class CheckpointStore:
     """Checkpoints of a cohort, below `directory`.
 
@@ -114,7 +110,7 @@ class CheckpointStore:
 
         Raises
         ------
-        CheckpointError
+        StateError
             If none of the versions exists, or a file is damaged.
         """
         in_memory, self._in_memory = self._in_memory, None
@@ -124,7 +120,7 @@ class CheckpointStore:
             if where := self._where(version, _files(self._folder)):
                 self._read(where, answered=version[1] == 1)
                 return
-        raise CheckpointError(
+        raise StateError(
             f"peers {self._cohort.peers.tolist()} have no state of round {versions[-1][0]} in "
             f"{self._directory}: it was lost, or this node joined later"
         )
@@ -136,7 +132,7 @@ class CheckpointStore:
 
         Returns
         -------
-        int | None
+        int or None
             The round; None if the cohort must start from the beginning.
         """
         for version, path in _files(self._folder):
@@ -222,8 +218,8 @@ class CheckpointStore:
         peers = self._cohort.peers
         newest_p, row_p = np.full((2, len(peers)), -1, dtype=np.int64)
         for number, (_, path) in enumerate(files):
-            _, own, rows = np.intersect1d(peers, self._rows_in(path), return_indices=True)
-            newest_p[own], row_p[own] = number, rows
+            _, local, rows = np.intersect1d(peers, self._rows_in(path), return_indices=True)
+            newest_p[local], row_p[local] = number, rows
         return newest_p, row_p
 
     def _rows_in(self, path: Path) -> Ints:
@@ -235,11 +231,11 @@ class CheckpointStore:
                     peers = metadata(file)["peers"].split()
                 self._peers_in[path] = now, np.array(peers, dtype=np.int64)
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError):
-                raise CheckpointError(f"{path}: damaged, or of another run; {_REMEDY}") from None
+                raise StateError(f"{path}: damaged, or of another run; {_REMEDY}") from None
         return self._peers_in[path][1]
 
     def _read(self, where: Where, *, answered: bool) -> None:
-        pieces = [Piece(own, rows, self._snapshot(path)) for path, (own, rows) in where.items()]
+        pieces = [Piece(local, rows, self._snapshot(path)) for path, (local, rows) in where.items()]
         self._cohort.restore(pieces, self._load(self._letters) if answered else None)
 
     def _snapshot(self, path: Path) -> dict[str, Tensor]:
@@ -247,12 +243,13 @@ class CheckpointStore:
 
         Raises
         ------
-        CheckpointError : an array is missing or unknown, or has another type or shape.
+        StateError
+            An array is missing or unknown, or has another type or shape.
         """
         tensors, expected = self._load(path), kinds(self._cohort.snapshot(nobody()))
         rows = {len(tensors[name]) if tensors[name].dim() else 0 for name in kinds(tensors)}
         if kinds(tensors) != expected or rows != {len(self._rows_in(path))}:
-            raise CheckpointError(f"{path}: holds no state of these peers; {_REMEDY}")
+            raise StateError(f"{path}: holds no state of these peers; {_REMEDY}")
         return tensors
 
     def _write(self, path: Path, tensors: Mapping[str, Tensor], peers: Ints | None = None) -> None:
@@ -263,9 +260,9 @@ class CheckpointStore:
         try:
             return read_checked(path, bound=self._bound(path))
         except FileNotFoundError:
-            raise CheckpointError(f"{path}: missing; {_REMEDY}") from None
+            raise StateError(f"{path}: missing; {_REMEDY}") from None
         except atomic.DamagedError as error:
-            raise CheckpointError(f"{error}; {_REMEDY}") from None
+            raise StateError(f"{error}; {_REMEDY}") from None
 
     def _bound(self, path: Path) -> bytes:
         return self._run + str(path.relative_to(self._directory)).encode()

@@ -18,8 +18,10 @@ from coterie.app.runs import atomic
 from coterie.app.security.policy import Policy
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
+from coterie.app.trained.decision import operating_point
 from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
+from coterie.datasets.quality import ColumnQuality
 from coterie.strategies.protocol import Report
 
 
@@ -28,10 +30,16 @@ class ModelFiles:
 
     Parameters
     ----------
-    directory : run directory.
-    rule : rule of the method.
-    policy : of the institution, which the card states; None in a simulation.
-    durable : synchronise files to the disk.
+    directory : Path
+        Run directory.
+    rule : type of Rule
+        Rule of the method.
+    policy : Policy or None
+        Policy of the institution, which the card states; None in a simulation.
+    qualities : Sequence of ColumnQuality
+        Data quality of the peers' columns, which the cards state; empty without columns.
+    durable : bool
+        Flush files to the disk.
     """
 
     def __init__(
@@ -42,6 +50,7 @@ class ModelFiles:
         peers: Sequence[int],
         rule: type[Rule[Any]],
         policy: Policy | None,
+        qualities: Sequence[ColumnQuality],
         *,
         durable: bool,
     ) -> None:
@@ -50,6 +59,9 @@ class ModelFiles:
         if not predicts_as_saved(rule):
             refused = f"{config.method} predicts in a way that its rule does not save"
         self._about = {peer: About.of(config, problem, peer, refused) for peer in peers}
+        self._qualities = {
+            peer: [each for each in qualities if each.peer == peer] for peer in peers
+        }
         self._sizes = {peer: problem.sizes(peer) for peer in peers}
         self._protection = config.privacy, config.defence
         self._rounds, self.keeps_best = config.num_server_rounds, config.keep_models == "best"
@@ -66,17 +78,21 @@ class ModelFiles:
 
         Parameters
         ----------
-        models : peer and named tensors.
-        names : peer -> its name, if this node knows it.
-        reports : of the round, before a policy limits them.
-        curves : peer -> figure data of its evaluation.
+        models : Iterable of (int, Mapping of str to Tensor)
+            Peers and their named tensors.
+        names : Mapping of int to str
+            Names of the peers that this node knows.
+        reports : Sequence of Report
+            Reports of the round, before a policy limits them.
+        curves : Mapping of int to Mapping of str to Any
+            Figure data of each peer's evaluation.
         """
         by_peer = {report.peer: report for report in reports}
         for peer, tensors in models:
             report = by_peer.get(peer)
             about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
             file = self._directory / f"peer-{peer:04d}.safetensors"
-            metadata = about.strings()
+            metadata = about.strings() | operating_point(curves.get(peer, {}))
             if self.keeps_best:
                 if not self._is_better(t, report, peer, file):
                     continue
@@ -86,7 +102,8 @@ class ModelFiles:
             if report is not None:
                 content = card(
                     about, self._sizes[peer], report, names, self._policy,
-                    curves.get(peer, {}), *self._protection, has_examples="memory.keys" in tensors,
+                    curves.get(peer, {}), *self._protection, self._qualities[peer],
+                    has_examples="memory.keys" in tensors,
                 )  # fmt: skip
                 atomic.write(file.with_suffix(".json"), as_json(content))
                 atomic.write(file.with_suffix(".md"), as_markdown(content))

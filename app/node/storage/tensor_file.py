@@ -29,9 +29,9 @@ def write(
     """Write tensors in the plain format, readable by other programs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(path, durable=durable) as draft:
-        own, same = _apart(tensors)
-        own |= {name: own[first].clone() for name, first in same.items()}
-        save_file(own, draft, None if metadata is None else dict(metadata))
+        distinct, same = _apart(tensors)
+        distinct |= {name: distinct[first].clone() for name, first in same.items()}
+        save_file(distinct, draft, None if metadata is None else dict(metadata))
 
 
 def write_checked(
@@ -48,18 +48,18 @@ def write_checked(
     ----------
     path : Path
         File to write.
-    tensors : Mapping[str, Tensor]
+    tensors : Mapping of str to Tensor
         Tensors by name.
-    metadata : Mapping[str, str]
+    metadata : Mapping of str to str
         Metadata of the file.
     bound : bytes
         See `atomic.replacing_checked`.
     durable : bool
         Sync the file to disk.
     """
-    own, same = _apart(tensors)
+    distinct, same = _apart(tensors)
     with atomic.replacing_checked(path, bound=bound, durable=durable) as draft:
-        save_file(own, draft, {_ABOUT: json.dumps({**metadata, _SAME: same})})
+        save_file(distinct, draft, {_ABOUT: json.dumps({**metadata, _SAME: same})})
 
 
 def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
 
     A state and its offers are often the same models.
     """
-    own, same = dict[str, Tensor](), dict[str, str]()
+    distinct, same = dict[str, Tensor](), dict[str, str]()
     names, seen = dict[object, str](), set[int]()
     for name, value in tensors.items():
         lies = value.untyped_storage().data_ptr()
@@ -104,6 +104,6 @@ def _apart(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
             continue
         names[known] = name
         apart = value.detach().cpu()
-        own[name] = (apart.clone() if lies in seen else apart).contiguous()
+        distinct[name] = (apart.clone() if lies in seen else apart).contiguous()
         seen.add(lies)
-    return own, same
+    return distinct, same

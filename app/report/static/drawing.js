@@ -51,17 +51,22 @@ export function textOn(colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
 }
 
-// Returns a function that maps a share from 0 to 1 to a colour of the page's ramp.
+// Returns a function that maps a share from 0 to 1 to a colour of the page's ramp, and a share from
+// -1 to 0 to one of the ramp of losses.
 export function ramp() {
-  const stops = [0, 1, 2, 3, 4].map((k) =>
-    css(`--ramp${k}`)
-      .match(/[0-9a-f]{2}/gi)
-      .map((hex) => parseInt(hex, 16)),
-  );
+  const stops = (names) =>
+    names.map((name) =>
+      css(name)
+        .match(/[0-9a-f]{2}/gi)
+        .map((hex) => parseInt(hex, 16)),
+    );
+  const gains = stops(["--ramp0", "--ramp1", "--ramp2", "--ramp3", "--ramp4"]);
+  const losses = stops(["--ramp0", "--loss1", "--loss2", "--loss3", "--loss4"]);
   return (share) => {
-    const at = 4 * Math.min(1, Math.max(0, share));
+    const colours = share < 0 ? losses : gains;
+    const at = 4 * Math.min(1, Math.abs(share));
     const k = Math.min(3, Math.floor(at));
-    const mix = stops[k].map((c, m) => Math.round(c + (stops[k + 1][m] - c) * (at - k)));
+    const mix = colours[k].map((c, m) => Math.round(c + (colours[k + 1][m] - c) * (at - k)));
     return `rgb(${mix.join(" ")})`;
   };
 }

@@ -4,7 +4,7 @@ import { css, prepare, ramp } from "./drawing.js";
 import { hideTip, showTip } from "./page.js";
 
 // Returns runs of adjacent peers of one true cluster: first index, index after the last, cluster.
-export function clusterRuns(order, clusters) {
+function clusterRuns(order, clusters) {
   const runs = [];
   order.forEach((p, k) => {
     const cluster = clusters[p];
@@ -31,7 +31,7 @@ export function pairReadOut(i, j, { names, own, clusters, describe }) {
 export const axisLabel = (name, p) =>
   (name === `peer ${p}` ? String(p) : name).replace(/^(.{13}).{2,}$/u, "$1…");
 
-// Draws `share(i, j)` from 0 to 1, blank where it is NaN, true clusters framed in their `colours`,
+// Draws `share(i, j)` from -1 to 1, blank where it is NaN, true clusters framed in their `colours`,
 // `labels` of the rows and columns where there is room; `readOut(i, j)` are the lines about a
 // weight, `picked` is the position of the label that is in ink. Returns the context, a cell's side,
 // where cells begin and what lies under the pointer.

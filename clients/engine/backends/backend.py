@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.network import Buffers, Network
-from coterie.clients.engine.tasks import Task
+from coterie.clients.engine.tasks import FEATURES, Task
 from coterie.errors import peers_of
 
 Models = Mapping[str, Tensor]
@@ -31,12 +31,15 @@ class Examples(NamedTuple):
 
     Attributes
     ----------
-    inputs : (E, b, ...).
-    targets : (E, b, ...).
-    weights : (E, b) weight of each example's loss; 0 for padding.
-    keys : (E,) dropout keys.
-    first : (E,) position of the first example in its minibatch; above 0 if the minibatch is
-        computed in parts.
+    inputs, targets : Tensor, (E, b, ...)
+        Examples of each model.
+    weights : Tensor, (E, b)
+        Weight of each example's loss; 0 for padding.
+    keys : Tensor, (E,)
+        Dropout keys.
+    first : Tensor, (E,)
+        Position of the first example in its minibatch; above 0 if the minibatch is computed in
+        parts.
     """
 
     inputs: Tensor
@@ -51,9 +54,12 @@ class Result(NamedTuple):
 
     Attributes
     ----------
-    losses : (E, b) loss of each example, not weighted.
-    gradients : name -> (E, *shape), gradient of the weighted sum of the losses.
-    buffers : name -> (E, ...), the buffers after the forward pass.
+    losses : Tensor, (E, b)
+        Loss of each example, not weighted.
+    gradients : dict of str to Tensor, (E, *shape)
+        Gradients of the weighted sum of the losses, by name.
+    buffers : dict of str to Tensor, (E, ...)
+        Buffers after the forward pass, by name.
     """
 
     losses: Tensor
@@ -66,10 +72,13 @@ class PerExample(NamedTuple):
 
     Attributes
     ----------
-    losses : (E, b).
-    norms : (E, b) norm of each example's gradient, over all its tensors, in float64.
-    weighted_sums : weights (E, b) -> name -> (E, *shape), weighted sums of the gradients; an
-        example of weight 0 is left out, even if its gradient is not finite.
+    losses : Tensor, (E, b)
+        Loss of each example, not weighted.
+    norms : Tensor, (E, b)
+        Norm of each example's gradient, over all its tensors, in float64.
+    weighted_sums : callable
+        Function of the weights (E, b) that returns the weighted sums of the gradients, (E, *shape)
+        by name; it leaves out an example of weight 0, even if its gradient is not finite.
     """
 
     losses: Tensor
@@ -82,15 +91,21 @@ class Backend(ABC):
 
     Parameters
     ----------
-    network : the template.
-    task : the loss.
+    network : Network
+        Network to run.
+    task : Task
+        Task with its loss.
 
     Attributes
     ----------
-    name : value of the key `engine.backend`.
-    stacks : True if a call of many models is one computation instead of a loop.
-    materializes : True if `per_example` stores a gradient per example.
-    module : the module that runs; a twin has a copy.
+    name : str
+        Value of the key `engine.backend`.
+    stacks : bool
+        True if a call of many models is one computation instead of a loop.
+    materializes : bool
+        True if `per_example` stores a gradient per example.
+    module : nn.Module
+        The module that runs; a twin has a copy.
     """
 
     name: ClassVar[str]
@@ -162,10 +177,15 @@ class Backend(ABC):
 
     def embed(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:
         """Return the inputs of each model's last layer (E, b, m), in evaluation mode."""
+        below = self.below()
+        own = {name: models[name] for name in below.network.trained}
+        return below.outputs(own, buffers, inputs).flatten(2)
+
+    def below(self) -> Backend:
+        """Return the backend of the network without its last layer, for losses of its features."""
         if self._below is None:
-            self._below = type(self)(self.network.below_head(self.module), self.task)
-        below = {name: models[name] for name in self._below.network.trained}
-        return self._below.outputs(below, buffers, inputs).flatten(2)
+            self._below = type(self)(self.network.below_head(self.module), FEATURES)
+        return self._below
 
     def _set_training(self, training: bool) -> None:
         if self.module.training != training:  # setting it visits every layer

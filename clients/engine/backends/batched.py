@@ -43,8 +43,10 @@ class Outer(NamedTuple):
 
     Attributes
     ----------
-    left : (E, r, o).
-    right : (E, r, i); None: the sum of the rows of `left`.
+    left : Tensor, (E, r, o)
+        Left factors of the products.
+    right : Tensor, (E, r, i), or None
+        Right factors; None: the sum of the rows of `left`.
     """
 
     left: Tensor
@@ -82,10 +84,13 @@ class Kernel(NamedTuple):
 
     Attributes
     ----------
-    forward : (layer, own, inputs) -> outputs and values kept for `backward`.
-    backward : (layer, own, inputs, kept, gradient of the outputs) -> gradient of the inputs. May
-        overwrite the gradient of the outputs where the layer has no tensors.
-    gradients : (inputs, kept, gradient of the outputs) -> gradients of the layer's tensors, by
+    forward : callable
+        Maps (layer, own, inputs) to the outputs and values kept for `backward`.
+    backward : callable
+        Maps (layer, own, inputs, kept, gradient of the outputs) to the gradient of the inputs. May
+        overwrite the gradient of the outputs if the layer has no tensors.
+    gradients : callable
+        Maps (inputs, kept, gradient of the outputs) to the gradients of the layer's tensors, by
         their names in the layer.
     """
 
@@ -193,7 +198,8 @@ class Layer(NamedTuple):
 
     Attributes
     ----------
-    tensors : name in the layer -> name in the network, of each tensor.
+    tensors : Mapping of str to str
+        Name of each tensor in the network, by its name in the layer.
     """
 
     layer: nn.Module
@@ -217,7 +223,7 @@ class Batched(Backend):
     def __init__(self, network: Network, task: Task) -> None:
         super().__init__(network, task)
         if network.mixed_precision:
-            raise ValueError("mixed precision asks the layers themselves")
+            raise ValueError("mixed precision needs the layers' own forward pass")
         self._use(self.module)
         placed = {full for at in self._layers for full in at.tensors.values()}
         if lost := [name for name in network.trained if name not in placed]:
@@ -344,5 +350,5 @@ def _kernel(layer: nn.Module, place: str) -> Kernel:
 
 
 def _named(layer: nn.Module, names: Mapping[int, str]) -> dict[str, str]:
-    own = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
-    return {name: names[id(value)] for name, value in own}
+    tensors = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
+    return {name: names[id(value)] for name, value in tensors}

@@ -39,9 +39,12 @@ def choose(
 
     Parameters
     ----------
-    wanted : value of `engine.backend`.
-    examples : two examples for each of two models, on the network's device.
-    private : the run needs the gradient of each example.
+    wanted : str
+        Value of `engine.backend`.
+    examples : Examples
+        Two examples for each of two models, on the network's device.
+    private : bool
+        True if the run needs the gradient of each example.
 
     Raises
     ------

@@ -22,8 +22,10 @@ class Clipped(Backend):
 
     Parameters
     ----------
-    inner : the backend that computes gradients of single examples.
-    clip : maximum norm of one example's gradient, over all its tensors.
+    inner : Backend
+        Backend that computes gradients of single examples.
+    clip : float
+        Maximum norm of one example's gradient, over all its tensors.
     """
 
     def __init__(self, inner: Backend, clip: float) -> None:

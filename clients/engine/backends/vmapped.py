@@ -43,5 +43,5 @@ class Vmapped(Sequential):
 
     def _run(self, tensors: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Buffers]:
         buffers = self.network.buffer_names
-        own = tensors | {name: tensors[name].clone() for name in buffers}
-        return self.network.run(self.module, own, inputs, buffers)
+        copies = tensors | {name: tensors[name].clone() for name in buffers}
+        return self.network.run(self.module, copies, inputs, buffers)

@@ -1,4 +1,4 @@
-"""Keys and certificates: a TLS client believes them, strangers are refused, nothing is lost."""
+"""Test keys and certificates: TLS clients accept them, unknown nodes are refused, keys are kept."""
 
 from __future__ import annotations
 

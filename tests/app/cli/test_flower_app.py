@@ -23,9 +23,9 @@ def test_the_folder_holds_what_a_run_sends(tmp_path: Path) -> None:
 def test_a_folder_with_files_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What lies there would become part of the app, and of its digest."""
+    """Refuse to write the app into a folder with files: they would become part of its digest."""
     (tmp_path / "mine.py").write_text("mine")
     for place in (tmp_path, tmp_path / "mine.py"):
         assert main(["app", str(place)]) == 2
-        assert f"{place} is there already: name a new or an empty folder" in capsys.readouterr().err
+        assert f"{place} exists already: name a new or an empty folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]

@@ -1,4 +1,4 @@
-"""What `coterie status` says of runs, on the relay's machine and on a node's."""
+"""Test the output of `coterie status` on the relay's machine and on a node's."""
 
 from __future__ import annotations
 

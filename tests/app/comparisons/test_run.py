@@ -46,7 +46,7 @@ def request(directory: Path, methods: str, **more: Any) -> Request:
 
 
 def compared(directory: Path, methods: str, **more: Any) -> str:
-    """What a comparison prints, whether a run of it fails or not."""
+    """Return the output of a comparison, whose runs may fail."""
     console = Console(file=io.StringIO(), width=200)
     with suppress(SweepError):
         compare(request(directory, methods, **more), console)
@@ -100,8 +100,8 @@ def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path)
 
 def test_poor_trials_end_early(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 9, "evaluate-every": 9, "learning-rate": 0.1}
-    said = compared(tmp_path, "local", tuning="halving", flat=flat)
-    assert "15 runs to do" in said
+    output = compared(tmp_path, "local", tuning="halving", flat=flat)
+    assert "15 runs to do" in output
     trials = read(tmp_path / "tuning.csv")
     assert sorted({trial["rounds"] for trial in trials}) == ["1", "3", "9"]
     (line,) = read(tmp_path / "comparison.csv")
@@ -121,14 +121,16 @@ def test_a_comparison_survives_a_run_that_fails(
 
     inline_run = inline.run
     monkeypatch.setattr(inline, "run", run)
-    said = Console(file=io.StringIO(), width=200)
+    console = Console(file=io.StringIO(), width=200)
     with pytest.raises(SweepError, match=r"^1 run failed") as failure:
-        compare(request(tmp_path, "local,fedavg", seeds=2), said)
+        compare(request(tmp_path, "local,fedavg", seeds=2), console)
     cause = failure.value.__cause__
     assert isinstance(cause, PartError)
     assert isinstance(cause.__cause__, ZeroDivisionError)
-    assert isinstance(said.file, io.StringIO)
-    (line,) = [x for x in said.file.getvalue().splitlines() if x.startswith("failed: fedavg-seed1")]
+    assert isinstance(console.file, io.StringIO)
+    (line,) = [
+        x for x in console.file.getvalue().splitlines() if x.startswith("failed: fedavg-seed1")
+    ]
     log = re.search(r"ZeroDivisionError: by a test \(traceback: (.*)\)", line)
     assert log is not None
     assert "Traceback" in Path(log[1]).read_text()
@@ -141,8 +143,8 @@ def test_a_comparison_survives_a_run_that_fails(
 
 def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3}
-    said = compared(tmp_path, "local,fedavg", seeds=2, columns=["loss", "bytes"], flat=flat)
-    assert "not significant with 2 seeds (no test possible)" in said
+    output = compared(tmp_path, "local,fedavg", seeds=2, columns=["loss", "bytes"], flat=flat)
+    assert "not significant with 2 seeds (no test possible)" in output
     assert r"method & test loss & sent / peer \\" in (tmp_path / "comparison.tex").read_text()
     before = (tmp_path / "comparison.csv").read_bytes()
     for methods, seeds, other, what in (
@@ -160,8 +162,8 @@ def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> N
 
 def test_every_method_of_a_comparison_has_the_same_validation_data(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3, "dpfl.init-epochs": 1}
-    said = compared(tmp_path / "auto", "local,dpfl", flat=flat)
-    assert said.startswith("partition.validation = 0.2 in all runs: dpfl needs validation data\n")
+    output = compared(tmp_path / "auto", "local,dpfl", flat=flat)
+    assert output.startswith("partition.validation = 0.2 in all runs: dpfl needs validation data\n")
     for each in read(tmp_path / "auto" / "comparison.csv"):
         sizes = Run.read(tmp_path / "auto" / each["run"]).sizes("validation")
         assert sizes is not None
@@ -174,7 +176,7 @@ def test_every_method_of_a_comparison_has_the_same_validation_data(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"methods": "cobo,lokal"}, 'unknown method "lokal", did you mean "local"?'),
         ({"methods": ","}, "there are no methods to compare"),
@@ -187,10 +189,12 @@ def test_every_method_of_a_comparison_has_the_same_validation_data(tmp_path: Pat
         ),
     ],
 )
-def test_a_wrong_request_starts_nothing(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+def test_a_wrong_request_starts_nothing(
+    tmp_path: Path, wrong: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as refusal:
         compared(tmp_path / "out", **{"methods": "cobo", **wrong})
-    assert str(refusal.value) == said
+    assert str(refusal.value) == message
     assert not (tmp_path / "out").exists()
 
 
@@ -215,25 +219,27 @@ def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
     seen: list[Config] = []
 
     def only_listed(
-        configs: Sequence[Config], workers: int, console: Console
+        configs: Sequence[Config], workers: int, console: Console, **_: Any
     ) -> dict[str, Exception]:
         seen.extend(configs)
         return {config.run_dir: RunError("enough") for config in configs}
 
     monkeypatch.setattr("coterie.app.runners.sweep.run_all", only_listed)
-    said = Console(file=io.StringIO(), width=200)
+    output = Console(file=io.StringIO(), width=200)
     flat: dict[str, Scalar] = {**TINY, "partition.kind": "iid"}  # no true clusters: no oracle
     with pytest.raises(SweepError):
-        compare(request(tmp_path, "all", flat=flat), said)
-    assert isinstance(said.file, io.StringIO)
-    refused = [line for line in said.file.getvalue().splitlines() if line.startswith("left out: ")]
+        compare(request(tmp_path, "all", flat=flat), output)
+    assert isinstance(output.file, io.StringIO)
+    refused = [
+        line for line in output.file.getvalue().splitlines() if line.startswith("left out: ")
+    ]
     assert any("oracle" in line for line in refused)
     methods = {config.method for config in seen}
     assert {"local", "fedavg", "cobo", "dpfl"} <= methods
     assert {config.partition.validation for config in seen} == {VALIDATION_SHARE}
     assert "oracle" not in methods
     with pytest.raises(ConfigError, match="oracle"):
-        compare(request(tmp_path, "oracle", flat=flat), said)
+        compare(request(tmp_path, "oracle", flat=flat), output)
 
 
 def test_a_method_has_settings_of_its_own(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tuning: the same rates and trials for every method, by validation data and nothing else."""
+"""Test tuning: the same rates and trials for every method, chosen by validation data only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from coterie.datasets import plugins
 from tests.app.fake_run import write_config, write_metrics
 
 Peers = Sequence[Mapping[str, Any]]
-"""What each peer of a trial ends with."""
+"""Last metrics of each peer of a trial."""
 FIRST = (0.01, 0.03, 0.1, 0.3, 1.0)
 """The first learning rates around 0.1."""
 
@@ -60,8 +60,8 @@ def test_every_method_gets_the_same_rates_and_number_of_trials(method: str, tmp_
     trials = tune.trials(config)
     assert len({tuple(sorted(each.items())) for each in trials}) == 15
     assert sorted({each["learning-rate"] for each in trials}) == list(FIRST)
-    own = getattr(METHODS[method].options, "grid", {})
-    knobs = [f"{method}.{knob}" for knob in own] or ["weight-decay"]
+    grid = getattr(METHODS[method].options, "grid", {})
+    knobs = [f"{method}.{knob}" for knob in grid] or ["weight-decay"]
     assert all(each.keys() == {"learning-rate", *knobs} for each in trials)
     assert len({each[knobs[0]] for each in trials}) == 3
     assert trials[0] == {key: config.flat()[key] for key in trials[0]}, "the preset comes first"
@@ -109,8 +109,8 @@ def test_a_plugin_s_grid_names_one_key_and_three_values() -> None:
 
 
 def test_validation_data_is_set_aside_where_there_is_none(tmp_path: Path) -> None:
-    for given_share, used in ((0.0, VALIDATION_SHARE), (0.3, 0.3)):
-        flat = tune.with_validation({"method": "dpfl", "partition.validation": given_share})
+    for wanted, used in ((0.0, VALIDATION_SHARE), (0.3, 0.3)):
+        flat = tune.with_validation({"method": "dpfl", "partition.validation": wanted})
         config = Config.from_flat(flat)
         trials = tune.trial_configs(config, tune.trials(config), tmp_path)
         for directory, (_, made) in trials.items():
@@ -294,7 +294,7 @@ def test_halving_keeps_the_best_third_of_each_rung(tmp_path: Path) -> None:
 
 
 def test_a_plateau_leaves_the_preset_alone(tmp_path: Path) -> None:
-    """Where every trial is equal nothing is chosen, and no edge is reached."""
+    """If all trials are equal, tuning chooses nothing and reaches no edge."""
     file = tmp_path / "problem.json"
     (config,) = quadratic(tmp_path, 1.0, ["local"]).values()
     problem = json.loads(file.read_text()) | {"centre": [[0.0], [0.0]]}  # they start there

@@ -1,4 +1,4 @@
-"""The run configuration: what is accepted, what is refused, and that nothing is lost on the way."""
+"""Test the run configuration: accepted and refused values, lossless round trips."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flat", "said"),
+    ("flat", "message"),
     [
         ({"peers": 8.0}, "peers = 8.0: must be an integer"),
         ({"peers": True}, "peers = true: must be an integer"),
@@ -140,6 +140,10 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"mlp.hidden": 64}, "mlp.hidden = 64: must be a string"),
         ({"method": "cobbo"}, 'unknown method "cobbo", did you mean "cobo"?'),
         ({"dataset": "digit"}, 'unknown dataset "digit", did you mean "digits"?'),
+        (
+            {"partition.kind": "dirichlett"},
+            'unknown partition.kind "dirichlett", did you mean "dirichlet"?',
+        ),
         ({"model": "lennet"}, 'unknown model "lennet", did you mean "lenet"?'),
         ({"peers": 0}, "peers = 0: must be at least 1"),
         ({"seed": -1}, "seed = -1: must be at least 0"),
@@ -158,15 +162,19 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
             "gradient-clip",
         ),
         ({"privacy.kind": "examples", "method": "fedavg", "sam-radius": 0.1}, "sam-radius"),
+        (
+            {"privacy.kind": "examples", "method": "fedavg", "class-weights": "balanced"},
+            "class-weights would give single examples more influence",
+        ),
         ({"topology": "file"}, 'topology = "file" needs topology-file'),
         ({"name": "../x"}, "name must be the name of one directory"),
         ({"mlp.hidden": "64-"}, "mlp: hidden must be"),
     ],
 )
-def test_one_line_says_what_is_wrong(flat: dict[str, Any], said: str) -> None:
+def test_one_line_says_what_is_wrong(flat: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         Config.from_flat(flat)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
@@ -186,7 +194,7 @@ def test_local_steps_follow_the_dataset() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_on_the_defaults(method: str) -> None:
-    """What a method judges by is set aside for it; the others lose no example to it."""
+    """Only methods that validate set validation data aside."""
     config = Config.from_flat({"method": method})
     problem = check(config)
     share = VALIDATION_SHARE if METHODS[method].validates else 0.0
@@ -328,7 +336,7 @@ def test_a_method_is_told_the_truth_by_existing_options_only(name: str) -> None:
 
 
 def test_methods_that_read_the_true_clusters_say_so() -> None:
-    """By their code: the rule or its options use the true clusters."""
+    """Check by the code: the rule or its options use the true clusters."""
     readers = {
         name
         for name, method in METHODS.items()

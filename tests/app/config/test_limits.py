@@ -13,7 +13,7 @@ from coterie.app.config.limits import MAX_PEERS
 
 
 @pytest.mark.parametrize(
-    ("flat", "said"),
+    ("flat", "message"),
     [
         ({"peers": 400_000_000, "attack.kind": "nan", "attack.share": 0.5}, "peers = 400000000"),
         ({"peers": MAX_PEERS + 1}, f"must be at most {MAX_PEERS}"),
@@ -56,8 +56,8 @@ from coterie.app.config.limits import MAX_PEERS
         ({"dataset": "ixi", "ixi.size": "999-999-999"}, "997,002,999 numbers in an example"),
     ],
 )
-def test_a_size_beyond_all_bounds_is_refused(flat: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)) as refusal:
+def test_a_size_beyond_all_bounds_is_refused(flat: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)) as refusal:
         Config.from_flat(flat)
     assert len(str(refusal.value)) < 300, "a value of any length is told in brief"
 

@@ -56,9 +56,9 @@ def test_flower_knows_every_key() -> None:
     """It refuses a run configuration with keys that pyproject.toml lacks."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     known = flatten_dict(project["tool"]["flwr"]["app"]["config"])
-    given = parts.packed(Config.from_flat(ALL | {"model.personal": "fc"}).flat())
-    fused = fuse_dicts(known, given)
-    assert Config.from_flat(fused) == Config.from_flat(given)
+    packed = parts.packed(Config.from_flat(ALL | {"model.personal": "fc"}).flat())
+    fused = fuse_dicts(known, packed)
+    assert Config.from_flat(fused) == Config.from_flat(packed)
 
 
 def test_options_at_the_prompt(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_options_at_the_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "said"),
+    ("items", "message"),
     [
         (["model=tests.plugins:Nett"], '"tests.plugins" has no "Nett", did you mean "Net"?'),
         (["model=tests.pluggins:Net"], 'no module "tests.pluggins" is installed or in'),
@@ -86,14 +86,14 @@ def test_options_at_the_prompt(tmp_path: Path) -> None:
         (["model=tests.plugins:thawed"], "write @dataclass(frozen=True) above Thawed"),
     ],
 )
-def test_what_is_wrong_is_one_line(items: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)) as refusal:
+def test_what_is_wrong_is_one_line(items: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)) as refusal:
         Config.from_flat(read_items(items)[1])
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"method-options.strength": -1.0}, "method-options: strength must not be negative"),
         ({"dataset-options.size": None}, "dataset-options.size has no default: set it"),
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_one_line(items: list[str], said: str) -> None:
     ],
 )
 def test_what_does_not_fit_is_found_before_anything_is_written(
-    more: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flat = {key: value for key, value in {**ALL, **more}.items() if value is not None}
     for key in ("model-options.width", "model-options.file"):
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_found_before_anything_is_written(
         flat.pop("dataset-options.size", None)
     items = [f"{key}={value}" for key, value in flat.items()]
     assert main(["run", *items, f"out={tmp_path / 'runs'}"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 

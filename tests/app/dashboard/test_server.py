@@ -127,7 +127,7 @@ def test_a_comparison_that_was_tuned_shows_its_settings(tmp_path: Path) -> None:
 def test_a_connection_without_a_whole_request_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However it begins; a stream that is answered stays."""
+    """Connections without a complete request are closed; a stream stays open."""
     monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.1)
     begun = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
     answered = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"

@@ -16,8 +16,8 @@ from safetensors.torch import load, save
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
-from coterie.app.node.node import Node, NodeError
-from coterie.app.node.storage.checkpoints import CheckpointError
+from coterie.app.node.node import Node
+from coterie.app.node.requests.faults import StateError
 from coterie.app.node.storage.tensor_file import metadata
 from coterie.clients.engine.network import Network
 from coterie.clients.models.build import build
@@ -105,12 +105,12 @@ def test_only_what_the_relay_may_ask_for_again_stays_on_the_disk(tmp_path: Path)
 @pytest.mark.parametrize("stage", ["answer", "update", "local-rounds"])
 def test_a_missing_state_is_a_clear_error(tmp_path: Path, stage: Any) -> None:
     (node,) = nodes_of(COBO, tmp_path, [[1, 3]])
-    with pytest.raises(CheckpointError, match=r"peers \[1, 3\] have no state of round 4"):
+    with pytest.raises(StateError, match=r"peers \[1, 3\] have no state of round 4"):
         node.handle(Request(stage, 5, 5))
 
 
 def test_a_node_that_lost_its_disk_begins_afresh(tmp_path: Path) -> None:
-    """It comes back with a new model at the round the others have reached, and says so."""
+    """A node without its state restarts with a new model in the current round, and reports it."""
     (node,) = nodes_of(COBO, tmp_path, [[1, 3]])
     response = node.handle(Request("start", 2, 2))
     assert [(report.round, report.peer) for report in response.reports] == [(2, 1), (2, 3)]
@@ -133,7 +133,7 @@ def test_a_late_node_goes_on_from_its_own_last_state(tmp_path: Path) -> None:
 
 
 def test_answers_of_a_first_attempt_are_forgotten_at_a_restart(tmp_path: Path) -> None:
-    """The relay went down between answer and update; then the other peers did not come back."""
+    """The relay stops between answer and update; after its restart the other peers are missing."""
     edges = all_pairs(4)
     touching = edges[np.isin(edges, [0, 1]).any(axis=1)]
     for directory, interrupted in ((tmp_path / "a", True), (tmp_path / "b", False)):
@@ -151,14 +151,14 @@ def test_answers_of_a_first_attempt_are_forgotten_at_a_restart(tmp_path: Path) -
 
 
 def test_a_request_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> None:
-    """It may still be in the queue when the next relay has started the node anew."""
+    """A request may still be queued when the next relay has restarted the node."""
     edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
     asked = np.ones(len(edges), dtype=np.bool_)
     nodes = nodes_of(COBO, tmp_path, [[0, 1], [2, 3]])
     first = [node.handle(Request("start", 0, 0, attempt="first")) for node in nodes]
     foreign = first[1].letters
     nodes[0].handle(Request("start", 0, 0, attempt="second"))
-    with pytest.raises(NodeError, match=r"peers \[0, 1\].*an earlier attempt"):
+    with pytest.raises(StateError, match=r"peers \[0, 1\].*an earlier attempt"):
         nodes[0].handle(Request("answer", 1, 1, edges, asked, foreign, attempt="first"))
     nodes[0].handle(Request("answer", 1, 1, edges, asked, foreign, attempt="second"))
 
@@ -167,17 +167,17 @@ def test_a_request_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> No
 def test_what_a_process_remembers_of_an_earlier_attempt_is_not_used(
     tmp_path: Path, stage: str
 ) -> None:
-    """Two processes work for a node in turn; the second begins again, then the first goes on."""
+    """Two processes alternate for one node; the second one restarts, then the first continues."""
     edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
     asked = np.full(len(edges), stage == "answer")
     for directory, remembers in ((tmp_path / "a", True), (tmp_path / "b", False)):
         one, two, other = nodes_of(COBO, directory, [[0, 1], [0, 1], [2, 3]])
         offers = start([one, other])
         foreign = tuple(p for p in offers if p.sender in (2, 3))
-        if remembers:  # the first attempt hears everybody
+        if remembers:  # the first attempt receives all offers
             one.handle(Request(stage, 1, 1, edges, asked, foreign))  # type: ignore[arg-type]
         two.handle(Request("start", 0, 0, attempt="second"))
-        if stage == "update":  # the second attempt hears nobody
+        if stage == "update":  # the second attempt receives none
             two.handle(Request("update", 1, 1, attempt="second"))
         one.handle(Request("update", 1 + (stage == "update"), 1 + (stage == "update"),
                          attempt="second"))  # fmt: skip
@@ -205,16 +205,16 @@ def forged(letter: PeerMessage, how: str) -> PeerMessage:
 
 @pytest.mark.parametrize("how", ["cut", "longer", "renamed", "float32", "not finite", "text"])
 def test_a_bad_offer_is_refused_and_the_round_goes_on(tmp_path: Path, how: str) -> None:
-    """As if the letter had never come."""
+    """The result is that of a run without the letter."""
     flat, edges = DIGITS | {"method": "fedavg"}, all_pairs(4)
-    found = []
+    results = []
     for directory, letters in ((tmp_path / "bad", 2), (tmp_path / "missing", 1)):
         nodes = nodes_of(flat, directory, [[0, 1], [2], [3]])
         offers = {p.sender: p for p in start(nodes)}
-        came = [offers[2], forged(offers[3], how)][:letters]
-        response = update(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], came)
-        found.append((response.refused, theta(directory, 0), theta(directory, 1)))
-    (refused, *bad), (none, *missing) = found
+        received = [offers[2], forged(offers[3], how)][:letters]
+        response = update(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], received)
+        results.append((response.refused, theta(directory, 0), theta(directory, 1)))
+    (refused, *bad), (none, *missing) = results
     assert not none
     assert len(refused) == 1
     assert "round 1: peers [0, 1] refused the offer of peer 3: it" in refused[0]
@@ -229,7 +229,7 @@ def test_a_bad_offer_is_refused_and_the_round_goes_on(tmp_path: Path, how: str) 
     ids=str,
 )
 def test_a_letter_nobody_was_to_get_is_refused(tmp_path: Path, claimed: dict[str, Any]) -> None:
-    """Above all one that claims to come from a peer of this very node."""
+    """Refuse a letter that claims to come from a peer of the same node."""
     flat, edges = DIGITS | {"method": "fedavg"}, np.array([[3, 0]])
     nodes = nodes_of(flat, tmp_path / "one", [[0, 1], [2, 3]])
     offers = {p.sender: p for p in start(nodes)}
@@ -273,14 +273,14 @@ def test_a_bad_answer_is_refused_and_the_pair_does_not_move(tmp_path: Path) -> N
 def test_bytes_and_gradients_are_charged_as_the_formulas_say(
     tmp_path: Path, nodes: int, dtype: str
 ) -> None:
-    """CoBo, every pair: n - 1 models and n - 1 gradients go out and come in, each round."""
-    found = run(COBO | {"dtype": dtype}, tmp_path, nodes)
+    """CoBo with all pairs: n - 1 models and n - 1 gradients sent and received per round."""
+    result = run(COBO | {"dtype": dtype}, tmp_path, nodes)
     model = D * (4 if dtype == "float32" else 8)
-    for t in found.rounds:
+    for t in result.rounds:
         for name in ("bytes_sent", "bytes_received"):
-            assert found.metric(name, t).tolist() == [t * 2 * 3 * model] * 4
-        own, answers = 2 * 8, 3 * 8  # local steps and one answer for each other peer, of a batch
-        assert found.metric("gradient_evaluations", t).tolist() == [t * (own + answers)] * 4
+            assert result.metric(name, t).tolist() == [t * 2 * 3 * model] * 4
+        steps, answers = 2 * 8, 3 * 8  # local steps and one answer for each other peer, of a batch
+        assert result.metric("gradient_evaluations", t).tolist() == [t * (steps + answers)] * 4
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -294,25 +294,25 @@ def test_pull_methods_pay_for_models_and_local_for_nothing(tmp_path: Path, nodes
 
 
 def test_what_crosses_between_nodes_is_what_the_relay_counts(tmp_path: Path) -> None:
-    """An offer travels once to each node, an answer to its owner; inside a node nothing does."""
-    found = run(COBO, tmp_path, 2)
-    offers, answers = 2 * 2, 2 * 2 * 2  # each node hears two peers, each peer answers two abroad
-    assert found.ledger.nbytes == 4 * (offers + answers) * D * 8
+    """An offer is sent once per node, an answer to its recipient; nothing is sent inside a node."""
+    result = run(COBO, tmp_path, 2)
+    offers, answers = 2 * 2, 2 * 2 * 2  # per node two offers; per peer two answers
+    assert result.ledger.nbytes == 4 * (offers + answers) * D * 8
     assert run(COBO, tmp_path / "alone", 1).ledger.nbytes == 0
 
 
 def test_an_untrained_model_is_evaluated_in_round_0(tmp_path: Path) -> None:
-    found = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path)
-    assert found.rounds == [0, 1]
-    assert found.metric("gradient_evaluations", 0).tolist() == [0] * 4
-    assert np.isnan(found.metric("validation_loss", 0)).all()  # no such split here
-    assert (abs(found.metric("test_loss", 0) - np.log(10)) < 1).all()
+    result = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path)
+    assert result.rounds == [0, 1]
+    assert result.metric("gradient_evaluations", 0).tolist() == [0] * 4
+    assert np.isnan(result.metric("validation_loss", 0)).all()  # no such split here
+    assert (abs(result.metric("test_loss", 0) - np.log(10)) < 1).all()
 
 
 def test_saved_models_are_named_as_the_module_names_them(tmp_path: Path) -> None:
-    found = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path, 2)
+    result = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path, 2)
     network = Network(build("linear", None, "classification", (1, 8, 8), 10))
-    for model in found.models():
+    for model in result.models():
         assert {name: tuple(v.shape) for name, v in model.items()} == dict(
             zip(network.names, network.shapes, strict=True)
         )
@@ -358,7 +358,7 @@ def test_a_resumed_run_keeps_the_best_models_of_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_run_ends_early_by_its_patience(nodes: int, tmp_path: Path) -> None:
-    """After two evaluations without a smaller mean of the peers, stopped and resumed alike."""
+    """A run ends after two evaluations without a smaller mean loss, also after a resume."""
     keys = {**VALIDATED, "keep-models": "best", "learning-rate": 2.0}
     whole = run(keys, tmp_path / "whole", nodes)
     means = [whole.metric("validation_loss", t).mean() for t in range(7)]

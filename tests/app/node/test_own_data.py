@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -48,21 +49,21 @@ def fill(data_dir: Path) -> Path:
 
 
 def divided(data_dir: Path) -> Path:
-    """The same tables as parts: of ten rows two to validate with, two to test with."""
+    """Divide the tables into parts: of ten rows, two for validation and two for testing."""
     for table in data_dir.rglob("data.csv"):
         head, *rows = table.read_text().splitlines()
         parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
         for number, row in enumerate(rows):
             name = ("validation", "test", *["train"] * 3)[number % 5]
             parts[name].append(row)
-        for name, own in parts.items():
-            table.with_name(f"{name}.csv").write_text("\n".join([head, *own]) + "\n")
+        for name, part in parts.items():
+            table.with_name(f"{name}.csv").write_text("\n".join([head, *part]) + "\n")
         table.unlink()
     return data_dir
 
 
 def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) -> list[Node]:
-    """A node for each peer that has nothing but its own folder."""
+    """Return one node per peer, with its own folder only."""
     config = Config.from_flat(flat)
     return [
         Node(replace(config, data_dir=str(data / str(p))), [p], directory, Deployed(**changes))
@@ -72,47 +73,90 @@ def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) 
 
 @pytest.mark.parametrize("method", ["fedavg", "cobo", "dpfl", "all-for-one", "federico", "apfl"])
 def test_nodes_with_their_own_data_give_the_simulation(method: str, tmp_path: Path) -> None:
-    """Where the institutions divide their tables themselves; else a node's secret does."""
+    """The institutions divide their tables themselves; otherwise a node's secret does."""
     data = divided(fill(tmp_path / "data"))
     flat = FLAT | {"method": method}
     expected = run(flat | {"data-dir": str(data)}, tmp_path / "simulation", 3)
-    config, found = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "deployment")
-    nodes = deployed(flat, found.directory, data)
-    Broker(config.strategy(), InProcessTransport(nodes), found, join_timeout=1.0).run()
-    assert found.rounds == expected.rounds == [0, 2, 4]
-    for t in found.rounds:
+    config, result = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "deployment")
+    nodes = deployed(flat, result.directory, data)
+    Broker(config.strategy(), InProcessTransport(nodes), result, join_timeout=1.0).run()
+    assert result.rounds == expected.rounds == [0, 2, 4]
+    for t in result.rounds:
         for name in expected.reports[t, 0].metrics:
-            one, other = found.metric(name, t), expected.metric(name, t)
+            one, other = result.metric(name, t), expected.metric(name, t)
             np.testing.assert_allclose(one, other, rtol=1e-9, err_msg=name)
-        np.testing.assert_allclose(found.weights(t), expected.weights(t), rtol=1e-9, atol=1e-12)
-    assert found.ledger.messages == expected.ledger.messages + 2 * 3  # who holds how much
+        np.testing.assert_allclose(result.weights(t), expected.weights(t), rtol=1e-9, atol=1e-12)
+    assert result.ledger.messages == expected.ledger.messages + 2 * 3  # who holds how much
+
+
+def test_the_quality_of_own_data_stays_on_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A column whose name, range and coded value would be recognised in anything that leaves."""
+    data = fill(tmp_path / "data")
+    for table in data.rglob("data.csv"):
+        head, *rows = table.read_text().splitlines()
+        coded = [f"{-99 if k < 3 else 73.0625 + k / 64},{row}" for k, row in enumerate(rows)]
+        table.write_text("\n".join([f"secret_lab,{head}", *coded]) + "\n")
+    flat = FLAT | {"table.columns": "secret_lab,a,b,c"}
+    config = Config.from_flat(flat)
+    found = Run(config, tmp_path / "relay")
+    left: list[Any] = []
+
+    class Recorded(InProcessTransport):
+        def exchange(self, requests: Any) -> Any:
+            responses = super().exchange(requests)
+            left.append(repr(responses))
+            return responses
+
+    homes = [tmp_path / f"home-{peer}" for peer in range(3)]
+    nodes = [
+        Node(replace(config, data_dir=str(data / str(p))), [p], homes[p], Deployed())
+        for p in range(3)
+    ]
+    Broker(config.strategy(), Recorded(nodes), found, join_timeout=1.0).run()
+    assert left
+    assert not any(
+        word in text for text in left for word in ("secret_lab", "73.0625", "-99", "ppv")
+    )
+    assert not [*found.directory.rglob("*quality*")]
+    for peer, home in enumerate(homes):
+        own = (home / f"quality-{peer:04d}.csv").read_text()
+        assert "secret_lab is -99 in" in own
+        assert {each["peer"] for each in csv.DictReader(own.splitlines())} == {str(peer)}
+        card = json.loads((home / "models" / f"peer-{peer:04d}.json").read_text())
+        assert card["data_quality"][0]["code"] == -99
+        assert card["data_quality"][0]["drift"] is None, "no other institution is seen"
+        assert "ppv" in card["diagnostics"]["measures"]
+        assert "73.0625" not in (home / "models" / f"peer-{peer:04d}.md").read_text()
+    assert "data quality: peer 0: secret_lab is -99" in caplog.text
 
 
 def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:
-    """FedAvg weighs by n_i: that of the third peer counts from the round it is heard in."""
+    """FedAvg weights by n_i; that of the third peer counts from its first round."""
     data = fill(tmp_path / "data")
     flat = FLAT | {"evaluate-every": 1}
-    found = Run(Config.from_flat(flat), tmp_path / "run")
-    nodes = deployed(flat, found.directory, data)
+    result = Run(Config.from_flat(flat), tmp_path / "run")
+    nodes = deployed(flat, result.directory, data)
 
     class Late(InProcessTransport):
         calls = 0
 
         def nodes(self) -> list[int]:
             self.calls += 1
-            return [0, 1, 2] if found.ledger.round >= 1 else [0, 1]
+            return [0, 1, 2] if result.ledger.round >= 1 else [0, 1]
 
-    strategy = found.config.strategy()
-    Broker(strategy, Late(nodes), found, join_timeout=0.0, quorum=2).run()
+    strategy = result.config.strategy()
+    Broker(strategy, Late(nodes), result, join_timeout=0.0, quorum=2).run()
     n = np.array([problem_size(size) for size in SIZES], dtype=np.float64)
-    weights = {t: np.array(found.reports[t, 0].weights) for t in (1, 4)}
+    weights = {t: np.array(result.reports[t, 0].weights) for t in (1, 4)}
     np.testing.assert_allclose(weights[1], [*(n[:2] / n[:2].sum()), 0.0])
     np.testing.assert_allclose(weights[4], n / n.sum())
-    assert (4, 2) in found.reports
+    assert (4, 2) in result.reports
 
 
 def names_in(directory: Path, config: Config, nodes: list[Node]) -> list[str]:
-    """What the rows of metrics.jsonl call the peers."""
+    """Return the names of the peers in the rows of metrics.jsonl."""
     recorder = RunRecorder(directory, config.peers, config.num_server_rounds)
     Broker(config.strategy(), InProcessTransport(nodes), recorder, join_timeout=1.0).run()
     lines = (directory / "metrics.jsonl").read_text().splitlines()
@@ -133,11 +177,11 @@ def test_a_simulation_calls_peers_by_folder_and_a_deployment_by_key(tmp_path: Pa
     (keys / "trust.toml").write_text("".join(entry.toml() for entry in entries))
     sealed, plain = [], []
     for peer, folder in enumerate(folders):
-        own = replace(config, data_dir=str(data / folder))
+        local = replace(config, data_dir=str(data / folder))
         sealing = Sealing(b"", ((peer, str(keys / f"hospital-{peer}.key")),), f"{keys}/trust.toml")
         home = tmp_path / f"node-{peer}"
-        sealed.append(Node(own, [peer], home, Deployed(sealing)))
-        plain.append(Node(own, [peer], tmp_path / f"plain-{peer}", Deployed()))
+        sealed.append(Node(local, [peer], home, Deployed(sealing)))
+        plain.append(Node(local, [peer], tmp_path / f"plain-{peer}", Deployed()))
     assert names_in(tmp_path / "sealed", config, sealed) == [f"hospital-{p}" for p in range(3)]
     assert names_in(tmp_path / "plain", config, plain) == ["peer 0", "peer 1", "peer 2"]
 
@@ -151,14 +195,14 @@ def test_data_that_does_not_fit_ends_the_run_with_one_line(tmp_path: Path) -> No
     config = Config.from_flat(FLAT | {"table.classes": "no,maybe"})
 
     class Making:
-        """A node that is made when the first request comes, as in a deployment."""
+        """Node that is created by its first request, as in a deployment."""
 
         def __init__(self, peer: int) -> None:
             self.peer = peer
 
         def handle(self, request: Any) -> Any:
-            own = replace(config, data_dir=str(data / str(self.peer)))
-            return Node(own, [self.peer], tmp_path / "run", Deployed()).handle(request)
+            local = replace(config, data_dir=str(data / str(self.peer)))
+            return Node(local, [self.peer], tmp_path / "run", Deployed()).handle(request)
 
     with pytest.raises(RelayError, match=r"start: node \d: DataError: table: \d+ of \d+ rows"):
         Broker(
@@ -198,11 +242,11 @@ def test_reports_tell_no_more_than_the_operator_allows(
     assert (results.metric("bytes_sent")[-1] > 0).all()
     assert summary["mean_test_accuracy"] is None
     assert summary["total_bytes"] > 0
-    told = disclosure == "loss"
-    assert np.isnan(results.metric("test_loss")).all() != told
+    disclosed = disclosure == "loss"
+    assert np.isnan(results.metric("test_loss")).all() != disclosed
     assert np.isnan(results.metric("train_loss")).all()  # not even then
-    assert (summary["mean_test_loss"] is not None) == told
-    assert (results.weights[-1] == np.eye(3)).all() != told
+    assert (summary["mean_test_loss"] is not None) == disclosed
+    assert (results.weights[-1] == np.eye(3)).all() != disclosed
     assert write_report(tmp_path / "run").exists()
 
 

@@ -236,7 +236,7 @@ def test_csv_gives_every_number_back(tmp_path: Path) -> None:
 
 
 def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Path) -> None:
-    """Its test uses accuracies scaled by n_i / mean(n), so both lead alike at equal sizes."""
+    """The test uses accuracies scaled by n_i / mean(n): at equal sizes both columns agree."""
     run = made(tmp_path, "local", 0, [0.2, 0.8, None])
     weighted = COLUMN["weighted"].of_peers
     assert weighted is not None
@@ -287,3 +287,13 @@ def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
     text = console.file.getvalue()
     assert "60.00 ± 0.00" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_plugins_have_display_names_unless_two_would_be_the_same(tmp_path: Path) -> None:
+    runs = seeds_of(tmp_path, "fedavg", [0.5])
+    names = "package.one:MINE", "package.two:OTHER"
+    rows = comparison.rows(dict.fromkeys(names, runs), {})
+    assert [row.label for row in rows] == ["MINE", "OTHER"]
+    assert [line.split(",")[0] for line in comparison.as_csv(rows).splitlines()[1:]] == [*names]
+    same = comparison.rows({"one:MINE": runs, "two:MINE": runs}, {})
+    assert [row.label for row in same] == ["one:MINE", "two:MINE"]

@@ -118,8 +118,8 @@ def test_the_maps_are_the_runs_collaboration(tmp_path: Path) -> None:
             np.testing.assert_array_equal(is_dark[f], learnt_edges(run.weights[f]))
         assert (each["own"] is not None) is (each["method"] == 2)
         if each["own"]:
-            own = np.diagonal(run.weights, axis1=1, axis2=2)
-            np.testing.assert_allclose(decoded(each["own"], 2, 5, 8), own, rtol=0.004)
+            diagonal = np.diagonal(run.weights, axis1=1, axis2=2)
+            np.testing.assert_allclose(decoded(each["own"], 2, 5, 8), diagonal, rtol=0.004)
         recovered = comparison.rows({"x": [run]}, {})[0].values["f1"]
         assert each["f1"][-1:] == list(recovered)
     assert data["order"] == [[0, 4, 1, 5, 2, 6, 3, 7]] * 2
@@ -184,11 +184,13 @@ def test_the_table_is_the_comparison(tmp_path: Path) -> None:
 def test_the_settings_are_what_is_shared_and_what_is_not(tmp_path: Path) -> None:
     rows = made(tmp_path, ["local", "cobo"])
     html = page_of(tmp_path, rows).html
-    own, common = html[html.index("<h2>Settings") :].split("Common settings")
-    assert '<li class="tuned"><code>cobo.rho = 0.05</code> <em>lowest tried</em></li>' in own
-    assert "<li><code>cobo.gamma = 0.01</code></li>" in own
-    assert '<li class="tuned"><code>learning-rate = 0.1</code></li>' in own, "though all have it"
-    assert own.count("learning-rate") == 1
+    separate, common = html[html.index("<h2>Settings") :].split("Common settings")
+    assert '<li class="tuned"><code>cobo.rho = 0.05</code> <em>lowest tried</em></li>' in separate
+    assert "<li><code>cobo.gamma = 0.01</code></li>" in separate
+    assert '<li class="tuned"><code>learning-rate = 0.1</code></li>' in separate, (
+        "though all have it"
+    )
+    assert separate.count("learning-rate") == 1
     assert "<code>learning-rate</code>" in common
     assert "cobo." not in common
     assert "from 15 trials for each method with the same learning rates" in html

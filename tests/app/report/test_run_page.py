@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ from coterie.app.report import words
 from coterie.app.report.run_data import page_data
 from coterie.app.report.run_page import content, write
 from coterie.app.runners.conclude import digest
+from coterie.app.runs import quality
 from coterie.app.runs.progress import attendance
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
+from coterie.datasets.quality import ColumnQuality
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
 from tests.app.report.pages import Page, decoded, in_a_browser, page_of, toured
 
@@ -53,8 +56,8 @@ def test_the_heat_map_is_the_runs_collaboration(shown: Shown) -> None:
     listed = run.weights[:, order[:, None], order]
     np.testing.assert_allclose(weights, listed, rtol=2**-8)
     assert graph["rounds"] == run.weight_rounds.tolist()
-    own = not (run.weights.diagonal(axis1=1, axis2=2) == 1).all()
-    assert graph["own"] is own, "a diagonal of ones is no own weight"
+    has_own = not (run.weights.diagonal(axis1=1, axis2=2) == 1).all()
+    assert graph["own"] is has_own, "a diagonal of ones is no own weight"
     final = summarise(run)["recovery"]
     assert graph["scores"][-1]["precision"] == final["precision"]
     assert graph["scores"][-1]["rand"] == final["adjusted_rand_index"]
@@ -320,3 +323,32 @@ def test_predictions_have_axis_titles_and_the_area_under_the_roc_curve(tmp_path:
     assert "pneumonia, AUC 0.75" in dom
     for title in ("true positive rate", "false positive rate", "accuracy", "confidence"):
         assert f">{title}</text>" in dom
+
+
+def test_the_data_quality_is_shown(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, Story(peers=8))
+    assert "Data quality" not in page_of(directory).read_text(), "without quality.csv"
+    column = ColumnQuality(
+        0, "<b>chol", "number", 40, 0.1, 12, 0.0, 210.5, 400.0, 190.0, 9.5, 0.0, 0.3, 0.2
+    )
+    since = replace(column, column="since", kind="date", low=18_262.0, median=18_628.0)
+    ill = replace(column, column="ill", low=0.0, high=1.0, mean=0.25, distinct=2, code=np.nan)
+    quality.write(directory, [column, replace(column, peer=1, code=np.nan, missing=0), since, ill])
+    text = page_of(directory).read_text()
+    assert "&lt;b&gt;chol is 0 in 30 % of the rows" in text
+    assert "<b>chol" not in text
+    assert "210.5 (0 to 400)" in text
+    assert "10 % missing" in text
+    assert "2021-01-01 (2020-01-01 to" in text
+    assert "25 % are 1" in text
+
+
+def test_the_data_quality_of_many_peers_is_a_list(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, Story(peers=16))
+    column = ColumnQuality(
+        0, "chol", "number", 40, 0.1, 12, 0.0, 210.5, 400.0, 190.0, 9.5, 0.0, 0.3, 0.2
+    )
+    quality.write(directory, [replace(column, peer=peer) for peer in range(16)])
+    text = page_of(directory).read_text()
+    assert text.count("chol is 0 in 30 % of the rows") == 16
+    assert "210.5" not in text

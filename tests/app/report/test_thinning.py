@@ -47,8 +47,8 @@ def test_a_cell_is_the_mean_weight_between_different_peers() -> None:
     for a, rows in enumerate(blocks):
         for b, columns in enumerate(blocks):
             pairs = [weights[i, j] for i in rows for j in columns if i != j]
-            own = weights[rows[0], rows[0]]
-            assert means[a, b] == pytest.approx(np.mean(pairs) if pairs else own)
+            diagonal = weights[rows[0], rows[0]]
+            assert means[a, b] == pytest.approx(np.mean(pairs) if pairs else diagonal)
     table = rng.random((7, 2))
     expected = [table[rows].mean(axis=0) for rows in blocks]
     np.testing.assert_allclose(block_rows(table, order, start), expected)

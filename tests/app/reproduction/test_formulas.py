@@ -36,8 +36,8 @@ def test_everybody_is_sufficient_for_little_and_nobody_else_for_everything() -> 
 
 @pytest.mark.parametrize("helpers", [1.0, 10.0, 50.0])
 def test_a_copy_speeds_up_by_the_number_of_peers_and_much_bias_not_at_all(helpers: float) -> None:
-    found = formulas.speed_up(np.array(helpers), np.array([0.0, 1e9]))
-    assert found == pytest.approx([helpers + 1, 1.0])
+    speed_ups = formulas.speed_up(np.array(helpers), np.array([0.0, 1e9]))
+    assert speed_ups == pytest.approx([helpers + 1, 1.0])
 
 
 def test_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_losses_after_many_rounds_are_the_floors() -> None:
     config = noisy(2000)
     assert formulas.alone_loss(config) == pytest.approx(formulas.alone_floor(config), rel=1e-9)
     assert formulas.wga_loss(config) == pytest.approx(formulas.wga_floor(config), rel=1e-9)
-    found = formulas.bias_correction_loss(config)
-    assert found == pytest.approx(formulas.bias_correction_floor(config), rel=1e-6)
+    loss = formulas.bias_correction_loss(config)
+    assert loss == pytest.approx(formulas.bias_correction_floor(config), rel=1e-6)
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 100])

@@ -61,11 +61,11 @@ def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path)
 
     place = Place("", "row", None)
     of = {Trial(d, s): run_of(d, s) for s in range(2) for d in range(3)}
-    found = Results({place: of}).of_peers(place, "test_loss")
-    assert {split: value.tolist() for split, value in found.items()} == {
+    result = Results({place: of}).of_peers(place, "loss")
+    assert {split: value.tolist() for split, value in result.items()} == {
         0: [0.5, 0.5], 1: [10.5, 10.5], 2: [20.5, 20.5],
     }  # fmt: skip
-    assert sorted(Results({place: of}).of_trials(place, "test_loss")) == [0, 1, 10, 11, 20, 21]
+    assert sorted(Results({place: of}).of_trials(place, "loss")) == [0, 1, 10, 11, 20, 21]
 
 
 def test_rounds_until_a_loss_is_reached() -> None:

@@ -124,8 +124,8 @@ def test_a_table_is_made_and_its_claims_are_judged(folder: Path) -> None:
     out = folder / "out"
     made = reproduce(Request("toy/table-1", out=out, workers=1), Console(quiet=True))
     assert [verdict.holds for verdict in made.verdicts] == [True, False, False]
-    said = json.loads((made.directory / "claims.json").read_text())
-    assert said[0]["evidence"].startswith("Local 0.2657 < FedAvg 0.5")
+    verdicts = json.loads((made.directory / "claims.json").read_text())
+    assert verdicts[0]["evidence"].startswith("Local 0.2657 < FedAvg 0.5")
     with (made.directory / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [line["row"] for line in lines] == ["Local", "FedAvg"]
@@ -190,7 +190,7 @@ def test_a_mistake_in_a_file_is_named(folder: Path, old: str, new: str, why: str
 
 @pytest.mark.parametrize("paper", figures.names())
 def test_every_figure_of_a_paper_can_be_configured(paper: str) -> None:
-    """Presets, keys and formulas exist, at both sizes; nothing runs."""
+    """Presets, keys and formulas exist at both sizes, checked without runs."""
     for figure in figures.read(paper).figures.values():
         assert not figure.drawn or figure.drawn in formulas.DRAWINGS
         assert {row.formula for row in figure.rows} <= {"", *formulas.PREDICTIONS}

@@ -45,12 +45,12 @@ def test_sparsity_and_symmetry_of_the_first_and_the_last_graph(tmp_path: Path) -
         tmp_path, [[0.1] * 3], weight_rounds=np.array([0, 1, 30]),
         weights=np.stack([np.eye(3), first, last]),
     )  # fmt: skip
-    of = {key: results.EXTRA[key][2](run) for key in results.EXTRA if "sparsity" in key}
+    of = {key: results.MEASURES[key].of(run, {}) for key in results.MEASURES if "sparsity" in key}
     assert of["first_sparsity"] == pytest.approx(1 / 3)
     assert of["last_sparsity"] == pytest.approx(5 / 6)
     assert of["sparsity_rise"] == pytest.approx(1 / 2)
-    assert results.EXTRA["first_symmetry"][2](run) == pytest.approx(1 / 2)
-    assert results.EXTRA["symmetry_rise"][2](run) == pytest.approx(-1 / 2)
+    assert results.MEASURES["first_symmetry"].of(run, {}) == pytest.approx(1 / 2)
+    assert results.MEASURES["symmetry_rise"].of(run, {}) == pytest.approx(-1 / 2)
     rounds, asymmetry = results.course(run, "asymmetry")
     assert rounds.tolist() == [0, 1, 30]
     np.testing.assert_allclose(asymmetry, [np.nan, 0.5, 1.0])

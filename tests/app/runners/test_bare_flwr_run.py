@@ -22,7 +22,7 @@ TINY = "num-server-rounds=4 evaluate-every=2 peers=4 partition.clusters=2 local-
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A copy of the checkout with a `.venv` of its own, as `make install` leaves it."""
+    """Return a copy of the checkout with its own `.venv`, as after `make install`."""
     checkout = tmp_path_factory.mktemp("machine") / "coterie"
     checkout.mkdir()
     for name in ("app", "coterie", "strategies", "clients", "datasets", "papers", "presets"):
@@ -69,20 +69,20 @@ def test_it_ends_with_the_table_and_a_finished_run_in_the_checkout(
     """Also if Flower's SuperLink was started elsewhere."""
     elsewhere = checkout.parent / "elsewhere"
     elsewhere.mkdir()
-    said = flwr_run(elsewhere, checkout, environment, str(checkout), "--run-config", TINY)
+    output = flwr_run(elsewhere, checkout, environment, str(checkout), "--run-config", TINY)
     assert not list(elsewhere.iterdir())
-    assert "uv" not in said, "nothing is installed"
+    assert "uv" not in output, "nothing is installed"
     for t in (0, 2, 4):
-        assert re.search(rf"round {t}/4  accuracy 0\.\d{{3}} ± 0\.\d{{3}}  .*B", said), said
-    assert "training examples of each class" in said
-    assert "worst tenth of peers" in said
-    found = re.search(r"run directory: (\S+)", said)
-    assert found is not None, said
-    run_dir = Path(found[1])
+        assert re.search(rf"round {t}/4  accuracy 0\.\d{{3}} ± 0\.\d{{3}}  .*B", output), output
+    assert "training examples of each class" in output
+    assert "worst tenth of peers" in output
+    match = re.search(r"run directory: (\S+)", output)
+    assert match is not None, output
+    run_dir = Path(match[1])
     assert run_dir.parent == checkout / "runs"
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["status"], summary["rounds"]) == ("finished", 4)
-    assert f"{summary['mean_test_accuracy']:.4f}" in said
+    assert f"{summary['mean_test_accuracy']:.4f}" in output
     assert (run_dir / "report.html").exists()
     assert len(list((run_dir / "models").glob("*.safetensors"))) == 4
 
@@ -91,10 +91,10 @@ def test_a_federation_of_the_user_s_and_a_method_that_needs_validation_data(
     checkout: Path, environment: dict[str, str]
 ) -> None:
     more = f'{TINY} method="dpfl" dpfl.init-epochs=1 name="mine"'
-    said = flwr_run(checkout, checkout, environment, ".", "four", "--run-config", more)
-    assert "partition.validation = 0.2" in said
-    assert "4 simulated SuperNodes" in said
-    assert "worst tenth of peers" in said, said
+    output = flwr_run(checkout, checkout, environment, ".", "four", "--run-config", more)
+    assert "partition.validation = 0.2" in output
+    assert "4 simulated SuperNodes" in output
+    assert "worst tenth of peers" in output, output
     before = (checkout / "runs" / "mine" / "metrics.jsonl").read_bytes()
     assert Run.read(checkout / "runs" / "mine").rounds.tolist() == [0, 2, 4]
     again = flwr_run(checkout, checkout, environment, ".", "--run-config", more)

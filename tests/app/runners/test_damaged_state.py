@@ -70,8 +70,8 @@ def resumed(flat: dict[str, Any], run: Path) -> Path:
 
 
 def breaks(run: Path) -> list[str]:
-    found: list[str] = json.loads((run / "summary.json").read_text())["breaks"]
-    return found
+    summary: list[str] = json.loads((run / "summary.json").read_text())["breaks"]
+    return summary
 
 
 def newest_state(run: Path) -> Path:

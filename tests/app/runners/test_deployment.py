@@ -49,8 +49,8 @@ ONE_ROUND: dict[str, Scalar] = {"num-server-rounds": 1, "evaluate-every": 1}
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     hosts = {peer: Host() for peer in range(PEERS)}
-    with Deployment(tmp_path_factory.mktemp("deployment"), Host(), hosts) as found:
-        yield found
+    with Deployment(tmp_path_factory.mktemp("deployment"), Host(), hosts) as started:
+        yield started
 
 
 # --- a run of hospitals that have keys -----------------------------------------------------------
@@ -58,7 +58,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 @dataclass(frozen=True)
 class Finished:
-    """A run whose models are known, and where those could be seen while it went on."""
+    """Run with known models, and the places where they could be seen meanwhile."""
 
     config: dict[str, Scalar]
     run: Run
@@ -153,8 +153,8 @@ def test_a_run_waits_until_every_hospital_has_approved_it(
     config, _ = planted(deployment.problem)
     running = deployment.run(config | ONE_ROUND | {"method": "fedavg"}, "waits")
     homes = [deployment.home(f"node-{peer}") / "waits" for peer in range(PEERS)]
-    come = [home / "decisions.jsonl" for home in homes]
-    deployment.wait(lambda: all(file.exists() for file in come), "no node was asked")
+    files = [home / "decisions.jsonl" for home in homes]
+    deployment.wait(lambda: all(file.exists() for file in files), "no node was asked")
     for home in homes:
         digest = str(atomic.lines(home / "decisions.jsonl")[-1]["digest"])
         assert main(["approve", str(home)]) == 2
@@ -164,8 +164,8 @@ def test_a_run_waits_until_every_hospital_has_approved_it(
     faults = Run.read(deployment.home("operator") / "waits").progress["faults"]
     assert any("approval: the run waits for a person's approval" in line for line in faults)
     assert Run.read(deployment.home("operator") / "waits").reported[-1].all()
-    found = [line["decision"].partition(":")[0] for line in atomic.lines(come[0])]
-    assert found == ["refused", "allowed"]
+    decisions = [line["decision"].partition(":")[0] for line in atomic.lines(files[0])]
+    assert decisions == ["refused", "allowed"]
 
 
 def test_letters_without_seals_are_found_at_the_relay(deployment: Deployment) -> None:
@@ -173,13 +173,13 @@ def test_letters_without_seals_are_found_at_the_relay(deployment: Deployment) ->
     for peer in range(PEERS):
         shut_down(deployment, peer)
         node, _ = deployment.of_node(peer)
-        *command, own = deployment.services[node].command
-        own = f"peer={peer} " + re.sub(r'(name|keys|trust)="[^"]*" ', "", own)
-        deployment.services[node].command = (*command, own)
+        *command, config = deployment.services[node].command
+        config = f"peer={peer} " + re.sub(r'(name|keys|trust)="[^"]*" ', "", config)
+        deployment.services[node].command = (*command, config)
         deployment.start(*deployment.of_node(peer))
     method: dict[str, Scalar] = {"method": "fedavg", "sealing": "false"}
-    found = watched(deployment, ONE_ROUND | method, "plain")
-    assert any(place.startswith("memory of") for place in found.seen)
+    letters = watched(deployment, ONE_ROUND | method, "plain")
+    assert any(place.startswith("memory of") for place in letters.seen)
 
 
 def shut_down(deployment: Deployment, peer: int) -> None:
@@ -193,7 +193,7 @@ def shut_down(deployment: Deployment, peer: int) -> None:
 
 
 def planted(file: Path) -> tuple[dict[str, Scalar], npt.NDArray[np.float64]]:
-    """Quadratics that start at random numbers, of which all but four stay; what to look for."""
+    """Write quadratics of which four coordinates move; return the keys and the random start."""
     start = np.random.default_rng().uniform(1, 2, DIMENSION)
     centre = np.tile(start, (PEERS, 1))
     centre[:, :4] += np.arange(1.0, PEERS + 1)[:, None]

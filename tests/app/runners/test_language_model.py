@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 
 RANK, WIDTH = 2, 8
 ADAPTERS = RANK * sum((WIDTH + 3 * WIDTH, 2 * WIDTH, 5 * WIDTH, 5 * WIDTH, WIDTH + len(WORDS)))
-"""Of the maps c_attn, c_proj, c_fc, c_proj and lm_head: rank times inputs and outputs."""
+"""Adapters of c_attn, c_proj, c_fc, c_proj and lm_head: rank times (inputs + outputs)."""
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_method_fine_tunes_adapters(
     method: str, flat: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = run(flat | {"method": method}, tmp_path)
-    before, after = found.metric("test_loss", 0), found.metric("test_loss")
+    result = run(flat | {"method": method}, tmp_path)
+    before, after = result.metric("test_loss", 0), result.metric("test_loss")
     assert (after < before - 0.1).all()
-    letters = found.metric("bytes_sent") / (4 * ADAPTERS)
+    letters = result.metric("bytes_sent") / (4 * ADAPTERS)
     assert (letters == np.round(letters)).all(), "adapters and nothing else are sent"
     assert (letters > 0).all() == (method != "local")
-    assert sum(value.numel() for value in found.models()[0].values()) == ADAPTERS
-    file = found.directory / "models" / "peer-0000.safetensors"
+    assert sum(value.numel() for value in result.models()[0].values()) == ADAPTERS
+    file = result.directory / "models" / "peer-0000.safetensors"
     model = load(file, Named(parts=(flat["model"],)))
     (tmp_path / "notes.txt").write_text("a b c")
     with pytest.raises(ConfigError, match=r"a language model takes tokens: an .npz with x"):

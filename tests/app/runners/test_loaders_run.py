@@ -82,15 +82,15 @@ def test_a_run_on_tiny_files(tmp_path: Path, dataset: str) -> None:
         "data-dir": str(tmp_path / "data"), **flat,
     }  # fmt: skip
     problem = check(Config.from_flat(flat))
-    found = run(flat, tmp_path)
-    assert found.rounds == [0, 3]
-    for t in found.rounds:
-        accuracy = found.metric("test_accuracy", t)
+    result = run(flat, tmp_path)
+    assert result.rounds == [0, 3]
+    for t in result.rounds:
+        accuracy = result.metric("test_accuracy", t)
         assert ((accuracy >= 0) & (accuracy <= 1)).all()
-        assert np.isfinite(found.metric("test_loss", t)).all()
+        assert np.isfinite(result.metric("test_loss", t)).all()
     if "augment" not in flat:  # noise that moves is not learnt in nine steps
-        assert found.metric("train_loss").mean() < found.metric("train_loss", 0).mean()
-    assert len(found.models()) == problem.peers == flat["peers"]
+        assert result.metric("train_loss").mean() < result.metric("train_loss", 0).mean()
+    assert len(result.models()) == problem.peers == flat["peers"]
     assert not any(array.flags.writeable for array in (problem.inputs, problem.mean))
 
 
@@ -114,11 +114,11 @@ def test_what_a_run_saved_is_the_base_of_another(tmp_path: Path) -> None:
         check(Config.from_flat(flat | adapted))
     base = run(flat | of_base, tmp_path)
     assert file.is_file()
-    found = run(flat | adapted, tmp_path / "adapted")
+    result = run(flat | adapted, tmp_path / "adapted")
     learnt = base.metric("test_loss").mean()
-    assert found.metric("test_loss", 0).mean() == pytest.approx(learnt, abs=0.05)
-    assert found.metric("train_loss").mean() < learnt < base.metric("test_loss", 0).mean() - 0.5
-    assert all(name.endswith((".A", ".B")) for model in found.models() for name in model)
+    assert result.metric("test_loss", 0).mean() == pytest.approx(learnt, abs=0.05)
+    assert result.metric("train_loss").mean() < learnt < base.metric("test_loss", 0).mean() - 0.5
+    assert all(name.endswith((".A", ".B")) for model in result.models() for name in model)
 
 
 @pytest.mark.parametrize("dataset", ["heart-disease", "languages", "ixi"])

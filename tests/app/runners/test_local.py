@@ -1,4 +1,4 @@
-"""One run in this process: what is shown and what is left."""
+"""Test the output and the files of one run in this process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_round_is_told_with_what_was_measured_last(tmp_path: Path) -> None
 
 def test_a_method_that_needs_validation_data_says_so(tmp_path: Path) -> None:
     text = said(config(tmp_path, method="dpfl", **{"dpfl.init-epochs": 1}))
-    assert "dpfl judges models by data set aside: partition.validation = 0.2" in text
+    assert "dpfl evaluates models on validation data: partition.validation = 0.2" in text
 
 
 def test_divergence_has_a_name(tmp_path: Path) -> None:

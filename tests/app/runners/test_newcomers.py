@@ -1,4 +1,4 @@
-"""Peers that come late, in the way of the method, and by fine-tuning as the control."""
+"""Test late peers, with the method and with fine-tuning as the control."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MEASURES = {column.key: column.of for column in COLUMNS}
 
 
 def held_out(directory: Path, **keys: bool | int | float | str) -> Run:
-    given = {name.replace("__", ".").replace("_", "-"): value for name, value in keys.items()}
-    flat = given | {
+    options = {name.replace("__", ".").replace("_", "-"): value for name, value in keys.items()}
+    flat = options | {
         "peers": 5, "num-server-rounds": 10, "evaluate-every": 10, "hold-out": 0.4,
         "device": "cpu", "out": str(directory), "name": "run",
     }  # fmt: skip
@@ -71,8 +71,8 @@ def test_they_are_columns_of_a_comparison(tmp_path: Path) -> None:
         partition__samples_per_peer=40,
     )  # fmt: skip
     late = json.loads((run.directory / "newcomers.json").read_text())["peers"]
-    found = MEASURES["newcomers"](run, {})
-    assert found == pytest.approx(run.at("test_accuracy", run.last_row())[late].mean())
+    value = MEASURES["newcomers"](run, {})
+    assert value == pytest.approx(run.at("test_accuracy", run.last_row())[late].mean())
     tuned = MEASURES["fine_tuned"](run, {})
     assert tuned is not None
     assert 0.3 < tuned <= 1

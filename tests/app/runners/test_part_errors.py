@@ -85,7 +85,7 @@ QUICK: dict[str, Any] = {
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a module of the user's, which each test imports anew."""
+    """Return a working directory with a user's module, which each test imports again."""
     monkeypatch.chdir(tmp_path)
     module = f"mine_{tmp_path.name}"
     Path(f"{module}.py").write_text(MINE)
@@ -94,7 +94,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("bug", "said"),
+    ("bug", "message"),
     [
         ("offer", ".py:20, in offer(), peers 0 to 2, round 3: KeyError: 'weights'"),
         (
@@ -114,13 +114,15 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     ],
 )
-def test_a_method_s_bug_has_its_place_peers_and_round(elsewhere: Path, bug: str, said: str) -> None:
+def test_a_method_s_bug_has_its_place_peers_and_round(
+    elsewhere: Path, bug: str, message: str
+) -> None:
     keys = {"method-options": {"bug": bug}, "model": "linear"}
     with pytest.raises(coterie.PartError) as failure:
         coterie.run(None, keys, method=f"{elsewhere}:METHOD", name="run", **QUICK)
     error = failure.value
-    assert str(error) == f"{elsewhere}{said}"
-    round_ = re.search(r"round (\d)", said)
+    assert str(error) == f"{elsewhere}{message}"
+    round_ = re.search(r"round (\d)", message)
     assert round_ is not None
     assert (error.round, error.peers) == (int(round_[1]), (0, 1, 2))
     progress = json.loads(Path("runs/run/progress.json").read_text())
@@ -205,17 +207,17 @@ def test_an_error_of_a_layer_names_layer_peers_and_round(
 
 
 @pytest.mark.parametrize(
-    ("keys", "said", "cause"),
+    ("keys", "message", "cause"),
     [
         ({"dataset": "data"}, ".py:58, in read(): ZeroDivisionError", ZeroDivisionError),
         ({"partition__kind": "divide"}, ".py:62, in divide(): LookupError: no share", LookupError),
     ],
 )
 def test_a_part_that_fails_before_the_run_writes_nothing(
-    elsewhere: Path, keys: dict[str, str], said: str, cause: type[Exception]
+    elsewhere: Path, keys: dict[str, str], message: str, cause: type[Exception]
 ) -> None:
     named = {key: f"{elsewhere}:{name}" for key, name in keys.items()}
-    with pytest.raises(coterie.Error, match=re.escape(said)) as refusal:
+    with pytest.raises(coterie.Error, match=re.escape(message)) as refusal:
         coterie.run(**{**QUICK, "method": "local", **named})
     assert isinstance(refusal.value.__cause__, cause)
     assert not Path("runs").exists()
@@ -256,8 +258,8 @@ def test_the_same_through_flower(elsewhere: Path, capsys: pytest.CaptureFixture[
         "run",
     ]
     assert main.main(["run", f"method={elsewhere}:METHOD", *keys, "--nodes", "2"]) == 1
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert re.search(
-        r"mine_\w+\.py:20, in offer\(\), peers? [\d to]+, round 3: KeyError: 'wei", said
+        r"mine_\w+\.py:20, in offer\(\), peers? [\d to]+, round 3: KeyError: 'wei", errors
     )
     assert 'return state, {"x": {}["weights"]}' in Path("runs/run/error.log").read_text()

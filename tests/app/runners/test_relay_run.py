@@ -20,7 +20,7 @@ from coterie.app.node.process.service import handle_request
 from coterie.app.node.requests.faults import StartError
 from coterie.app.runs.rundir import Run
 from coterie.clients.engine import engine
-from coterie.strategies.errors import RelayError, RosterError
+from coterie.strategies.errors import RelayError
 from coterie.strategies.flower.records import decode_request, decode_response, encode_request
 from coterie.strategies.protocol import Request, Response
 from tests.inprocess import simulate
@@ -46,7 +46,7 @@ def problem(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(problem: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Run with some overrides in a directory of its own; the directory."""
+    """Run with some overrides in a separate directory; return the directory."""
 
     def run(nodes: int, where: str, watch: Any = None, workers: int = 1, **changes: Any) -> Path:
         config: dict[str, Any] = {
@@ -102,8 +102,8 @@ def test_results_do_not_depend_on_the_number_of_nodes(
 def test_one_peer_a_node_puts_on_the_wire_what_the_peers_say_they_sent(
     start: Callable[..., Path],
 ) -> None:
-    said = progress(start(PEERS, "each"))
-    assert said["relayed_bytes"] == said["bytes"] > 0
+    status = progress(start(PEERS, "each"))
+    assert status["relayed_bytes"] == status["bytes"] > 0
     assert progress(start(1, "alone"))["relayed_bytes"] == 0
 
 
@@ -194,10 +194,10 @@ def test_every_node_lost_fails_the_run_with_one_line(
 
     with pytest.raises(RelayError, match=r"round 4.*out of memory.*no node is left"):
         start(2, "run", watch)
-    said = progress(tmp_path / "run")
-    assert (said["status"], said["round"]) == ("failed", 3)
-    assert said["error"].startswith("round 4")
-    assert "\n" not in said["error"]
+    status = progress(tmp_path / "run")
+    assert (status["status"], status["round"]) == ("failed", 3)
+    assert status["error"].startswith("round 4")
+    assert "\n" not in status["error"]
 
 
 def test_a_dead_worker_process_is_fatal(start: Callable[..., Path], tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_peer_that_nobody_hosts_is_an_error(
     start: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coterie.app.node.process.service.hosted", lambda job, peers: (0, 1))
-    with pytest.raises(RosterError, match="round 0, start: no node hosts peers 2, 3, 4"):
+    with pytest.raises(RelayError, match="round 0, start: no node hosts peers 2, 3, 4"):
         start(1, "run", join_seconds=0.3)
 
 

@@ -1,4 +1,4 @@
-"""A run that stops and goes on leaves the bytes of one that did not, whatever its network."""
+"""Test that a resumed run writes the same bytes as an uninterrupted one, for each network."""
 
 from __future__ import annotations
 

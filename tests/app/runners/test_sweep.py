@@ -25,7 +25,7 @@ from coterie.app.runners.sweep import placed, run_all
 from coterie.app.runs import plan, progress
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run
-from coterie.strategies.errors import DesertedError, RelayError, RosterError
+from coterie.strategies.errors import DesertedError, RelayError
 from coterie.strategies.relay.commit import Commit
 
 TINY = {
@@ -81,14 +81,14 @@ def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
         sweep.run_one(each)
     before = times(tmp_path)
     assert all(f"{each.run_dir}/summary.json" in before for each in first)
-    said = quiet()
-    run_all(first, 1, said)
+    console = quiet()
+    run_all(first, 1, console)
     assert times(tmp_path) == before
-    assert text(said) == "", "nothing to do, nothing to say"
+    assert text(console) == "", "nothing to do, nothing to say"
     third = placed(config(seed=2), tmp_path)
-    run_all([*first, third, third], 1, said)
-    assert "1 run to do" in text(said)
-    assert "1/1  local seed 2  accuracy" in text(said)
+    run_all([*first, third, third], 1, console)
+    assert "1 run to do" in text(console)
+    assert "1/1  local seed 2  accuracy" in text(console)
     assert plan.read(tmp_path) == tuple(each.name for each in (*first, third))
     (tmp_path / plan.NAME).unlink()
     assert {path: t for path, t in times(tmp_path).items() if third.name not in path} == before
@@ -98,11 +98,11 @@ def test_a_run_without_its_summary_is_summed_up_only(tmp_path: Path) -> None:
     one = placed(config(), tmp_path)
     sweep.run_one(one)
     summary = Path(one.run_dir, "summary.json")
-    told, before = summary.read_text(), times(tmp_path)
+    content, before = summary.read_text(), times(tmp_path)
     summary.unlink()
     assert not sweep.is_finished(one)
     sweep.run_one(one)
-    assert summary.read_text() == told
+    assert summary.read_text() == content
     changed = {path for path, t in times(tmp_path).items() if before[path] != t}
     written = ("summary.json", "graph.csv", "graph-measures.csv")
     assert changed == {str(summary.with_name(name)) for name in written}
@@ -172,14 +172,14 @@ def broken(one: Config) -> Config:
 def test_a_failed_run_is_one_line_and_the_others_finish(tmp_path: Path) -> None:
     first, bad, last = (placed(config(seed=seed), tmp_path) for seed in range(3))
     broken(bad)
-    said = quiet()
-    failed = run_all([first, bad, last], 1, said)
+    console = quiet()
+    failed = run_all([first, bad, last], 1, console)
     assert failed.keys() == {bad.run_dir}
     assert str(failed[bad.run_dir]).startswith("round 3")
     assert "\n" not in str(failed[bad.run_dir])
     assert isinstance(failed[bad.run_dir].__cause__, OSError)
     assert "Error: [Errno" in Path(bad.run_dir, "error.log").read_text()
-    assert f"local seed 1  failed: {failed[bad.run_dir]}" in text(said)
+    assert f"local seed 1  failed: {failed[bad.run_dir]}" in text(console)
     assert [sweep.is_finished(each) for each in (first, bad, last)] == [True, False, True]
     before = times(Path(first.run_dir))
     Path(bad.run_dir, "models").unlink()
@@ -222,7 +222,7 @@ def test_a_run_that_diverged_is_done_and_no_failure(tmp_path: Path) -> None:
     assert times(tmp_path) == before
 
 
-@pytest.mark.parametrize("kind", [RelayError, DesertedError, RosterError])
+@pytest.mark.parametrize("kind", [RelayError, DesertedError])
 def test_an_error_of_the_relay_survives_the_trip_between_processes(kind: type[RelayError]) -> None:
     there = pickle.loads(pickle.dumps(kind("no node is left", 3, "update")))
     assert (type(there), str(there)) == (kind, "no node is left")
@@ -275,9 +275,9 @@ def test_no_process_outlives_an_interruption(tmp_path: Path, how: signal.Signals
 
 def _marked(variable: str) -> list[str]:
     """The processes with this variable in their environment."""
-    found = []
+    marked = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # gone in the meantime, or another user's
             if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-    return found
+                marked.append((process / "cmdline").read_text().replace("\0", " "))
+    return marked

@@ -1,4 +1,4 @@
-"""What is told after every round: rounds once each, and to trackers by name."""
+"""Test callbacks and trackers: each round is reported once."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def write(tmp_path: Path, rows: list[dict[str, Any]], end: str = "") -> None:
 
 
 def test_every_round_is_told_once(tmp_path: Path) -> None:
-    heard: list[tuple[int, list[str]]] = []
-    calls = [lambda t, metrics: heard.append((t, metrics["peer_name"].tolist()))]
+    received: list[tuple[int, list[str]]] = []
+    calls = [lambda t, metrics: received.append((t, metrics["peer_name"].tolist()))]
     with Observers(config(tmp_path), calls) as observers:
         observers.show({"round": 0})
         write(tmp_path, ROWS[:2], end='{"round": 5, ')  # a line that is being written
         observers.show({"round": 1})
         observers.show({"round": 2})
-    assert heard == [(0, ["north", "south"])]
+    assert received == [(0, ["north", "south"])]
 
 
 def test_a_resumed_run_tells_what_is_new(tmp_path: Path) -> None:
     resumed = config(tmp_path, resume=True)
     write(tmp_path, ROWS[:2])
-    heard: list[int] = []
-    calls = [lambda t, _: heard.append(t)]
+    rounds: list[int] = []
+    calls = [lambda t, _: rounds.append(t)]
     with Observers(resumed, calls) as observers:
         write(tmp_path, ROWS[2:])
         observers.show({"round": 5})
-    assert heard == [5]
+    assert rounds == [5]
 
 
 def test_scalars_are_means_and_each_peer_s() -> None:

@@ -1,4 +1,4 @@
-"""A bare `flwr run`: the relay and the nodes agree where it goes, and nothing is written over."""
+"""Test a plain `flwr run`: relay and nodes agree on the directory, and nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_it_is_introduced_told_and_lies_in_the_checkout(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     simulate({**TINY, "method": "dpfl", "dpfl.init-epochs": 1, "name": "mine"}, nodes=2)
-    said = capsys.readouterr().out
-    assert "dpfl on digits: 4 peers, Flower's simulation" in said
-    assert "partition.validation = 0.2" in said
-    told = [line.split("  ")[0] for line in said.splitlines() if line.startswith("round ")]
-    assert told == ["round 0/4", "round 2/4", "round 4/4"]
+    printed = capsys.readouterr().out
+    assert "dpfl on digits: 4 peers, Flower's simulation" in printed
+    assert "partition.validation = 0.2" in printed
+    rounds = [line.split("  ")[0] for line in printed.splitlines() if line.startswith("round ")]
+    assert rounds == ["round 0/4", "round 2/4", "round 4/4"]
     directory = workplace / "runs" / "mine"
-    assert f"ended: {directory}" in said
+    assert f"ended: {directory}" in printed
     run = Run.read(directory)
     assert run.rounds.tolist() == [0, 2, 4]
     assert run.split is not None

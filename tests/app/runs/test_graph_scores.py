@@ -26,11 +26,11 @@ def test_an_edge_is_more_than_half_of_the_largest_weight_given_to_another() -> N
     np.testing.assert_array_equal(row_scales(w), [0.3, 1.0, 0.6, 0.06])  # the last: 0.6 / 10
 
 
-@pytest.mark.parametrize("own", [0.0, 0.3, 0.9])
-def test_the_own_weight_hides_no_edge(own: float) -> None:
-    """A peer gives itself `own` and shares the rest: pairs are pairs, whatever it keeps."""
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.9])
+def test_the_own_weight_hides_no_edge(weight: float) -> None:
+    """The weight that a peer gives to itself does not change the learnt pairs."""
     pairs = np.kron(np.eye(2), 1 - np.eye(2))
-    w = own * np.eye(4) + (1 - own) * pairs
+    w = weight * np.eye(4) + (1 - weight) * pairs
     np.testing.assert_array_equal(learnt_edges(w), pairs > 0)
     result = score(w, TWO_PAIRS)
     assert (result.f1, result.exact) == (1, True)

@@ -48,7 +48,7 @@ def test_a_file_that_grows_byte_by_byte_is_read_as_one_that_is_there(tmp_path: P
 
 
 def test_only_what_is_new_is_parsed(tmp_path: Path) -> None:
-    """What was read stays, even where the file no longer says it."""
+    """Parsed lines are kept, even if the file changes later."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(line(0, 0, loss=1.0))
     one = Metrics(path, 1)

@@ -1,4 +1,4 @@
-"""Of many peers the collaboration map has what happened: whom those who were awake have heard."""
+"""Test sparse collaboration matrices of many peers: only peers that were awake have rows."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def test_they_are_recorded_and_cut_like_everything(
         recorder.round(Commit(Ledger(t), (report, asleep)))
         recorder.finish()
     with np.load(tmp_path / "collaboration.npz") as archive:
-        found = {name: archive[name].tolist() for name in archive.files}
-    assert found == {
+        arrays = {name: archive[name].tolist() for name in archive.files}
+    assert arrays == {
         "rounds": 4 * [2], "peers": 4 * [5], "others": 2 * [3, 5], "weights": 2 * [0.25, 0.75],
     }  # fmt: skip
 
 
 def test_what_is_not_disclosed_is_about_the_peer_alone() -> None:
-    told = limited(Report(2, 5, {"test_loss": 1.0}, (0.25, 0.75), (3, 5)), "none")
-    assert told.weight_by_peer == {5: 1.0}
+    report = limited(Report(2, 5, {"test_loss": 1.0}, (0.25, 0.75), (3, 5)), "none")
+    assert report.weight_by_peer == {5: 1.0}
 
 
 @pytest.mark.parametrize("columns", [(5, 3), (3, 3), (3, N), (-1, 3), (3,)])

@@ -186,7 +186,7 @@ def test_recovery_needs_known_clusters(tmp_path: Path) -> None:
 
 
 def test_the_graph_over_rounds_by_hand(tmp_path: Path) -> None:
-    """Peers 0, 1 honest, 2 flipped; at the end 0 hears 1 and 2, 1 hears 0, 2 nobody."""
+    """Peers 0, 1 honest, 2 flipped; at the end 0 weights 1 and 2, 1 weights 0, 2 no one."""
     write_config(tmp_path, {"peers": 3})
     write_metrics(tmp_path, [record(t, k) for t in (0, 5) for k in range(3)])
     write_split(tmp_path, [0, 0, 1], samples=[1, 1, 1])

@@ -89,12 +89,12 @@ def test_what_arrives_while_a_person_reads_is_not_approved(
     response_of(node, START)
 
 
-@pytest.mark.parametrize("said", ["", "no", "y", "yes please"])
+@pytest.mark.parametrize("reply", ["", "no", "y", "yes please"])
 def test_nothing_but_yes_approves(
-    said: str, node: Institution, answering: Callable[[Callable[[], str]], None]
+    reply: str, node: Institution, answering: Callable[[Callable[[], str]], None]
 ) -> None:
     node.handle(START)
-    answering(lambda: said)
+    answering(lambda: reply)
     assert main(["approve", str(node.home / "run")]) == 2
     assert not approvals(node.home)
 
@@ -171,8 +171,8 @@ def test_one_approval_is_used_once_by_many_processes(tmp_path: Path) -> None:
         assert taker.stdin is not None
         taker.stdin.write("\n")
         taker.stdin.flush()
-    found = [taker.communicate(timeout=60)[0] for taker in takers]
-    assert "".join(found).count("approved") == 1
+    outputs = [taker.communicate(timeout=60)[0] for taker in takers]
+    assert "".join(outputs).count("approved") == 1
 
 
 def test_the_same_run_goes_on_with_its_approval_and_no_other_does(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_command_that_a_node_suggests_is_quoted(tmp_path: Path) -> None:
 
 
 def test_a_run_directory_of_somebody_else_names_no_file(tmp_path: Path) -> None:
-    """`decisions.jsonl` says a digest, and the file is called after it."""
+    """`decisions.jsonl` has the digest that names the file."""
     secret = tmp_path / "secret.toml"
     secret.write_text(Config.from_flat({}).toml())
     digests: list[object] = ["../secret", "x" * 64, None, 3, [], "AB" * 32]

@@ -1,4 +1,4 @@
-"""What a node's secure channel opens, what it remembers, and what it writes into the audit log."""
+"""Test a node's secure channel: accepted letters, its memory and its audit log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def channel(directory: Path, *peers: int, sealing: Sealing | None = None) -> Sec
 def aged(
     directory: Path, *peers: int, sealing: Sealing | None = None, max_age: int = 0
 ) -> SecureChannel:
-    """One that hears offers of earlier rounds, too."""
+    """Return a channel that also accepts offers of earlier rounds."""
     sealing = sealing or simulated(CONFIG, peers, directory)
     return SecureChannel(peers, directory, sealing, max_age=max_age)
 
@@ -53,7 +53,7 @@ def begun(
     attempt: str = "a",
     letters: Sequence[PeerMessage] = (),
 ) -> SecureChannel:
-    """The channel with the letters of a request in which everybody asks everybody."""
+    """Return the channel with the letters of a request in which all peers ask all peers."""
     asked = np.ones(len(EDGES), dtype=np.bool_)
     node.begin(
         Request(stage, t, t, EDGES, asked, tuple(letters), committed=committed, attempt=attempt)
@@ -75,7 +75,7 @@ def read(node: SecureChannel, kind: Any = "offer") -> dict[tuple[int, int | None
 
 
 def refusals(node: SecureChannel) -> list[str]:
-    """Why the others were refused."""
+    """Return the reasons of the refusals; nothing was accepted."""
     assert not read(node)
     return [line.partition(": it ")[2] for line in node.finish()]
 
@@ -101,7 +101,7 @@ def test_what_the_relay_called_over_does_not_come_back(run: Path) -> None:
     old = offer(begun(channel(run, 1), "update", 3, 2), 1, 4)
     begun(channel(run, 0), "update", 6, committed=5)
     for stage, t in (("update", 5), ("answer", 4), ("start", 4), ("start", 0), ("rounds", 1)):
-        with pytest.raises(SealError, match=r'run "run" has committed round 5 here'):
+        with pytest.raises(SealError, match=r'run "run" has committed round 5 on this node'):
             begun(channel(run, 0), stage, t, attempt="b")
     for stage, t in (("start", 5), ("update", 6)):
         reader = begun(channel(run, 0), stage, t, letters=[replace(old, round=t + 1)])
@@ -148,7 +148,7 @@ def test_an_answer_is_for_the_model_that_was_offered_in_its_round(run: Path) -> 
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_what_is_too_large_is_not_even_looked_at(run: Path, sealed: bool) -> None:
-    """One byte more than an encoded letter may have; the bytes of the seal come on top."""
+    """Refuse one byte more than the maximum; the bytes of the seal are not counted."""
     sealing = None if sealed else NO_KEYS
     writer = begun(channel(run, 1, sealing=sealing), "start", 0)
     for size, why in (
@@ -174,7 +174,7 @@ def test_what_is_no_bytes_is_refused(run: Path, payload: object, sealed: bool) -
 
 
 def test_a_letter_is_read_where_its_edge_ends_and_once(run: Path) -> None:
-    """Offers of 1 and 2 come to 0; nothing that claims to be from 0, or to be for another."""
+    """Peer 0 accepts the offers of 1 and 2, but none from itself or for another peer."""
     written = [offer(begun(channel(run, peer), "start", 0), peer, 1) for peer in (1, 2)]
     strange = [replace(written[0], sender=0), replace(written[1], kind="answer", recipient=1)]
     reader = begun(channel(run, 0), "update", 1, letters=[*written, *strange, written[0]])
@@ -282,7 +282,7 @@ def test_a_plain_simulation_writes_nothing_down(run: Path) -> None:
 
 
 def test_an_older_offer_is_heard_within_its_age_but_never_after_a_newer_one(run: Path) -> None:
-    """Also by a process that begins anew: a relay that replays what it kept gets nowhere."""
+    """Refuse replayed letters, also in a new process."""
     sender, node = channel(run, 1), aged(run, 0, max_age=2)
     begun(sender, "start", 0)
     letters = {t: offer(sender, 1, t) for t in (1, 2, 3)}

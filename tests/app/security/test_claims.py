@@ -1,4 +1,4 @@
-"""A peer is the node's that has its key: who comes first is not believed."""
+"""Test that a peer belongs to the node with its key, not to the first node that claims it."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ HERE = Scope("run", b"digest", "attempt")
 
 
 @pytest.fixture(scope="module")
-def own() -> PrivateKeys:
+def keys() -> PrivateKeys:
     return PrivateKeys.generate()
 
 
-def test_a_claim_is_good_for_its_peer_run_configuration_and_attempt_only(own: PrivateKeys) -> None:
-    theirs = {3: Entry("c", 3, own.public), 4: Entry("d", 4, PrivateKeys.generate().public)}
+def test_a_claim_is_good_for_its_peer_run_configuration_and_attempt_only(keys: PrivateKeys) -> None:
+    theirs = {3: Entry("c", 3, keys.public), 4: Entry("d", 4, PrivateKeys.generate().public)}
     proves = proof(theirs, "run", b"digest")
-    good = claim(3, HERE, own)
+    good = claim(3, HERE, keys)
     assert proves(3, good, "attempt")
     assert not proves(3, good, "another attempt")
-    assert not proves(4, claim(4, HERE, own), "attempt"), "signed by another peer"
-    assert not proves(5, claim(5, HERE, own), "attempt"), "a peer that the relay does not know"
+    assert not proves(4, claim(4, HERE, keys), "attempt"), "signed by another peer"
+    assert not proves(5, claim(5, HERE, keys), "attempt"), "a peer that the relay does not know"
     assert not proof(theirs, "another run", b"digest")(3, good, "attempt")
     assert not proof(theirs, "run", b"another configuration")(3, good, "attempt")
     assert not any(proves(3, bad, "attempt") for bad in (b"", good[:-1], good + b"x", bytes(64)))
 
 
 def impostor_of(node: Institution, directory: Path) -> Institution:
-    """A node that says it is another's peer, with keys that it has made for this."""
+    """Return a node that claims another node's peer, with new keys."""
     name = str(node.node_config["name"])
     private, public, _ = trust.create(name, directory, node.peer)
-    own: dict[str, Scalar] = {
+    config: dict[str, Scalar] = {
         "keys": str(private),
         "trust": str(public),
         "out": str(directory / "out"),
     }
-    return Institution(node.peer, node.node_config | own, dict(node.run_config))
+    return Institution(node.peer, node.node_config | config, dict(node.run_config))
 
 
 @pytest.mark.parametrize("checked", [True, False])
 def test_an_impostor_that_comes_first_is_refused(checked: bool, tmp_path: Path) -> None:
-    """S6: its peer's own node takes part; a relay without a trust file believes who comes first."""
+    """S6: the peer's own node takes part; without a trust file the relay accepts the first node."""
     nodes = institutions(tmp_path)
     for node in nodes:
         node.run_config |= {"method": "fedavg", "num-server-rounds": 1}

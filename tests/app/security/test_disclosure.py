@@ -1,4 +1,4 @@
-"""What a last report tells the relay of an institution's test examples."""
+"""Test the limits on a last report about an institution's test examples."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def told(rarest: int, disclosure: Disclosure = "all") -> dict[str, float | None]
 
 
 def test_measures_have_the_digits_that_their_examples_support() -> None:
-    found = told(rarest=4)
-    assert found["expected_calibration_error"] == found["r2"] == 0.75  # 100 examples: 0.05
+    report = told(rarest=4)
+    assert report["expected_calibration_error"] == report["r2"] == 0.75  # 100 examples: 0.05
     for name in ("sensitivity", "specificity", "balanced_accuracy", "macro_f1", "auroc"):
-        assert found[name] == pytest.approx(0.8)  # 4 of the rarest class: 0.2
-    assert found["mae"] == found["rmse"] == 0.74  # 0.05 of its power of ten
+        assert report[name] == pytest.approx(0.8)  # 4 of the rarest class: 0.2
+    assert report["mae"] == report["rmse"] == 0.74  # 0.05 of its power of ten
 
 
 def test_a_class_that_is_not_there_tells_nothing() -> None:

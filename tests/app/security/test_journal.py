@@ -1,4 +1,4 @@
-"""Ledgers on disk: what is changed, cut off or taken away is noticed; a kill loses nothing."""
+"""Test ledgers on disk: changes, cuts and removals are detected; a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def number(line: dict[str, Any]) -> int:
-    found = line["n"]
-    assert isinstance(found, int)
-    return found
+    value = line["n"]
+    assert isinstance(value, int)
+    return value
 
 
 def read(journal: Journal) -> list[int]:
@@ -53,7 +53,7 @@ def test_another_process_s_lines_come_once(file: Path) -> None:
 
 
 def killed_after_the_line(file: Path) -> None:
-    """The line is there, its head is not yet."""
+    """The line is written, its head is not yet."""
     head = file.with_suffix(".head").read_bytes()
     add(Journal(file), 3)
     file.with_suffix(".head").write_bytes(head)
@@ -194,7 +194,7 @@ def test_a_disk_that_is_full_between_a_line_and_its_head_hides_no_line(
 
 
 def test_a_ledger_without_a_head_is_taken_over(file: Path) -> None:
-    """As an older version wrote it, or one that was killed after its first line."""
+    """Read a ledger of an older version, or of a process that was killed after its first line."""
     file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(3)))
     assert read(Journal(file)) == [0, 1, 2]
     file.write_text('{"n": 0}\n')
@@ -203,7 +203,7 @@ def test_a_ledger_without_a_head_is_taken_over(file: Path) -> None:
 
 
 def test_processes_take_turns(file: Path) -> None:
-    """Each of four adds the next number while there are fewer than 60: no number twice."""
+    """Four processes append the next number up to 60: no number occurs twice."""
 
     def count() -> None:
         journal, numbers = Journal(file), list[int]()

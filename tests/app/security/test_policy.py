@@ -1,4 +1,4 @@
-"""policy.toml: what it says when it is wrong, and which runs it lets through."""
+"""Test policy.toml: error messages, and allowed and refused runs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("approve = true", 'unknown key "approve"'),
         ("[data]\nset = 'table'", 'unknown key "data.set", did you mean "data.sets"?'),
@@ -103,11 +103,11 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_policy_is_one_line_that_names_the_key(
-    text: str, says: str, tmp_path: Path
+    text: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PolicyError) as error:
         read_policy(file(tmp_path, text))
-    assert says in str(error.value)
+    assert message in str(error.value)
     assert str(error.value).startswith(f"policy {tmp_path / 'policy.toml'}")
     assert "\n" not in str(error.value)
 
@@ -154,7 +154,7 @@ def test_a_policy_that_others_may_write_to_is_none(tmp_path: Path) -> None:
 
 
 def test_any_batch_size_of_a_run_is_limited_where_data_are_own() -> None:
-    """All-for-one has one more, and so may a method to come."""
+    """Check all batch sizes of a run; All-for-one has a second one."""
     table: dict[str, Any] = {"dataset": "table", "table.columns": "a", "method": "all-for-one"}
     sizes = [key for key in keys() if key.endswith("batch-size")]
     assert len(sizes) > 1
@@ -194,10 +194,10 @@ def test_a_clip_whose_noise_would_be_rounded_to_zero_is_refused() -> None:
 
 def test_no_path_of_a_run_is_one_of_a_deployed_node() -> None:
     run: dict[str, Any] = dict.fromkeys(paths(), "/elsewhere")
-    own = Job(7, run, {"out": "/own", "quadratic.file": "/own/q.json"}, None).config()
-    found = own.flat() | {"quadratic.file": own.flat().get("quadratic.file")}
-    assert not [key for key, value in found.items() if str(value).startswith("/elsewhere")]
-    assert own.out == "/own"
+    config = Job(7, run, {"out": "/own", "quadratic.file": "/own/q.json"}, None).config()
+    result = config.flat() | {"quadratic.file": config.flat().get("quadratic.file")}
+    assert not [key for key, value in result.items() if str(value).startswith("/elsewhere")]
+    assert config.out == "/own"
 
 
 # --- reports --------------------------------------------------------------------------------------
@@ -218,17 +218,17 @@ def test_numbers_about_own_data_are_rounded_and_training_stays_at_home() -> None
         "global_test_accuracy": 0.11, "gradient_evaluations": 640, "validation_accuracy": None,
     }  # fmt: skip
     sizes = {"train": 400, "test": 100, "validation": 25}
-    found = protected(Report(3, 1, metrics, (0.3333, 0.6667)), ReportPolicy(), sizes)
-    assert found.metrics == {
+    result = protected(Report(3, 1, metrics, (0.3333, 0.6667)), ReportPolicy(), sizes)
+    assert result.metrics == {
         "test_loss": 0.695, "test_accuracy": 0.85, "validation_loss": 1200.0, "train_loss": None,
         "train_accuracy": None, "bytes_sent": 123457, "candidates": 2.3,
         "global_test_accuracy": 0.1, "gradient_evaluations": 640, "validation_accuracy": None,
     }  # fmt: skip
-    assert found.weights == (0.33, 0.67)
+    assert result.weights == (0.33, 0.67)
     spent = protected(Report(3, 1, {"epsilon": 3.04}, ()), ReportPolicy(), sizes)
     assert spent.metrics == {"epsilon": 3.04}
-    told = protected(Report(3, 1, metrics, ()), ReportPolicy(training=True), sizes)
-    assert told.metrics["train_accuracy"] == 1.0
+    report = protected(Report(3, 1, metrics, ()), ReportPolicy(training=True), sizes)
+    assert report.metrics["train_accuracy"] == 1.0
     by_class = Report(3, 1, {"sensitivity": 0.8437, "auroc": 0.93, "mae": 0.123}, ())
     assert protected(by_class, ReportPolicy(), sizes, 100).metrics == {
         "sensitivity": 0.85, "auroc": 0.95, "mae": 0.125,
@@ -299,9 +299,11 @@ def test_preflight_names_everything_that_is_not_ready(
     rows = ["a,b,y", *(f"{k},{-k},{'yes' if k % 2 else 'no'}" for k in range(150))]
     (data / "data.csv").write_text("\n".join(rows))
     policy = file(tmp_path, PLAIN.toml())
-    own = f'name="node-1" keys="{tmp_path}/keys/node-1.key" trust="{tmp_path}/keys/trust.toml" '
-    own += f'policy="{policy}" out="{tmp_path}/out" data-dir="{data}"'
-    line = ["preflight", "--node-config", own, str(preset)]
+    node_config = (
+        f'name="node-1" keys="{tmp_path}/keys/node-1.key" trust="{tmp_path}/keys/trust.toml" '
+    )
+    node_config += f'policy="{policy}" out="{tmp_path}/out" data-dir="{data}"'
+    line = ["preflight", "--node-config", node_config, str(preset)]
     code, shown = said(line, capsys)
     assert code == 2
     assert "ok  keys: peer 1, " in shown

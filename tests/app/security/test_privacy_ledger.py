@@ -1,4 +1,4 @@
-"""The privacy ledger: it adds up over runs, and a damaged one lets nothing out."""
+"""Test the privacy ledger: sums over runs; a damaged ledger allows no gradient."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def test_a_deployed_peer_goes_on_from_what_all_runs_have_spent(tmp_path: Path) -
         assert epsilon is not None
         spent.append(epsilon)
         theta.append(response.reports[-1].metrics["test_loss"])
-        found = json.loads((tmp_path / name / "models" / "peer-0000.json").read_text())
-        assert found["privacy"]["epsilon"] == epsilon
-        assert found["defence"]["rule"] == "median"
+        result = json.loads((tmp_path / name / "models" / "peer-0000.json").read_text())
+        assert result["privacy"]["epsilon"] == epsilon
+        assert result["defence"]["rule"] == "median"
         page = (tmp_path / name / "models" / "peer-0000.md").read_text()
         assert f"epsilon {epsilon:.3g} at delta 1e-05" in page
         assert "| robust rule | median |" in page

@@ -38,21 +38,21 @@ def test_metrics_about_examples_count_and_work_does_not() -> None:
 
 
 def test_what_was_told_before_costs_nothing(tmp_path: Path) -> None:
-    """Metrics of a round, also after a restart, and weights as long as they stay the same."""
-    told = {"test_loss": 0.7, "test_accuracy": 0.5}
-    assert ledger(tmp_path).reporting(1, told, {1: 0.5, 2: 0.2}, 6)  # four numbers
-    assert ledger(tmp_path).reporting(1, told, {1: 0.5, 2: 0.2}, 4)
-    assert ledger(tmp_path).reporting(2, told, {1: 0.5, 2: 0.2}, 6)  # two more, of another round
-    assert not ledger(tmp_path).reporting(3, told, {1: 0.5, 2: 0.2}, 6)
-    assert not ledger(tmp_path).reporting(2, told, {1: 0.5, 2: 0.3}, 6), "other weights"
-    assert not ledger(tmp_path, "other").reporting(1, told, {}, 6), "one budget for all runs"
-    assert ledger(tmp_path, "other").reporting(1, told, {}, 8)
+    """Repeated metrics of a round and unchanged weights are free, also after a restart."""
+    metrics = {"test_loss": 0.7, "test_accuracy": 0.5}
+    assert ledger(tmp_path).reporting(1, metrics, {1: 0.5, 2: 0.2}, 6)  # four numbers
+    assert ledger(tmp_path).reporting(1, metrics, {1: 0.5, 2: 0.2}, 4)
+    assert ledger(tmp_path).reporting(2, metrics, {1: 0.5, 2: 0.2}, 6)  # two more, of another round
+    assert not ledger(tmp_path).reporting(3, metrics, {1: 0.5, 2: 0.2}, 6)
+    assert not ledger(tmp_path).reporting(2, metrics, {1: 0.5, 2: 0.3}, 6), "other weights"
+    assert not ledger(tmp_path, "other").reporting(1, metrics, {}, 6), "one budget for all runs"
+    assert ledger(tmp_path, "other").reporting(1, metrics, {}, 8)
     lines = atomic.lines(path_in(tmp_path))
     assert [line["numbers"] for line in lines] == [4, 2, 2]
 
 
 def test_runs_side_by_side_share_the_budget(tmp_path: Path) -> None:
-    """Each in a process of its own would wait for the same lock."""
+    """Threads stand for processes: both wait for the same lock."""
     with ThreadPoolExecutor(16) as pool:
         allowed = pool.map(
             lambda k: ledger(tmp_path, f"run-{k}").reporting(1, {"test_loss": k / 16}, {}, 5),
@@ -70,9 +70,9 @@ def test_weights_of_other_peers_are_other_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", ["-5", "1e9", "NaN", '"1"', "true"])
 def test_a_ledger_with_a_number_that_is_none_reports_nothing(number: str, tmp_path: Path) -> None:
     """The file has no `.head`, as if it had been written by an older version."""
-    own = ledger(tmp_path)
+    damaged = ledger(tmp_path)
     own_line = f'{{"run": "other", "round": 1, "report": "", "numbers": {number}}}\n'
     path_in(tmp_path).write_text(own_line)
-    for reader in (own, ledger(tmp_path)):
+    for reader in (damaged, ledger(tmp_path)):
         with pytest.raises(LedgerError, match="damaged"):
             reader.reporting(2, {"test_loss": 0.7}, {}, 9)

@@ -123,7 +123,7 @@ def test_a_key_for_one_recipient_does_not_open_for_another() -> None:
 
 
 def test_a_recipient_cannot_address_a_sender_s_letter_to_a_third() -> None:
-    """Peer 1 may read the letter, and knows its key; it cannot make peer 3 take it for one."""
+    """Peer 1 may read the letter and knows its key, but cannot forge one for peer 3."""
     letter = sealed(to=(1,))
     again, _ = seal(replace(letter, keys={}), SCOPE, PEERS[1], {3: PEERS[3].public})
     forged = replace(letter, keys=again.keys)
@@ -132,7 +132,7 @@ def test_a_recipient_cannot_address_a_sender_s_letter_to_a_third() -> None:
 
 
 def test_a_letter_does_not_come_back_to_its_sender() -> None:
-    """What 0 wrote to 1 is not what 1 wrote to 0, although both know its key."""
+    """A letter from 0 to 1 is not accepted as one from 1 to 0, although both know its key."""
     letter = sealed(to=(1,))
     with pytest.raises(SealError):
         opened(
@@ -173,7 +173,7 @@ def test_one_changed_bit_anywhere_is_noticed(data: st.DataObject) -> None:
 def test_a_signed_letter_that_is_badly_sealed_is_refused_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A trusted peer gone bad signs keys that are none, or that do not fit the payload."""
+    """A dishonest trusted peer signs invalid keys, or keys of another payload."""
     for key in (b"", bytes(31), bytes(32), bytes(64)):
         with monkeypatch.context() as patch:
             patch.setattr("coterie.app.security.seal._SUITE", Sneaky(key))

@@ -55,11 +55,11 @@ def test_sealing_changes_no_number(tmp_path: Path, method: str, nodes: int) -> N
 
 
 def test_the_price_of_sealing_is_counted_beside_the_payload(tmp_path: Path) -> None:
-    """One key for each reader on a node; a letter of all-pairs CoBo has two readers abroad."""
-    found = run(COBO | {"sealing": True}, tmp_path, 2)
+    """A letter has one key per recipient on another node: two with all-pairs CoBo."""
+    result = run(COBO | {"sealing": True}, tmp_path, 2)
     offers, answers = 4 * 2, 4 * 2
-    assert found.ledger.sealing == 3 * (offers + answers) * KEY
-    assert found.ledger.nbytes == 3 * (4 + answers) * D * 8
+    assert result.ledger.sealing == 3 * (offers + answers) * KEY
+    assert result.ledger.nbytes == 3 * (4 + answers) * D * 8
 
 
 @pytest.mark.parametrize(("nodes", "rtol"), [(2, 0.0), (4, 1e-12)])
@@ -166,7 +166,7 @@ def test_a_letter_that_comes_twice_is_opened_once(tmp_path: Path) -> None:
 
 
 def test_letters_of_two_runs_or_configurations_do_not_mix(tmp_path: Path) -> None:
-    """The same peers and keys; another name, or other config_digest."""
+    """Same peers and keys, but another name or another config_digest."""
     flat = COBO | {"sealing": True}
     letters: dict[str, list[PeerMessage]] = {}
     (tmp_path / "a").mkdir()
@@ -191,7 +191,7 @@ def test_letters_of_two_runs_or_configurations_do_not_mix(tmp_path: Path) -> Non
 def test_who_is_not_in_the_trust_file_is_neither_written_to_nor_listened_to(
     tmp_path: Path,
 ) -> None:
-    """Peers 0, 1 and 2 do not know 3; 3 knows everybody. As if 3 had no edges."""
+    """Peers 0, 1 and 2 do not trust 3, 3 trusts all: the result is that of 3 without edges."""
     flat = DIGITS | {"method": "fedavg", "sealing": True}
     config = Config.from_flat(flat)
     nodes = [Node(config, [peer], tmp_path / "a") for peer in range(4)]

@@ -26,7 +26,7 @@ from coterie.app.security.trust import (
 
 @pytest.fixture
 def trust(tmp_path: Path) -> Path:
-    """The trust file of two hospitals; their keys lie beside it."""
+    """Return the trust file of two hospitals, with their keys in the same folder."""
     path = tmp_path / "trust.toml"
     entries = [create(name, tmp_path, peer)[2] for peer, name in enumerate(("north", "south"))]
     path.write_text("\n".join(entry.toml() for entry in entries))
@@ -106,7 +106,7 @@ def test_keys_in_a_folder_that_others_may_write_to_are_refused(mode: int, tmp_pa
         for read, file in ((read_private, private), (read_trust, public)):
             with pytest.raises(KeysError, match=f"write to the folder {opened}: chmod go-w"):
                 read(file)
-        opened.chmod(0o1777)  # sticky, as /tmp is: nobody exchanges another's files there
+        opened.chmod(0o1777)  # sticky, like /tmp: users cannot replace others' files
         read_private(private)
         opened.chmod(0o755)
 
@@ -199,9 +199,9 @@ def test_a_deployed_node_with_keys_seals_and_one_without_does_not_take_part(trus
     keys = {"keys": str(trust.with_name("north.key")), "trust": str(trust)}
     for how in ("auto", True):
         sealing = deployed(wanting(how), keys, 0)
-        own, trusted = sealing.read()
+        private, trusted = sealing.read()
         assert sealing.audited
-        assert own[0].public == trusted[0].keys
+        assert private[0].public == trusted[0].keys
         with pytest.raises(KeysError, match="coterie keys new NAME"):
             deployed(wanting(how), {}, 0)
     with pytest.raises(KeysError, match="coterie keys new NAME"):
@@ -270,7 +270,7 @@ def test_a_command_that_is_refused_changes_nothing(
     monkeypatch.chdir(tmp_path)
     where = ["--out", "."] if arguments[0] == "new" else []
     assert main(["keys", *arguments, *where]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert re.search(why, said)
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert re.search(why, message)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

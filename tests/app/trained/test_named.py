@@ -1,4 +1,4 @@
-"""What a file of a run names is built where it is built in, or named by the user, too."""
+"""Test that a run's files build only built-in parts and parts that the user named."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_a_run_was_given_its_results_are_given_too(
 def test_an_installed_part_may_be_named_by_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who installs a package has said that its entry points may run."""
+    """An installed package is trusted: its entry points may run."""
     entry = EntryPoint("two-layers", NET, "coterie.models")
     monkeypatch.setattr(plugins, "installed", lambda kind: {"two-layers": entry})
     run(PLUGIN | {"model": "two-layers"}, tmp_path / "run")

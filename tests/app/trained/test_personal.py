@@ -33,18 +33,18 @@ NEEDS: dict[str, dict[str, Any]] = {
 MIXTURES = ("fedem", "federico", "knn-per")
 
 
-def assert_predicts_as_evaluated(found: Run) -> None:
-    problem = problem_of(found.config)
+def assert_predicts_as_evaluated(result: Run) -> None:
+    problem = problem_of(result.config)
     task = TASKS[problem.task]
-    for peer in range(found.config.peers):
-        model = personal_model(found.directory, peer)
+    for peer in range(result.config.peers):
+        model = personal_model(result.directory, peer)
         rows, targets = problem.test.rows[peer], torch.tensor(problem.test.targets[peer])[None]
         scores = model(torch.tensor(problem.inputs[rows]))[None]
         losses = task.losses(scores, targets)
-        assert losses.mean().item() == pytest.approx(found.metric("test_loss")[peer], abs=1e-6)
+        assert losses.mean().item() == pytest.approx(result.metric("test_loss")[peer], abs=1e-6)
         if task.correct is not None:
             right = task.correct(scores, targets).double().mean().item()
-            assert right == pytest.approx(found.metric("test_accuracy")[peer], abs=1e-6)
+            assert right == pytest.approx(result.metric("test_accuracy")[peer], abs=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -62,10 +62,10 @@ def test_predict_is_evaluate_on_numbers(method: str, tmp_path: Path) -> None:
     ("method", "kind"), [("fedavg", "pt2"), ("fedem", "onnx"), ("knn-per", "onnx")]
 )
 def test_exported_models_say_the_same(method: str, kind: str, tmp_path: Path) -> None:
-    found = run(DIGITS | {"method": method}, tmp_path)
+    result = run(DIGITS | {"method": method}, tmp_path)
     model = personal_model(tmp_path, 0)
     export(model, tmp_path / f"model.{kind}")
-    problem = problem_of(found.config)
+    problem = problem_of(result.config)
     raw = torch.tensor(problem.inputs[problem.test.rows[0][:5]], dtype=torch.float32)
     if kind == "pt2":
         there = torch.export.load(tmp_path / "model.pt2").module()(raw)

@@ -1,4 +1,4 @@
-"""Payloads: what is written is read, and nothing else is."""
+"""Test payloads: exact round trips; everything else is refused."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_a_letter_is_read_as_it_was_written(row: int) -> None:
     tensors = stack()
     assert layout_of(tensors) == LAYOUT
     payload = FORM.encode(tensors, row)
-    found = FORM.decode(payload)
-    assert found.keys() == tensors.keys()
-    for name, value in found.items():
+    result = FORM.decode(payload)
+    assert result.keys() == tensors.keys()
+    for name, value in result.items():
         assert torch.equal(value, tensors[name][row])
     assert FORM.nbytes == 2 * 3 * 4 + 8 + 4 * 8
     assert FORM.nbytes < len(payload) <= FORM.nbytes + 512
@@ -134,7 +134,7 @@ def test_a_pickle_is_refused_unopened() -> None:
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_mutated_letter_is_refused_or_still_has_the_layout(data: st.DataObject) -> None:
-    """Whatever happens to the bytes: PayloadError, or finite tensors of the right layout."""
+    """Mutated bytes give a PayloadError, or finite tensors of the right layout."""
     payload = bytearray(FORM.encode(stack(), 0))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(payload) - 1))
@@ -150,11 +150,11 @@ def test_a_mutated_letter_is_refused_or_still_has_the_layout(data: st.DataObject
         if not payload:
             break
     try:
-        found = FORM.decode(bytes(payload))
+        result = FORM.decode(bytes(payload))
     except PayloadError:
         return
-    assert {name: (tuple(v.shape), v.dtype) for name, v in found.items()} == LAYOUT
-    assert all(bool(torch.isfinite(v).all()) for v in found.values())
+    assert {name: (tuple(v.shape), v.dtype) for name, v in result.items()} == LAYOUT
+    assert all(bool(torch.isfinite(v).all()) for v in result.values())
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

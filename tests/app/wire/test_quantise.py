@@ -1,4 +1,4 @@
-"""Reduced precision: exact byte counts, bounded errors, and the same run whoever hosts whom."""
+"""Test reduced precision: exact byte counts, bounded errors, same results on any nodes."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_what_is_rounded_travels_exactly(precision: Reduced, dtype: torch.dtype)
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
     form = LetterFormat(layout_of(tensors), precision)
     for row in range(3):
-        found = form.decode(form.encode(tensors, row))
-        assert found.keys() == tensors.keys()
+        result = form.decode(form.encode(tensors, row))
+        assert result.keys() == tensors.keys()
         for name, value in tensors.items():
-            assert found[name].dtype == value.dtype
-            assert torch.equal(found[name], value[row]), name
+            assert result[name].dtype == value.dtype
+            assert torch.equal(result[name], value[row]), name
 
 
 @pytest.mark.parametrize("precision", REDUCED)
@@ -88,10 +88,10 @@ def test_int8_has_a_step_that_reaches_the_largest_number() -> None:
 def test_int8_has_no_trouble_with_extremes() -> None:
     x = torch.zeros(1, 96)
     x[0, 0], x[0, 40], x[0, 70] = 1e-44, 3e38, -(2.0**-90)
-    found = rounded({"x": x}, "int8")["x"]
-    assert found[0, 0] == 0
-    assert abs(found[0, 40] / 3e38 - 1) < 1 / 127
-    assert found[0, 70] == -(2.0**-90)
+    result = rounded({"x": x}, "int8")["x"]
+    assert result[0, 0] == 0
+    assert abs(result[0, 40] / 3e38 - 1) < 1 / 127
+    assert result[0, 70] == -(2.0**-90)
     assert not rounded({"x": torch.zeros(1, 96)}, "int8")["x"].any()
 
 

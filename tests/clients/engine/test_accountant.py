@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def exact_epsilon(multiplier: float, delta: float) -> float:
-    """Of one Gaussian mechanism (Balle and Wang, ICML 2018, theorem 8)."""
+    """Return the exact epsilon of a Gaussian mechanism (Balle and Wang, ICML 2018, theorem 8)."""
 
     def gap(eps: float) -> float:
         a, b = 0.5 / multiplier, eps * multiplier
@@ -47,9 +47,9 @@ def test_epsilon_of_whole_data_is_near_the_exact_one() -> None:
         noise, times = g.uniform(2, 20), int(g.integers(1, 50))
         delta = 10.0 ** -g.uniform(3, 7)
         rdp = times * accountant.query(100, 100, noise, 1)
-        found = accountant.epsilon(rdp[None], delta)[0]
+        epsilon = accountant.epsilon(rdp[None], delta)[0]
         exact = exact_epsilon(noise / 2 / times**0.5, delta)
-        assert exact <= found <= 1.25 * exact + 0.15
+        assert exact <= epsilon <= 1.25 * exact + 0.15
 
 
 def sampled_by_hand(examples: int, drawn: int, multiplier: float, order: int) -> float:
@@ -82,10 +82,10 @@ def test_sampling_is_accounted_as_in_the_paper() -> None:
     for _ in range(6):
         examples, noise = int(g.integers(20, 200)), float(g.uniform(2, 6))
         drawn = int(g.integers(1, examples // 3))
-        found = accountant.query(examples, drawn, noise, 1)
+        rdp = accountant.query(examples, drawn, noise, 1)
         for order in (2, 3, 4, 5):
             expected = sampled_by_hand(examples, drawn, noise / 2, order)
-            assert found[accountant.ORDERS.index(order)] == pytest.approx(expected, rel=1e-6)
+            assert rdp[accountant.ORDERS.index(order)] == pytest.approx(expected, rel=1e-6)
 
 
 def converted(rdp: float, order: float, delta: float) -> float:
@@ -95,7 +95,7 @@ def converted(rdp: float, order: float, delta: float) -> float:
 
 @pytest.mark.parametrize("steps", [1, 7, 40])
 def test_an_engine_charges_full_batches_exactly(steps: int) -> None:
-    """T gradients with noise s diverge by alpha T / (2 (s / 2)^2), whatever they were taken at."""
+    """T gradients with noise s diverge by alpha T / (2 (s / 2)^2), at any models."""
     noise, delta = 6.0, 1e-4
     engine = Engine(
         classification((9, 6)), "linear", None, range(2), Training(batch_size=9), device="cpu",
@@ -163,8 +163,10 @@ def test_epsilon_is_at_least_what_can_be_proven(
 ) -> None:
     delta = 1e-4
     proven = proven_epsilon(drawn / examples, noise, steps, delta)
-    told = accountant.epsilon(steps * accountant.query(examples, drawn, noise, 1)[None], delta)[0]
-    assert proven <= told
+    epsilon = accountant.epsilon(steps * accountant.query(examples, drawn, noise, 1)[None], delta)[
+        0
+    ]
+    assert proven <= epsilon
     if drawn == examples:
         exact = exact_epsilon(noise / 2 / steps**0.5, delta)
         assert exact - 2e-3 * steps <= proven <= exact, "the second accountant is one"
@@ -175,16 +177,16 @@ def test_epsilon_is_at_least_what_can_be_proven(
 def test_divergences_are_sound_for_all_noise_that_is_allowed(noise: float, q: float) -> None:
     """Finite, and no smaller than those of the two worlds, by integration at every order."""
     examples = 10**6
-    told = accountant.query(examples, round(q * examples), noise, 1)
-    assert np.isfinite(told).all()
-    for order, divergence in zip(accountant.ORDERS, told, strict=True):
+    rdp = accountant.query(examples, round(q * examples), noise, 1)
+    assert np.isfinite(rdp).all()
+    for order, divergence in zip(accountant.ORDERS, rdp, strict=True):
         ends = 2 * order + 14 * noise
         x = np.linspace(-ends, ends, 2 * math.ceil(4 * ends / noise) + 1)
         one, other = log_densities(q, noise, x)
         logs = order * one + (1 - order) * other + math.log(x[1] - x[0])
         true = float(logsumexp(logs)) / (order - 1)
         assert divergence >= true * (1 - 1e-6) - 1e-13, f"order {order}"
-    total = told.copy()
+    total = rdp.copy()
     for before in range(1, 4):
         total += accountant.another(examples, round(q * examples), noise, before)
         together = accountant.query(examples, round(q * examples), noise, before + 1)
@@ -214,6 +216,6 @@ def test_options_that_are_no_numbers_are_refused(key: str, value: float) -> None
 
 @pytest.mark.parametrize("clip", [1e-7, 1e7, 1e38])
 def test_a_clip_that_floating_point_does_not_keep_is_refused(clip: float) -> None:
-    """Below, the noise is rounded to 0; above, sums overflow: that tells who is there."""
+    """Below these bounds the noise rounds to 0, above them sums overflow; both reveal examples."""
     with pytest.raises(ValueError, match=r"clip = .*: must be 1e-06 to 1e\+06"):
         Privacy("examples", clip=clip)

@@ -47,7 +47,7 @@ def hash32(h: int) -> int:
 
 
 def moved(image: npt.NDArray[np.uint8], key: int, place: int) -> npt.NDArray[np.uint8]:
-    """One image, by slicing: padded with black, cropped, perhaps mirrored."""
+    """Augment one image by slicing: pad with black, crop, perhaps mirror."""
     key = (key - LAYER_STEP) % 2**32
     down, right, mirror = (
         hash32(hash32(3 * place + draw) ^ key) * range_ // 2**32
@@ -93,20 +93,20 @@ def test_who_is_stacked_with_whom_does_not_matter() -> None:
     problem = images_problem()
     together = engine_of(problem, [0, 1, 2])
     x, buffers = together.initial()
-    found = together.fit(x, buffers, together.opt_state(x), together.batches(1)).x
+    models = together.fit(x, buffers, together.opt_state(x), together.batches(1)).x
     for chunk in (1, 2):
         engine = engine_of(problem, [0, 1, 2], chunk=chunk)
         other = engine.fit(x, buffers, engine.opt_state(x), engine.batches(1)).x
-        assert torch.allclose(other, found, rtol=1e-10)
+        assert torch.allclose(other, models, rtol=1e-10)
     for peer in range(3):
         engine = engine_of(problem, [peer])
-        own = engine.fit(
+        alone = engine.fit(
             x[peer : peer + 1],
             engine.network.buffers(1),
             engine.opt_state(x[:1]),
             engine.batches(1),
         ).x
-        assert torch.allclose(own[0], found[peer], rtol=1e-10)
+        assert torch.allclose(alone[0], models[peer], rtol=1e-10)
 
 
 def test_evaluation_and_whole_gradients_see_the_images_as_they_are() -> None:
@@ -131,7 +131,7 @@ def test_evaluation_and_whole_gradients_see_the_images_as_they_are() -> None:
 
 
 def offsets(images_ebchw: Tensor) -> tuple[list[tuple[int, int]], list[bool]]:
-    """How far each image of `ramp` was moved, and whether it was mirrored."""
+    """Return the shift of each image of `ramp`, and whether it was mirrored."""
     centre = images_ebchw[..., 0, SIDE // 2, SIDE // 2 - 1 : SIDE // 2 + 1].flatten(0, 1)
     mirrored = (centre[:, 0] > centre[:, 1]).tolist()
     value = torch.where(centre[:, 0] > centre[:, 1], centre[:, 1], centre[:, 0])
@@ -154,9 +154,9 @@ def test_every_move_is_as_likely_and_independent_of_the_mirror() -> None:
 def test_images_of_any_shape(shape: tuple[int, int, int]) -> None:
     """Pixels are the image's own or black, and an image moves by an eighth of its side at most."""
     images = torch.randint(1, 256, (2, 50, *shape), dtype=torch.uint8)
-    found = crop_flip(images, torch.tensor([5, 2**32 - 1]))
-    assert found.shape == images.shape
-    assert found.dtype == torch.uint8
-    black = (found == 0).all(dim=2)
+    augmented = crop_flip(images, torch.tensor([5, 2**32 - 1]))
+    assert augmented.shape == images.shape
+    assert augmented.dtype == torch.uint8
+    black = (augmented == 0).all(dim=2)
     assert black.all(dim=2).sum(dim=2).max() == shape[2] // 8
     assert black.all(dim=3).sum(dim=2).max() == shape[1] // 8

@@ -67,8 +67,8 @@ SLOW = ("resnet9", "resnet18")
 
 def pairs() -> list[tuple[str, str]]:
     options = {name: ("plain",) if name in SLOW else tuple(OPTIONS) for name in CASES}
-    found = [(name, option) for name in CASES for option in options[name]]
-    return [pair for pair in found if pair not in WITHOUT]
+    cases = [(name, option) for name in CASES for option in options[name]]
+    return [pair for pair in cases if pair not in WITHOUT]
 
 
 def engine_of(
@@ -82,16 +82,16 @@ def engine_of(
 
 
 def computed(of: Engine) -> dict[str, Tensor]:
-    """What an engine computes of a few minibatches: models, buffers, gradients, scores."""
+    """Return models, buffers, gradients and scores after a few minibatches."""
     x, buffers = of.initial(common=False)
     steps = of.batches(1, steps=None, epochs=1)  # 5 and 4 examples: the last batches differ
     fit = of.fit(x, buffers, of.opt_state(x), steps)
     asked = np.array([1, 0, 0])
-    own = {name: value[asked] for name, value in fit.buffers.items()}
+    asked_buffers = {name: value[asked] for name, value in fit.buffers.items()}
     batch = of.batches(2, peers=asked, partners=np.array([1, 2, 3]), steps=1)[0]
-    found = of.gradients(fit.x[asked], own, batch)
-    scores = of.losses(fit.x[asked], own, "test", asked)
-    values = {"models": fit.x, "gradients": found.values, "losses": found.losses}
+    gradients = of.gradients(fit.x[asked], asked_buffers, batch)
+    scores = of.losses(fit.x[asked], asked_buffers, "test", asked)
+    values = {"models": fit.x, "gradients": gradients.values, "losses": gradients.losses}
     values["scores"] = scores.losses
     if of.kind == "classification":
         values["embedded"] = of.embeddings(fit.x, fit.buffers, "test")
@@ -105,7 +105,7 @@ def test_backends_agree(name: str, option: str, tmp_path: Path) -> None:
     if option == "frozen":
         built = build(model, options, problem.task, problem.inputs.shape[1:], problem.outputs)
         keys["adaptation"] = Adaptation(frozen=next(iter(dict(built.named_parameters()))))
-    found: dict[str, dict[str, Tensor]] = {}
+    results: dict[str, dict[str, Tensor]] = {}
     for backend in BACKENDS:
         if backend == "batched" and (name not in ("linear", "mlp") or option == "lora"):
             with pytest.raises(ValueError, match="has no batched kernel"):
@@ -113,10 +113,10 @@ def test_backends_agree(name: str, option: str, tmp_path: Path) -> None:
             continue
         engine = engine_of(problem, model, options, backend, **keys)
         assert engine.backend == backend
-        found[backend] = computed(engine)
-    expected = found.pop("sequential")
+        results[backend] = computed(engine)
+    expected = results.pop("sequential")
     bound = NORMED if any("running" in key for key in expected) else TOLERANCE
-    for backend, values in found.items():
+    for backend, values in results.items():
         for key, value in values.items():
             apart = (value - expected[key]).abs().max()
             assert apart <= bound * expected[key].abs().max().clamp_min(1.0), (backend, key)
@@ -259,7 +259,7 @@ def replaced() -> nn.Module:
 
 
 class Scaled(nn.Sequential):
-    """Has a parameter of its own, which no layer in order has."""
+    """Network with a parameter outside its layers."""
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(16, 3))
@@ -267,15 +267,15 @@ class Scaled(nn.Sequential):
 
 
 class Twice(nn.Sequential):
-    """Calls its layers in a way of its own."""
+    """Network that calls a layer twice."""
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(16, 16), nn.Linear(16, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         flat, one, other = self
-        found: Tensor = other(one(one(flat(x))))
-        return found
+        outputs: Tensor = other(one(one(flat(x))))
+        return outputs
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_what_is_more_than_its_layers_is_not_batched(build: Callable[[], nn.Modu
 
 
 class Filled(nn.Sequential):
-    """As people write a network of their own."""
+    """Network as a user would write it."""
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(16, 3), nn.ReLU(), nn.Linear(3, 3))
@@ -345,7 +345,7 @@ def test_a_network_that_vmap_cannot_batch_refuses_it() -> None:
 def one_by_one(inner: Backend, models: Any, examples: Examples, clip: float) -> dict[str, Tensor]:
     """The clipped sum of each model, from calls that see one model and one example."""
     count, width = examples.weights.shape
-    found = {name: torch.zeros_like(value) for name, value in models.items()}
+    sums = {name: torch.zeros_like(value) for name, value in models.items()}
     for e in range(count):
         model = {name: value[e : e + 1] for name, value in models.items()}
         for b in range(width):
@@ -357,8 +357,8 @@ def one_by_one(inner: Backend, models: Any, examples: Examples, clip: float) -> 
             norm = float(torch.cat([g.flatten() for g in gradients.values()]).norm())
             for name, gradient in gradients.items():
                 scale = float(examples.weights[e, b]) * min(1.0, clip / max(norm, 1e-30))
-                found[name][e] += scale * gradient[0]
-    return found
+                sums[name][e] += scale * gradient[0]
+    return sums
 
 
 @cache
@@ -390,8 +390,8 @@ class _FunctionalNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.one(x.flatten(1))
-        found: Tensor = self.other((h - h.mean(0)) / (h.std(0, correction=0) + 0.1))
-        return found
+        outputs: Tensor = self.other((h - h.mean(0)) / (h.std(0, correction=0) + 0.1))
+        return outputs
 
 
 PRIVATE = (
@@ -427,14 +427,14 @@ def test_clipped_sums_are_those_of_one_example_at_a_time(
     }
     try:
         inner = BACKENDS[backend](network, task)
-        found = Clipped(inner, clip).value_and_grad(stacks, {}, examples).gradients
+        gradients = Clipped(inner, clip).value_and_grad(stacks, {}, examples).gradients
     except ValueError:
         assert backend == "batched"
         pytest.skip("the batched backend refuses it")
     expected = one_by_one(Sequential(network, task), stacks, examples, clip)
     for key, value in expected.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12)
-    total = torch.stack([g.flatten(1).norm(dim=1) for g in found.values()]).norm(dim=0)
+        torch.testing.assert_close(gradients[key], value, rtol=1e-10, atol=1e-12)
+    total = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)
     assert (total <= clip * examples.weights.sum(dim=1) * (1 + 1e-9)).all()
 
 
@@ -448,14 +448,14 @@ def test_an_example_whose_gradient_is_not_finite_is_left_out(backend: Any) -> No
     models["1.weight"][0] = 1e30
     examples.inputs[0, 1] = 1e30
     clipped = Clipped(backend(network, task), 1.0)
-    found = clipped.value_and_grad(models, {}, examples).gradients
+    gradients = clipped.value_and_grad(models, {}, examples).gradients
     weights = examples.weights.clone()
     weights[0, 1] = 0
     without = clipped.value_and_grad(models, {}, examples._replace(weights=weights)).gradients
-    for name, value in found.items():
+    for name, value in gradients.items():
         assert value.isfinite().all()
         assert torch.equal(value, without[name])
-    assert found["1.weight"][1].any()
+    assert gradients["1.weight"][1].any()
 
 
 @pytest.mark.parametrize("backend", [Batched, Vmapped, Sequential])
@@ -563,7 +563,7 @@ def passes(of: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def iid(peers: int, tests: int) -> Problem:
-    """Peers with examples of their own and the same test set."""
+    """Return peers with different training examples and a common test set."""
     problem = classification([4] * peers, tests=[tests] * peers)
     test = replace(
         problem.test,
@@ -574,7 +574,7 @@ def iid(peers: int, tests: int) -> Problem:
 
 
 def test_equal_models_on_equal_data_are_one_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FedAvg: everybody has the average, and the test set is everybody's."""
+    """FedAvg: all peers have the average and the same test set."""
     problem = iid(5, 7)
     of = Engine(problem, "mlp", None, range(5), Training(batch_size=4), device="cpu")
     x, buffers = of.initial()
@@ -596,9 +596,9 @@ def test_what_differs_is_evaluated_by_itself(monkeypatch: pytest.MonkeyPatch) ->
     x[3] = x[2]
     alone = torch.cat([of.losses(x[p : p + 1], {}, "test", np.array([p])).losses for p in range(5)])
     seen = passes(of, monkeypatch)
-    found = of.losses(x, buffers, "test").losses
+    losses = of.losses(x, buffers, "test").losses
     assert seen["examples"] == 3 * 7
-    assert torch.equal(found, alone)
+    assert torch.equal(losses, alone)
 
 
 def test_models_with_other_statistics_are_not_equal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,35 +55,37 @@ def test_successive_steps_are_independent(n: int, batch_size: int) -> None:
 
 @pytest.mark.parametrize("batch_size", [5, 6, 100])
 def test_a_batch_that_covers_the_data_is_all_of_it(batch_size: int) -> None:
-    found = drawn(5, batch_size, steps=3)
-    assert found.rows_etb.tolist() == [[[0, 1, 2, 3, 4]] * 3]
-    assert found.counts_et.tolist() == [[5] * 3]
+    batches = drawn(5, batch_size, steps=3)
+    assert batches.rows_etb.tolist() == [[[0, 1, 2, 3, 4]] * 3]
+    assert batches.counts_et.tolist() == [[5] * 3]
 
 
 @pytest.mark.parametrize(("n", "batch_size"), [(10, 3), (10, 5), (10, 16), (1, 4), (200, 7)])
 def test_an_epoch_visits_each_example_once(n: int, batch_size: int) -> None:
     epochs = 3
-    found = plan([stream(0, 0, 1, Purpose.TRAIN)], [n], batch_size, epochs=epochs)
+    batches = plan([stream(0, 0, 1, Purpose.TRAIN)], [n], batch_size, epochs=epochs)
     in_one = math.ceil(n / batch_size)
-    assert found.steps == epochs * in_one
+    assert batches.steps == epochs * in_one
     last = n - (in_one - 1) * min(batch_size, n)
-    assert found.counts_et[0].tolist() == ([min(batch_size, n)] * (in_one - 1) + [last]) * epochs
+    assert batches.counts_et[0].tolist() == ([min(batch_size, n)] * (in_one - 1) + [last]) * epochs
     visits = [
         [r for t in range(in_one) for r in rows_tb[t, : counts_t[t]].tolist()]
         for rows_tb, counts_t in zip(
-            np.split(found.rows_etb[0], epochs), np.split(found.counts_et[0], epochs), strict=True
+            np.split(batches.rows_etb[0], epochs),
+            np.split(batches.counts_et[0], epochs),
+            strict=True,
         )
     ]
     assert all(sorted(visit) == list(range(n)) for visit in visits)
     if n >= 10:
-        assert len({tuple(visit) for visit in visits}) == epochs  # shuffled anew each time
+        assert len({tuple(visit) for visit in visits}) == epochs  # shuffled again each time
 
 
 def test_peers_with_less_data_finish_earlier() -> None:
     streams = [stream(0, peer, 1, Purpose.TRAIN) for peer in range(3)]
-    found = plan(streams, [7, 2, 4], 3, epochs=1)
-    assert found.counts_et.tolist() == [[3, 3, 1], [2, 0, 0], [3, 1, 0]]
-    assert not found.rows_etb[1, 1:].any()
+    batches = plan(streams, [7, 2, 4], 3, epochs=1)
+    assert batches.counts_et.tolist() == [[3, 3, 1], [2, 0, 0], [3, 1, 0]]
+    assert not batches.rows_etb[1, 1:].any()
 
 
 def test_every_first_example_of_an_epoch_is_as_likely() -> None:
@@ -104,7 +106,7 @@ def batches_of(peers: list[int], n: int = 6, **wanted: int) -> list[Batch]:
 
 @pytest.mark.parametrize("wanted", [{"steps": 4}, {"epochs": 2}])
 def test_a_peers_minibatches_do_not_depend_on_company(wanted: dict[str, int]) -> None:
-    """Neither on the peers beside it in the node, nor on how many there are in all."""
+    """Minibatches depend neither on the hosted peers nor on the number of peers."""
     alone = batches_of([2], n=3, **wanted)
     for company in ([0, 2], [1, 2, 4, 5], list(range(6))):
         together = batches_of(company, **wanted)
@@ -158,7 +160,7 @@ def test_all_data_is_one_batch_of_equal_weights() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_examples_are_the_peers_own_and_normalised(dtype: type[np.generic]) -> None:
-    """(raw - mean) / std in the engine's precision, whatever the pool is kept in."""
+    """Inputs are (raw - mean) / std in the engine's precision, for any type of the pool."""
     problem = classification([5, 3, 4], shape=(2, 3, 3))
     pool = (problem.inputs * 20 + 100).clip(0, 255).astype(dtype)
     mean, std = np.array([90.0, 110.0])[:, None, None], np.array([30.0, 50.0])[:, None, None]

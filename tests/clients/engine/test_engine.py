@@ -103,7 +103,7 @@ def plain_loop(
     penalty: Callable[[int], Penalty] | None = None,
     drift: Callable[[int], Penalty] | None = None,
 ) -> tuple[Tensor, list[nn.Module]]:
-    """The same training, one peer after the other, with what every PyTorch user would write."""
+    """Train the peers in order with plain PyTorch."""
     trained, modules = [], []
     for p, peer in enumerate(engine.peers.tolist()):
         module = module_of(engine, problem, model, x_pd[p])
@@ -189,7 +189,7 @@ def test_training_equals_a_plain_loop(name: str, passes: dict[str, Any], dtype: 
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_a_proximal_objective_and_a_drift_equal_a_plain_loop(name: str) -> None:
-    """FedProx's mu/2 |x - anchor|^2 goes through the optimizer, a drift beside it."""
+    """FedProx's mu/2 |x - anchor|^2 passes through the optimizer, a drift does not."""
     problem = classification(SIZES)
     engine = engine_of(problem, training=replace(TRAININGS[name], batch_size=4, local_epochs=1))
     batches = [*engine.batches(1), *engine.batches(2)]
@@ -197,8 +197,8 @@ def test_a_proximal_objective_and_a_drift_equal_a_plain_loop(name: str) -> None:
     anchor_pd, pull_pd = (torch.randn(x_pd.shape, dtype=x_pd.dtype) for _ in range(2))
 
     def proximal(x_ed: Tensor, before: Buffers, batch: Batch) -> Gradients:
-        found = engine.gradients(x_ed, before, batch)
-        return found._replace(values=found.values + 0.3 * (x_ed - anchor_pd))
+        gradients = engine.gradients(x_ed, before, batch)
+        return gradients._replace(values=gradients.values + 0.3 * (x_ed - anchor_pd))
 
     def drift(x_ed: Tensor, at: Part) -> Tensor:
         return 0.2 * (x_ed - pull_pd[at])
@@ -239,7 +239,7 @@ def test_how_many_models_a_call_takes_changes_nothing(
 ) -> None:
     problem = classification((10, 6, 8, 10))
     training = Training(batch_size=4, momentum=0.9, local_epochs=2, sam_radius=0.1)
-    found = []
+    results = []
     for limits in ({"chunk": 4}, bounds):
         engine = engine_of(problem, model, training=training, **limits)
         _, fit = train(engine, engine.batches(1))
@@ -248,13 +248,13 @@ def test_how_many_models_a_call_takes_changes_nothing(
         buffers = {name: value[every] for name, value in fit.buffers.items()}
         answers = engine.gradients(fit.x[every], buffers, batch)
         scores = engine.losses(fit.x[every], buffers, "test", every[::-1].copy())
-        found.append([fit.x, answers.values, answers.losses, *scores, *fit.buffers.values()])
-    for one, other in zip(*found, strict=True):
+        results.append([fit.x, answers.values, answers.losses, *scores, *fit.buffers.values()])
+    for one, other in zip(*results, strict=True):
         assert torch.allclose(one.double(), other.double(), rtol=1e-12, atol=1e-12)
 
 
 def test_a_peer_trains_the_same_in_any_company(normed: str) -> None:
-    """Minibatches and dropout masks are the peer's own, whoever is stacked with it."""
+    """Minibatches and dropout masks do not depend on the stacked peers."""
     problem = classification((10, 6, 8, 10))
     training = Training(batch_size=4, momentum=0.9, local_epochs=2)
     everyone = engine_of(problem, normed, training=training)
@@ -268,11 +268,11 @@ def test_a_peer_trains_the_same_in_any_company(normed: str) -> None:
 def test_a_common_start_or_one_each() -> None:
     problem = classification(SIZES)
     engine, other = engine_of(problem), engine_of(problem, peers=[2, 3])
-    common, own = engine.initial()[0], engine.initial(common=False)[0]
+    common, separate = engine.initial()[0], engine.initial(common=False)[0]
     assert (common == common[0]).all()
-    assert len({tuple(row) for row in own.tolist()}) == 4
+    assert len({tuple(row) for row in separate.tolist()}) == 4
     assert torch.equal(other.initial()[0], common[2:])
-    assert torch.equal(other.initial(common=False)[0], own[2:])
+    assert torch.equal(other.initial(common=False)[0], separate[2:])
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5])
@@ -283,15 +283,15 @@ def test_gradients_on_edges_equal_a_plain_loop(chunk: int) -> None:
     x_pd, buffers = engine.initial(common=False)
     models, peers = np.array([0, 3, 2, 1, 3]), np.array([2, 0, 2, 3, 1])
     batch = engine.batches(7, Purpose.ANSWER, peers=peers, partners=models, steps=1)[0]
-    found = engine.gradients(x_pd[models], buffers, batch)
+    result = engine.gradients(x_pd[models], buffers, batch)
     for e, (model, peer) in enumerate(zip(models, peers, strict=True)):
         module = module_of(engine, problem, "linear", x_pd[model])
         inputs, targets = examples(problem, "train", peer, engine.dtype)
         rows = batch.rows_eb[e, : batch.counts_e[e]]
         loss = F.cross_entropy(module(inputs[rows]), targets[rows])
         gradients = torch.autograd.grad(loss, tuple(module.parameters()))
-        assert found.losses[e].item() == pytest.approx(loss.item(), rel=1e-12)
-        assert close(found.values[e], torch.cat([g.flatten() for g in gradients]))
+        assert result.losses[e].item() == pytest.approx(loss.item(), rel=1e-12)
+        assert close(result.values[e], torch.cat([g.flatten() for g in gradients]))
 
 
 def test_a_gradient_leaves_its_arguments_alone(normed: str) -> None:
@@ -310,11 +310,11 @@ def test_a_gradient_without_data_is_zero_and_its_buffers_stay(normed: str) -> No
     x_pd, buffers = engine.initial()
     batch = engine.batches(1, epochs=1)[2]  # peers 1 and 2 have seen all their data
     assert batch.counts_e.tolist() == [2, 0, 0, 2]
-    found = engine.gradients(x_pd, buffers, batch)
-    assert not found.values[[1, 2]].any()
-    assert found.values[[0, 3]].abs().amax(dim=1).gt(0).all()
+    gradients = engine.gradients(x_pd, buffers, batch)
+    assert not gradients.values[[1, 2]].any()
+    assert gradients.values[[0, 3]].abs().amax(dim=1).gt(0).all()
     for name, value in buffers.items():
-        assert torch.equal(found.buffers[name][[1, 2]], value[[1, 2]])
+        assert torch.equal(gradients.buffers[name][[1, 2]], value[[1, 2]])
 
 
 def test_sam_is_billed_for_two_gradients() -> None:
@@ -388,13 +388,13 @@ def test_mixing_is_exact_and_does_not_depend_on_who_is_stacked(dtype: str) -> No
     x_sd, weights_ps = engine.tensor(g.normal(size=(5, 4810))), g.normal(size=(4, 5))
     together = engine.mix(weights_ps, x_sd)
     for p in range(4):
-        heard = np.array(
+        senders = np.array(
             [0, 2, 3]
         )  # the others' weights are 0: whether they are there is no matter
         silent = weights_ps[p : p + 1].copy()
         silent[:, [1, 4]] = 0
         assert torch.equal(engine.mix(weights_ps[p : p + 1], x_sd)[0], together[p])
-        assert torch.equal(engine.mix(silent, x_sd), engine.mix(silent[:, heard], x_sd[heard]))
+        assert torch.equal(engine.mix(silent, x_sd), engine.mix(silent[:, senders], x_sd[senders]))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -48,7 +48,7 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[1, WORKERS])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """So many cores, and calls that are never too small for them."""
+    """Pretend this number of cores, and let any call be large enough for them."""
     monkeypatch.setattr(execution, "THREADS", request.param)
     monkeypatch.setattr(tuning, "SINGLE_BYTES", 1)
     return int(request.param)
@@ -193,11 +193,11 @@ def test_calls_leave_the_process_as_it_was(
     backend = type(engine._trainer.execution.backend)
     before, differentiate = settings(), backend.value_and_grad
 
-    def seen(*given: Any) -> Any:
+    def seen(*arguments: Any) -> Any:
         inside.append(settings()[1:3])
         if len(inside) == 2:
             raise KeyError
-        return differentiate(*given)
+        return differentiate(*arguments)
 
     monkeypatch.setattr(backend, "value_and_grad", seen)
     x, buffers = engine.initial()
@@ -253,15 +253,15 @@ def test_what_fails_is_said_when_nobody_works_any_more() -> None:
 
 @pytest.mark.parametrize("graded", [True, False])
 def test_threads_differentiate_if_the_caller_does_and_leave_its_cores_alone(graded: bool) -> None:
-    found, threads = list[bool](), torch.get_num_threads()
+    modes, threads = list[bool](), torch.get_num_threads()
     with torch.set_grad_enabled(graded):
-        share_out(lambda *_: found.append(torch.is_grad_enabled()), range(2), range(4))
-    assert found == [graded] * 4
+        share_out(lambda *_: modes.append(torch.is_grad_enabled()), range(2), range(4))
+    assert modes == [graded] * 4
     assert torch.get_num_threads() == threads
 
 
 class Branches(nn.Module):
-    """Not one layer after the other: a network of somebody else, which goes alone."""
+    """Network whose layers are not in sequence, which runs one model at a time."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()
@@ -283,16 +283,16 @@ def engine(model: str, training: Training, privacy: Privacy | None = None) -> En
 
 
 def everything(of: Engine) -> list[Tensor]:
-    """What an engine computes of a few minibatches: models, buffers, gradients, scores."""
+    """Return models, buffers, gradients and scores after a few minibatches."""
     x, buffers = of.initial(common=False)
     fit = of.fit(x, buffers, of.opt_state(x), of.batches(1, steps=None, epochs=2))
     asked: Ints = np.array([4, 0, 0, 2, 1, 3, 2])
     batch = of.batches(2, peers=asked, steps=1)[0]
-    own = {name: value[asked] for name, value in fit.buffers.items()}
-    gradients = of.gradients(fit.x[asked], own, batch)
+    asked_buffers = {name: value[asked] for name, value in fit.buffers.items()}
+    gradients = of.gradients(fit.x[asked], asked_buffers, batch)
     splits: list[SplitName] = ["train", "test"]
     scores = [each for split in splits for each in of.losses(fit.x, fit.buffers, split)]
-    single = of.example_losses(fit.x[asked], own, "test", asked)
+    single = of.example_losses(fit.x[asked], asked_buffers, "test", asked)
     parts = [*fit.buffers.values(), *fit.opt_state.values(), *gradients.buffers.values()]
     return [fit.x, *parts, gradients.values, gradients.losses, *scores, single]
 
@@ -311,8 +311,8 @@ def test_models_side_by_side_learn_what_each_learns_alone(
     of = engine(model, training)
     assert of._trainer.execution.training(5, 100).workers == cores
     assert len(of._trainer.execution.backends(cores)) == cores
-    found = everything(of)
-    for one, other in zip(found, _ALONE.setdefault(model, found), strict=True):
+    result = everything(of)
+    for one, other in zip(result, _ALONE.setdefault(model, result), strict=True):
         assert torch.equal(one, other)
 
 
@@ -331,13 +331,13 @@ def test_mixtures_and_neighbours_are_asked_side_by_side_too(cores: int) -> None:
         ]
         by_hand.append(nn.functional.nll_loss(sum(shares).log(), targets).item())
     np.testing.assert_allclose(mixed.losses, by_hand, rtol=1e-5)
-    found = of.embeddings(x, buffers, "test")
+    features = of.embeddings(x, buffers, "test")
     for p in range(5):
         inputs, _ = of.data.examples("test", *_rows(of, p))
         below = of.network.below_head(of.network.module)
         own_x = x[p : p + 1, ~of.network.columns(of.network.head)]
-        own = by_torch(below, own_x, {}, inputs)[0][0]
-        torch.testing.assert_close(found[p, : len(own)], own)
+        alone = by_torch(below, own_x, {}, inputs)[0][0]
+        torch.testing.assert_close(features[p, : len(alone)], alone)
 
 
 def _rows(of: Engine, p: int) -> tuple[Tensor, Tensor]:
@@ -357,7 +357,7 @@ def test_a_network_without_a_twin_goes_on_alone(monkeypatch: pytest.MonkeyPatch)
 def test_private_gradients_go_side_by_side_too(cores: int) -> None:
     """They are charged before, and noise belongs to the peer."""
     privacy = Privacy(kind="examples", noise=1.0, clip=1.0)
-    found = []
+    results = []
     for chunk in (0, 1):
         problem = classification(SIZES, shape=(1, 8, 8))
         training = Training(batch_size=3)
@@ -368,5 +368,5 @@ def test_private_gradients_go_side_by_side_too(cores: int) -> None:
         if chunk:
             assert engine._trainer.execution.training(5, 100).workers == cores
         x, buffers = engine.initial()
-        found.append(engine.fit(x, buffers, engine.opt_state(x), engine.batches(1)).x)
-    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+        results.append(engine.fit(x, buffers, engine.opt_state(x), engine.batches(1)).x)
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)

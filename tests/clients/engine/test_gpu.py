@@ -1,4 +1,4 @@
-"""On a pretended GPU: the CPU's numbers, operations that do not grow with the number of peers."""
+"""Test on a pretended GPU: same results as on a CPU, number of operations independent of peers."""
 
 from __future__ import annotations
 
@@ -34,18 +34,25 @@ def computed(problem: Problem, model: str, options: Any, **more: Any) -> list[Te
     x, buffers = of.initial(common=False)
     steps = of.batches(1) if model in LARGE else of.batches(1, steps=None, epochs=1)
     fit = of.fit(x, buffers, of.opt_state(x), steps)
-    found = of.gradients(fit.x, fit.buffers, of.batches(2)[0])
+    gradients = of.gradients(fit.x, fit.buffers, of.batches(2)[0])
     scores = of.losses(fit.x, fit.buffers, "test")
     mixed = of.mix(np.array([[0.5, 0.5], [1.0, 0.0]]), fit.x)
-    values = [fit.x, found.values, scores.losses, mixed, of.inner(x, fit.x), *fit.buffers.values()]
+    values = [
+        fit.x,
+        gradients.values,
+        scores.losses,
+        mixed,
+        of.inner(x, fit.x),
+        *fit.buffers.values(),
+    ]
     assert all(isinstance(value, OnDevice) == (of.device == DEVICE) for value in values)
     return [value.double().cpu() for value in values]
 
 
 def pairs() -> list[tuple[str, str]]:
-    found = [(name, option) for name in CASES for option in OPTIONS]
+    cases = [(name, option) for name in CASES for option in OPTIONS]
     return [
-        pair for pair in found
+        pair for pair in cases
         if pair not in WITHOUT
         and (pair[1] == "plain" or pair[0] in ("mlp", "lenet", "transformer"))
     ]  # fmt: skip
@@ -59,9 +66,9 @@ def test_numbers_are_the_cpus(name: str, option: str, tmp_path: Path) -> None:
         keys["adaptation"] = Adaptation(frozen={"transformer": "wte"}.get(model, "1"))
     expected = computed(problem, model, options, **keys)
     with PretendedGpu() as gpu:
-        found = computed(problem, model, options, **keys)
+        result = computed(problem, model, options, **keys)
     assert gpu.counts["operations"] > 100
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         bound = 1e-9 * float(other.abs().max().clamp_min(1.0))  # batch norm of few examples
         assert float((one - other).abs().max()) <= bound
 
@@ -77,13 +84,13 @@ def test_augmented_mixed_and_alone() -> None:
         model = keys.pop("model", "lenet")
         expected = computed(problem, model, None, **dict(keys))
         with PretendedGpu():
-            found = computed(problem, model, None, **dict(keys))
-        for one, other in zip(found, expected, strict=True):
+            result = computed(problem, model, None, **dict(keys))
+        for one, other in zip(result, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
 def copies(problem: Problem, peers: int) -> Problem:
-    """The same problem for more peers, all with the first one's examples."""
+    """Return the problem for more peers, all with the examples of peer 0."""
 
     def of(split: Split) -> Split:
         return Split((split.rows[0],) * peers, (split.targets[0],) * peers)
@@ -136,7 +143,7 @@ def test_nor_does_a_private_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
 def test_calls_follow_the_memory_of_the_gpu(name: str, tmp_path: Path) -> None:
-    """Where two models fit at a time, six take three calls, with the numbers of one call."""
+    """With room for two models, six take three calls and give the results of one call."""
     model, options, problem = case(name, tmp_path)
     of = Engine(problem, model, options, [0], Training(batch_size=2), device="cpu")
     two = 2 * of.holds(2)

@@ -1,4 +1,4 @@
-"""What training holds at once: state, and gradients and activations of one chunk."""
+"""Test the peak memory of training: state, and gradients and activations of one chunk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PEERS, BATCH = 16, 8
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that tensors made inside held at one time, whatever the allocator does."""
+    """Record the peak number of bytes of tensors that are created inside."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -39,11 +39,11 @@ class Peak(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
-        found = func(*args, **(kwargs or {}))
-        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if _real(t)}
-        for tensor in filter(_real, tree_leaves(found)):
+        outputs = func(*args, **(kwargs or {}))
+        inputs = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if _real(t)}
+        for tensor in filter(_real, tree_leaves(outputs)):
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in given:
+            if storage.data_ptr() not in inputs:
                 _, before = self._live.get(storage.data_ptr(), (None, 0))
                 self._live[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
                 self._held += storage.nbytes() - before
@@ -51,7 +51,7 @@ class Peak(TorchDispatchMode):
             self._live = {k: v for k, v in self._live.items() if not v[0].expired()}
             self._held = sum(size for _, size in self._live.values())
             self.most = max(self.most, self._held)
-        return found
+        return outputs
 
 
 def _real(value: object) -> bool:

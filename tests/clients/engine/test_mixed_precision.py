@@ -41,10 +41,10 @@ def loss(engine: Engine, fit: Fit) -> Tensor:
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("model", ["mlp", "lenet", "unet3d", "transformer"])
 def test_mixed_precision_rounds_products_and_keeps_everything_else(model: str, chunk: int) -> None:
-    """bfloat16 has 8 bits: gradients differ by that, what is stored and learnt stays float32."""
+    """Gradients differ by the 8 bits of bfloat16; stored models stay float32."""
     seen: dict[torch.dtype, int] = {}
 
-    def note(layer: nn.Module, given: tuple[Tensor, ...], got: Tensor) -> None:
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...], got: Tensor) -> None:
         seen[got.dtype] = seen.get(got.dtype, 0) + 1
 
     full, mixed = engine_of(model, chunk=chunk), engine_of(model, chunk=chunk, mixed_precision=True)
@@ -75,26 +75,26 @@ def test_mixed_precision_leaves_alone_what_it_is_not_for() -> None:
 def test_channels_last_is_a_layout_and_nothing_else(model: str) -> None:
     seen = []
 
-    def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        if given[0].shape[1] > 1 and max(given[0].shape[2:]) > 1:
-            seen.append(given[0].is_contiguous(memory_format=torch.channels_last))
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].shape[1] > 1 and max(inputs[0].shape[2:]) > 1:
+            seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
 
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     for channels_last in (False, True):
         engine = engine_of(model, chunk=1, channels_last=channels_last)
         for layer in engine.network.module.modules():
             if channels_last and isinstance(layer, nn.Conv2d):
                 layer.register_forward_pre_hook(note)
-        found.append(trained(engine).x)
-    assert torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-5)
+        results.append(trained(engine).x)
+    assert torch.allclose(results[0], results[1], rtol=1e-3, atol=1e-5)
     assert seen
     assert all(seen)  # it lasts through pooling, batch norm and residual branches
 
 
 @pytest.mark.parametrize("model", ["unet3d", "transformer"])
 def test_channels_last_is_nothing_to_what_is_no_image(model: str) -> None:
-    found = [trained(engine_of(model, chunk=1, channels_last=on)).x for on in (False, True)]
-    assert torch.equal(*found)
+    results = [trained(engine_of(model, chunk=1, channels_last=on)).x for on in (False, True)]
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet", "transformer"])

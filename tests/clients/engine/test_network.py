@@ -63,11 +63,11 @@ def test_models_and_buffers_are_each_ones_own() -> None:
         outputs, after = by_torch(network, x_ed, buffers, inputs, keys)
         for e in range(3):
             module = small().train(keys is not None)
-            own = {name: value[e].clone() for name, value in buffers.items()}
+            copies = {name: value[e].clone() for name, value in buffers.items()}
             parameters = {name: value[e] for name, value in network.named(x_ed).items()}
-            alone = functional_call(module, (parameters, own), (inputs[e],))
+            alone = functional_call(module, (parameters, copies), (inputs[e],))
             assert torch.allclose(outputs[e], alone, rtol=1e-12)
-            for name, value in own.items():
+            for name, value in copies.items():
                 assert torch.allclose(after[name][e], value, rtol=1e-12), name
         assert all(torch.equal(buffers[name], before[name]) for name in buffers)
 

@@ -71,14 +71,14 @@ def test_each_model_takes_its_own_steps(name: str) -> None:
     training = TRAININGS[name]
     x_ed = gradient(99, torch.zeros(2, 7, dtype=torch.float64))
     opt_state, alone = optimizers.opt_state(training, x_ed), x_ed[1:].clone()
-    own = optimizers.opt_state(training, alone)
+    state_of_last = optimizers.opt_state(training, alone)
     for number in range(6):
         g_ed, at = gradient(number, x_ed), slice(number % 2, 2)
         part = {name: value[at] for name, value in opt_state.items()}
         step(training, x_ed[at], g_ed[at], part)
-        step(training, alone, g_ed[1:], own)
+        step(training, alone, g_ed[1:], state_of_last)
         assert torch.equal(x_ed[1:], alone)
-    for key, value in own.items():
+    for key, value in state_of_last.items():
         assert torch.equal(opt_state[key][1:], value)
 
 

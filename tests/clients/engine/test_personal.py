@@ -1,4 +1,4 @@
-"""Personal layers: trained as in a plain loop, averaged by nobody, never sent."""
+"""Test personal layers: trained as in a plain loop, never averaged, never sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEAD = ["3.weight", "3.bias"]
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_training_is_that_of_the_whole_network(optimizer: str) -> None:
-    """Of a peer alone it does not matter which layers are personal."""
+    """For a single peer the choice of personal layers has no effect."""
     training = Training(
         batch_size=4, local_steps=3, optimizer=optimizer, learning_rate=0.05, weight_decay=0.01,  # type: ignore[arg-type]
         momentum=0.5 if optimizer == "sgd" else 0.0,

@@ -79,11 +79,11 @@ def test_clipping_is_the_plain_loop(model: str, clip: float) -> None:
     x_pd = (
         x_pd + 0.03 * torch.randn(x_pd.shape, generator=torch.Generator().manual_seed(1)).double()
     )
-    found = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
-    torch.testing.assert_close(found, clipped_by_hand(problem, model, x_pd, clip))
+    gradients = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
+    torch.testing.assert_close(gradients, clipped_by_hand(problem, model, x_pd, clip))
     plain = engine_of(problem, model)
     whole = plain.gradients(x_pd, buffers, plain.batches(1)[0]).values
-    assert (found - whole).abs().max() > 1e-3, "clipping did something"
+    assert (gradients - whole).abs().max() > 1e-3, "clipping did something"
 
 
 def _shared(shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -94,7 +94,7 @@ def _shared(shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 class _OneTwiceAndOneNever(nn.Module):
-    """As many uses as there are layers."""
+    """Network that uses one layer twice and another one never."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()
@@ -102,8 +102,8 @@ class _OneTwiceAndOneNever(nn.Module):
         self.twice, self.never = nn.Linear(outputs, outputs), nn.Linear(outputs, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.twice(self.twice(self.first(x.flatten(1)).tanh()).tanh())
-        return found
+        outputs: Tensor = self.twice(self.twice(self.first(x.flatten(1)).tanh()).tanh())
+        return outputs
 
 
 class _Overwriting(nn.Module):
@@ -115,12 +115,12 @@ class _Overwriting(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.other(self.relu(self.one(x.flatten(1))))
-        return found
+        outputs: Tensor = self.other(self.relu(self.one(x.flatten(1))))
+        return outputs
 
 
 def _overwriting_in_a_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Many of it go layer by layer, but nobody knows the way back through SiLU."""
+    """Network of layers with batched kernels, except for SiLU."""
     first = nn.Linear(math.prod(shape), 6)
     return nn.Sequential(
         nn.Flatten(), first, nn.ReLU(inplace=True), nn.Linear(6, 6), nn.SiLU(),
@@ -136,8 +136,8 @@ def test_what_is_there_twice_or_overwritten_is_clipped_by_its_whole_gradient(bui
     problem = classification(SIZES)
     engine = engine_of(problem, model, clip=0.3, noise=0.0)
     x_pd, buffers = engine.initial(common=False)
-    found = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
-    torch.testing.assert_close(found, clipped_by_hand(problem, model, x_pd, 0.3))
+    gradients = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
+    torch.testing.assert_close(gradients, clipped_by_hand(problem, model, x_pd, 0.3))
 
 
 class _Centred(nn.Module):
@@ -178,7 +178,7 @@ def test_a_batch_norm_in_a_network_s_own_code_moves_no_sum_beyond_the_clip(
 
 
 def _normalised(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Layers whose gradients nobody knows example by example."""
+    """Layers without per-example gradient kernels."""
     d = math.prod(shape)
     return nn.Sequential(nn.Flatten(), nn.LayerNorm(d), nn.Linear(d, outputs))
 
@@ -186,7 +186,7 @@ def _normalised(shape: tuple[int, ...], outputs: int) -> nn.Module:
 @pytest.mark.parametrize("model", ["linear", "mlp", "lenet", _shared, _Overwriting, _normalised])
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_an_example_whose_gradient_is_not_finite_adds_nothing(model: Any, value: float) -> None:
-    """Else the sum is not finite if, and only if, that example is there: one bit, for nothing."""
+    """Otherwise the sum is non-finite exactly if that example is in the data."""
     name = model if isinstance(model, str) else plugins.register("model", model.__name__, model)
     problem = classification(SIZES, shape=NETWORKS.get(name, (1, 4, 4)))
     bad = [rows[0] for rows in problem.train.rows]
@@ -260,7 +260,7 @@ class _Difference(nn.Module):
 
 @pytest.mark.parametrize("apart", [1.0, 1e2, 1e3])
 def test_no_gradient_is_longer_than_the_clip_where_large_numbers_cancel(apart: float) -> None:
-    """Places of 1e6 that differ by a little: of the norm, float32 had nothing left."""
+    """Activations of 1e6 with small differences: float32 loses the whole norm."""
     name = plugins.register("model", _Difference.__name__, _Difference)
     for seed in (0, 12, 37):
         problem = classification((8,), seed=seed)
@@ -321,9 +321,9 @@ def test_noise_belongs_to_the_peer_wherever_it_is_hosted() -> None:
 
 def test_normal_numbers_are_normal_and_their_stream_s_own() -> None:
     streams = [stream(0, peer, 1, Purpose.PRIVACY) for peer in (0, 0, 1, 2)]
-    found = normal(streams, np.array([1.0, 1.0, 3.0, 0.0]), 100_001, torch.float64).numpy()
-    assert found.shape == (4, 100_001)
-    one, again, other, none = found
+    numbers = normal(streams, np.array([1.0, 1.0, 3.0, 0.0]), 100_001, torch.float64).numpy()
+    assert numbers.shape == (4, 100_001)
+    one, again, other, none = numbers
     np.testing.assert_array_equal(one, again)
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.02
     assert kstest(one, "norm").pvalue > 0.01

@@ -1,4 +1,4 @@
-"""A network that is not ours: tried before a run, batched or one at a time, the same numbers."""
+"""Test foreign networks: tried before a run; batched and sequential results agree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_can_be_batched_is() -> None:
 def test_what_cannot_is_named_with_layer_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
     probe._warn.cache_clear()
     with caplog.at_level(logging.WARNING):
-        for _ in range(2):  # said once
+        for _ in range(2):  # warned once
             probe.check(
                 "tests.plugins:branching", None, Adaptation(), classification([4]), "float32"
             )
@@ -46,7 +46,7 @@ def test_what_cannot_is_named_with_layer_and_remedy(caplog: pytest.LogCaptureFix
 
 
 def test_one_model_at_a_time_gives_the_same_numbers_wherever_peers_live(tmp_path: Path) -> None:
-    """Also of what it draws: that comes from the model's own key."""
+    """Random draws of the network depend on the model's key only."""
     one, several = (run(FLAT, tmp_path / str(k), k) for k in (1, 3))
     for t in (0, 1, 2):
         assert np.allclose(one.metric("train_loss", t), several.metric("train_loss", t), rtol=1e-6)
@@ -54,19 +54,19 @@ def test_one_model_at_a_time_gives_the_same_numbers_wherever_peers_live(tmp_path
 
 
 class Broken(nn.Module):
-    """Fails where nothing helps."""
+    """Network that fails on every input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no way. More of it.")
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("layers", "message"),
     [
         ([nn.Flatten(), Broken(), nn.Linear(16, 3)], 'in layer "1" (Broken): no way'),
         ([nn.Flatten(), nn.Linear(16, 4)], "outputs of shape (2, 4) for 2 examples: classific"),
     ],
 )
-def test_what_cannot_run_is_refused(layers: list[nn.Module], said: str) -> None:
-    with pytest.raises(probe.ModelError, match=re.escape(said)):
+def test_what_cannot_run_is_refused(layers: list[nn.Module], message: str) -> None:
+    with pytest.raises(probe.ModelError, match=re.escape(message)):
         probe.try_out(Network(nn.Sequential(*layers)), classification([4]), "mine")

@@ -29,8 +29,8 @@ def ours(defence: Defence, x: Floats, w: Floats | None = None, own: Floats | Non
     weights = np.full(len(x), 1 / len(x)) if w is None else w
     centre = None if own is None else torch.from_numpy(own)
     received = robust.Received(np.arange(len(x)), weights, centre)
-    found: Floats = robust.aggregated(defence, stack, [received])[0].numpy()
-    return found
+    result: Floats = robust.aggregated(defence, stack, [received])[0].numpy()
+    return result
 
 
 def distance(a: Floats, b: Floats) -> float:
@@ -40,29 +40,33 @@ def distance(a: Floats, b: Floats) -> float:
 def plainly(rule: str, x: Floats, w: Floats, f: int, own: Floats) -> Floats:
     """The definitions, letter by letter and number by number."""
     k, d = x.shape
-    found = own
+    result = own
     if rule in ("median", "trimmed-mean"):
-        found = np.zeros(d)
+        result = np.zeros(d)
         for at in range(d):
             pairs = sorted(zip(x[:, at], w, strict=True), key=lambda pair: pair[0])
             if rule == "trimmed-mean":
                 share, below, total = f / k, 0.0, 0.0
                 for value, weight in pairs:
                     kept = max(0.0, min(below + weight, 1 - share) - max(below, share))
-                    below, total, found[at] = below + weight, total + kept, found[at] + kept * value
-                found[at] /= total
+                    below, total, result[at] = (
+                        below + weight,
+                        total + kept,
+                        result[at] + kept * value,
+                    )
+                result[at] /= total
                 continue
             # the middle of all minimisers of sum w |v - x|
             costs = [sum(q * abs(v - y) for y, q in pairs) for v, _ in pairs]
             best = [
                 v for (v, _), cost in zip(pairs, costs, strict=True) if cost < min(costs) + 1e-9
             ]
-            found[at] = (min(best) + max(best)) / 2
-        return found
+            result[at] = (min(best) + max(best)) / 2
+        return result
     if rule == "clip":
         away = [distance(row, own) for row in x]
         radius = sorted(away)[k - f - 1]
-        found = own + sum(
+        result = own + sum(
             q * (row - own) * (min(1.0, radius / far) if far else 0.0)
             for q, row, far in zip(w, x, away, strict=True)
         )
@@ -70,8 +74,8 @@ def plainly(rule: str, x: Floats, w: Floats, f: int, own: Floats) -> Floats:
         scores = [sum(sorted(distance(a, b) ** 2 for b in x)[: k - f]) for a in x]
         order = np.argsort(np.round(scores, 9), kind="stable")
         kept = order[:1] if rule == "krum" else order[: k - f]
-        found = np.average(x[kept], axis=0, weights=w[kept])
-    return found
+        result = np.average(x[kept], axis=0, weights=w[kept])
+    return result
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "geometric-median"])
@@ -84,11 +88,11 @@ def test_rules_are_their_definitions(rule: str) -> None:
         tied = rule.endswith("krum") and (x == x.round()).all()
         w = g.integers(1, 4, k).astype(float) if g.random() < 0.5 else np.ones(k)
         w, own, tolerate = w / w.sum(), g.normal(size=d), float(g.choice([0, 0.2, 0.34, 0.49]))
-        found = ours(Defence(rule, tolerate), x, w, own)
+        result = ours(Defence(rule, tolerate), x, w, own)
         expected = plainly(rule, x, w, int(tolerate * k + 1e-9), own)
         if tied:
-            found, expected = found.round(9), expected.round(9)
-        np.testing.assert_allclose(found, expected, atol=1e-9)
+            result, expected = result.round(9), expected.round(9)
+        np.testing.assert_allclose(result, expected, atol=1e-9)
 
 
 def test_the_geometric_median_is_where_no_step_helps() -> None:
@@ -120,9 +124,9 @@ def test_byzfl_finds_the_same(f: int) -> None:
         x = g.normal(size=(k, 4))
         for rule, aggregator in theirs.items():
             for nnm in (False, True):
-                found = ours(Defence(rule, (f + 0.5) / k, nnm), x)
+                result = ours(Defence(rule, (f + 0.5) / k, nnm), x)
                 expected = aggregator(mixing(x) if nnm else x)
-                np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=rule)
+                np.testing.assert_allclose(result, expected, atol=1e-5, err_msg=rule)
 
 
 @pytest.mark.parametrize("nnm", [False, True])
@@ -138,7 +142,7 @@ def test_breakdown(rule: str, nnm: bool) -> None:
         assert np.abs(ours(defence, x, own=own)).max() < 6
         assert np.abs(x.mean(axis=0)).max() > 100
         most = np.concatenate([honest, np.full((8, 3), lie)])
-        if rule != "clip":  # which nobody draws farther than the own letters are
+        if rule != "clip":  # clipped letters move no peer that far
             assert np.abs(ours(defence, most)).max() > 100
 
 
@@ -148,16 +152,16 @@ def test_letters_that_are_not_finite_are_left_out(rule: str) -> None:
     x = g.normal(size=(6, 3))
     bad = np.insert(x, [1, 4], [[np.nan] * 3, [0, np.inf, 0]], axis=0)
     weights = np.full(8, 0.125)
-    found = ours(Defence(rule), bad, weights, np.zeros(3))
-    np.testing.assert_allclose(found, ours(Defence(rule), x, None, np.zeros(3)))
+    result = ours(Defence(rule), bad, weights, np.zeros(3))
+    np.testing.assert_allclose(result, ours(Defence(rule), x, None, np.zeros(3)))
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_equal_letters_and_sums(rule: str) -> None:
-    """Of equal letters every rule gives that letter, times the weights' sum."""
+    """With equal letters every rule returns that letter, times the sum of the weights."""
     x = np.tile([1.0, -2.0], (5, 1))
-    found = ours(Defence(rule), x, np.full(5, 0.5), np.array([1.0, -2.0]))
-    np.testing.assert_allclose(found, [2.5, -5.0])
+    result = ours(Defence(rule), x, np.full(5, 0.5), np.array([1.0, -2.0]))
+    np.testing.assert_allclose(result, [2.5, -5.0])
 
 
 def flat(path: Path, **keys: Any) -> dict[str, Any]:
@@ -189,8 +193,8 @@ def test_fedavg_with_a_median_is_by_hand(tmp_path: Path) -> None:
     keys = flat(tmp_path, method="fedavg", num_server_rounds=1) | {"defence.rule": "median"}
     g = np.random.default_rng(5)
     centres = g.normal(size=(6, 2))
-    found = run(keys, tmp_path).theta()
-    np.testing.assert_allclose(found, np.tile(np.median(0.5 * centres, axis=0), (6, 1)))
+    models = run(keys, tmp_path).theta()
+    np.testing.assert_allclose(models, np.tile(np.median(0.5 * centres, axis=0), (6, 1)))
 
 
 def test_the_usual_bound_is_ten_times_the_median_of_those_who_are_there() -> None:

@@ -21,9 +21,9 @@ def test_slopes_are_those_of_autograd(kind: str) -> None:
     losses = task.losses(outputs, targets)
     (expected,) = torch.autograd.grad(losses, outputs, weights)
     assert task.slopes is not None
-    found_losses, found = task.slopes(outputs.detach(), targets, weights)
-    assert torch.allclose(found_losses, losses, rtol=1e-13)
-    assert torch.allclose(found, expected, rtol=1e-13, atol=1e-16)
+    losses_eb, slopes = task.slopes(outputs.detach(), targets, weights)
+    assert torch.allclose(losses_eb, losses, rtol=1e-13)
+    assert torch.allclose(slopes, expected, rtol=1e-13, atol=1e-16)
 
 
 def test_a_language_loss_is_the_mean_over_tokens() -> None:
@@ -65,13 +65,13 @@ def test_dice_is_a_mean_over_the_classes_that_are_not_background() -> None:
     task = TASKS["segmentation"]
     assert task.certain is not None
     assert task.correct is not None
-    found = task.certain(torch.tensor([0, 1, 2, 0]).view(1, 1, 4, 1, 1), 3).float()
-    assert torch.isclose(task.correct(found, targets), torch.tensor((1 + 2 / 3) / 2)).all()
+    predictions = task.certain(torch.tensor([0, 1, 2, 0]).view(1, 1, 4, 1, 1), 3).float()
+    assert torch.isclose(task.correct(predictions, targets), torch.tensor((1 + 2 / 3) / 2)).all()
     empty = torch.zeros_like(targets)
     assert torch.isclose(task.correct(task.certain(empty, 3).float(), empty), torch.tensor(1.0))
 
 
 def test_a_regression_loss_is_the_squared_distance() -> None:
-    """Of each example (E, b), over all its numbers."""
+    """The loss of an example is the sum over its outputs."""
     outputs, targets = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[[1.0, 0.0, 6.0]]])
     assert TASKS["regression"].losses(outputs, targets).tolist() == [[13.0]]

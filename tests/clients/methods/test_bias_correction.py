@@ -96,7 +96,7 @@ def test_the_loss_falls_to_the_floor() -> None:
 
 
 def test_moving_the_helpers_moves_nothing_in_the_end() -> None:
-    """The same noise, other helpers: runs differ by M^t (0, d - d'), which vanishes."""
+    """With the same noise and other helpers, runs differ by M^t (0, d - d'), which vanishes."""
     flat = noisy(learning_rate=0.2, bias_correction__beta=0.2, noisy_quadratic__trials=5)
     one, other = (Stepping(flat | {"noisy-quadratic.helper-centre": c}) for c in (5.0, -20.0))
     M, _ = law(0.6, 0.2, 0.2, 3)
@@ -165,15 +165,15 @@ def test_peers_that_are_no_targets_learn_no_bias() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
         ("bias-correction.targets", "0,7", "peers are 0 to 3"),
         ("bias-correction.oracle-noise", 1.0, 'needs bias = "oracle"'),
         ("bias-correction.bias", "true", "must be"),
     ],
 )
-def test_refusals(key: str, value: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_refusals(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Config.from_flat(noisy() | {key: value})
 
 

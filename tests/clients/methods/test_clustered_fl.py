@@ -117,7 +117,7 @@ def test_the_mean_weighs_by_samples(tmp_path: Path) -> None:
 
 
 def test_whoever_is_not_heard_has_no_say_and_stays(tmp_path: Path) -> None:
-    """Without peer 3 the others split 0, 1 from 2; peer 3 receives nothing and does not split."""
+    """Without peer 3 the others split into {0, 1} and {2}; peer 3 receives nothing."""
     x = np.array([[1.0, 0], [1, 0], [-2, 0], [9, 9]])
     edges = np.ones((4, 4), dtype=bool)
     edges[3, :3] = edges[:3, 3] = False

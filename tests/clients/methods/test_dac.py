@@ -37,7 +37,7 @@ def taken_over(s: Floats, s_before: Floats, i: int, asked: Sequence[int], j: int
 def twin(flat: dict[str, Any], m: int, tau: float, *, gossip: bool, rising: bool) -> Any:
     """Return models, weights of the last average, scores, and the number of scores taken over."""
     q = Plain(flat)
-    x, s, met, told = q.start.copy(), np.zeros((q.n, q.n)), np.eye(q.n, dtype=bool), 0
+    x, s, met, gossiped = q.start.copy(), np.zeros((q.n, q.n)), np.eye(q.n, dtype=bool), 0
     w = np.eye(q.n)
     for t in range(1, q.rounds + 1):
         tau_t = 2 * tau / (1 + np.exp(-0.2 * (t - 2))) - tau + 1 if rising else tau
@@ -53,10 +53,10 @@ def twin(flat: dict[str, Any], m: int, tau: float, *, gossip: bool, rising: bool
             for j in range(q.n) if gossip else ():
                 if not met[i, j]:
                     s[i, j] = taken_over(s, s_before, i, asked, j)
-                    told += s[i, j] > 0
+                    gossiped += s[i, j] > 0
             who = np.isin(np.arange(q.n), [i, *asked])
             x[i], w[i] = q.mean(shown, who), q.samples * who / q.samples[who].sum()
-    return x, w, s, told
+    return x, w, s, gossiped
 
 
 @pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("full", 6), ("ring", 3)])
@@ -70,12 +70,12 @@ def test_it_equals_a_plain_loop(
     options: dict[str, Any] = {"models": m, "tau": tau, "gossip": gossip}
     options["tau-schedule"] = "rising" if rising else "constant"
     flat = camps(tmp_path, "dac", topology=topology, **{f"dac.{k}": v for k, v in options.items()})
-    x, w, _, told = twin(flat, m, tau, gossip=gossip, rising=rising)
+    x, w, _, gossiped = twin(flat, m, tau, gossip=gossip, rising=rising)
     result = run(flat, tmp_path, nodes)
     assert np.abs(result.theta() - x).max() < 1e-10
     assert np.abs(result.weights() - w).max() < 1e-12
     if topology == "full":
-        assert (told > 0) == gossip
+        assert (gossiped > 0) == gossip
 
 
 def test_it_finds_the_camps(tmp_path: Path) -> None:

@@ -53,11 +53,11 @@ def test_a_run_gives_the_cpus_numbers(world: str, tmp_path: Path) -> None:
     flat = {**COMMON, **WORLDS[world], "device": "auto"}
     expected = run({**flat, "device": "cpu"}, tmp_path / "cpu", 2)
     with PretendedGpu() as gpu:
-        found = run(flat, tmp_path / "gpu", 2)
+        result = run(flat, tmp_path / "gpu", 2)
     assert gpu.counts["operations"] > 100
-    assert numbers(found).keys() == numbers(expected).keys()
+    assert numbers(result).keys() == numbers(expected).keys()
     for key, value in numbers(expected).items():
-        np.testing.assert_allclose(numbers(found)[key], value, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(numbers(result)[key], value, rtol=1e-8, atol=1e-10)
 
 
 def numbers(of: Run) -> dict[tuple[int, int], list[float]]:

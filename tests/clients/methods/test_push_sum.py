@@ -11,10 +11,10 @@ import pytest
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
-from coterie.strategies.topology import mixing
 from tests.baselines import digits, quadratic, quadratics
 from tests.inline import run
 from tests.stepping import Stepping
+from tests.topologies import mixing
 
 FOUR = [(1, 0, 1), (1, 0, 2), (1, 1, 2), (2, 2, 3), (2, 3, 0), (2, 1, 0), (2, 2, 0), (2, 3, 1)]
 THREE = [(1, 0, 1), (1, 0, 2), (2, 1, 2), (3, 2, 0), (3, 2, 1)]
@@ -61,7 +61,8 @@ def test_the_weighted_sum_moves_by_what_the_peers_learnt_and_nothing_else(
         if method == "fedem":
             return state.members.flatten(1).numpy()
         rule: Any = stepping.rule
-        return (state.x[:, ~rule.head] if method == "fedrep" else state.x).numpy()
+        has_head = method in ("fedpac", "fedrep")
+        return (state.x[:, ~rule.head] if has_head else state.x).numpy()
 
     stepping = Stepping(flat, ended=lambda t, *_: starts.update({t: shared(stepping.state)}))
     push = mixing("file", 3, degree=2, file=flat["topology-file"])
@@ -77,8 +78,8 @@ def test_the_weighted_sum_moves_by_what_the_peers_learnt_and_nothing_else(
 
 def test_those_that_average_are_fedavg_and_its_relatives() -> None:
     assert AVERAGING == [
-        "apfl", "ditto", "fedavg", "fedavg-ft", "fedem", "fedprox", "fedprox-ft", "fedrep",
-        "knn-per", "perfedavg",
+        "apfl", "ditto", "fedavg", "fedavg-ft", "fedem", "fedpac", "fedprox", "fedprox-ft",
+        "fedrep", "knn-per", "perfedavg",
     ]  # fmt: skip
 
 

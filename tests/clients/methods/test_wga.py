@@ -96,7 +96,7 @@ def test_the_test_loss_is_the_mean_over_trials_and_falls_to_the_floor() -> None:
 
 
 def test_moving_the_helpers_moves_the_fixed_point() -> None:
-    """The same noise, other helpers: runs differ by -alpha (d' - d) / abar once they settle."""
+    """With the same noise and other helpers, settled runs differ by -alpha (d' - d) / abar."""
     flat = noisy(learning_rate=0.2, noisy_quadratic__trials=5)
     one = Stepping(flat).to(70).x[0]
     other = Stepping(flat | {"noisy-quadratic.helper-centre": 9.0}).to(70).x[0]
@@ -237,7 +237,7 @@ def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
         ("wga.targets", "0,7", 'targets = "0,7", but peers are 0 to 3'),
         ("wga.targets", "", "targets must be"),
@@ -246,8 +246,8 @@ def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
         ("wga.weights", "mine", "must be"),
     ],
 )
-def test_refusals(key: str, value: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_refusals(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Config.from_flat(noisy() | {key: value})
 
 

@@ -63,7 +63,7 @@ def test_a_classifier_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_language_model_from_a_folder(tmp_path: Path) -> None:
-    """With adapters on GPT-2's linear layers, which transformers stores transposed."""
+    """Adapt GPT-2's linear layers, which transformers stores transposed."""
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         vocab_size=9, n_positions=8, n_embd=8, n_layer=1, n_head=2, attn_pdrop=0.0

@@ -29,9 +29,9 @@ def load(dataset: str, data_dir: Path, options: object, peers: int = 2, seed: in
 
 
 def alone(dataset: str, data_dir: Path, options: object, peer: int, peers: int = 2) -> Problem:
-    own = DATASETS[dataset].deployed
-    assert own is not None
-    return own(peer, peers, 0, data_dir, options)
+    deployed = DATASETS[dataset].deployed
+    assert deployed is not None
+    return deployed(peer, peers, 0, data_dir, options)
 
 
 def write_image(path: Path, seed: int, shape: tuple[int, ...] = (4, 5)) -> np.ndarray[Any, Any]:
@@ -80,15 +80,15 @@ def test_a_node_sees_of_the_run_what_the_simulation_gives_its_peer(
     whole = load(dataset, tmp_path, options, peers=3)
     assert (whole.samples == [8, 8, 8]).all()
     for peer, name in enumerate(("2", "10", "b")):
-        own = alone(dataset, tmp_path / name, options, peer, peers=3)
-        assert own.samples.tolist() == [8 * (p == peer) for p in range(3)]
-        assert (own.outputs, own.task) == (whole.outputs, whole.task)
+        local = alone(dataset, tmp_path / name, options, peer, peers=3)
+        assert local.samples.tolist() == [8 * (p == peer) for p in range(3)]
+        assert (local.outputs, local.task) == (whole.outputs, whole.task)
         for part in ("train", "validation", "test"):
             for mine, theirs in zip(
-                held_by(own, peer, part), held_by(whole, peer, part), strict=True
+                held_by(local, peer, part), held_by(whole, peer, part), strict=True
             ):
                 np.testing.assert_array_equal(mine, theirs)
-            assert not any(len(getattr(own, part).rows[p]) for p in range(3) if p != peer)
+            assert not any(len(getattr(local, part).rows[p]) for p in range(3) if p != peer)
     assert len(whole.inputs) == 30
 
 
@@ -227,6 +227,12 @@ def test_a_simulation_says_whose_data_does_not_fit_in_one_line(
     assert not caplog.text, "an error that is raised is not logged too"
 
 
+def test_a_node_takes_marks_of_missing_cells_from_its_schema_only(tmp_path: Path) -> None:
+    options = TableOptions(columns="age", label="ill", classes="no,yes", na_values="?")
+    with pytest.raises(DataError, match=r"na-values is for simulations: list na-values in schema"):
+        alone("table", tmp_path, options, 0)
+
+
 def test_all_columns_are_those_that_every_peer_has(tmp_path: Path) -> None:
     for peer in ("a", "b"):
         write_csv(
@@ -270,9 +276,9 @@ def test_peers_are_called_as_their_folders_in_a_simulation_only(tmp_path: Path) 
     assert problem.names == ("2-north", "10-south")
     assert problem.classes == ("no", "yes")
     assert [row["name"] for row in problem.describe()] == ["2-north", "10-south"]
-    own = alone("table", tmp_path / "2-north", ROWS, 0)
-    assert own.names == (), "what an institution calls its folder stays there"
-    assert own.describe()[0]["name"] == "peer 0"
+    local = alone("table", tmp_path / "2-north", ROWS, 0)
+    assert local.names == (), "what an institution calls its folder stays there"
+    assert local.describe()[0]["name"] == "peer 0"
 
 
 def test_nothing_there_is_a_clear_line(tmp_path: Path) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 from datetime import date
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import tomli_w
 from sklearn.compose import ColumnTransformer
-from sklearn.impute import SimpleImputer
+from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from coterie.app.cli.main import main
 from coterie.datasets.own.cells import open_table
 from coterie.datasets.own.institutions import RefusedError
-from coterie.datasets.own.schema import digest, drafted, read_schema
+from coterie.datasets.own.schema import described, digest, drafted, read_schema
 from coterie.datasets.own.tabular import TableOptions, read_table
-from coterie.datasets.preprocessing import Preprocessing
+from coterie.datasets.preprocessing import Column, Preprocessing
 from coterie.datasets.problem import DataError
 
 SCHEMA = """
@@ -112,7 +116,7 @@ def test_institutions_compare_digests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "message"),
     [
         ("low = 0", "least = 0", "unknown key least"),
         ('kind = "date"', 'kind = "time"', "kind must be one of"),
@@ -121,8 +125,8 @@ def test_institutions_compare_digests(tmp_path: Path) -> None:
         ("[columns.age]", "[columns", "not a schema"),
     ],
 )
-def test_a_wrong_schema_is_one_line(tmp_path: Path, old: str, new: str, says: str) -> None:
-    with pytest.raises(DataError, match=says):
+def test_a_wrong_schema_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_table(write(tmp_path, ROWS, SCHEMA.replace(old, new)), OPTIONS, 0, 0)
 
 
@@ -130,9 +134,182 @@ def test_a_draft_fits_its_table(tmp_path: Path) -> None:
     rows = [f"{row},{name}" for row, name in zip(ROWS, ["note", *"abcdef"], strict=True)]
     rows += [f"{k},f,2020-01-01,no,text {k}" for k in range(40)]
     (tmp_path / "train.csv").write_text("\n".join(rows) + "\n")
-    schema, left_out = drafted(open_table(tmp_path / "train.csv"))
+    schema, left_out = drafted({"train.csv": open_table(tmp_path / "train.csv")})
     assert {name: column.kind for name, column in schema.items()} == {
         "age": "number", "sex": "category", "since": "date", "ill": "category",
     }  # fmt: skip
     assert schema["sex"].categories == ("f", "m", "x")
-    assert left_out == ["note"]
+    assert list(left_out) == ["note"]
+
+
+NA_ROWS = ["age,chol,sex,ill", "61,0,f,no", "?,233,-9,yes", "45,0.0,?,no", "70,250,m,yes"]
+NA_SCHEMA = """
+[columns.age]
+[columns.chol]
+na-values = ["0"]
+[columns.sex]
+kind = "category"
+categories = ["f", "m"]
+[columns.ill]
+kind = "category"
+categories = ["no", "yes"]
+"""
+
+
+def tables(folder: Path, rows: list[str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for part in ("train", "test"):
+        (folder / f"{part}.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def cells_of(folder: Path, **options: Any) -> list[list[float | None]]:
+    """Cells of the training rows; None where one is missing."""
+    _, held = read_table(folder, TableOptions(label="ill", classes="no, yes", **options), 0, 0)
+    assert held.cells is not None
+    rows = held.cells[held.rows["train"]]
+    return [[None if np.isnan(cell) else cell for cell in row] for row in rows]
+
+
+def test_cells_that_mean_missing(tmp_path: Path) -> None:
+    """Texts and numbers, in all columns and in one; "0" also matches 0.0."""
+    folder = tables(tmp_path, NA_ROWS)
+    (folder / "schema.toml").write_text(NA_SCHEMA)
+    expected: list[list[float | None]] = [
+        [61, None, 0],
+        [None, 233, None],
+        [45, None, None],
+        [70, 250, 1],
+    ]
+    options = {"columns": "age, chol, sex", "schema": "file", "missing": "mean"}
+    assert cells_of(folder, **options, na_values="?, -9") == expected
+    with pytest.raises(RefusedError, match="2 of 4 rows"):
+        cells_of(folder, **options, na_values="age=?")
+    numeric = {"columns": "age, chol", "missing": "mean"}
+    assert cells_of(folder, **numeric, na_values="?, chol=0") == [row[:2] for row in expected]
+    assert cells_of(folder, **numeric, na_values="age = ?")[0] == [61, 0], "a zero stays one"
+
+
+def test_the_label_has_no_cells_that_mean_missing(tmp_path: Path) -> None:
+    folder = tables(tmp_path, ["age,ill", "61,0", "0,1", "45,0", "70,1"])
+    options = TableOptions(
+        columns="age", label="ill", classes="0, 1", missing="mean", na_values="0"
+    )
+    _, held = read_table(folder, options, 0, 0)
+    assert held.targets[held.rows["train"]].tolist() == [0, 1, 0, 1]
+    assert np.isnan(held.cells[1, 0])  # type: ignore[index]
+
+
+def test_cells_that_mean_missing_name_a_column_of_the_run(tmp_path: Path) -> None:
+    folder = tables(tmp_path, NA_ROWS)
+    with pytest.raises(DataError, match=r'na-values: "chl=0": chl is not a feature column'):
+        cells_of(folder, columns="age, chol", missing="mean", na_values="?, chl=0")
+
+
+def test_a_column_without_numbers_names_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=r"age of train\.csv is not numeric.*table\.na-values"):
+        cells_of(tables(tmp_path, NA_ROWS), columns="age, chol", missing="mean")
+
+
+def test_median_and_indicator_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    rows = ["a,b,ill", "1,,no", "2,5,yes", ",6,no", "9,70,yes", "4,7,no"]
+    raw = np.array([[1, np.nan], [2, 5], [np.nan, 6], [9, 70], [4, 7]])
+    folder = tables(tmp_path, rows)
+
+    def inputs(missing: Literal["mean", "median", "indicator"]) -> npt.NDArray[Any]:
+        options = TableOptions(columns="a, b", label="ill", classes="no, yes", missing=missing)
+        _, held = read_table(folder, options, 0, 0)
+        assert np.allclose(held.preprocessing.apply(raw), held.inputs[held.rows["train"]])
+        return held.inputs[held.rows["train"]]
+
+    median = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+    assert np.allclose(inputs("median"), median.fit_transform(raw), atol=1e-6)
+    filled = SimpleImputer().fit_transform(raw)
+    missing = MissingIndicator(features="all").fit_transform(raw)
+    both = np.stack([filled, missing], axis=2).reshape(len(raw), -1)  # a, a missing, b, b missing
+    assert np.allclose(inputs("indicator"), StandardScaler().fit_transform(both), atol=1e-6)
+
+
+def test_an_empty_column_is_filled_with_a_constant(tmp_path: Path) -> None:
+    folder = tables(tmp_path, ["a,b,ill", "1,,no", "2,,yes", "3,,no"])
+    for missing in ("mean", "median", "indicator"):
+        options = TableOptions(columns="a, b", label="ill", classes="no, yes", missing=missing)
+        _, held = read_table(folder, options, 0, 0)
+        assert np.isfinite(held.inputs).all()
+        assert not held.inputs[:, held.inputs.shape[1] // 2 :].any(), "nothing is known of b"
+
+
+def test_common_statistics_have_no_indicators() -> None:
+    with pytest.raises(ValueError, match='missing = "indicator": mean and std must be empty'):
+        TableOptions(columns="a", label="y", mean="1", std="2", missing="indicator").check_peers(2)
+
+
+def test_a_schema_without_such_cells_keeps_its_digest() -> None:
+    """The digest of version 0.1.0: institutions have it in their configurations."""
+    assert digest({"age": Column("age", unit="years", low=0, high=120)}) == "523ecbc8aaa4ad1a"
+    other = Column("age", unit="years", low=0, high=120, na_values=("?",))
+    assert digest({"age": other}) != "523ecbc8aaa4ad1a"
+
+
+def test_a_schema_lists_its_cells_that_mean_missing(tmp_path: Path) -> None:
+    (tmp_path / "schema.toml").write_text('[columns.age]\nna-values = "?"\n')
+    with pytest.raises(DataError, match="column age: na_values must be a list"):
+        read_schema(tmp_path)
+
+
+def test_a_draft_of_several_tables_fits_all_of_them(tmp_path: Path) -> None:
+    """Union of the categories, range over all, "?" a missing value and not a category."""
+    one = tables(tmp_path / "one", ["age,sex,chol,score,ward", "29,f,?,0,a", "77,m,85,1,b"])
+    two = tables(tmp_path / "two", ["sex,age,chol,score", "x,40,603,1", "?,41,-9,0"])
+    paths = {folder.name: folder / "train.csv" for folder in (one, two)}
+    schema, left_out = drafted({name: open_table(path) for name, path in paths.items()}, ["-9"])
+    assert left_out == {"ward": "not in two"}
+    assert schema == {
+        "age": Column("age", low=0, high=110),  # 29 - 24 to 77 + 24, in tens; not below 0
+        "sex": Column("sex", "category", ("f", "m", "x"), na_values=("?",)),
+        "chol": Column("chol", low=0, high=900, na_values=("-9", "?")),  # 85 to 603 +- 259
+        "score": Column("score", low=0, high=1),
+    }
+    (tmp_path / "schema.toml").write_text(tomli_w.dumps(described(schema)))
+    assert read_schema(tmp_path) == schema
+    for folder in (one, two):
+        options = TableOptions(
+            columns="age, sex, chol", label="score", classes="0, 1", schema="file", missing="mean"
+        )
+        read_table(folder, options, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        ([-2.6, 6.2], -7, 11),
+        ([-20.0, -10.0], -30, 0),
+        ([0.001, 0.004], 0, 0.006),
+        ([5.0, 5.0], None, None),
+    ],
+)
+def test_a_drafted_range_is_wide_and_round(
+    values: list[float], low: float | None, high: float | None, tmp_path: Path
+) -> None:
+    folder = tables(tmp_path, ["x", *map(str, values)])
+    column = drafted({"x": open_table(folder / "train.csv")})[0]["x"]
+    assert (column.low, column.high) == (low, high)
+
+
+def test_the_command_drafts_from_several_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ages = [
+        f"{age},{chol}"
+        for age, chol in zip(range(40, 60), [0] * 5 + [*range(190, 205)], strict=True)
+    ]
+    one, two = (
+        tables(tmp_path / name, ["age,chol", *rows]) / "train.csv"
+        for name, rows in (("one", ages), ("two", [*ages[5:], "61,"]))
+    )
+    out = tmp_path / "schema.toml"
+    assert main(["schema", str(one), str(two), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert f"{one}: chol is 0 in 25 % of the rows; 0 may mean 'not measured'" in said
+    assert f'table.schema = "{digest(read_schema(tmp_path))}"' in said
+    assert main(["schema", str(one), "--out", str(out)]) == 2

@@ -73,18 +73,18 @@ def test_a_node_sees_of_the_run_what_the_simulation_gives_its_peer(tmp_path: Pat
     options = TextOptions(context=4, tokenizer=digest)
     for peer, name in enumerate(("2", "10")):
         write_tokenizer(tmp_path / "all" / name)  # a node has its own copy
-        own = alone(tmp_path / "all" / name, options, peer)
-        assert own.outputs == whole.outputs
+        local = alone(tmp_path / "all" / name, options, peer)
+        assert local.outputs == whole.outputs
         for part in ("train", "test"):
-            mine, theirs = getattr(own, part), getattr(whole, part)
-            for split, problem in ((mine, own), (theirs, whole)):
+            mine, theirs = getattr(local, part), getattr(whole, part)
+            for split, problem in ((mine, local), (theirs, whole)):
                 assert len(split.rows[peer]), "both have some"
                 assert (problem.mean == 0).all(), "tokens are not normalised"
             np.testing.assert_array_equal(mine.targets[peer], theirs.targets[peer])
             np.testing.assert_array_equal(
-                own.inputs[mine.rows[peer]], whole.inputs[theirs.rows[peer]]
+                local.inputs[mine.rows[peer]], whole.inputs[theirs.rows[peer]]
             )
-        assert not len(own.train.rows[1 - peer])
+        assert not len(local.train.rows[1 - peer])
 
 
 BAD = [

@@ -27,7 +27,7 @@ from coterie.datasets.published.languages import LanguagesOptions, read_language
 from coterie.datasets.published.office_home import DOMAINS, WEIGHTS, read_office_home
 from coterie.datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
 from coterie.datasets.source import Source, spread
-from coterie.datasets.table import DATASETS, load_problem
+from coterie.datasets.table import DATASETS, dataset_of
 from tests import tiny_files as tiny
 
 BROUGHT = ("cinic10", "femnist", "office-home", "ixi", "languages", "wiki40b")
@@ -54,7 +54,7 @@ def options(name: str) -> object:
 @pytest.mark.parametrize("name", BROUGHT)
 def test_what_is_missing_and_how_to_get_it_is_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=REMEDY[name]) as caught:
-        load_problem(name, Partition(kind="natural"), 2, 0, tmp_path / "data", options(name))
+        dataset_of(name).load(Partition(kind="natural"), 2, 0, tmp_path / "data", options(name))
     message = str(caught.value)
     assert message.startswith(f"dataset {name} is missing: expected ")
     assert str(tmp_path / "data") in message
@@ -128,7 +128,7 @@ def test_femnist(tmp_path: Path) -> None:
     assert sorted(letters.targets) == [0, 1, 9]
     assert len(letters.test) == 1
     partition = Partition(kind="natural", samples_per_peer=0, min_samples=1)
-    problem = load_problem("femnist", partition, 2, 0, tmp_path, FemnistOptions())
+    problem = dataset_of("femnist").load(partition, 2, 0, tmp_path, FemnistOptions())
     assert [len(rows) for rows in problem.train.rows] == [
         1,
         2,
@@ -233,9 +233,9 @@ def test_hospitals_standardise_by_their_own_training_patients(tmp_path: Path) ->
     assert source.groups is not None
     assert len(source.test) == 4 * 5  # ceil(0.34 * 12)
     for hospital in range(4):
-        own = source.train[source.groups[source.train] == hospital]
-        np.testing.assert_allclose(source.inputs[own].mean(axis=0), 0, atol=1e-12)
-        deviations = source.inputs[own].std(axis=0)
+        rows = source.train[source.groups[source.train] == hospital]
+        np.testing.assert_allclose(source.inputs[rows].mean(axis=0), 0, atol=1e-12)
+        deviations = source.inputs[rows].std(axis=0)
         assert np.allclose(deviations, np.where(deviations > 0.5, 1, 0))
         tested = source.test[source.groups[source.test] == hospital]
         assert set(source.targets[tested]) == {0, 1}
@@ -463,9 +463,9 @@ def test_wiki40b_in_bytes(tmp_path: Path) -> None:
     table = Wiki40bOptions(codes="ca-es", context=8, tokens=200, vocabulary="bytes")
     source = read_wiki40b(tmp_path, table)
     assert source.groups is not None
-    own = [rows[source.groups[rows] == 0] for rows in (source.train, source.test)]
-    assert decoded(source, own[0]).startswith(f"Title ca 0\n{'x' * 20}\nmés 0\nTitle ca 1\n")
-    assert [len(rows) for rows in own] == [199 // 8, 19 // 8]  # 200 and 20 tokens
+    english = [rows[source.groups[rows] == 0] for rows in (source.train, source.test)]
+    assert decoded(source, english[0]).startswith(f"Title ca 0\n{'x' * 20}\nmés 0\nTitle ca 1\n")
+    assert [len(rows) for rows in english] == [199 // 8, 19 // 8]  # 200 and 20 tokens
     np.testing.assert_array_equal(source.inputs[:, 1:], source.targets[:, :-1])
 
 
@@ -480,8 +480,8 @@ def test_wiki40b_in_gpt2s_tokens(tmp_path: Path) -> None:
     assert source.inputs.dtype == np.int32
     vocabulary = json.loads((tmp_path / "gpt2" / "vocab.json").read_text())
     assert source.groups is not None
-    own = source.inputs[source.train[source.groups[source.train] == 0]].reshape(-1)
-    merged = np.flatnonzero(own == vocabulary["xx"])
+    tokens = source.inputs[source.train[source.groups[source.train] == 0]].reshape(-1)
+    merged = np.flatnonzero(tokens == vocabulary["xx"])
     assert len(merged) >= 10
     assert merged[:10].tolist() == list(range(merged[0], merged[0] + 10))  # 20 x's in pairs
     (tmp_path / "gpt2" / "merges.txt").write_text("#version: 0.2\nx unknown\n")

@@ -488,7 +488,6 @@ def test_a_peer_is_tested_on_what_the_cap_left_it() -> None:
 @pytest.mark.parametrize(
     ("change", "peers", "seed", "message"),
     [
-        ({"kind": "dirichlett"}, 4, 0, r"partition\.kind = 'dirichlett' .*'dirichlet'"),
         (
             {"clusters": 5},
             4,

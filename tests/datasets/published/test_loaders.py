@@ -26,7 +26,7 @@ from coterie.datasets.published.images import (
     read_mnist,
 )
 from coterie.datasets.published.packaged import read_breast_cancer, read_digits
-from coterie.datasets.table import DATASETS, load_problem
+from coterie.datasets.table import DATASETS, dataset_of
 from tests.published_files import (
     IMAGES,
     TEST,
@@ -110,7 +110,7 @@ def test_damaged_idx_files_are_refused(
 
 def test_missing_files_say_what_is_expected_where(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        load_problem("fashion-mnist", Partition(), 8, 0, tmp_path / "data", None)
+        dataset_of("fashion-mnist").load(Partition(), 8, 0, tmp_path / "data", None)
     message = str(caught.value)
     assert "\n" not in message
     assert "`apt-get install dataset-fashion-mnist`" in message
@@ -211,14 +211,14 @@ def test_packaged_data_are_scikit_learns_and_split_once_and_for_all(
     everywhere, there = (np.bincount(source.targets[rows]) for rows in (slice(None), source.test))
     assert np.abs(there - everywhere / 5).max() < 1
     for seed in (0, 1):
-        problem = load_problem(name, Partition(clusters=2), 8, seed, tmp_path, None)
+        problem = dataset_of(name).load(Partition(clusters=2), 8, seed, tmp_path, None)
         np.testing.assert_array_equal(problem.test.rows[5], source.test)
 
 
-def test_load_problem_is_cached_shared_and_read_only(tmp_path: Path) -> None:
-    first = load_problem("digits", Partition(), 8, 0, tmp_path, None)
-    assert load_problem("digits", Partition(), 8, 0, tmp_path, None) is first
-    other = load_problem("digits", Partition(clusters=2), 8, 1, tmp_path, None)
+def test_a_problem_is_cached_shared_and_read_only(tmp_path: Path) -> None:
+    first = dataset_of("digits").load(Partition(), 8, 0, tmp_path, None)
+    assert dataset_of("digits").load(Partition(), 8, 0, tmp_path, None) is first
+    other = dataset_of("digits").load(Partition(clusters=2), 8, 1, tmp_path, None)
     assert other.inputs is first.inputs
     for array in (
         first.inputs,
@@ -232,11 +232,6 @@ def test_load_problem_is_cached_shared_and_read_only(tmp_path: Path) -> None:
         assert array is not None
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
-
-
-def test_an_unknown_data_set_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"dataset = 'fashion_mnist' .* 'fashion-mnist'"):
-        load_problem("fashion_mnist", Partition(), 8, 0, tmp_path, None)
 
 
 def test_every_row_is_described() -> None:

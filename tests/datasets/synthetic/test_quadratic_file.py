@@ -10,7 +10,7 @@ import pytest
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.synthetic.quadratic import QuadraticOptions
-from coterie.datasets.table import load_problem
+from coterie.datasets.table import dataset_of
 
 GOOD: dict[str, Any] = {
     "curvature": [[1.0, 2.0], [3, 0]],
@@ -23,7 +23,7 @@ GOOD: dict[str, Any] = {
 def load(folder: Path, table: object, peers: int = 2) -> Problem:
     file = folder / "problem.json"
     file.write_text(table if isinstance(table, str) else json.dumps(table))
-    return load_problem("quadratic", Partition(), peers, 0, folder, QuadraticOptions(str(file)))
+    return dataset_of("quadratic").load(Partition(), peers, 0, folder, QuadraticOptions(str(file)))
 
 
 def test_pool_holds_curvature_and_centre(tmp_path: Path) -> None:
@@ -131,6 +131,6 @@ def test_not_a_json_object(tmp_path: Path, text: str) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"quadratic\.file: name the JSON file"):
-        load_problem("quadratic", Partition(), 2, 0, tmp_path, QuadraticOptions())
+        dataset_of("quadratic").load(Partition(), 2, 0, tmp_path, QuadraticOptions())
     with pytest.raises(DataError, match=r"cannot read .*gone\.json"):
-        load_problem("quadratic", Partition(), 2, 0, tmp_path, QuadraticOptions("gone.json"))
+        dataset_of("quadratic").load(Partition(), 2, 0, tmp_path, QuadraticOptions("gone.json"))

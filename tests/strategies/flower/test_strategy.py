@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.inprocess import InProcessTransport
-from coterie.strategies.topology import topology
 from tests.strategies.toy_node import ToyNode
+from tests.topologies import topology
 
 GRID = cast(Grid, None)
 BROKERING = Everyone(peers=5, rounds=9, seed=1, topology=topology("full", 5, 0), evaluate_every=4)

@@ -15,8 +15,8 @@ from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import Report, Request, Stage
 from coterie.strategies.relay.broker import Broker
 from coterie.strategies.relay.commit import Commit, Ledger
-from coterie.strategies.topology import topology
 from tests.strategies.toy_node import ToyNode
+from tests.topologies import topology
 
 
 @dataclass

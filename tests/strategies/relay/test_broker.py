@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coterie.strategies.brokering import Brokering
-from coterie.strategies.errors import RelayError, RosterError
+from coterie.strategies.errors import RelayError
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.pairs import Pairs
@@ -272,7 +272,7 @@ def test_nobody_takes_the_place_of_a_node_that_is_waited_for() -> None:
     strategy = make(Everyone, rounds=8)
     nodes = toys(strategy, [0, 1], [2, 3], [4], [0, 1])
     transport = Leaving(InProcessTransport(nodes), {0: range(3, 9), 3: range(3)})
-    with pytest.raises(RosterError, match=r"claims peers \[0, 1\] of another node"):
+    with pytest.raises(RelayError, match=r"claims peers \[0, 1\] of another node"):
         Broker(strategy, transport, Notes(), join_timeout=0.0, quorum=4).run()
     assert {request.stage for request in nodes[3].requests} == {"start"}
 
@@ -282,7 +282,7 @@ def test_fewer_than_a_quorum_wait_and_then_end_the_run() -> None:
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     notes = Notes()
     transport = Moody(InProcessTransport(nodes), {1: range(3, 9)})
-    with pytest.raises(RosterError, match=r"^round 3, start: no node hosts peers 2, 3; "):
+    with pytest.raises(RelayError, match=r"^round 3, start: no node hosts peers 2, 3; "):
         Broker(strategy, transport, notes, join_timeout=0.0, quorum=4).run()
     assert notes.ledgers[-1].round == 3
 
@@ -315,7 +315,7 @@ def test_a_setup_that_fails_twice_ends_the_run_at_once() -> None:
 
 def test_a_peer_without_a_node() -> None:
     strategy = make()
-    with pytest.raises(RosterError, match="no node hosts peers 2, 4"):
+    with pytest.raises(RelayError, match="no node hosts peers 2, 4"):
         run(strategy, toys(strategy, [0, 1], [3]))
 
 

@@ -121,7 +121,7 @@ def responses_belong_to_their_requests(network: Network) -> None:
 
 
 def a_fault_is_told_and_costs_only_its_node(network: Network) -> None:
-    """For a node that reports a fault, one that crashes, and one that does not exist."""
+    """Errors of a faulty, a crashing and an unknown node concern these nodes only."""
     transport = network.transport()
     one, other = sorted(transport.nodes())
     outcome = transport.exchange({_STRANGER: ask(), one: ask("fail disk full"), other: ask()})

@@ -18,11 +18,12 @@ from flwr.clientapp import ClientApp
 
 from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
 from coterie.strategies.protocol import Report, Request, Response
-from coterie.strategies.topology import topology
+from coterie.strategies.topology import TOPOLOGIES, Setting
 from coterie.strategies.wanted import WantedAnswers
 from tests.strategies.toy_node import ToyNode
 
-STRATEGY = WantedAnswers(peers=3, rounds=1, seed=1, topology=topology("full", 3, 0))
+TOPOLOGY = TOPOLOGIES["full"].matrix(Setting(3, 0))
+STRATEGY = WantedAnswers(peers=3, rounds=1, seed=1, topology=TOPOLOGY)
 COHORTS = ((0, 1), (2,))
 
 

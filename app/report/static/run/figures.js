@@ -6,10 +6,12 @@ import { startNetwork } from "./network.js";
 import { startPredictions } from "./predictions.js";
 import { startSplit } from "./split.js";
 import { startTable } from "./table.js";
+import { startWorth } from "./worth.js";
 
 export function startFigures() {
   startCurves();
   startNetwork();
+  startWorth();
   startSplit();
   startPredictions();
   startTable();

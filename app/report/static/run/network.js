@@ -1,10 +1,11 @@
 // Collaboration of a run: heat map, graph and recovery scores for each round.
 
 import { css, line, make, PALETTE, picture, prepare, textOn } from "../drawing.js";
-import { heatMap, pairReadOut } from "../heat_map.js";
+import { pairReadOut } from "../heat_map.js";
 import { closest, isNumber, plain } from "../numbers.js";
 import { byId, DATA, hideTip, pick, showTip, view, watch } from "../page.js";
 import { startPlayer } from "../player.js";
+import { blockMap, isExact, isSelf } from "./block_map.js";
 import { layout } from "./layout.js";
 import {
   axisName,
@@ -24,48 +25,27 @@ import { blockWeight, collaborators, links, rowScale } from "./weights.js";
 
 let frame = () => 0;
 
-function drawHeatMap() {
-  const canvas = byId("heat");
+// Draws the weights of a frame.
+export function drawWeights(canvas, at) {
   const { graph } = DATA;
-  const all = blocks();
-  const isExact = all.length === DATA.peers;
-  const isSelf = (a, b) => a === b && all[a].length === 1;
-  const row = view.picked === null ? null : blockOf()[view.picked];
-  const written = (a, b) =>
-    `weight ${plain(blockWeight(a, b, frame()), 2)} in round ${graph.rounds[frame()]}`;
-  const { ink, cell, edge, under } = heatMap(canvas, {
-    size: Math.min(canvas.parentElement.clientWidth, 520),
-    margin: 10,
-    labels: isExact ? DATA.order.map(axisName) : null,
-    picked: row,
-    order: [...all.keys()],
-    clusters: blockClusters(),
-    colours: clusterColour(),
+  const written = (a, b) => `weight ${plain(blockWeight(a, b, at), 2)} in round ${graph.rounds[at]}`;
+  blockMap(canvas, {
     share: (a, b) =>
-      isSelf(a, b) ? Number.NaN : blockWeight(a, b, frame()) / (rowScale(a, frame()) || 1),
+      isSelf(a, b) ? Number.NaN : blockWeight(a, b, at) / (rowScale(a, at) || 1),
     readOut: (a, b) =>
-      isExact
-        ? pairReadOut(all[a][0], all[b][0], {
+      isExact()
+        ? pairReadOut(blocks()[a][0], blocks()[b][0], {
             names: DATA.names,
             own: graph.own,
             clusters: DATA.clusters,
             describe: () => written(a, b),
           })
         : [
-            blockName(all[a]),
-            a === b ? "give each other" : `give ${blockName(all[b])}`,
+            blockName(blocks()[a]),
+            a === b ? "give each other" : `give ${blockName(blocks()[b])}`,
             isSelf(a, b) && !graph.own ? "no own weight in this method" : `mean ${written(a, b)}`,
           ],
   });
-  if (row !== null) {
-    ink.strokeStyle = css("--ink");
-    ink.lineWidth = 2;
-    ink.strokeRect(edge - 1, edge + row * cell - 1, all.length * cell + 1, cell + 1);
-  }
-  canvas.onclick = (event) => {
-    const pair = under(event);
-    if (pair && all[pair[0]].length === 1) pick(all[pair[0]][0]);
-  };
 }
 
 function drawGraph() {
@@ -249,7 +229,7 @@ export function startNetwork() {
   const draw = () => {
     byId("collaboration").hidden = !DATA.graph;
     if (!DATA.graph) return;
-    drawHeatMap();
+    drawWeights(byId("heat"), frame());
     drawGraph();
     drawRecovery();
     drawReadout();

@@ -6,6 +6,7 @@ import { byId, DATA, pick, redraw, view, watch } from "../page.js";
 import { metrics } from "./metrics.js";
 import { peerColour, peerName, peers, shortName } from "./peers.js";
 import { collaborators } from "./weights.js";
+import { signed } from "./worth.js";
 
 const PAGE = 50;
 // Sort column, current page, and the peer to which the table last turned.
@@ -92,6 +93,12 @@ function columns() {
       heading: "peer, weight",
       cell: collaboratorsCell,
       isText: true,
+    },
+    DATA.worth && {
+      group: "Letters",
+      heading: "worth for others",
+      values: DATA.worth.to_others,
+      format: signed,
     },
     cost("bytes_sent", "sent", FORMAT.bytes),
     cost("bytes_received", "received", FORMAT.bytes),

@@ -71,7 +71,7 @@ def test_the_same_wherever_attackers_are_hosted(tmp_path: Path, method: str, kin
 def test_the_same_wherever_attackers_are_hosted_while_others_sleep(
     tmp_path: Path, method: str, kind: str
 ) -> None:
-    """The attacker sleeps too; who defends itself averages over whoever is there."""
+    """The attacker sleeps too; a robust rule averages over the peers that are awake."""
     trace = tmp_path / "trace.csv"
     trace.write_text("peer,from,to\n0,1,5\n1,1,2\n2,2,5\n3,4,5\n4,1,1\n4,3,5\n")
     keys = flat(tmp_path, method=method) | METHODS[method] | {
@@ -94,11 +94,11 @@ def test_attacks_on_a_schedule_where_nobody_sleeps_are_those_without_one(tmp_pat
 def played(path: Path, lie: Any) -> np.ndarray[Any, Any]:
     """FedAvg on these quadratics by hand: x <- mean of y_k = x_k - rate (x_k - c_k)."""
     c, x = centres(path), np.zeros((PEERS, D))
-    heard = None
+    received = None
     for _ in range(3):
         y = x - RATE * (x - c)
-        y[LIAR] = lie(y[LIAR], heard, c)
-        heard = y[:LIAR]
+        y[LIAR] = lie(y[LIAR], received, c)
+        received = y[:LIAR]
         x = np.tile(y.mean(axis=0), (PEERS, 1))
     return x
 
@@ -107,29 +107,29 @@ def played(path: Path, lie: Any) -> np.ndarray[Any, Any]:
 def test_fedavg_gets_what_the_formula_says(tmp_path: Path, kind: str) -> None:
     s = ATTACKS[kind].strength
 
-    def lie(y: Any, heard: Any, c: Any) -> Any:
+    def lie(y: Any, received: Any, c: Any) -> Any:
         if kind == "stale":
             return RATE * c[LIAR]
-        if heard is None:
+        if received is None:
             return y
-        m = heard.mean(axis=0)
+        m = received.mean(axis=0)
         return {
             "scale": m + s * (y - m), "sign-flip": m - s * (y - m), "ipm": -s * m,
-            "alie": m - s * heard.std(axis=0), "mimic": heard[0],
+            "alie": m - s * received.std(axis=0), "mimic": received[0],
         }[kind]  # fmt: skip
 
     keys = {"attack.kind": kind, "defence.norm": False}
-    found = run(flat(tmp_path, method="fedavg") | keys, tmp_path)
-    np.testing.assert_allclose(found.theta(), played(tmp_path, lie), rtol=1e-12, atol=1e-14)
+    result = run(flat(tmp_path, method="fedavg") | keys, tmp_path)
+    np.testing.assert_allclose(result.theta(), played(tmp_path, lie), rtol=1e-12, atol=1e-14)
 
 
 def test_answers_are_lies_too(tmp_path: Path) -> None:
     """WGA with all weight on its helpers: x_0 <- x_0 - rate/4 (sum of honest g_k + the lie)."""
     keys = flat(tmp_path, method="wga") | {"wga.alpha": 1.0, "num-server-rounds": 1}
-    found = run(keys | {"attack.kind": "scale"}, tmp_path)
+    result = run(keys | {"attack.kind": "scale"}, tmp_path)
     g = -centres(tmp_path)  # at the start, 0
     expected = -RATE / 4 * (g[1] + g[2] + g[3] + 10 * g[LIAR])
-    np.testing.assert_allclose(found.theta()[0], expected, rtol=1e-12)
+    np.testing.assert_allclose(result.theta()[0], expected, rtol=1e-12)
 
 
 def test_noise_belongs_to_peer_and_round(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_who_hears_nobody_learns_what_it_would_learn_alone(tmp_path: Path, metho
         run(keys | {"attack.kind": "label-flip-alone"}, tmp_path / str(k), k).models()
         for k in (1, 2)
     )
-    heard = run(keys | {"attack.kind": "label-flip"}, tmp_path / "heard").models()
+    attacked = run(keys | {"attack.kind": "label-flip"}, tmp_path / "heard").models()
     graph = tmp_path / "graph.json"
     graph.write_text(json.dumps([[i, j] for i in range(LIAR) for j in range(i)]))
     keys |= {"attack.kind": "label-flip", "topology": "file", "topology-file": str(graph)}
@@ -177,7 +177,7 @@ def test_who_hears_nobody_learns_what_it_would_learn_alone(tmp_path: Path, metho
     for name, value in one[LIAR].items():
         torch.testing.assert_close(value, cut[LIAR][name])
         torch.testing.assert_close(value, apart[LIAR][name])
-    assert any((value != heard[LIAR][name]).any() for name, value in one[LIAR].items())
+    assert any((value != attacked[LIAR][name]).any() for name, value in one[LIAR].items())
     assert any((value != cut[0][name]).any() for name, value in one[0].items())
 
 
@@ -190,7 +190,7 @@ def test_a_share_is_drawn_by_the_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"attack.kind": "nan"}, "either peers or share"),
         ({"attack.peers": "0"}, "selects attackers"),
@@ -200,8 +200,8 @@ def test_a_share_is_drawn_by_the_seed() -> None:
         ({"attack.kind": "nan", "attack.share": 0.999}, "all peers attack"),
     ],
 )
-def test_what_cannot_be_is_refused(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Config.from_flat(keys)
 
 
@@ -222,11 +222,11 @@ def test_means_are_over_honest_peers(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('method = "fedavg"\npeers = 3\n')
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line.get("attacker") for line in lines] == [None, None, True]
-    found = summarise(Results.read(tmp_path))
-    assert found["mean_test_accuracy"] == recorder.progress["mean_test_accuracy"] == 0.5
-    assert found["mean_test_loss"] == 1.0
-    assert found["total_bytes"] == 24, "attackers cost, too"
-    assert not found["diverged_peers"]
+    summary = summarise(Results.read(tmp_path))
+    assert summary["mean_test_accuracy"] == recorder.progress["mean_test_accuracy"] == 0.5
+    assert summary["mean_test_loss"] == 1.0
+    assert summary["total_bytes"] == 24, "attackers cost, too"
+    assert not summary["diverged_peers"]
 
 
 def test_the_report_says_what_honest_peers_gave_them() -> None:

@@ -1,4 +1,4 @@
-"""A cohort: letters of its own peers and letters from elsewhere become one stack."""
+"""Test a cohort: letters of hosted peers and of other nodes are stacked together."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def read(letters: Letters, name: str) -> dict[tuple[int, int], float]:
 
 def seen(cohort: Cohort) -> tuple[Letters, Letters, Letters]:
     assert isinstance(cohort.rule, Listening)
-    found: Any = cohort.rule.seen
-    return found  # type: ignore[no-any-return]
+    state: Any = cohort.rule.seen
+    return state  # type: ignore[no-any-return]
 
 
 ALL = edges_of(*((k, i) for i in range(N) for k in range(N) if k != i))
@@ -125,10 +125,10 @@ def test_answers_from_here_and_elsewhere_come_in_order_of_recipient_and_sender()
     part.receive(ALL, foreign_offers(part, 1, 2))
     part.answer(1, ALL)
     size = part.engine.d
-    came: Foreign = {
+    foreign: Foreign = {
         (k, i): {"g": torch.full((size,), 10.0 * k + i).double()} for k in (2, 1) for i in (3, 0)
     }
-    part.update(1, came)
+    part.update(1, foreign)
     _, sent, answers = seen(part)
     assert list(read(answers, "g")) == [(1, 0), (2, 0), (3, 0), (0, 3), (1, 3), (2, 3)]
     assert list(read(answers, "g").values()) == [10, 20, 3001, 4, 13, 23]
@@ -165,12 +165,12 @@ def mail_of(part: Cohort, kinds: list[Kind]) -> Mail:
     size = part.engine.d
     ends = [(k, i) for k in (1, 2) for i in (0, 3)]
     answers: Foreign = {(k, i): {"g": torch.full((size,), 10.0 * k + i).double()} for k, i in ends}
-    came = {"offer": foreign_offers(part, 1, 2), "answer": answers}
+    foreign = {"offer": foreign_offers(part, 1, 2), "answer": answers}
 
     def mail(kind: Kind, form: LetterFormat) -> Foreign:
         kinds.append(kind)
         assert form.nbytes == 8 * size
-        return came[kind]
+        return foreign[kind]
 
     return mail
 
@@ -178,7 +178,7 @@ def mail_of(part: Cohort, kinds: list[Kind]) -> Mail:
 def test_a_round_in_two_messages_is_the_round_in_one() -> None:
     """The first half and then the rest, or the whole, read the same letters once each."""
     this = Round(1, ALL, np.ones(len(ALL), dtype=np.bool_), evaluated=True)
-    found = []
+    results = []
     for halves in (True, False):
         part, kinds = cohort_of([0, 3]), list[Kind]()
         mail = mail_of(part, kinds)
@@ -192,8 +192,8 @@ def test_a_round_in_two_messages_is_the_round_in_one() -> None:
         assert [(report.round, report.peer) for report in reports] == [(1, 0), (1, 3)]
         offers, sent, answers = seen(part)
         assert part.offers.stacks["x"][:, 0].tolist() == [2.0, 5.0]  # of round 2
-        found.append((read(offers, "x"), read(sent, "g"), read(answers, "g"), reports))
-    assert found[0] == found[1]
+        results.append((read(offers, "x"), read(sent, "g"), read(answers, "g"), reports))
+    assert results[0] == results[1]
 
 
 def test_a_cohort_writes_letters_to_peers_of_other_nodes() -> None:

@@ -1,4 +1,4 @@
-"""Models and answers that are far larger than what their recipient heard otherwise (T15)."""
+"""Test the refusal of models and answers far larger than their recipient's other letters (T15)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIGITS: dict[str, Any] = {
 
 
 def offers(sizes_n: list[float]) -> Letters:
-    """Everybody's offer to everybody, each with its size in one of many numbers."""
+    """Return the offers of all peers to all peers, each with its size in a single coordinate."""
     n = len(sizes_n)
     edges = np.array([[i, j] for j in range(n) for i in range(n) if i != j])
     stack = torch.zeros(n, 50, dtype=torch.float64)
@@ -84,7 +84,7 @@ def test_numbers_that_overflow_are_large() -> None:
 
 
 def test_answers_are_compared_with_each_other() -> None:
-    """Several tensors count together; two answers are too few to say which one lies."""
+    """The norm covers all tensors; with two answers there is no median."""
     senders, to = np.array([1, 2, 3, 4]), np.zeros(4, dtype=np.int64)
     ones, last = torch.ones(4, 9), torch.tensor([[1.0], [1.0], [1.0], [400.0]])
     answers = Letters(senders, to, np.arange(4), senders, {"g": ones, "h": last})
@@ -104,7 +104,7 @@ def test_who_shouts_ruins_nobody(method: str, strength: float, tmp_path: Path) -
     keys = DIGITS | {"method": method}
     attack = {"attack.kind": "scale", "attack.peers": "0", "attack.strength": strength}
     lied, honest = run(keys | attack, tmp_path / "lied"), run(keys, tmp_path / "honest")
-    accuracy = [found.metric("test_accuracy", 15)[1:].mean() for found in (lied, honest)]
+    accuracy = [result.metric("test_accuracy", 15)[1:].mean() for result in (lied, honest)]
     assert accuracy[0] > accuracy[1] - 0.1
     assert lied.reports[15, 1].metrics["refused_models"]
     assert not any("refused_models" in r.metrics for r in honest.reports.values())

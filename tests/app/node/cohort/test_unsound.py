@@ -1,4 +1,4 @@
-"""Models that are not finite: nobody learns from them, wherever their peer is hosted."""
+"""Test non-finite models: no other peer learns from them, on any assignment to nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SICK = 2
 
 
 def flat(path: Path, method: str) -> dict[str, Any]:
-    """One peer's loss is so steep that its gradient is beyond the largest number."""
+    """Give one peer a loss so steep that its gradient overflows."""
     g = np.random.default_rng(0)
     curvature, centre = g.uniform(0.5, 1.0, (PEERS, 3)), g.normal(size=(PEERS, 3))
     curvature[SICK], centre[SICK] = 1e308, 5.0
@@ -30,8 +30,8 @@ def flat(path: Path, method: str) -> dict[str, Any]:
     return problem | training | NEEDS.get(method, {}) | {"method": method, "evaluate-every": 2}
 
 
-def models(found: Run) -> np.ndarray[Any, Any]:
-    return np.array([model["theta"].numpy() for model in found.models()])
+def models(result: Run) -> np.ndarray[Any, Any]:
+    return np.array([model["theta"].numpy() for model in result.models()])
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of its own numbers
@@ -40,21 +40,21 @@ def test_one_that_diverges_spoils_nobody_wherever_it_is_hosted(tmp_path: Path, m
     keys = flat(tmp_path, method)
     alone, apart = run(keys, tmp_path / "one", 1), run(keys, tmp_path / "many", PEERS)
     others = [peer for peer in range(PEERS) if peer != SICK]
-    for found in (alone, apart):
-        assert np.isfinite(models(found)[others]).all()
-        assert np.isfinite(found.metric("test_loss", ROUNDS)[others]).all()
-        assert (found.metric("test_loss", ROUNDS) < found.metric("test_loss", 0))[others].any()
+    for result in (alone, apart):
+        assert np.isfinite(models(result)[others]).all()
+        assert np.isfinite(result.metric("test_loss", ROUNDS)[others]).all()
+        assert (result.metric("test_loss", ROUNDS) < result.metric("test_loss", 0))[others].any()
     np.testing.assert_allclose(models(alone)[others], models(apart)[others], rtol=1e-10, atol=1e-10)
     for name in ("bytes_sent", "bytes_received"):
         np.testing.assert_array_equal(alone.metric(name, ROUNDS), apart.metric(name, ROUNDS))
 
 
 def test_it_keeps_its_model_and_is_counted(tmp_path: Path) -> None:
-    found = run(flat(tmp_path, "fedavg"), tmp_path, 2)
-    counts = [found.reports[ROUNDS, p].metrics.get("unsound_results") for p in range(PEERS)]
+    result = run(flat(tmp_path, "fedavg"), tmp_path, 2)
+    counts = [result.reports[ROUNDS, p].metrics.get("unsound_results") for p in range(PEERS)]
     assert counts == [None, None, 2 * ROUNDS, None]  # its training, and the average with it
-    assert not models(found)[SICK].any(), "where it started"
-    assert any("is not finite" in line for line in found.refused)
+    assert not models(result)[SICK].any(), "where it started"
+    assert any("is not finite" in line for line in result.refused)
 
 
 def test_the_others_are_where_they_would_be_without_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A node's worker: the same responses as without it, and it comes, dies and goes as it should."""
+"""Test a node's worker: same responses as without it, start, crash and exit."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def array_in(record: RecordDict, name: str) -> Array:
 def job_of(out: Path, peer: int = 0, version: int | None = None, **changes: Any) -> Job:
     out.mkdir(exist_ok=True)
     policy = write_policy(out / "policy.toml", sealing=False)
-    own: dict[str, Any] = {
+    flat: dict[str, Any] = {
         "peer": peer, "out": str(out), "device": "cpu", "policy": str(policy),
     }  # fmt: skip
-    return Job(7, RUN | changes, own, version)
+    return Job(7, RUN | changes, flat, version)
 
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Path]:
-    """Where peer 0's worker sits; afterwards there is none."""
+    """Yield the folder of peer 0's worker; afterwards stop the worker."""
     nodes = tmp_path / "run" / "nodes"
     yield nodes
     if (pid := pid_of(nodes)) is not None:
@@ -72,7 +72,7 @@ def pid_of(nodes: Path) -> int | None:
 
 def story(out: Path, handle: Any) -> list[Any]:
     """Two rounds of peer 0, as the relay would request them; what it responds to each request."""
-    said, version = [], None
+    replies, version = [], None
     offers: list[PeerMessage] = []
     for request in (
         Request("start", 0, 0),
@@ -91,8 +91,8 @@ def story(out: Path, handle: Any) -> list[Any]:
             if isinstance(response, Response)
             else []
         )
-        said.append((version, str(response), letters))
-    return said
+        replies.append((version, str(response), letters))
+    return replies
 
 
 def reply_of(record: RecordDict, request: Request) -> Response:
@@ -108,7 +108,7 @@ def bytes_of(letter: PeerMessage) -> bytes:
 
 @pytest.mark.e2e
 def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, nodes: Path) -> None:
-    """Good ones and faults: the last request does not build on what is there."""
+    """Valid requests and faults: the last request needs a state that does not exist."""
     warm, plain = (
         story(tmp_path, worker.forward_request),
         story(tmp_path / "b", service.handle_request),
@@ -209,8 +209,8 @@ def test_what_was_not_written_for_the_relay_stays_in_the_log(
 ) -> None:
     (tmp_path / "run").write_text("a file where the run directory should be")
     record, version = handle(encode_request(Request("start", 0, 0)), job_of(tmp_path))
-    told = decode_response(record, Request("start", 0, 0))
-    assert told == "peer 0: failed: something failed here; see the log of this node"
+    response = decode_response(record, Request("start", 0, 0))
+    assert response == "peer 0: failed: something failed here; see the log of this node"
     assert version is None
     assert str(tmp_path) in capsys.readouterr().err
 
@@ -218,14 +218,14 @@ def test_what_was_not_written_for_the_relay_stays_in_the_log(
 def test_the_relay_does_not_learn_where_the_keys_lie(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor which of them is missing; the log of the node says it."""
+    """The relay does not learn which file is missing; the node's log names it."""
     places = {"keys": str(tmp_path / "own.key"), "trust": str(tmp_path / "trust.toml")}
     job = job_of(tmp_path, sealing=True)
     job = replace(job, node_config={**job.node_config, **places})
     record, _ = service.handle_request(encode_request(Request("start", 0, 0)), job)
-    told = decode_response(record, Request("start", 0, 0))
+    response = decode_response(record, Request("start", 0, 0))
     why = "keys, trust file or start command of this node are invalid; see the log of this node"
-    assert told == f"peer 0: keys: {why}"
+    assert response == f"peer 0: keys: {why}"
     assert str(tmp_path / "own.key") in capsys.readouterr().err
 
 
@@ -312,16 +312,16 @@ def test_every_record_goes_through_a_socket() -> None:
     one, other = socket.socketpair()
     with one, other:
         ipc.send(one, {"version": None}, record)
-        about, found = ipc.receive(other)
+        about, received = ipc.receive(other)
         one.close()
-        with pytest.raises(ipc.DisconnectedError):
+        with pytest.raises(ConnectionError):
             ipc.receive(other)
     assert about == {"version": None}
-    assert repr(dict(found["c"])) == repr(dict(record["c"]))
-    assert dict(found["m"]) == dict(record["m"])
+    assert repr(dict(received["c"])) == repr(dict(record["c"]))
+    assert dict(received["m"]) == dict(record["m"])
     for name in ("a", "empty"):
-        assert array_in(found, name).data == array_in(record, name).data
-        assert array_in(found, name).stype == "coterie.payload"
+        assert array_in(received, name).data == array_in(record, name).data
+        assert array_in(received, name).stype == "coterie.payload"
 
 
 def test_large_arrays_go_through_a_socket() -> None:
@@ -331,6 +331,6 @@ def test_large_arrays_go_through_a_socket() -> None:
     with one, other:
         thread = threading.Thread(target=ipc.send, args=(one, {}, record))
         thread.start()
-        _, found = ipc.receive(other)
+        _, received = ipc.receive(other)
         thread.join()
-    assert array_in(found, "a").data == data
+    assert array_in(received, "a").data == data

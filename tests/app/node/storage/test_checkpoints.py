@@ -1,4 +1,4 @@
-"""A node's disk: whole files only, versions that every peer has, states that come back equal."""
+"""Test checkpoints: atomic files, versions that all peers have, states restored exactly."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from coterie.app.node.cohort.arrays import flatten, unflatten
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.app.node.cohort.offers import Offers
 from coterie.app.node.cohort.packing import packed, unpacked
+from coterie.app.node.requests.faults import StateError
 from coterie.app.node.storage import checkpoints, tensor_file
-from coterie.app.node.storage.checkpoints import CheckpointError, CheckpointStore
+from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.tensor_file import read_checked, write, write_checked
 from coterie.app.runs.atomic import DamagedError, replacing_checked
 from coterie.clients.engine.engine import Engine
@@ -154,7 +155,7 @@ def test_what_is_in_memory_counts_only_while_its_files_do(tmp_path: Path) -> Non
 def test_a_version_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, cohort_of([1, 3]))
     store.save((4, 0))
-    with pytest.raises(CheckpointError, match=r"peers \[1, 3\] have no state of round 5 in "):
+    with pytest.raises(StateError, match=r"peers \[1, 3\] have no state of round 5 in "):
         store.recall((5, 1), (5, 0))
 
 
@@ -166,18 +167,18 @@ def test_peers_may_move_to_other_nodes(tmp_path: Path) -> None:
         cohort = cohort_of(peers, state_of(len(peers), seed=1))
         store = CheckpointStore(tmp_path, cohort)
         assert store.resume(9) == 2
-        expected, found = flatten(rows_of(state, peers)), flatten(cohort.state)
-        assert all(torch.equal(found[name], value) for name, value in expected.items())
+        expected, restored = flatten(rows_of(state, peers)), flatten(cohort.state)
+        assert all(torch.equal(restored[name], value) for name, value in expected.items())
 
 
 def versions(store: CheckpointStore) -> list[tuple[int, int]]:
-    """Those of a few versions that can be recalled."""
-    found = []
+    """Return the versions that can be recalled, among a few."""
+    recalled = []
     for version in ((0, 0), (0, 1), (1, 0), (2, 0), (10, 0)):
-        with contextlib.suppress(CheckpointError):
+        with contextlib.suppress(StateError):
             store.recall(version)
-            found.append(version)
-    return found
+            recalled.append(version)
+    return recalled
 
 
 def test_a_version_counts_when_every_peer_has_it(tmp_path: Path) -> None:
@@ -276,12 +277,12 @@ def test_any_memory_layout_can_be_written(tmp_path: Path) -> None:
         "empty": base[:0], "also empty": base[:0, :0],
     }  # fmt: skip
     write(tmp_path / "deep" / "file.safetensors", tensors)
-    found = load_file(tmp_path / "deep" / "file.safetensors")
-    assert all(torch.equal(found[name], value) for name, value in tensors.items())
+    result = load_file(tmp_path / "deep" / "file.safetensors")
+    assert all(torch.equal(result[name], value) for name, value in tensors.items())
     write_checked(tmp_path / "checked", tensors, {"of": "us"}, bound=b"here")
-    found = read_checked(tmp_path / "checked", bound=b"here")
-    assert found.keys() == tensors.keys()
-    assert all(torch.equal(found[name], value) for name, value in tensors.items())
+    result = read_checked(tmp_path / "checked", bound=b"here")
+    assert result.keys() == tensors.keys()
+    assert all(torch.equal(result[name], value) for name, value in tensors.items())
     assert not list(tmp_path.rglob("*.part"))
 
 
@@ -295,8 +296,8 @@ def test_models_that_are_offered_as_they_are_lie_in_a_checkpoint_once(tmp_path: 
         write_checked(tmp_path / "file", state, {"peers": "0 1 2"}, bound=b"")
         again = (tmp_path / "file").read_bytes()
         assert again == content
-    found = read_checked(tmp_path / "file", bound=b"")
-    assert all(torch.equal(value, models) for value in found.values())
+    tensors = read_checked(tmp_path / "file", bound=b"")
+    assert all(torch.equal(value, models) for value in tensors.values())
     with pytest.raises(DamagedError):
         read_checked(tmp_path / "file", bound=b"another run")
 

@@ -1,0 +1,147 @@
+"""Diagnostic accuracy by peer as tables of a run's and of a comparison's page."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.app.report.comparison import Row
+from coterie.app.runs import diagnostics, units
+from coterie.app.runs.diagnostics import Diagnostics
+from coterie.app.runs.rundir import Run
+from coterie.clients.diagnostics import DECISIONS, MEASURES, Estimate
+
+FILE = "comparison-diagnostics.csv"
+SHOWN = 100
+"""Number of peers that a page lists."""
+_SHOWN_MEASURES = [name for name in MEASURES if name != "accuracy"]
+_AT_THRESHOLD = [name for name in DECISIONS if name != "accuracy"]
+
+
+class EstimateCell(NamedTuple):
+    """Value of a measure and its 95 % interval; the interval is "" where undefined."""
+
+    text: str
+    interval: str
+
+
+class DiagnosticRow(NamedTuple):
+    """Name of a peer, of a method or "", numbers of test examples and positives, and cells."""
+
+    name: str
+    method: str
+    examples: str
+    positives: str
+    cells: list[EstimateCell]
+
+
+class DiagnosticTable(NamedTuple):
+    """Name of the positive class, titles of the measures, rows, and number of all peers."""
+
+    positive: str
+    titles: list[str]
+    rows: list[DiagnosticRow]
+    chosen: list[DiagnosticRow]
+    chosen_titles: list[str]
+    total: int
+
+
+def table(run: Run) -> DiagnosticTable | None:
+    """Return the diagnostics of a run; None without models of two classes on this machine.
+
+    `chosen` are the measures at the thresholds that the validation examples chose.
+    """
+    of_peers = diagnostics.read(run)
+    if not of_peers:
+        return None
+    rows, chosen = [], []
+    for peer, each in list(of_peers.items())[:SHOWN]:
+        numbers = f"{each.examples:,}", f"{each.positives:,}"
+        estimates = [each.measures.get(name) for name in _SHOWN_MEASURES]
+        rows.append(_row(run.names[peer], "", numbers, estimates))
+        if each.threshold is not None:
+            decided = [each.at_threshold.get(name) for name in _AT_THRESHOLD]
+            row = _row(run.names[peer], "", numbers, decided)
+            cells = [EstimateCell(f"{each.threshold:.3f}", ""), *row.cells]
+            chosen.append(row._replace(cells=cells))
+    return DiagnosticTable(
+        _positive(run),
+        [MEASURES[name] for name in _SHOWN_MEASURES],
+        rows,
+        chosen,
+        ["Threshold", *(MEASURES[name] for name in _AT_THRESHOLD)],
+        len(of_peers),
+    )
+
+
+def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
+    """Return the diagnostics of a comparison: a row for each peer and method, means over seeds.
+
+    A peer is identified by its name, as in `by_peer`.
+    """
+    results: dict[str, dict[str, list[Diagnostics]]] = {}
+    for row in rows:
+        for run in row.runs:
+            for peer, each in diagnostics.read(run).items():
+                results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
+    if not results:
+        return None
+    made = []
+    for name, of_methods in list(results.items())[:SHOWN]:
+        for method, several in of_methods.items():
+            numbers = tuple(
+                f"{np.mean([getattr(each, key) for each in several]):,.0f}"
+                for key in ("examples", "positives")
+            )
+            cells = [_mean([each.measures.get(key) for each in several]) for key in _SHOWN_MEASURES]
+            made.append(_row(name, method, numbers, cells))
+    first = next(run for row in rows for run in row.runs)
+    titles = [MEASURES[name] for name in _SHOWN_MEASURES]
+    return DiagnosticTable(_positive(first), titles, made, [], [], len(results))
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Write a line per method, seed, peer, threshold and measure; "" without diagnostics."""
+    lines = [
+        [row.method, run.config.get("seed"), *line]
+        for row in rows
+        for run in row.runs
+        for line in diagnostics.rows(run)
+    ]
+    if not lines:
+        return ""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([["method", "seed", *diagnostics.HEAD], *lines])
+    return text.getvalue()
+
+
+def _positive(run: Run) -> str:
+    return run.classes[1] if len(run.classes) == 2 else "1"
+
+
+def _row(
+    name: str, method: str, numbers: Sequence[str], estimates: Sequence[Estimate | None]
+) -> DiagnosticRow:
+    examples, positives = numbers
+    return DiagnosticRow(name, method, examples, positives, [*map(_cell, estimates)])
+
+
+def _cell(estimate: Estimate | None) -> EstimateCell:
+    if estimate is None or np.isnan(estimate[0]):
+        return EstimateCell(units.NONE, "")
+    value, low, high = estimate
+    return EstimateCell(f"{value:.2f}", "" if np.isnan(low) else f"{low:.2f} to {high:.2f}")
+
+
+def _mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
+    """Return the mean of values and of the ends of intervals, where they are defined."""
+    known = [each for each in estimates if each is not None and not np.isnan(each[0])]
+    if not known:
+        return None
+    value, low, high = np.mean(known, axis=0).tolist()
+    return value, low, high

@@ -1,0 +1,119 @@
+"""Table of the data quality: a line for each peer and column of its data.
+
+It is quality.csv in a simulation, and quality-0003.csv on the deployed node of peer 3, where it
+stays: a page of the relay does not read it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+from coterie.app.runs import atomic, cells, files
+from coterie.app.runs.files import ResultsError
+from coterie.datasets.preprocessing import Kind
+from coterie.datasets.quality import FILE, ColumnQuality, shortened
+
+MAX_LINES = 100_000
+"""Number of lines above which a table has only columns with findings."""
+_FIELDS = [field.name for field in fields(ColumnQuality)]
+_HEAD = [*_FIELDS[:1], "peer_name", *_FIELDS[1:], "finding"]
+_TEXTS = ("column", "kind")
+_COUNTS = ("peer", "rows", "distinct")
+
+
+def write(
+    directory: Path,
+    qualities: Sequence[ColumnQuality],
+    names: Sequence[str] = (),
+    file: str = FILE,
+) -> None:
+    """Write the table into the run directory of the machine that holds the data.
+
+    Parameters
+    ----------
+    directory : Path
+        Run directory.
+    qualities : Sequence[ColumnQuality]
+        Quality of each column; if empty, nothing is written.
+    names : Sequence[str]
+        Name of each peer; empty if there are none.
+    file : str
+        Name of the file.
+    """
+    if qualities:
+        atomic.write(directory / file, as_csv(qualities, names))
+
+
+def file_of(peer: int) -> str:
+    """Return the name of the table of a deployed node."""
+    return f"quality-{peer:04d}.csv"
+
+
+def as_csv(qualities: Sequence[ColumnQuality], names: Sequence[str]) -> str:
+    """Write the lines in full precision; numbers that do not exist are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_HEAD)
+    for each in shortened(qualities, MAX_LINES):
+        name = names[each.peer] if names else f"peer {each.peer}"
+        line = [each.peer, name, *(getattr(each, field) for field in _FIELDS[1:]), each.finding]
+        writer.writerow(
+            "" if isinstance(cell, float) and math.isnan(cell) else cells.safe(cell)
+            for cell in line
+        )
+    return text.getvalue()
+
+
+def read(directory: Path, peers: int) -> list[ColumnQuality]:
+    """Read the table of a run directory; empty without one.
+
+    Raises
+    ------
+    ResultsError
+        The file is damaged.
+    """
+    text = files.text(directory, FILE)
+    if text is None:
+        return []
+    try:
+        lines = csv.DictReader(io.StringIO(text), strict=True)
+        qualities = [_parsed(line) for line in lines]
+    except (csv.Error, ValueError, TypeError, KeyError) as error:
+        raise ResultsError(f"{directory / FILE}: not a table of data quality: {error}") from None
+    if not all(0 <= each.peer < peers for each in qualities):
+        raise ResultsError(f"{directory / FILE}: not a table of {peers} peers")
+    return qualities
+
+
+def _parsed(line: dict[str, str]) -> ColumnQuality:
+    values: dict[str, str | int | float] = {}
+    for name in _FIELDS:
+        if name in _TEXTS:
+            values[name] = line[name].removeprefix("'")
+        elif name in _COUNTS:
+            values[name] = int(line[name])
+        else:
+            values[name] = _number(line[name])
+    if values["kind"] not in get_args(Kind):
+        raise ValueError(f"kind {line['kind']!r}")
+    return ColumnQuality(**values)  # type: ignore[arg-type]
+
+
+def _number(text: str) -> float:
+    """Parse a number; NaN for an empty cell.
+
+    Raises
+    ------
+    ValueError
+        The value is not a number; infinity is one.
+    """
+    value = float(text) if text else math.nan
+    if text and math.isnan(value):
+        raise ValueError("a number is NaN")
+    return value

@@ -1,0 +1,107 @@
+"""Decisions of a model of two classes: threshold and temperature that validation examples chose.
+
+They are optional metadata of the model's file, and used only if the user of `predict` asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.app.config.keys import ConfigError
+from coterie.app.trained.about import About
+from coterie.clients.diagnostics import TEMPERATURES, recalibrated
+
+Floats = npt.NDArray[np.float64]
+_LIMITS = {"threshold": (0.0, 1.0), "temperature": TEMPERATURES}
+_WITHOUT = (
+    "the model has no {0} of validation examples: it needs two classes, and validation examples of "
+    "both"
+)
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """Threshold and temperature of a model; None where there is none."""
+
+    threshold: float | None = None
+    temperature: float | None = None
+
+
+NO_POINT = OperatingPoint()
+
+
+def operating_point(curves: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata of a model's file, from the figure data of its evaluation."""
+    diagnostics = curves.get("diagnostics", {})
+    chosen = {name: diagnostics.get(name) for name in _LIMITS}
+    return {name: json.dumps(value) for name, value in chosen.items() if value is not None}
+
+
+def of_strings(strings: Mapping[str, str]) -> OperatingPoint:
+    """Read the metadata of an untrusted file.
+
+    Raises
+    ------
+    ValueError
+        A value is not a number in its range.
+    """
+    values: dict[str, float] = {}
+    for name, (low, high) in _LIMITS.items():
+        if name in strings:
+            value = json.loads(strings[name])
+            if type(value) not in (int, float) or not low <= value <= high:
+                raise ValueError(f"its {name} is not a number from {low:g} to {high:g}")
+            values[name] = float(value)
+    return OperatingPoint(**values)
+
+
+def decide(
+    about: About,
+    point: OperatingPoint,
+    predictions: Floats,
+    threshold: float | Literal["validation"] | None = None,
+    *,
+    recalibrate: bool = False,
+) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Return the probabilities and the decided class of each example.
+
+    Parameters
+    ----------
+    about : About
+        Metadata of the model.
+    point : OperatingPoint
+        Threshold and temperature of the model.
+    predictions : ndarray, (N, classes)
+        Class probabilities.
+    threshold : float or {"validation"} or None
+        Probability above which the second class is decided; "validation": the one that validation
+        examples chose; None: the most probable class.
+    recalibrate : bool
+        Scale the probabilities by the temperature that validation examples chose.
+
+    Raises
+    ------
+    ConfigError
+        The model has no such threshold or temperature.
+    """
+    if threshold is not None and about.outputs != 2:
+        raise ConfigError(f"--threshold is for two classes, the model has {about.outputs}")
+    if recalibrate and point.temperature is None:
+        raise ConfigError(_WITHOUT.format("temperature"))
+    if threshold == "validation":
+        if point.threshold is None:
+            raise ConfigError(_WITHOUT.format("threshold"))
+        decided = (predictions[:, 1] > point.threshold).astype(np.int64)
+    if recalibrate and point.temperature is not None:
+        predictions = recalibrated(predictions, point.temperature)
+    if threshold is None:
+        decided = predictions.argmax(axis=1)
+    elif threshold != "validation":
+        decided = (predictions[:, 1] > threshold).astype(np.int64)
+    return predictions, decided

@@ -1,0 +1,232 @@
+"""Diagnostic accuracy of a model of two classes, with 95 % intervals; the second is positive.
+
+Shares have Wilson's interval (Wilson 1927), which is not empty where a share is 0 or 1. Other
+measures have the percentile interval of a bootstrap over examples, with the same resamples for
+every model on as many examples. Definitions are scikit-learn's. Legend: n = examples, b =
+resamples, g = groups of equal scores, k = classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Estimate = tuple[float, float, float]
+"""Value, and the ends of its 95 % interval; NaN where undefined."""
+
+DECISIONS = ("accuracy", "sensitivity", "specificity", "ppv", "npv")
+"""Measures of decisions at a threshold."""
+RANKINGS = ("auroc", "auprc", "brier", "observed_expected")
+"""Measures of probabilities."""
+HALF = 0.5
+"""Threshold of the class with the largest probability."""
+TEMPERATURES = (0.05, 20.0)
+"""Range of fitted temperatures."""
+_Z = 1.959963984540054  # 97.5th percentile of the normal distribution
+_SEED = 0xB007
+_RESAMPLES = 1000
+_MIN_RESAMPLES = 200
+_CELLS = 2_000_000  # resamples times examples
+
+
+def diagnose(
+    test: tuple[Floats, Ints], validation: tuple[Floats, Ints] | None = None
+) -> dict[str, Any]:
+    """Return the diagnostic accuracy on test examples, ready for JSON (null where undefined).
+
+    Parameters
+    ----------
+    test : tuple of ndarray
+        Class probabilities (n, 2) and classes (n,).
+    validation : tuple of ndarray or None
+        The same for the validation examples, which choose threshold and temperature; None without.
+
+    Returns
+    -------
+    dict
+        "examples" and "positives" (numbers); "measures": name -> `Estimate` at `HALF`; "threshold"
+        chosen on the validation examples or null, with "at_threshold" like `decisions`;
+        "temperature" or null, with "recalibrated": the Brier score and the ratio at that
+        temperature.
+    """
+    p_n, positive_n = test[0][:, 1], test[1] == 1
+    threshold = temperature = None
+    if validation is not None and len(np.unique(validation[1])) == 2:
+        threshold = youden(validation[0][:, 1], validation[1] == 1)
+        temperature = fitted_temperature(*validation)
+    result: dict[str, Any] = {
+        "examples": len(p_n),
+        "positives": int(positive_n.sum()),
+        "measures": {**decisions(p_n, positive_n, HALF), **rankings(p_n, positive_n)},
+        "threshold": threshold,
+        "at_threshold": {} if threshold is None else decisions(p_n, positive_n, threshold),
+        "temperature": temperature,
+        "recalibrated": {},
+    }
+    if temperature is not None:
+        scaled = recalibrated(test[0], temperature)[:, 1]
+        result["recalibrated"] = rankings(scaled, positive_n, ("brier", "observed_expected"))
+    for part in ("measures", "at_threshold", "recalibrated"):
+        result[part] = {
+            name: [value if math.isfinite(value) else None for value in estimate]
+            for name, estimate in result[part].items()
+        }
+    return result
+
+
+def decisions(
+    p_n: Floats, positive_n: npt.NDArray[np.bool_], threshold: float
+) -> dict[str, Estimate]:
+    """Return accuracy, sensitivity, specificity and predictive values of p above a threshold."""
+    predicted_n = p_n > threshold
+    right_n = predicted_n == positive_n
+    return {
+        "accuracy": wilson(right_n),
+        "sensitivity": wilson(right_n[positive_n]),
+        "specificity": wilson(right_n[~positive_n]),
+        "ppv": wilson(right_n[predicted_n]),
+        "npv": wilson(right_n[~predicted_n]),
+    }
+
+
+def rankings(
+    p_n: Floats, positive_n: npt.NDArray[np.bool_], names: Sequence[str] = RANKINGS
+) -> dict[str, Estimate]:
+    """Return measures of probabilities that need no threshold, by name.
+
+    "auroc" and "auprc" (average precision), undefined with one class; the Brier score; the ratio of
+    observed to expected positives, 1 for a model that is calibrated in the large.
+    """
+    measures: dict[str, Callable[..., Floats]] = {
+        "auroc": _auroc, "auprc": _auprc, "brier": _brier, "observed_expected": _ratio,
+    }  # fmt: skip
+    order = np.argsort(p_n, kind="stable")
+    p_n, positive_n = p_n[order], positive_n[order].astype(np.float64)
+    starts = np.flatnonzero(np.diff(p_n, prepend=-np.inf))
+    counts_bn = _resamples(len(p_n))[:, order]
+    result = {}
+    for name in names:
+        measure = measures[name]
+        value = measure(np.ones((1, len(p_n))), p_n, positive_n, starts)[0]
+        values_b = measure(counts_bn, p_n, positive_n, starts)
+        values_b = values_b[~np.isnan(values_b)]
+        low, high = np.quantile(values_b, [0.025, 0.975]) if len(values_b) else (np.nan, np.nan)
+        result[name] = (float(value), float(low), float(high))
+    return result
+
+
+def wilson(right_n: npt.NDArray[np.bool_]) -> Estimate:
+    """Return the share of true values with Wilson's interval; NaN without values."""
+    n = len(right_n)
+    if not n:
+        return np.nan, np.nan, np.nan
+    share = float(right_n.mean())
+    centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    reach = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
+    return share, max(0.0, centre - reach), min(1.0, centre + reach)
+
+
+def youden(p_n: Floats, positive_n: npt.NDArray[np.bool_]) -> float:
+    """Return the threshold with the largest sensitivity + specificity (Youden 1950).
+
+    It lies halfway between two probabilities; of equally good ones it is nearest to 1/2.
+    """
+    values, of_value = np.unique(p_n, return_inverse=True)
+    candidates = np.append((values[:-1] + values[1:]) / 2, 1.0)
+    shares = (
+        np.bincount(of_value[at], minlength=len(values)) / at.sum()
+        for at in (positive_n, ~positive_n)
+    )
+    below_positive, below_negative = (share.cumsum() for share in shares)
+    gain = below_negative - below_positive  # sensitivity + specificity - 1
+    best = candidates[gain >= gain.max() - 1e-12]
+    return float(best[np.argmin(np.abs(best - HALF))])
+
+
+def fitted_temperature(p_nk: Floats, labels_n: Ints) -> float:
+    """Return the temperature T with the smallest mean of -log softmax(log(p) / T) of the labels.
+
+    Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. The mean is convex in 1 / T,
+    so bisection of its derivative finds it, between 0.05 and 20.
+    """
+    logs_nk = np.log(p_nk.clip(np.finfo(np.float64).tiny))
+    chosen = np.take_along_axis(logs_nk, labels_n[:, None], axis=1).mean()
+    low, high = (math.log(1 / temperature) for temperature in reversed(TEMPERATURES))
+    for _ in range(60):
+        middle = (low + high) / 2
+        slope = (_softmax(math.exp(middle) * logs_nk) * logs_nk).sum(axis=1).mean() - chosen
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return math.exp(-(low + high) / 2)
+
+
+def recalibrated(p_nk: Floats, temperature: float) -> Floats:
+    """Return the probabilities softmax(log(p) / T)."""
+    return _softmax(np.log(p_nk.clip(np.finfo(np.float64).tiny)) / temperature)
+
+
+def _softmax(scores_nk: Floats) -> Floats:
+    powers_nk = np.exp(scores_nk - scores_nk.max(axis=1, keepdims=True))
+    return np.asarray(powers_nk / powers_nk.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
+def _resamples(n: int) -> Floats:
+    """Return how often each resample has each example, (b, n)."""
+    b = int(np.clip(_CELLS // n, _MIN_RESAMPLES, _RESAMPLES))
+    drawn_bn = np.random.default_rng([_SEED, n]).integers(n, size=(b, n))
+    drawn_bn += n * np.arange(b)[:, None]
+    return np.bincount(drawn_bn.ravel(), minlength=b * n).reshape(b, n).astype(np.float64)
+
+
+def _groups(counts_bn: Floats, positive_n: Floats, starts: Ints) -> tuple[Floats, Floats]:
+    """Return the numbers of positives and negatives with each score, ascending, (b, g) each."""
+    positive_bg = np.add.reduceat(counts_bn * positive_n, starts, axis=1)
+    negative_bg = np.add.reduceat(counts_bn * (1 - positive_n), starts, axis=1)
+    return positive_bg, negative_bg
+
+
+def _auroc(counts_bn: Floats, p_n: Floats, positive_n: Floats, starts: Ints) -> Floats:
+    positive_bg, negative_bg = _groups(counts_bn, positive_n, starts)
+    below_bg = negative_bg.cumsum(axis=1) - negative_bg / 2
+    pairs_b = positive_bg.sum(axis=1) * negative_bg.sum(axis=1)
+    return _divided((positive_bg * below_bg).sum(axis=1), pairs_b)
+
+
+def _auprc(counts_bn: Floats, p_n: Floats, positive_n: Floats, starts: Ints) -> Floats:
+    positive_bg, negative_bg = (part[:, ::-1] for part in _groups(counts_bn, positive_n, starts))
+    true_bg, false_bg = positive_bg.cumsum(axis=1), negative_bg.cumsum(axis=1)
+    precision_bg = true_bg / np.maximum(true_bg + false_bg, 1)
+    value_b = _divided((positive_bg * precision_bg).sum(axis=1), true_bg[:, -1])
+    return np.where(false_bg[:, -1] > 0, value_b, np.nan)
+
+
+def _brier(counts_bn: Floats, p_n: Floats, positive_n: Floats, starts: Ints) -> Floats:
+    return np.asarray(counts_bn @ np.square(p_n - positive_n) / counts_bn.sum(axis=1))
+
+
+def _ratio(counts_bn: Floats, p_n: Floats, positive_n: Floats, starts: Ints) -> Floats:
+    return _divided(counts_bn @ positive_n, counts_bn @ p_n)
+
+
+def _divided(above: Floats, below: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(below > 0, above / below, np.nan)
+
+
+MEASURES: Mapping[str, str] = {
+    "accuracy": "Accuracy",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "ppv": "PPV",
+    "npv": "NPV",
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "brier": "Brier",
+    "observed_expected": "O/E",
+}
+"""Name of a measure -> title."""

@@ -1,0 +1,345 @@
+"""Every method on data of real institutions: `python -m studies.institutions [SET ...]`.
+
+For each set of `coterie data list` that has been fetched: all methods, tuned equally on validation
+data of the first seed (`coterie compare --tune`; `--halving` except for heart disease), then ten
+seeds, each with another random division into training and test data. Writes the tables of
+docs/results/institutions.md, and runs/institutions/results.csv with a row per institution; finished
+runs are kept, so an interrupted command continues.
+
+Intervals are those of Nadeau and Bengio (2003) for repeated random divisions: over J seeds the
+variance of the mean is (1/J + test/training) times the sample variance, because the training sets
+overlap; Student's t with J - 1 degrees of freedom, 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from scipy import stats
+
+from coterie.app.catalogue.fetch import fetch
+from coterie.app.catalogue.sets import SETS
+from coterie.app.comparisons.run import Request, compare
+from coterie.app.comparisons.tune import Tuning
+from coterie.app.config.items import read_items
+from coterie.app.config.keys import flatten
+from coterie.app.config.registry import METHODS
+from coterie.app.report.tuning import FILE as TUNING
+from coterie.app.runs.metrics import Floats
+from coterie.app.runs.rundir import Run
+
+OUT = Path("runs/institutions")
+DATA = Path("data")
+PAGE = Path("docs/results/institutions.md")
+END = "<!-- / -->"
+SEEDS = 10
+WHOLE = ("heart-disease",)
+"""Sets on which every trial has all rounds; successive halving on the others."""
+LEVEL = 0.95
+ALONE = "local"
+INFORMED = ("oracle", "ifca")
+"""Methods that are given the true clusters or their number, which no real set has."""
+COMPARED = tuple(method for method in METHODS if method not in INFORMED)
+SHOWN = ("fedavg", "fedavg-ft", "ditto", "cobo", "all-for-one", "dpfl", "pfedgraph")
+"""Methods of the tables by institution."""
+FEW = 8
+"""Maximum number of institutions of a set with a table by institution."""
+FLAMBY: Mapping[str, tuple[float, ...]] = {
+    "each hospital alone": (74.6, 74.6, 72.5, 70.2),
+    "FedAvg": (73.1, 71.9, 65.0, 64.0),
+    "FedProx": (73.1, 71.9, 65.0, 64.0),
+    "Scaffold": (72.7, 71.9, 65.0, 64.0),
+    "FedAdam": (75.2, 74.6, 73.8, 66.7),
+    "FedAdagrad, FedYogi": (76.0, 75.3, 73.8, 67.6),
+    "pooled data": (78.3, 76.4, 75.0, 64.4),
+}
+"""FLamby's accuracy by hospital on heart disease: means over its five result files."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Result of a method on a set of institutions.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method.
+    settings : str
+        Choice of tuning.
+    names : tuple of str
+        Names of the n institutions.
+    accuracy, auroc : ndarray, (seeds, n)
+        Test accuracy in percent, and AUROC; NaN where an institution's test data have one class.
+    samples, tests : ndarray, (n,)
+        Number of training and of test examples.
+    positives : ndarray, (n,)
+        Share of the second class among the training examples of the first seed.
+    """
+
+    method: str
+    settings: str
+    names: tuple[str, ...]
+    accuracy: Floats
+    auroc: Floats
+    samples: Floats
+    tests: Floats
+    positives: Floats
+
+    @property
+    def ratio(self) -> float:
+        """Number of test examples per training example."""
+        return float(self.tests.sum() / self.samples.sum())
+
+    def worst(self) -> tuple[str, float]:
+        """Return the institution with the smallest mean accuracy, and that mean."""
+        mean_n = self.accuracy.mean(axis=0)
+        return self.names[int(mean_n.argmin())], float(mean_n.min())
+
+
+def interval(values: Floats, ratio: float) -> tuple[float, float]:
+    """Return the mean over seeds and half the width of its 95 % interval (Nadeau and Bengio).
+
+    Parameters
+    ----------
+    values : ndarray, (seeds,)
+        A value per random division.
+    ratio : float
+        Number of test examples per training example.
+    """
+    count = len(values)
+    deviation = values.std(ddof=1) * np.sqrt(1 / count + ratio)
+    return float(values.mean()), float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * deviation)
+
+
+def results(directory: Path) -> list[Result]:
+    """Read the runs of a tuned comparison, by method."""
+    with (directory / TUNING).open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["chosen"] == "1"]
+    chosen = {row["method"]: json.loads(row["settings"]) for row in rows}
+    runs: dict[str, dict[int, Run]] = {}
+    for path in sorted(directory.glob("*/summary.json")):
+        run = Run.read(path.parent)
+        method, flat = run.config["method"], flatten(run.config)
+        if all(flat[key] == value for key, value in chosen[method].items()):
+            runs.setdefault(method, {})[run.config["seed"]] = run
+    return [
+        _result(method, chosen[method], [runs[method][seed] for seed in sorted(runs[method])])
+        for method in COMPARED
+        if len(runs.get(method, ())) == SEEDS
+    ]
+
+
+def _result(method: str, settings: Mapping[str, object], runs: Sequence[Run]) -> Result:
+    first = runs[0]
+    samples, tests, labels = first.samples, first.sizes("test"), first.labels("train")
+    assert samples is not None
+    assert tests is not None
+    assert labels is not None
+    return Result(
+        method,
+        ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in settings.items()),
+        first.names,
+        100 * np.array([run.at("test_accuracy", run.last_row()) for run in runs]),
+        np.array([run.at("auroc", run.last_row()) for run in runs]),
+        samples,
+        tests,
+        labels[:, 1] / labels.sum(axis=1),
+    )
+
+
+def by_method(made: Sequence[Result]) -> list[str]:
+    """Return the table of a set, a row per method."""
+    alone = next(result for result in made if result.method == ALONE)
+    lines = [
+        "| method | accuracy | gain over Local | worst institution | AUROC | gains | loses "
+        "| tuned settings |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for result in made:
+        gain, gains, losses = "", "", ""
+        if result is not alone:
+            gain_sn = result.accuracy - alone.accuracy
+            gain = _written(*interval(gain_sn.mean(axis=1), result.ratio), sign="+")
+            sides = [_side(*interval(gain_n, result.ratio)) for gain_n in gain_sn.T]
+            gains, losses = str(sides.count(1)), str(sides.count(-1))
+        is_defined_n = ~np.isnan(result.auroc).any(axis=0)
+        auroc = ""
+        if is_defined_n.any():
+            ranked_s = 100 * result.auroc[:, is_defined_n].mean(axis=1)
+            auroc = _written(*interval(ranked_s, result.ratio))
+        accuracy = _written(*interval(result.accuracy.mean(axis=1), result.ratio))
+        worst = "{} {:.1f}".format(*result.worst())
+        cells = (result.method, accuracy, gain, worst, auroc, gains, losses, result.settings)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _written(mean: float, half: float, sign: str = "") -> str:
+    """Write a mean with its interval, bold if a difference's interval excludes 0."""
+    text = f"{mean:{sign}.1f} ± {half:.1f}"
+    return f"**{text}**" if sign and _side(mean, half) else text
+
+
+def _side(mean: float, half: float) -> int:
+    """Return 1 or -1 if the interval lies above or below 0, else 0."""
+    return int(mean > half) - int(mean < -half)
+
+
+def by_institution(made: Sequence[Result], methods: Sequence[str]) -> list[str]:
+    """Return the table of a set with few institutions: accuracy of some methods."""
+    of = {result.method: result for result in made}
+    first = made[0]
+    lines = [
+        f"| institution | training rows | positive | {' | '.join(methods)} |",
+        f"|---|---|---|{'---|' * len(methods)}",
+    ]
+    for n, name in enumerate(first.names):
+        cells = [_written(*interval(of[method].accuracy[:, n], first.ratio)) for method in methods]
+        share = f"{100 * first.positives[n]:.0f} %"
+        lines.append(f"| {name} | {first.samples[n]:.0f} | {share} | {' | '.join(cells)} |")
+    return lines
+
+
+def by_kind(sets: Mapping[str, Sequence[Result]], methods: Sequence[str]) -> list[str]:
+    """Return gains over Local of the institutions of all sets, by size and by distance.
+
+    The distance of an institution is that of its share of positives from the mean over its set.
+    """
+    rows: list[tuple[float, float, list[float]]] = []
+    for made in sets.values():
+        of = {result.method: result for result in made}
+        alone = of[ALONE]
+        distance_n = 100 * np.abs(alone.positives - alone.positives.mean())
+        gain_mn = np.array([(of[m].accuracy - alone.accuracy).mean(axis=0) for m in methods])
+        rows += zip(alone.samples, distance_n, gain_mn.T.tolist(), strict=True)
+    size_i, distance_i = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    gain_im = np.array([row[2] for row in rows])
+    lines = [
+        f"| institutions | number | {' | '.join(methods)} |",
+        "|---|---|" + "---|" * len(methods),
+    ]
+    for title, value_i, edges in (
+        ("training rows", size_i, (0, 40, 60, 100, 1e9)),
+        ("distance of positives, points", distance_i, (0, 5, 10, 20, 1e9)),
+    ):
+        for low, high in itertools.pairwise(edges):
+            inside_i = (value_i >= low) & (value_i < high)
+            if inside_i.any():
+                gain_jm = gain_im[inside_i]
+                cells = [f"{g.mean():+.1f} ({100 * (g < 0).mean():.0f} %)" for g in gain_jm.T]
+                label = f"{title} {low:g} to {high:g}" if high < 1e9 else f"{title} from {low:g}"
+                lines.append(f"| {label} | {inside_i.sum()} | {' | '.join(cells)} |")
+    return lines
+
+
+def flamby() -> list[str]:
+    """Return FLamby's table of heart disease."""
+    lines = [
+        "| FLamby | mean | Cleveland | Hungarian | Switzerland | VA |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, values in FLAMBY.items():
+        cells = [f"{value:.1f}" for value in (float(np.mean(values)), *values)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def gains(sets: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return the gains over Local, a row per method and a column per set."""
+    lines = [f"| method | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
+    for method in COMPARED:
+        cells = []
+        for made in sets.values():
+            of = {result.method: result for result in made}
+            cell = ""
+            if method in of:
+                gain_s = (of[method].accuracy - of[ALONE].accuracy).mean(axis=1)
+                cell = _written(*interval(gain_s, of[method].ratio), sign="+")
+            cells.append(cell)
+        if method != ALONE and any(cells):
+            lines.append(f"| {method} | {' | '.join(cells)} |")
+    return lines
+
+
+def as_csv(sets: Mapping[str, Sequence[Result]]) -> Iterable[Sequence[object]]:
+    """Yield the rows of results.csv: one per set, method and institution."""
+    yield (
+        "set", "method", "institution", "training_rows", "test_rows", "positives",
+        "accuracy", "accuracy_half_width", "gain", "gain_half_width", "auroc",
+    )  # fmt: skip
+    for name, made in sets.items():
+        alone = next(result for result in made if result.method == ALONE)
+        for result in made:
+            gain_sn = result.accuracy - alone.accuracy
+            for n, institution in enumerate(result.names):
+                numbers = (
+                    result.positives[n],
+                    *interval(result.accuracy[:, n], result.ratio),
+                    *interval(gain_sn[:, n], result.ratio),
+                    result.auroc[:, n].mean(),
+                )
+                sizes = int(result.samples[n]), int(result.tests[n])
+                yield (name, result.method, institution, *sizes, *(f"{x:.4g}" for x in numbers))
+
+
+def blocks(sets: Mapping[str, Sequence[Result]]) -> dict[str, list[str]]:
+    """Return the tables by their names on the page."""
+    made = {"gains": gains(sets), "kinds": by_kind(sets, SHOWN), "flamby": flamby()}
+    for name, of_set in sets.items():
+        made[f"{name} methods"] = by_method(of_set)
+        if len(of_set[0].names) <= FEW:
+            made[f"{name} institutions"] = by_institution(of_set, [ALONE, *SHOWN])
+    return made
+
+
+def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """Replace the tables of a page: the lines between `<!-- NAME -->` and `<!-- / -->`."""
+
+    def table(match: re.Match[str]) -> str:
+        lines = tables.get(match[1])
+        return "\n".join([f"<!-- {match[1]} -->", "", *lines, "", END]) if lines else match[0]
+
+    return re.sub(rf"<!-- ([\w -]+) -->\n.*?{END}", table, page, flags=re.DOTALL)
+
+
+def write(sets: Mapping[str, Sequence[Result]], directory: Path, page: Path) -> None:
+    """Write results.csv, and the tables of the page if there is one."""
+    with (directory / "results.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(as_csv(sets))
+    if page.exists():
+        page.write_text(filled(page.read_text("utf-8"), blocks(sets)), encoding="utf-8")
+
+
+def main() -> None:
+    """Run the sets that have been fetched, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sets", nargs="*", default=[*SETS], metavar="SET", help=", ".join(SETS))
+    parser.add_argument("--workers", type=int, help="number of parallel runs")
+    options = parser.parse_args()
+    console, sets = Console(), {}
+    for name in options.sets:
+        if not SETS[name].files:
+            fetch(name, SETS[name], DATA)
+        if not (DATA / name).is_dir():
+            console.print(f"left out: coterie data fetch {name}")
+            continue
+        title, keys = read_items([f"institutions/{name}"])
+        tuning: Tuning = "whole" if name in WHOLE else "halving"
+        request = Request(title, keys, COMPARED, OUT / name, SEEDS, tuning, options.workers)
+        compare(request, console)
+        sets[name] = results(OUT / name)
+    write(sets, OUT, PAGE)
+    console.print(OUT / "results.csv", PAGE)
+
+
+if __name__ == "__main__":
+    main()

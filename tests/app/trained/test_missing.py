@@ -1,0 +1,83 @@
+"""A model fills missing cells of new rows as in training, whatever their marks."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.app.cli.main import main
+from coterie.app.trained.personal import personal_model
+from tests.inline import run
+
+HEADER = "age,chol,sex,ill"
+SCHEMA = """
+[columns.age]
+[columns.chol]
+na-values = ["0"]
+[columns.sex]
+kind = "category"
+categories = ["f", "m"]
+[columns.ill]
+kind = "category"
+categories = ["no", "yes"]
+"""
+
+
+def fill(folder: Path) -> Path:
+    g = np.random.default_rng(0)
+    for name in ("north", "south"):
+        (folder / name).mkdir(parents=True)
+        rows = [HEADER]
+        for k in range(40):
+            age = "?" if k % 9 == 0 else f"{g.normal(60, 12):.1f}"
+            chol = "0" if k % 4 == 0 else f"{g.normal(230, 30):.0f}"
+            sex = "-9" if k % 7 == 0 else "fm"[k % 2]
+            rows.append(f"{age},{chol},{sex},{('no', 'yes')[int(g.integers(2))]}")
+        (folder / name / "data.csv").write_text("\n".join(rows) + "\n")
+    (folder / "schema.toml").write_text(SCHEMA)
+    return folder
+
+
+@pytest.mark.parametrize("missing", ["mean", "median", "indicator"])
+def test_marks_of_missing_cells_predict_like_empty_cells(missing: str, tmp_path: Path) -> None:
+    data = fill(tmp_path / "data")
+    done = run(
+        {
+            "dataset": "table", "data-dir": str(data), "table.columns": "age, chol, sex",
+            "table.label": "ill", "table.schema": "file", "table.na-values": "?, -9",
+            "table.missing": missing, "peers": 2, "method": "fedavg", "model": "linear",
+            "num-server-rounds": 2, "device": "cpu", "learning-rate": 0.5,
+        },
+        tmp_path / "run",
+    )  # fmt: skip
+    marked, empty = tmp_path / "marked.csv", tmp_path / "empty.csv"
+    marked.write_text("age,chol,sex\n?,233,f\n61,0,m\n-9.0,0.0,-9\n50,200,?\n")
+    empty.write_text("age,chol,sex\n,233,f\n61,,m\n,,\n50,200,\n")
+    shares = []
+    for table in (marked, empty):
+        out = table.with_suffix(".out")
+        command = ["predict", str(done.directory), "--peer", "north", str(table)]
+        assert main([*command, "--out", str(out)]) == 0
+        rows = csv.DictReader(out.read_text().splitlines())
+        shares.append([{k: v for k, v in row.items() if k.startswith("p")} for row in rows])
+    assert shares[0] == shares[1]
+    assert shares[0][0], "predictions"
+
+    # Codes in raw numbers, as an exported model gets them.
+    model = personal_model(done.directory, "north")
+    fitted = model.about.preprocessing
+    assert fitted is not None
+    raw = np.array([[-9.0, 233, 0], [61, 0, 1], [np.nan, 0, np.nan], [50, 200, np.nan]])
+    cleared = np.array([[np.nan, 233, 0], [61, np.nan, 1], [np.nan] * 3, [50, 200, np.nan]])
+    assert np.array_equal(fitted.apply(raw), fitted.apply(cleared))
+    scores = [model(torch.from_numpy(rows)) for rows in (raw, cleared)]
+    assert torch.equal(*scores)
+    own = torch.from_numpy(fitted.apply(raw))
+    inputs = model.preparation(torch.from_numpy(raw))
+    assert torch.equal(inputs, own), "the same numbers as in training"
+    # An exported file takes them, too.
+    assert main(["export", str(done.directory), "--peer", "north", str(tmp_path / "m.pt2")]) == 0

@@ -1,0 +1,152 @@
+"""Diagnostic accuracy: scikit-learn's numbers, intervals that cover, thresholds, temperatures."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.stats import binomtest
+from sklearn.metrics import (
+    average_precision_score,
+    brier_score_loss,
+    precision_score,
+    recall_score,
+    roc_auc_score,
+    roc_curve,
+)
+
+from coterie.clients.diagnostics import (
+    decisions,
+    diagnose,
+    fitted_temperature,
+    rankings,
+    recalibrated,
+    wilson,
+    youden,
+)
+
+Floats = npt.NDArray[np.float64]
+
+
+def drawn(n: int, seed: int = 0, *, digits: int = 12) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Scores with some skill, and labels; few digits make ties."""
+    g = np.random.default_rng(seed)
+    positive = g.random(n) < 0.4
+    return (1 / (1 + np.exp(-g.normal(positive * 1.5 - 0.7)))).round(digits), positive
+
+
+def pairs(p: Floats) -> Floats:
+    return np.stack([1 - p, p], axis=1)
+
+
+@pytest.mark.parametrize("digits", [12, 1])
+def test_values_are_those_of_scikit_learn(digits: int) -> None:
+    p, positive = drawn(60, digits=digits)
+    found = {name: value for name, (value, _, _) in rankings(p, positive).items()}
+    assert found["auroc"] == pytest.approx(roc_auc_score(positive, p))
+    assert found["auprc"] == pytest.approx(average_precision_score(positive, p))
+    assert found["brier"] == pytest.approx(brier_score_loss(positive, p))
+    assert found["observed_expected"] == pytest.approx(positive.sum() / p.sum())
+    at = {name: value for name, (value, _, _) in decisions(p, positive, 0.3).items()}
+    above = p > 0.3
+    assert at["sensitivity"] == pytest.approx(recall_score(positive, above))
+    assert at["specificity"] == pytest.approx(recall_score(~positive, ~above))
+    assert at["ppv"] == pytest.approx(precision_score(positive, above))
+    assert at["npv"] == pytest.approx(precision_score(~positive, ~above))
+    assert at["accuracy"] == pytest.approx((positive == above).mean())
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 3), (7, 9), (29, 30), (40, 40)])
+def test_intervals_of_shares_are_wilsons(hits: int, n: int) -> None:
+    expected = binomtest(hits, n).proportion_ci(method="wilson")
+    assert wilson(np.arange(n) < hits) == pytest.approx((hits / n, expected.low, expected.high))
+
+
+def test_no_healthy_patient_was_recognised_but_three_prove_little() -> None:
+    """A bootstrap interval of 0 of 3 is 0 to 0."""
+    value, low, high = decisions(np.array([0.9, 0.8, 0.7]), np.zeros(3, bool), 0.5)["specificity"]
+    assert (value, low) == (0, 0)
+    assert high == pytest.approx(0.5615, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["auroc", "brier"])
+def test_bootstrap_intervals_cover_the_truth(name: str) -> None:
+    """About 95 % of the intervals of 200 samples of 80 contain the population's value."""
+    p, positive = drawn(200_000, 1)
+    scores = {"auroc": roc_auc_score, "brier": brier_score_loss}
+    truth = scores[name](positive, p)
+    held = 0
+    for k in range(200):
+        at = slice(k * 80, (k + 1) * 80)
+        _, low, high = rankings(p[at], positive[at])[name]
+        held += low <= truth <= high
+    assert 0.9 < held / 200 <= 0.99
+
+
+def test_intervals_are_the_same_again() -> None:
+    assert rankings(*drawn(50)) == rankings(*drawn(50))
+
+
+def test_one_class_has_no_ranking() -> None:
+    found = rankings(np.array([0.2, 0.8]), np.array([True, True]))
+    assert np.isnan(found["auroc"]).all()
+    assert np.isnan(found["auprc"]).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_threshold_has_the_largest_youden_index(seed: int) -> None:
+    p, positive = drawn(80, seed, digits=2)
+    threshold = youden(p, positive)
+    fpr, tpr, _ = roc_curve(positive, p)
+    at = decisions(p, positive, threshold)
+    assert at["sensitivity"][0] + at["specificity"][0] - 1 == pytest.approx((tpr - fpr).max())
+
+
+def test_of_equal_thresholds_the_one_nearest_to_a_half() -> None:
+    found = youden(np.array([0.1, 0.3, 0.6, 0.9]), np.array([False, False, True, True]))
+    assert found == pytest.approx(0.45)
+    assert youden(np.array([0.1, 0.2, 0.3, 0.8, 0.9]), np.array([0, 1, 0, 1, 1], bool)) == (
+        pytest.approx(0.55)
+    )
+    assert youden(np.array([0.5, 0.5]), np.array([False, True])) == 1.0, "no skill: all negative"
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_temperature_is_found_again(temperature: float) -> None:
+    """Labels drawn from probabilities that were sharpened by it afterwards."""
+    g = np.random.default_rng(0)
+    p = g.dirichlet([1, 1, 1], 40_000)
+    labels = (g.random(len(p))[:, None] > p.cumsum(axis=1)).sum(axis=1)
+    sharpened = recalibrated(p, 1 / temperature)
+    assert fitted_temperature(sharpened, labels) == pytest.approx(temperature, rel=0.03)
+    np.testing.assert_allclose(recalibrated(sharpened, temperature), p, atol=1e-9)
+
+
+def test_temperatures_are_bounded() -> None:
+    perfect = np.array([[0.9, 0.1], [0.1, 0.9]])
+    assert fitted_temperature(perfect, np.array([0, 1])) == pytest.approx(0.05)
+    assert fitted_temperature(perfect, np.array([1, 0])) == pytest.approx(20)
+
+
+def test_diagnosis_is_json_and_uses_validation_only_to_choose() -> None:
+    (p, positive), (own, labels) = drawn(50), drawn(40, 5)
+    plain = diagnose((pairs(p), positive.astype(int)))
+    both = diagnose((pairs(p), positive.astype(int)), (pairs(own), labels.astype(int)))
+    json.dumps([plain, both], allow_nan=False)
+    assert plain["measures"] == both["measures"]
+    assert (plain["threshold"], plain["temperature"], plain["at_threshold"]) == (None, None, {})
+    assert both["threshold"] == youden(own, labels)
+    expected = decisions(p, positive, both["threshold"])
+    assert {k: tuple(v) for k, v in both["at_threshold"].items()} == expected
+    temperature = fitted_temperature(pairs(own), labels.astype(int))
+    assert both["temperature"] == temperature
+    scaled = recalibrated(pairs(p), temperature)[:, 1]
+    assert both["recalibrated"]["brier"][0] == pytest.approx(brier_score_loss(positive, scaled))
+
+
+def test_validation_examples_of_one_class_choose_nothing() -> None:
+    p, positive = drawn(50)
+    test = pairs(p), positive.astype(int)
+    assert diagnose(test, (pairs(p[:4]), np.ones(4, dtype=int)))["threshold"] is None

@@ -1,0 +1,87 @@
+"""Tables of real institutions: intervals by hand, and the study on one included set."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.app.comparisons import tune
+from coterie.app.config.registry import METHODS
+from studies import institutions
+from studies.institutions import Result, by_kind, by_method, interval
+
+
+def test_the_interval_of_nadeau_and_bengio() -> None:
+    """Two splits, 1 and 3: S2 = 2; (1/2 + 1/2) S2 = 2; t of 1 degree of freedom is 12.7062."""
+    mean, half = interval(np.array([1.0, 3.0]), ratio=0.5)
+    assert mean == 2
+    assert half == pytest.approx(12.7062 * np.sqrt(2), abs=1e-3)
+    _, independent = interval(np.array([1.0, 3.0]), ratio=0.0)  # Student's
+    assert independent == pytest.approx(12.7062 * 1, abs=1e-3)
+
+
+def result(method: str, accuracy: list[list[float]], auroc: list[list[float]]) -> Result:
+    sizes, positives = np.array([30.0, 70.0]), np.array([0.1, 0.6])
+    named = ("small", "large")
+    tests = np.zeros(2)
+    return Result(
+        method, "rate 1", named, np.array(accuracy), np.array(auroc), sizes, tests, positives
+    )
+
+
+MADE = [
+    result("local", [[50, 80], [52, 82], [54, 84]], [[np.nan, 0.9]] * 3),
+    result("fedavg", [[60, 70], [62, 72], [64, 74]], [[np.nan, 0.8]] * 3),
+]
+
+
+def test_a_row_has_the_worst_institution_and_what_each_gains() -> None:
+    """Gains are +10 and -10 in every split: one gains, one loses, and their mean is 0."""
+    local, fedavg = by_method(MADE)[2:]
+    assert local.startswith("| local | 67.0 ± ")
+    assert "| small 52.0 | 90.0 ± 0.0 |" in local
+    assert "| +0.0 ± 0.0 | small 62.0 | 80.0 ± 0.0 | 1 | 1 | rate 1 |" in fedavg
+
+
+def test_institutions_are_grouped_by_size_and_distance() -> None:
+    lines = by_kind({"a": MADE}, ["fedavg"])[2:]
+    assert lines == [
+        "| training rows 0 to 40 | 1 | +10.0 (0 %) |",
+        "| training rows 60 to 100 | 1 | -10.0 (100 %) |",
+        "| distance of positives, points from 20 | 2 | +0.0 (50 %) |",
+    ]
+
+
+def test_all_methods_without_knowledge_of_clusters_are_compared() -> None:
+    assert {*institutions.COMPARED} == {*METHODS} - {"oracle", "ifca"}
+
+
+def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["institutions", "heart-disease", "azpro", "--workers", "1"])
+    monkeypatch.setattr(tune, "START", (0,))
+    monkeypatch.setattr(tune, "EXTENSIONS", 0)
+    for name, value in {"SEEDS": 2, "COMPARED": ("local", "fedavg"), "SHOWN": ("fedavg",)}.items():
+        monkeypatch.setattr(institutions, name, value)
+    institutions.PAGE.parent.mkdir(parents=True)
+    blocks = [
+        f"<!-- {name} methods -->\n\nold\n\n<!-- / -->" for name in ("heart-disease", "azpro")
+    ]
+    institutions.PAGE.write_text("\n\n".join(["# Page", *blocks, "End.\n"]))
+    institutions.main()
+    page = institutions.PAGE.read_text()
+    assert page.startswith("# Page\n\n<!-- heart-disease methods -->\n\n| method |")
+    assert "\n| fedavg | " in page
+    assert page.endswith(f"\n{blocks[1]}\n\nEnd.\n")  # azpro was not fetched
+    with (institutions.OUT / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["institution"] for row in rows] == [
+        *2 * ("cleveland", "hungarian", "switzerland", "va")
+    ]
+    assert {row["gain"] for row in rows if row["method"] == "local"} == {"0"}
+    swiss = rows[2]
+    assert (swiss["training_rows"], swiss["test_rows"]) == ("21", "16")  # 46 rows: 34 %, 20 %, rest
