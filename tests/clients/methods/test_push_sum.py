@@ -61,7 +61,7 @@ def test_the_weighted_sum_moves_by_what_the_peers_learnt_and_nothing_else(
         if method == "fedem":
             return state.members.flatten(1).numpy()
         rule: Any = stepping.rule
-        return (state.x[:, ~rule.head] if method == "fedrep" else state.x).numpy()
+        return (state.x[:, ~rule.head] if method in ("fedrep", "fedpac") else state.x).numpy()
 
     stepping = Stepping(flat, ended=lambda t, *_: starts.update({t: shared(stepping.state)}))
     push = mixing("file", 3, degree=2, file=flat["topology-file"])
@@ -77,8 +77,8 @@ def test_the_weighted_sum_moves_by_what_the_peers_learnt_and_nothing_else(
 
 def test_those_that_average_are_fedavg_and_its_relatives() -> None:
     assert AVERAGING == [
-        "apfl", "ditto", "fedavg", "fedavg-ft", "fedem", "fedprox", "fedprox-ft", "fedrep",
-        "knn-per", "perfedavg",
+        "apfl", "ditto", "fedavg", "fedavg-ft", "fedem", "fedpac", "fedprox", "fedprox-ft",
+        "fedrep", "knn-per", "perfedavg",
     ]  # fmt: skip
 
 
