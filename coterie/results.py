@@ -236,7 +236,7 @@ class Comparison:
         values = plan.values(self.directory)
         for name in plan.read(self.directory) or ():
             run = Run(self.directory / name, *self._named)
-            label = plan.label(run.label, values.get(name, {}))
+            label = plan.label(rundir.label_of(run.config), values.get(name, {}))
             by_method.setdefault(label, []).append(run)
         return {method: sorted(runs, key=_seed) for method, runs in by_method.items()}
 

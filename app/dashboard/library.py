@@ -18,7 +18,7 @@ from coterie.app.report import words
 from coterie.app.runs import plan, progress, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.progress import OVER
-from coterie.app.runs.rundir import held_inodes, read_config
+from coterie.app.runs.rundir import held_inodes, label_of, read_config
 
 READ = (
     *("config.toml", "progress.json", "split.json", "classes.json"),
@@ -268,13 +268,12 @@ def _read(key: str, directory: Path) -> Entry:
             now = {"status": "starting", "round": None}
         accuracy, loss = now.get("mean_test_accuracy"), now.get("mean_test_loss")
         peers, is_deployed = units.plural(config["peers"], "peer"), _is_deployed(directory)
-        method = config.get("recipe") or config["method"]
         return Entry(
             key,
             directory,
             state=now["status"],
             why=str(now.get("error") or ""),
-            method=method,
+            method=label_of(config),
             what=f"{words.title(config)}, {peers}",
             round=now["round"],
             rounds=int(now.get("rounds", 0)),

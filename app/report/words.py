@@ -12,7 +12,7 @@ from coterie.app.config.keys import TopLevel
 from coterie.app.report.methods import is_yardstick, learns_graph
 from coterie.app.report.run_data import weights_between
 from coterie.app.runs.graph import rounds_measured, weight_to
-from coterie.app.runs.rundir import Floats, Ints, Run
+from coterie.app.runs.rundir import Floats, Ints, Run, label_of
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.names import display
@@ -32,9 +32,7 @@ class Tile(NamedTuple):
 
 def title(config: Mapping[str, Any]) -> str:
     """Return "cobo on digits"; plugins have their display names, recipes their own."""
-    method = str(config.get("recipe") or config["method"])
-    dataset = str(config.get("dataset", "unknown data"))
-    return f"{display(method)} on {display(dataset)}"
+    return f"{display(label_of(config))} on {display(str(config.get('dataset', 'unknown data')))}"
 
 
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:

@@ -35,11 +35,11 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
         Console to print to.
     """
     peers = units.plural(config.peers, "peer")
-    console.print(f"{display(config.method)} on {display(config.dataset)}: {peers}, {place}")
+    console.print(f"{display(config.label)} on {display(config.dataset)}: {peers}, {place}")
     console.print(split(problem))
     key, share = config.validation
     if config.row.validates and share:
-        name = display(config.method)
+        name = display(config.label)
         console.print(f"{name} evaluates models on validation data: {key} = {share:g}")
     data_quality(problem, console)
     for line in config.strategy().cautions():

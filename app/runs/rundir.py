@@ -192,7 +192,7 @@ class Run:
     @property
     def label(self) -> str:
         """Name of the run's recipe or else of its method."""
-        return str(self.config.get("recipe") or self.config["method"])
+        return label_of(self.config)
 
     @property
     def clusters_to_recover(self) -> Ints | None:
@@ -288,6 +288,11 @@ class RunReader:
             classes=tuple(map(str, classes)),
             progress=progress,
         )
+
+
+def label_of(config: Mapping[str, Any]) -> str:
+    """Return the name of the recipe of a configuration or else of its method."""
+    return str(config.get("recipe") or config["method"])
 
 
 def read_config(directory: Path) -> dict[str, Any]:

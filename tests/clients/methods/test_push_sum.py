@@ -61,8 +61,7 @@ def test_the_weighted_sum_moves_by_what_the_peers_learnt_and_nothing_else(
         if method == "fedem":
             return state.members.flatten(1).numpy()
         rule: Any = stepping.rule
-        has_head = method in ("fedpac", "fedrep")
-        return (state.x[:, ~rule.head] if has_head else state.x).numpy()
+        return (state.x[:, ~rule.head] if method in ("fedrep", "fedpac") else state.x).numpy()
 
     stepping = Stepping(flat, ended=lambda t, *_: starts.update({t: shared(stepping.state)}))
     push = mixing("file", 3, degree=2, file=flat["topology-file"])

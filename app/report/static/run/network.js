@@ -9,11 +9,9 @@ import { blockMap, isExact, isSelf } from "./block_map.js";
 import { layout } from "./layout.js";
 import {
   axisName,
-  blockClusters,
   blockName,
   blockOf,
   blocks,
-  clusterColour,
   clusterLegend,
   inText,
   peerColour,
@@ -28,10 +26,10 @@ let frame = () => 0;
 // Draws the weights of a frame.
 export function drawWeights(canvas, at) {
   const { graph } = DATA;
-  const written = (a, b) => `weight ${plain(blockWeight(a, b, at), 2)} in round ${graph.rounds[at]}`;
+  const written = (a, b) =>
+    `weight ${plain(blockWeight(a, b, at), 2)} in round ${graph.rounds[at]}`;
   blockMap(canvas, {
-    share: (a, b) =>
-      isSelf(a, b) ? Number.NaN : blockWeight(a, b, at) / (rowScale(a, at) || 1),
+    share: (a, b) => (isSelf(a, b) ? Number.NaN : blockWeight(a, b, at) / (rowScale(a, at) || 1)),
     readOut: (a, b) =>
       isExact()
         ? pairReadOut(blocks()[a][0], blocks()[b][0], {
