@@ -33,7 +33,7 @@ class Adaptation:
 
     Attributes
     ----------
-    weights : path
+    weights : str
         Safetensors file of pretrained weights that all peers start from; tensors of another shape,
         such as a head for other classes, are ignored.
     frozen : str

@@ -260,6 +260,12 @@ def test_a_method_has_settings_of_its_own(tmp_path: Path) -> None:
         compare(request(tmp_path, "local,fedavg", settings=both), Console(quiet=True))
 
 
+def test_settings_of_a_recipe_cannot_change_it(tmp_path: Path) -> None:
+    settings = {"dfedavgm": {"momentum": 0.5}}
+    with pytest.raises(ConfigError, match="the recipe dfedavgm has momentum ="):
+        compare(request(tmp_path, "local,dfedavgm", settings=settings), Console(quiet=True))
+
+
 @pytest.mark.parametrize(
     ("items", "why"),
     [

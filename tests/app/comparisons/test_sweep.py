@@ -73,6 +73,20 @@ def test_a_method_is_not_repeated_for_keys_that_it_ignores(tmp_path: Path) -> No
         assert float(row["gain"]) == pytest.approx(gain)
 
 
+def test_a_recipe_is_not_repeated_for_keys_that_it_sets(tmp_path: Path) -> None:
+    """DFedAvgM sets momentum 0.9: one run of it, under its own name."""
+    swept(tmp_path, method=["fedavg", "dfedavgm"], momentum=[0.0, 0.5])
+    rows = {row["method"]: row for row in rows_of(tmp_path)}
+    assert list(rows) == ["fedavg momentum=0.0", "fedavg momentum=0.5", "dfedavgm"]
+    assert Run.read(tmp_path / rows["dfedavgm"]["run"]).config["momentum"] == 0.9
+    only = {**TINY, "method": "dfedavgm"}
+    with pytest.raises(ConfigError, match="momentum has no effect on these runs"):
+        swept(tmp_path / "only", flat=only, momentum=[0.0, 0.5])
+    swept(tmp_path / "rates", flat=only, learning_rate=[0.1, 0.3])
+    labels = [row["method"] for row in rows_of(tmp_path / "rates")]
+    assert labels == ["learning-rate=0.1", "learning-rate=0.3"]
+
+
 def test_a_gain_is_over_local_with_the_same_values(tmp_path: Path) -> None:
     swept(tmp_path, method=["local", "fedavg"], learning_rate=[0.1, 0.3])
     rows = {row["method"]: row for row in rows_of(tmp_path)}

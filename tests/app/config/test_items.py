@@ -70,6 +70,15 @@ def test_a_wrong_base_is_refused(tmp_path: Path, text: str, says: str) -> None:
         flat_of(tmp_path)
 
 
+def test_a_preset_does_not_contradict_its_recipe(tmp_path: Path) -> None:
+    """The keys of a recipe override those of a base; the preset that names it must agree."""
+    presets(tmp_path, root="momentum = 0.5", mine='base = "root.toml"\nmethod = "dfedavgm"')
+    assert Config.from_flat(flat_of(tmp_path)).momentum == 0.9
+    presets(tmp_path, mine='method = "dfedavgm"\nmomentum = 0.5')
+    with pytest.raises(ConfigError, match="the recipe dfedavgm has momentum ="):
+        flat_of(tmp_path)
+
+
 def test_a_file_of_a_run_directory_names_no_base(tmp_path: Path) -> None:
     """It may come from anywhere: it opens no other file."""
     (tmp_path / "run" / "nodes").mkdir(parents=True)
