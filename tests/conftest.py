@@ -13,6 +13,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray gives way to other processes (15), so the tests of other workers would stop its runs.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # The same examples each time, on slow machines too.
 settings.register_profile("coterie", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("coterie")

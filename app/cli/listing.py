@@ -107,8 +107,8 @@ def _summary(kind: Kind, name: str) -> str:
 
 def overview() -> Table:
     """Return all names, on one screen."""
-    folder = ROOT / "presets"
-    of_folder = ", ".join(sorted(f"{path.name}/..." for path in folder.iterdir()))
+    paths = sorted((ROOT / "presets").iterdir())
+    of_folder = ", ".join(f"{path.name}/..." if path.is_dir() else path.stem for path in paths)
     table = Table(box=None, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()

@@ -282,6 +282,7 @@ def play(script: str, directory: Path) -> str:
         "PATH": os.pathsep.join((str(directory.parent / "bin"), *elsewhere)),
         "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
         "LANG": "C.UTF-8",
+        "RAY_worker_niceness": "0",  # see tests/conftest.py
     }
     up = "ip link set lo up 2> /dev/null || true"
     log = directory.parent / "log"

@@ -263,7 +263,8 @@ def test_list_fits_a_screen_and_names_everything(
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 80
     words = {word.strip(",") for line in lines for word in line.split()}
-    assert words >= {name for part in PARTS.values() for name in part.built_in} | {"cobo/..."}
+    presets = {"cobo/...", "language-model"}
+    assert words >= {name for part in PARTS.values() for name in part.built_in} | presets
 
 
 def test_list_says_more_of_each(
