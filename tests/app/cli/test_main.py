@@ -18,6 +18,7 @@ from rich.console import Console
 from coterie.app.cli import main
 from coterie.app.config.config import Config
 from coterie.app.config.parts import PARTS
+from coterie.app.config.recipes import recipes
 from coterie.app.config.root import ROOT
 from coterie.app.runners import bundle, cores, guard, local, sweep
 from coterie.app.runners.cluster import Machine
@@ -287,6 +288,22 @@ def test_list_says_more_of_each(
     assert 'did you mean "cobo"?' in shown("list coob", capsys, code=2)
     methods = shown("list methods", capsys)
     assert "averages with peers that lower its validation loss (needs validation data)" in methods
+
+
+def test_list_explains_recipes_and_names_of_two_things(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert all(name in shown("list recipes", capsys) for name in recipes())
+    recipe = shown("list dfedavgm", capsys)
+    assert recipe.startswith("DFedAvgM: ")
+    assert 'method = "fedavg"\nmixing = "metropolis"' in recipe
+    assert "missing: peers that average every s steps" in shown("list swift", capsys)
+    trust = shown("list trust", capsys)  # the key of a deployment, and the method
+    assert trust.startswith('trust = ""  (path)')
+    assert "\ntrust: averages all models" in trust
+    assert "\ntrust.sharpness = 1.0" in trust
+    assert 'did you mean "dfedavgm"?' in shown("list dfedavgn", capsys, code=2)
 
 
 @pytest.mark.parametrize("kind", PARTS)
