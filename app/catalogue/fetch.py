@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import tempfile
@@ -13,6 +12,7 @@ import tomli_w
 
 from coterie.app.catalogue.download import download, read
 from coterie.app.catalogue.sets import Entry, Tables
+from coterie.app.runs import cells
 from coterie.datasets.own.schema import FILE, described
 from coterie.datasets.problem import DataError
 
@@ -93,7 +93,5 @@ def _write(tables: Tables, folder: Path) -> None:
     (folder / FILE).write_text(tomli_w.dumps(described(schema)), encoding="utf-8")
     for institution, rows in tables.rows.items():
         (folder / institution).mkdir()
-        with (folder / institution / "data.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(schema)
-            writer.writerows(rows)
+        text = cells.as_csv([schema, *rows])
+        (folder / institution / "data.csv").write_text(text, encoding="utf-8", newline="")
