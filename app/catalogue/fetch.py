@@ -44,7 +44,7 @@ def fetch(name: str, entry: Entry, data_dir: Path, source: Path | None = None) -
     Raises
     ------
     DataError
-        The files cannot be had, are not the published ones, or the folder has other content.
+        A file is missing or is not the published one, or the folder has other content.
     """
     target, origin = data_dir / name, origin_of(name, entry)
     if target.exists():
