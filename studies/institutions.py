@@ -34,6 +34,7 @@ from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
 from coterie.app.report.tuning import FILE as TUNING
+from coterie.app.runs import atomic, cells
 from coterie.app.runs.metrics import Floats
 from coterie.app.runs.rundir import Run
 
@@ -313,8 +314,7 @@ def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
 
 def write(sets: Mapping[str, Sequence[Result]], directory: Path, page: Path) -> None:
     """Write results.csv, and the tables of the page if there is one."""
-    with (directory / "results.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(as_csv(sets))
+    atomic.write(directory / "results.csv", cells.as_csv(as_csv(sets)))
     if page.exists():
         page.write_text(filled(page.read_text("utf-8"), blocks(sets)), encoding="utf-8")
 

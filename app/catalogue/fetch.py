@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import tempfile
@@ -13,6 +12,7 @@ import tomli_w
 
 from coterie.app.catalogue.download import download, read
 from coterie.app.catalogue.sets import Entry, Tables
+from coterie.app.runs import cells
 from coterie.datasets.own.schema import FILE, described
 from coterie.datasets.problem import DataError
 
@@ -44,7 +44,7 @@ def fetch(name: str, entry: Entry, data_dir: Path, source: Path | None = None) -
     Raises
     ------
     DataError
-        The files cannot be had, are not the published ones, or the folder has other content.
+        A file is missing or is not the published one, or the folder has other content.
     """
     target, origin = data_dir / name, origin_of(name, entry)
     if target.exists():
@@ -93,7 +93,5 @@ def _write(tables: Tables, folder: Path) -> None:
     (folder / FILE).write_text(tomli_w.dumps(described(schema)), encoding="utf-8")
     for institution, rows in tables.rows.items():
         (folder / institution).mkdir()
-        with (folder / institution / "data.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(schema)
-            writer.writerows(rows)
+        text = cells.as_csv([schema, *rows])
+        (folder / institution / "data.csv").write_text(text, encoding="utf-8", newline="")

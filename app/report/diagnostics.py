@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from coterie.app.report.comparison import Row
-from coterie.app.runs import diagnostics, units
+from coterie.app.runs import cells, diagnostics, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.rundir import Run
 from coterie.clients.diagnostics import DECISIONS, MEASURES, Estimate
@@ -114,10 +112,7 @@ def as_csv(rows: Sequence[Row]) -> str:
     ]
     if not lines:
         return ""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([["method", "seed", *diagnostics.HEAD], *lines])
-    return text.getvalue()
+    return cells.as_csv([["method", "seed", *diagnostics.HEAD], *lines])
 
 
 def _positive(run: Run) -> str:

@@ -5,8 +5,6 @@ Shapes: n peers, [recipient, sender]; B blocks of peers.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -107,11 +105,7 @@ def write(worth: Worth, directory: Path, names: Sequence[str]) -> None:
     arrays = {key: _listed(getattr(worth, key)) for key in _SHAPES if key != "shapley"}
     arrays["shapley"] = None if worth.shapley is None else _listed(worth.shapley)
     atomic.write(directory / FILE, json.dumps(content | arrays) + "\n")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([["" if cell is None else cell for cell in row] for row in rows(worth, names)])
-    atomic.write(directory / TABLE, text.getvalue())
+    atomic.write(directory / TABLE, cells.as_csv([COLUMNS, *rows(worth, names)]))
 
 
 def rows(worth: Worth, names: Sequence[str]) -> list[list[Any]]:

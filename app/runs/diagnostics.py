@@ -5,8 +5,6 @@ In a deployment the cards stay on the nodes, so the relay has none.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -68,12 +66,8 @@ def write(run: Run) -> None:
     The threshold is empty for measures that need none.
     """
     lines = [*rows(run)]
-    if not lines:
-        return
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([HEAD, *lines])
-    atomic.write(run.directory / FILE, text.getvalue())
+    if lines:
+        atomic.write(run.directory / FILE, cells.as_csv([HEAD, *lines]))
 
 
 def rows(run: Run) -> Iterator[list[object]]:

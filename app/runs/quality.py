@@ -57,17 +57,17 @@ def file_of(peer: int) -> str:
 
 def as_csv(qualities: Sequence[ColumnQuality], names: Sequence[str]) -> str:
     """Write the lines in full precision; numbers that do not exist are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_HEAD)
+    lines: list[list[object]] = [[*_HEAD]]
     for each in shortened(qualities, MAX_LINES):
         name = names[each.peer] if names else f"peer {each.peer}"
         line = [each.peer, name, *(getattr(each, field) for field in _FIELDS[1:]), each.finding]
-        writer.writerow(
-            "" if isinstance(cell, float) and math.isnan(cell) else cells.safe(cell)
-            for cell in line
+        lines.append(
+            [
+                "" if isinstance(cell, float) and math.isnan(cell) else cells.safe(cell)
+                for cell in line
+            ]
         )
-    return text.getvalue()
+    return cells.as_csv(lines)
 
 
 def read(directory: Path, peers: int) -> list[ColumnQuality]:

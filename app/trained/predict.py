@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -73,12 +71,9 @@ def write(
         )
     predictions, decided = _decided(model, inputs, threshold, recalibrate=recalibrate)
     rows = zip(*inputs.columns.values(), *_cells(about, predictions, decided), strict=True)
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    for row in ([*inputs.columns, *header], *rows):
-        lines.writerow(map(cells.safe, row))
+    lines = [[*map(cells.safe, row)] for row in ([*inputs.columns, *header], *rows)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, text.getvalue())
+    atomic.write(path, cells.as_csv(lines))
     return predictions
 
 

@@ -260,7 +260,7 @@ class Engine:
         if self.guard is not None:
             self.guard.begin(round_, stage)
 
-    def draw_anew(self, seed: int) -> Guard:
+    def reseed(self, seed: int) -> Guard:
         """Draw minibatches and noise from another, secret seed from now on."""
         assert self.guard is not None
         self.data.seed = seed

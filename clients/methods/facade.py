@@ -32,7 +32,7 @@ import numpy as np
 
 from coterie.clients.letters import Ints, Letters
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.methods.ifca import best_of
+from coterie.clients.methods.ifca import best_of, choosers
 from coterie.clients.rule import Floats, Grid, State
 from coterie.ranges import Range
 
@@ -105,9 +105,7 @@ class Facade(LocalTraining[FacadeState]):
     ) -> FacadeState:
         peers, n = self.engine.peers, self.engine.n
         x_pd = self.average(offers, "x", np.ones_like(state.w))
-        numbers_k = np.arange(self.options.clusters)
-        chose_kn = np.zeros((len(numbers_k), n), dtype=np.bool_)
-        chose_kn[:, offers.authors] = offers["cluster"].cpu().numpy() == numbers_k[:, None]
+        chose_kn = choosers(offers, self.options.clusters, n)
         w_pkn = (offers.senders_to(peers, n) * self.freshness(offers))[:, None] * chose_kn
         own_pk = 1.0 - (np.isin(peers, offers.expired)[:, None] & w_pkn.any(axis=2))
         total_pk = w_pkn.sum(axis=2) + own_pk

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from coterie.clients.letters import Ints, Letters
+from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import Clustered, Floats, State, true_clusters
 from coterie.ranges import Range
@@ -104,10 +104,7 @@ class Ifca(LocalTraining[IfcaState]):
         self, state: IfcaState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> IfcaState:
         n, d = self.engine.n, self.engine.d
-        chose_kn = np.zeros((self._k, n), dtype=np.bool_)
-        chosen_s = offers["cluster"].cpu().numpy()
-        chose_kn[:, offers.authors] = chosen_s == np.arange(self._k)[:, None]
-        w_pkn = (self.shares() * self.present(offers))[:, None] * chose_kn
+        w_pkn = (self.shares() * self.present(offers))[:, None] * choosers(offers, self._k, n)
         total_pk = w_pkn.sum(axis=2)
         filled_pk = total_pk > 0
         w_pkn /= np.where(filled_pk, total_pk, 1.0)[:, :, None]
@@ -122,6 +119,13 @@ class Ifca(LocalTraining[IfcaState]):
 
     def weights(self, state: IfcaState) -> Floats:
         return state.w
+
+
+def choosers(offers: Letters, models: int, peers: int) -> Bools:
+    """Return which peers offer a model that they trained as cluster k, (K, n)."""
+    chose_kn = np.zeros((models, peers), dtype=np.bool_)
+    chose_kn[:, offers.authors] = offers["cluster"].cpu().numpy() == np.arange(models)[:, None]
+    return chose_kn
 
 
 def best_of(engine: Engine, models_pkd: Tensor, buffers: Buffers) -> Ints:

@@ -1,7 +1,7 @@
 """Run directories of somebody who wants a program run, a file opened, a host asked, or a hang.
 
 `POISONS` maps a name to what it does to a good run directory. `watched` sees what a command does
-beside reading: it is told by the interpreter itself.
+beside reading, as the interpreter itself reports it.
 """
 
 from __future__ import annotations

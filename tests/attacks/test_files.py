@@ -140,7 +140,7 @@ OF: dict[str, tuple[str, ...]] = {
 """File -> who reads it."""
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
     """Return the text on stderr, without the log."""
     lines = capsys.readouterr().err.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("time="))
@@ -162,7 +162,7 @@ def harmless(events: Events, errors: str, place: Path) -> None:
 def test_a_good_run_is_read(reader: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with watched() as events:
         code = READERS[reader](str(place))
-    harmless(events, said(capsys), place)
+    harmless(events, printed(capsys), place)
     assert code == (2 if reader == "approve" else 0)  # no such run has come to a node
 
 
@@ -176,7 +176,7 @@ def test_a_run_directory_does_nothing(
     DIRECTORIES[what](place)
     with watched() as events:
         code = READERS[reader](str(place))
-    errors = said(capsys)
+    errors = printed(capsys)
     harmless(events, errors, place)
     assert (code, errors.count("\n")) in ((0, 0), (1, 1), (2, 1))
 
@@ -198,7 +198,7 @@ def test_a_comparison_does_nothing(
     COMPARISONS[what](place.parent / "compared")
     with watched() as events:
         compare(place.parent / "compared")
-    harmless(events, said(capsys), place)
+    harmless(events, printed(capsys), place)
     assert not [path for path in events.opened if Path(path) == place / "metrics.jsonl"]
 
 
@@ -213,7 +213,7 @@ def test_a_model_file_does_nothing(
     ):
         with watched() as events:
             code = main(line)
-        errors = said(capsys)
+        errors = printed(capsys)
         harmless(events, errors, place)
         assert (code, errors.count("\n")) == (2, 1)
         assert str(place) in errors

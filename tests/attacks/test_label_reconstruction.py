@@ -100,7 +100,7 @@ def run(node: Institution, seed: int, **changes: Scalar) -> Told:
 
 
 def count_solved(reports: list[Told], shares: list[Array]) -> int:
-    """Return how many labels are right after least squares over what was told.
+    """Return how many labels are right after least squares over the reported numbers.
 
     Parameters
     ----------

@@ -44,11 +44,11 @@ def pairs(p: Floats) -> Floats:
 @pytest.mark.parametrize("digits", [12, 1])
 def test_values_are_those_of_scikit_learn(digits: int) -> None:
     p, positive = drawn(60, digits=digits)
-    found = {name: value for name, (value, _, _) in rankings(p, positive).items()}
-    assert found["auroc"] == pytest.approx(roc_auc_score(positive, p))
-    assert found["auprc"] == pytest.approx(average_precision_score(positive, p))
-    assert found["brier"] == pytest.approx(brier_score_loss(positive, p))
-    assert found["observed_expected"] == pytest.approx(positive.sum() / p.sum())
+    result = {name: value for name, (value, _, _) in rankings(p, positive).items()}
+    assert result["auroc"] == pytest.approx(roc_auc_score(positive, p))
+    assert result["auprc"] == pytest.approx(average_precision_score(positive, p))
+    assert result["brier"] == pytest.approx(brier_score_loss(positive, p))
+    assert result["observed_expected"] == pytest.approx(positive.sum() / p.sum())
     at = {name: value for name, (value, _, _) in decisions(p, positive, 0.3).items()}
     above = p > 0.3
     assert at["sensitivity"] == pytest.approx(recall_score(positive, above))
@@ -90,9 +90,9 @@ def test_intervals_are_the_same_again() -> None:
 
 
 def test_one_class_has_no_ranking() -> None:
-    found = rankings(np.array([0.2, 0.8]), np.array([True, True]))
-    assert np.isnan(found["auroc"]).all()
-    assert np.isnan(found["auprc"]).all()
+    result = rankings(np.array([0.2, 0.8]), np.array([True, True]))
+    assert np.isnan(result["auroc"]).all()
+    assert np.isnan(result["auprc"]).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -105,8 +105,8 @@ def test_the_threshold_has_the_largest_youden_index(seed: int) -> None:
 
 
 def test_of_equal_thresholds_the_one_nearest_to_a_half() -> None:
-    found = youden(np.array([0.1, 0.3, 0.6, 0.9]), np.array([False, False, True, True]))
-    assert found == pytest.approx(0.45)
+    result = youden(np.array([0.1, 0.3, 0.6, 0.9]), np.array([False, False, True, True]))
+    assert result == pytest.approx(0.45)
     assert youden(np.array([0.1, 0.2, 0.3, 0.8, 0.9]), np.array([0, 1, 0, 1, 1], bool)) == (
         pytest.approx(0.55)
     )

@@ -83,8 +83,8 @@ def test_switzerland_did_not_measure_cholesterol() -> None:
 def test_a_code_is_frequent_and_far_from_all_other_values(
     values: list[float], code: float | None
 ) -> None:
-    found = surveyed(values).code
-    assert np.isnan(found) if code is None else found == code
+    quality = surveyed(values).code
+    assert np.isnan(quality) if code is None else quality == code
 
 
 def test_a_code_is_found_by_the_values_of_other_peers() -> None:
@@ -131,12 +131,12 @@ def test_drift_is_the_standardised_mean_difference() -> None:
 def test_drift_of_a_category_is_that_of_its_most_different_value() -> None:
     column = Column("sex", "category", ("f", "m"))
     one, other = np.array([[0.0], [0], [0], [1], [np.nan]]), np.array([[0.0], [1], [1], [1]])
-    found = survey(problem_of([column], one, other))[0]
+    quality = survey(problem_of([column], one, other))[0]
     share, rest = 0.75, 0.25  # without the missing one
-    assert found.drift == pytest.approx(
+    assert quality.drift == pytest.approx(
         abs(share - rest) / np.sqrt((share * (1 - share) + rest * (1 - rest)) / 2)
     )
-    assert np.isnan(found.median)
+    assert np.isnan(quality.median)
 
 
 @pytest.mark.parametrize("value", [0.1, 1e9 + 0.1, -3.0])

@@ -145,13 +145,13 @@ def attack(kind: type[Brokering], rounds: int, seed: int) -> int:
     for relayed, honest in zip(kept, liar.honest, strict=True):
         if relayed is not None:
             assert_honest(relayed, honest, strategy)
-    assert all(len(line) <= 600 and line.isprintable() for line in said(notes))
+    assert all(len(line) <= 600 and line.isprintable() for line in printed(notes))
     expected, _ = play(strategy, Replayed(ToyNode(strategy, HOSTILE), kept))
     assert lines(notes) == lines(expected)
     return liar.lies
 
 
-def said(notes: Notes) -> list[str]:
+def printed(notes: Notes) -> list[str]:
     """Return the refusals and faults in logs and files."""
     return [line for commit in notes.commits for line in (*commit.refused, *commit.faults)]
 

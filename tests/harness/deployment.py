@@ -371,7 +371,7 @@ def finish(deployment: Deployment, run: subprocess.Popen[str], seconds: float = 
     Raises
     ------
     RuntimeError
-        It failed; says what it said.
+        The command failed; the message has its output.
     """
     try:
         deployment.wait(lambda: run.poll() is not None, "the run does not end", seconds)

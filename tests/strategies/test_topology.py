@@ -258,7 +258,7 @@ def test_a_csv_of_something_else_is_refused(tmp_path: Path, text: str, why: str)
         topology("file", 3, 0, file=str(file))
 
 
-def test_an_epidemic_draws_whom_each_peer_hears_anew() -> None:
+def test_an_epidemic_draws_new_senders_each_round() -> None:
     links = changing("epidemic", 9, 5, degree=3, directed=True)
     assert links is not None
     drawn = [links(t) for t in range(1, 400)]

@@ -17,7 +17,7 @@ from coterie.app.runs.recorder import RunRecorder
 from coterie.strategies.relay.commit import Commit, Ledger
 
 
-def said(what: Path | None) -> str:
+def printed(what: Path | None) -> str:
     console = Console(file=io.StringIO(), width=120)
     status.show(console, None if what is None else str(what))
     assert isinstance(console.file, io.StringIO)
@@ -43,7 +43,7 @@ def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path)
     commit(recorder, 1, {0, 1, 2}, refused="a letter of peer 2")
     commit(recorder, 2, {0, 2}, fault="round 2, update: peers 1: no reply within 5 s")
     commit(recorder, 3, {0, 2})
-    text = said(tmp_path / "run")
+    text = printed(tmp_path / "run")
     assert "round 3 of 9, running" in text
     rows = [line for line in text.splitlines() if " ago" in line and "last update" not in line]
     assert [" ".join(row.split()) for row in rows] == [
@@ -61,25 +61,25 @@ def test_a_restarted_relay_still_knows_who_was_missing(tmp_path: Path) -> None:
     commit(RunRecorder(tmp_path / "run", 2, 9), 4, {0, 1}, names={1: "hospital-b"})
     again = RunRecorder(tmp_path / "run", 2, 9, resume=True)
     commit(again, 5, {0})
-    assert "peers taking part: 1, missing: 1" in said(tmp_path / "run")
-    assert "hospital-b" in said(tmp_path / "run")
+    assert "peers taking part: 1, missing: 1" in printed(tmp_path / "run")
+    assert "hospital-b" in printed(tmp_path / "run")
 
 
 def test_who_was_not_always_there_has_its_rounds_counted(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path / "run", 2, 9)
     recorder.round(Commit(Ledger(4, awake=(4, 4)), present=frozenset({0, 1})))
-    assert "took part" not in said(tmp_path / "run")
+    assert "took part" not in printed(tmp_path / "run")
     assert "took_part" not in recorder.progress
     recorder.round(Commit(Ledger(6, awake=(6, 5)), present=frozenset({0, 1})))
-    rows = [line.split() for line in said(tmp_path / "run").splitlines() if " of 6" in line]
+    rows = [line.split() for line in printed(tmp_path / "run").splitlines() if " of 6" in line]
     assert [row[-3:] for row in rows] == [["6", "of", "6"], ["5", "of", "6"]]
 
 
 def test_why_a_run_failed_is_said(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path / "run", 2, 9)
     recorder.fail("round 4, update: nobody is left")
-    assert "failed" in said(tmp_path / "run")
-    assert "nobody is left" in said(tmp_path / "run")
+    assert "failed" in printed(tmp_path / "run")
+    assert "nobody is left" in printed(tmp_path / "run")
 
 
 def test_without_a_name_the_newest_run_is_shown(
@@ -90,7 +90,7 @@ def test_without_a_name_the_newest_run_is_shown(
         RunRecorder(tmp_path / "runs" / name, 2, 9)
         time = 1000 + (when + 1) % 3
         os.utime(tmp_path / "runs" / name / "progress.json", (time, time))
-    assert said(None).startswith("newer")
+    assert printed(None).startswith("newer")
 
 
 def test_a_node_shows_its_state_and_its_last_letters(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_node_shows_its_state_and_its_last_letters(tmp_path: Path) -> None:
         for k, verdict in enumerate(["accepted"] * 400 + ["refused: it is a replay"]):
             file.write(json.dumps(letter | {"time": f"2026-01-01T{k:05d}", "verdict": verdict}))
             file.write("\n")
-    text = said(tmp_path)
+    text = printed(tmp_path)
     assert next(line.split()[:3] for line in text.splitlines() if "ago" in line) == [
         *("peer", "1", "7")
     ]

@@ -59,7 +59,7 @@ from coterie.app.config.limits import MAX_PEERS
 def test_a_size_beyond_all_bounds_is_refused(flat: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as refusal:
         Config.from_flat(flat)
-    assert len(str(refusal.value)) < 300, "a value of any length is told in brief"
+    assert len(str(refusal.value)) < 300, "a long value is shortened"
 
 
 def test_every_whole_number_has_a_bound() -> None:

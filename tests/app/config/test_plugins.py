@@ -1,4 +1,4 @@
-"""Names from outside: found, refused in one line, and their options wherever ours are taken."""
+"""Names from outside are loaded or refused in one line; their options work as built-in ones do."""
 
 from __future__ import annotations
 

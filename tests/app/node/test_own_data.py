@@ -100,7 +100,7 @@ def test_the_quality_of_own_data_stays_on_the_node(
         table.write_text("\n".join([f"secret_lab,{head}", *coded]) + "\n")
     flat = FLAT | {"table.columns": "secret_lab,a,b,c"}
     config = Config.from_flat(flat)
-    found = Run(config, tmp_path / "relay")
+    recorder = Run(config, tmp_path / "relay")
     left: list[Any] = []
 
     class Recorded(InProcessTransport):
@@ -114,12 +114,12 @@ def test_the_quality_of_own_data_stays_on_the_node(
         Node(replace(config, data_dir=str(data / str(p))), [p], homes[p], Deployed())
         for p in range(3)
     ]
-    Broker(config.strategy(), Recorded(nodes), found, join_timeout=1.0).run()
+    Broker(config.strategy(), Recorded(nodes), recorder, join_timeout=1.0).run()
     assert left
     assert not any(
         word in text for text in left for word in ("secret_lab", "73.0625", "-99", "ppv")
     )
-    assert not [*found.directory.rglob("*quality*")]
+    assert not [*recorder.directory.rglob("*quality*")]
     for peer, home in enumerate(homes):
         own = (home / f"quality-{peer:04d}.csv").read_text()
         assert "secret_lab is -99 in" in own

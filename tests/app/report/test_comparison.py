@@ -84,7 +84,7 @@ def test_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     assert mean == pytest.approx(0.5)
     assert deviation == pytest.approx(math.sqrt((0.3**2 + 0.1**2 + 0.4**2) / 2)), "sample"
     assert comparison.cell(row, COLUMN["accuracy"]) == "50.00 ± 36.06"
-    assert comparison.cell(row, COLUMN["spread"]) == "10.00", "its own deviation is not told"
+    assert comparison.cell(row, COLUMN["spread"]) == "10.00", "no deviation of a deviation"
     assert row.values["weighted"][0] == pytest.approx((0.1 * 10 + 0.3 * 20) / 30)
     assert row.values["bytes"] == (5.0,) * 3
     (row,) = comparison.rows({"cobo": runs[:1]}, {})
@@ -147,7 +147,7 @@ def test_bold_is_who_leads_by_the_test(tmp_path: Path) -> None:
     assert comparison.bold(rows, COLUMN["loss"]) == {"a", "b"}
     assert comparison.bold(rows, COLUMN["worst_decile"]) == {"a", "b"}, "over seeds only"
     assert comparison.bold(rows, COLUMN["bytes"]) == set(), "cheap is not better by itself"
-    assert comparison.bold(rows[:2], COLUMN["accuracy"]) == set(), "nobody is told apart"
+    assert comparison.bold(rows[:2], COLUMN["accuracy"]) == set(), "no significant difference"
     alone = comparison.rows({method: of[:1] for method, of in runs.items()}, {})
     assert comparison.bold(alone, COLUMN["accuracy"]) == set(), "one seed tells nothing"
 

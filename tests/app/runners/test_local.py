@@ -24,7 +24,7 @@ def config(directory: Path, **keys: Any) -> Config:
     return Config.from_flat({**TINY, **flat, "out": str(directory)}).located("run")
 
 
-def said(config: Config) -> str:
+def printed(config: Config) -> str:
     console = Console(file=io.StringIO(), width=120)
     local.run(config, None, console)
     assert isinstance(console.file, io.StringIO)
@@ -33,7 +33,7 @@ def said(config: Config) -> str:
 
 def test_a_run_without_nodes_is_whole(tmp_path: Path) -> None:
     here = config(tmp_path)
-    text = said(here)
+    text = printed(here)
     assert "cobo on digits: 4 peers, in this process" in text
     assert "training examples of each class" in text
     run = Run.read(here.run_dir)
@@ -57,7 +57,7 @@ def test_every_round_is_told_with_what_was_measured_last(tmp_path: Path) -> None
 
 
 def test_a_method_that_needs_validation_data_says_so(tmp_path: Path) -> None:
-    text = said(config(tmp_path, method="dpfl", **{"dpfl.init-epochs": 1}))
+    text = printed(config(tmp_path, method="dpfl", **{"dpfl.init-epochs": 1}))
     assert "dpfl evaluates models on validation data: partition.validation = 0.2" in text
 
 
@@ -80,6 +80,6 @@ def test_a_run_that_fails_is_one_line(tmp_path: Path) -> None:
     Path(one.run_dir).mkdir()
     Path(one.run_dir, "models").write_text("in the way")
     with pytest.raises(RunError) as failure:
-        said(one)
+        printed(one)
     assert "\n" not in str(failure.value)
     assert json.loads(Path(one.run_dir, "progress.json").read_text())["status"] == "failed"

@@ -43,9 +43,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def test_they_are_measured_on_the_test_examples_of_the_saved_model(done: Results) -> None:
     config = Config.from_flat(FLAT)
     problem = dataset_of("heart-disease").load(config.partition, 4, config.seed, Path("data"), None)
-    found = diagnostics.read(done)
-    assert list(found) == [0, 1, 2, 3]
-    for peer, each in found.items():
+    result = diagnostics.read(done)
+    assert list(result) == [0, 1, 2, 3]
+    for peer, each in result.items():
         raw, labels = problem.inputs[problem.test.rows[peer]], problem.test.targets[peer]
         p = predicted(personal_model(done.directory, peer), raw)[:, 1]
         assert (each.examples, each.positives) == (len(labels), labels.sum())
@@ -73,8 +73,8 @@ def test_the_threshold_comes_from_the_validation_examples(done: Results) -> None
 def test_the_csv_has_every_number(done: Results) -> None:
     with (done.directory / diagnostics.FILE).open(newline="") as file:
         lines = [*csv.DictReader(file)]
-    found = diagnostics.read(done)
-    for peer, each in found.items():
+    result = diagnostics.read(done)
+    for peer, each in result.items():
         own = [line for line in lines if line["peer"] == str(peer)]
         at_half = {line["measure"]: line for line in own if line["threshold"] in ("0.5", "")}
         for name, (value, _, high) in each.measures.items():

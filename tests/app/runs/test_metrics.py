@@ -60,7 +60,7 @@ def test_only_what_is_new_is_parsed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(one.read()[1]["loss"], [[1.0], [2.0]])
 
 
-def test_a_file_that_a_resumed_run_has_cut_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_that_a_resumed_run_has_cut_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(line(0, 0, loss=1.0) + line(10, 0, loss=2.0))
     one = Metrics(path, 1)

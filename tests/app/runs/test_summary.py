@@ -92,7 +92,7 @@ def test_epsilon_is_that_of_the_peer_that_spent_most(tmp_path: Path) -> None:
     assert protection(run, summary) == ["defence krum", "ε ≤ 2.5 at δ = 1e-05"]
     write_metrics(tmp_path, [*rows[:1], record(1, 1, epsilon=None)])
     summary = summarise(Run.read(tmp_path))
-    assert summary["epsilon"] is None, "infinite, or not told"
+    assert summary["epsilon"] is None, "infinite, or not reported"
     assert protection(run, summary)[1] == "ε unknown"
 
 

@@ -54,7 +54,7 @@ def file(directory: Path, text: str) -> Path:
     return path
 
 
-def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     code = main(arguments)
     out, error = capsys.readouterr()
     return code, out + error
@@ -64,10 +64,10 @@ def test_what_init_writes_is_what_check_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "home" / "policy.toml"
-    assert said(["policy", "init", str(path), *ITEMS], capsys)[0] == 0
+    assert printed(["policy", "init", str(path), *ITEMS], capsys)[0] == 0
     assert read_policy(path) == policy_of(dict(item.split("=") for item in ITEMS))
-    assert said(["policy", "check", str(path)], capsys) == (0, f"{path} is in order\n")
-    code, line = said(["policy", "init", str(path)], capsys)
+    assert printed(["policy", "check", str(path)], capsys) == (0, f"{path} is in order\n")
+    code, line = printed(["policy", "init", str(path)], capsys)
     assert (code, line) == (2, f"{path} exists already: change it with an editor\n")
 
 
@@ -248,24 +248,24 @@ def test_a_person_approves_a_preset_or_what_the_node_was_sent(
 ) -> None:
     preset, out = tmp_path / "run.toml", tmp_path / "out"
     preset.write_text(PRESET)
-    code, line = said(["approve", str(preset)], capsys)
+    code, line = printed(["approve", str(preset)], capsys)
     assert code == 2
     assert "--out" in line
     command = ["approve", str(preset), "seed=3", "--out", str(out)]
-    code, line = said(command, capsys)
+    code, line = printed(command, capsys)
     assert code == 2
     assert "seed = 3" in line
     digest = line.split()[-1]
     assert "no terminal to ask" in line
     assert not approval.is_approved(out, digest)
-    assert said([*command, "--digest", digest], capsys)[0] == 0
+    assert printed([*command, "--digest", digest], capsys)[0] == 0
     assert approval.is_approved(out, digest)
-    code, line = said(["approve", str(tmp_path)], capsys)
+    code, line = printed(["approve", str(tmp_path)], capsys)
     assert (code, "no such run was sent to this node" in line) == (2, True)
     config = Config.from_flat({"method": "local"})
     digest = config_digest_of(config).hex()
     approval.record(out / "run", config, digest, preset, "refused: it waits")
-    code, line = said(["approve", str(out / "run"), "--digest", digest], capsys)
+    code, line = printed(["approve", str(out / "run"), "--digest", digest], capsys)
     assert code == 0
     assert 'method = "local"' in line
     assert len(atomic.lines(out / "institution" / "approvals.jsonl")) == 2
@@ -279,10 +279,10 @@ def test_check_says_whether_a_run_is_allowed(
         file(tmp_path, "methods = 'fedavg'\nanswers.kind = 'plain'"),
     )
     preset.write_text(PRESET)
-    code, line = said(["policy", "check", str(policy), str(preset)], capsys)
+    code, line = printed(["policy", "check", str(policy), str(preset)], capsys)
     assert code == 0
     assert "a person must approve it" in line
-    code, line = said(["policy", "check", str(policy), str(preset), "method=local"], capsys)
+    code, line = printed(["policy", "check", str(policy), str(preset), "method=local"], capsys)
     assert (code, line) == (
         2,
         'methods = "fedavg" does not allow method = "local": add it there if it may run\n',
@@ -304,7 +304,7 @@ def test_preflight_names_everything_that_is_not_ready(
     )
     node_config += f'policy="{policy}" out="{tmp_path}/out" data-dir="{data}"'
     line = ["preflight", "--node-config", node_config, str(preset)]
-    code, shown = said(line, capsys)
+    code, shown = printed(line, capsys)
     assert code == 2
     assert "ok  keys: peer 1, " in shown
     assert "trusts 1 others" in shown
@@ -313,10 +313,10 @@ def test_preflight_names_everything_that_is_not_ready(
     assert shown.endswith("not ready: run\n")
     digest = shown.partition("waits for approval: ")[2][:64]
     approves = ["approve", str(preset), "--out", f"{tmp_path}/out", "--digest", digest]
-    assert said(approves, capsys)[0] == 0
-    code, shown = said(line, capsys)
+    assert printed(approves, capsys)[0] == 0
+    code, shown = printed(line, capsys)
     assert (code, shown.splitlines()[-1]) == (0, "ready")
     policy.chmod(0o666)
     (data / "data.csv").unlink()
-    code, shown = said([*line, "--superlink", "127.0.0.1:9"], capsys)
+    code, shown = printed([*line, "--superlink", "127.0.0.1:9"], capsys)
     assert shown.endswith("not ready: policy, keys, relay, run, data\n")

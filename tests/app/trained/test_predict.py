@@ -108,8 +108,8 @@ def test_predictions_do_not_replace_their_input(
     assert main([*command, str(tmp_path / "." / "new.csv")]) == 2
     assert "is the input: name another file" in capsys.readouterr().err
     assert table.read_text().startswith("age")
-    assert main([*command, str(tmp_path / "new" / "said.csv")]) == 0
-    assert len(lines(tmp_path / "new" / "said.csv")) == 1
+    assert main([*command, str(tmp_path / "new" / "printed.csv")]) == 0
+    assert len(lines(tmp_path / "new" / "printed.csv")) == 1
 
 
 CELLS = {
@@ -170,9 +170,9 @@ def test_a_data_frame_is_predicted_by_the_names_of_its_columns(
     table = hospitals[0] / "west" / "test.csv"
     there = coterie.run(None, TABLE | {"data-dir": str(hospitals[0]), "out": str(tmp_path)})
     frame = pd.read_csv(table)
-    said = there.predict("west", table)
+    printed = there.predict("west", table)
     for columns in (["glucose", "sex", "age", "readmitted"], ["sex", "age", "glucose"]):
-        assert np.array_equal(there.predict("west", frame[columns]), said)
+        assert np.array_equal(there.predict("west", frame[columns]), printed)
     with pytest.raises(coterie.Error, match="has no column glucose"):
         there.predict("west", frame[["age", "sex"]])
     with pytest.raises(coterie.Error, match="the data frame, row 2: sex 'd' is not a category"):

@@ -309,7 +309,7 @@ def test_the_command_drafts_from_several_tables(
     )
     out = tmp_path / "schema.toml"
     assert main(["schema", str(one), str(two), "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert f"{one}: chol is 0 in 25 % of the rows; 0 may mean 'not measured'" in said
-    assert f'table.schema = "{digest(read_schema(tmp_path))}"' in said
+    printed = capsys.readouterr().out
+    assert f"{one}: chol is 0 in 25 % of the rows; 0 may mean 'not measured'" in printed
+    assert f'table.schema = "{digest(read_schema(tmp_path))}"' in printed
     assert main(["schema", str(one), "--out", str(out)]) == 2
