@@ -32,6 +32,7 @@ LEVEL = 0.05
 MIN_SEEDS = 3
 """Number of seeds below which no difference is tested."""
 POWER = 0.8
+"""Probability with which `seeds_needed` wants a difference to be found."""
 MAX_SEEDS = 100
 """Number of seeds up to which `seeds_needed` looks."""
 Values = Mapping[Any, Floats]

@@ -116,7 +116,8 @@ class Claim:
     kind : Kind
         Kind of check, see `coterie.app.reproduction.claims`.
     rows : tuple of str
-        Labels. "order": from best to worst; "beats": the winner, then the others.
+        Labels. "order": from best to worst; "beats": the winner, then the others; "near": the row
+        that the others are near to comes last.
     column : str
         Key of the measure.
     panels : tuple of str
