@@ -35,9 +35,7 @@ THAT: Mapping[bool | str | None, str] = {
 }
 SEEDS = (
     "Behind a claim: the number of seeds that would judge it with a power of 80 %, if mean and "
-    "standard deviation of the difference stay as measured; no number: more than 100. Figures with "
-    "such claims have at least five seeds for every row if a run takes less than ten seconds, "
-    "otherwise three."
+    "standard deviation of the difference stay as measured; no number: more than 100."
 )
 Key = tuple[str, str, str, str]
 """Panel, row, swept value ("" without), column."""
