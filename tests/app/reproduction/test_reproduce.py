@@ -325,7 +325,7 @@ def _agrees(claim: figures.Claim, values: list[float]) -> bool:
 
 @pytest.mark.parametrize("paper", figures.names())
 def test_the_papers_own_numbers_support_its_claims(paper: str) -> None:
-    """What we judge is what the paper's tables say, not a stronger sentence of ours."""
+    """A claim is not stronger than the tables of its paper."""
     for figure in figures.read(paper).figures.values():
         rows = {row.label: row for row in figure.rows}
         for claim, panel in itertools.product(figure.claims, figure.panels):
