@@ -33,6 +33,10 @@ THAT: Mapping[bool | str | None, str] = {
     None: "Claims that cannot be judged at this size",
     "law": "Runs that agree with our closed forms",
 }
+SEEDS = (
+    "Behind a claim: the number of seeds that would judge it with a power of 80 %, if mean and "
+    "standard deviation of the difference stay as measured; no number: more than 100."
+)
 Key = tuple[str, str, str, str]
 """Panel, row, swept value ("" without), column."""
 
@@ -144,7 +148,8 @@ def section(paper: Paper, figure: Figure, kept: Kept | None) -> Iterator[str]:
         yield f"![{figure.title}]({paper.name}/{figure.name}/figure.svg)"
     yield from tables(figure, kept.lines)
     if kept.claims:
-        yield bullets(verdict(claim) for claim in kept.claims)
+        notes = {claim.text: claim.note for claim in figure.claims}
+        yield bullets(verdict(claim, notes.get(claim["claim"], "")) for claim in kept.claims)
     if figure.differs:
         yield "What differs from the paper:"
         yield bullets(figure.differs)
@@ -245,10 +250,11 @@ def ours(line: Mapping[str, str] | None, column: str) -> str:
     return f"{mean} ± {shown(float(line['std']), column)}" if line["std"] else mean
 
 
-def verdict(claim: Mapping[str, Any]) -> str:
-    """Return a claim, whether it holds, and the numbers."""
-    note = f" {claim['note']}" if claim["note"] else ""
-    return f"**{HOLDS[claim['holds']].capitalize()}**: {claim['claim']}. {claim['evidence']}.{note}"
+def verdict(claim: Mapping[str, Any], note: str) -> str:
+    """Return a claim, whether it holds, the numbers, and the note of the paper's file."""
+    seeds = f" About {claim['seeds']} seeds would judge it." if claim.get("seeds") else ""
+    holds = HOLDS[claim["holds"]].capitalize()
+    return f"**{holds}**: {claim['claim']}. {claim['evidence']}.{seeds} {note}".rstrip()
 
 
 def index() -> str:
@@ -273,14 +279,19 @@ def index() -> str:
     parts.append(markdown(["paper", "figures made", *HOLDS.values(), "closed forms"], table))
     for key in KEYS:
         sentences = [
-            f"{claim['claim']} ([{paper.name}, {figure.replace('-', ' ')}]({paper.name}.md"
-            f"#{anchor(heading_of(paper.figures[figure]))}))"
+            f"{claim['claim']}{seeds_of(claim)} ([{paper.name}, {figure.replace('-', ' ')}]"
+            f"({paper.name}.md#{anchor(heading_of(paper.figures[figure]))}))"
             for paper in papers
             for figure, claim in judged(paper, of[paper.name], key)
         ]
         if sentences:
-            parts += [f"## {THAT[key]}", bullets(sentences)]
+            parts += [f"## {THAT[key]}", *([SEEDS] if key is None else []), bullets(sentences)]
     return "\n\n".join(parts) + "\n"
+
+
+def seeds_of(claim: Mapping[str, Any]) -> str:
+    """Return the number of seeds that would judge a claim, if it is known."""
+    return f"; about {claim['seeds']} seeds" if claim.get("seeds") else ""
 
 
 def anchor(text: str) -> str:

@@ -70,31 +70,45 @@ def _chosen(names: list[str], size: Size) -> list[str]:
     return chosen
 
 
-def listed(papers: Iterable[str], width: int) -> Iterator[str]:
-    """Yield a line for each table and figure: duration of both sizes, requirements, title."""
-    rows = [("figure", "small", "paper", "title")]
+def listed(names: Iterable[str], width: int) -> Iterator[str]:
+    """Yield a line for each table and figure: minutes, title, and what size "paper" needs.
+
+    `names` are papers or figures. Only titles are cut to the width.
+    """
+    rows = [("figure", "min", "title", "size paper")]
     rows += [
-        (f"{name}/{figure.name}", _small(figure), _paper(figure), figure.title)
-        for name in papers
-        for figure in figures.read(name).figures.values()
+        (f"{paper}/{figure.name}", _minutes(figure), figure.title, _paper(figure))
+        for paper, figure in _figures(names)
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-        yield line if len(line) <= width else f"{line[: width - 1]}…"
+    columns = list(zip(*rows, strict=True))
+    left, minutes, title, right = (max(map(len, column)) for column in columns)
+    title = max(8, min(title, width - left - minutes - right - 6))
+    for name, small, about, paper in rows:
+        cut = about if len(about) <= title else f"{about[: title - 1]}…"
+        yield f"{name:{left}}  {small:>{minutes}}  {cut:{title}}  {paper}".rstrip()
 
 
-def _small(figure: Figure) -> str:
-    if figure.missing:
+def _figures(names: Iterable[str]) -> Iterator[tuple[str, Figure]]:
+    """Yield each figure with the name of its paper."""
+    for name in names:
+        if "/" in name:
+            paper, figure = figures.find(name)
+            yield paper.name, figure
+        else:
+            yield from ((name, figure) for figure in figures.read(name).figures.values())
+
+
+def _minutes(figure: Figure) -> str:
+    if not figure.exists("small"):
         return "-"
-    if figure.form == "drawn":
-        return "seconds"
-    return f"{figure.minutes:g} min" if figure.exists("small") else "-"
+    return f"{max(1, round(figure.minutes))}" if figure.minutes else "<1"
 
 
 def _paper(figure: Figure) -> str:
-    if figure.missing or not figure.exists("paper"):
+    """Return what size "paper" needs: a GPU with hours, then data."""
+    if figure.form == "drawn" or not figure.exists("paper"):
         return "-"
+    data = [need for need in figure.needs if not need.startswith("a GPU")]
+    gpu = "GPU" if len(data) < len(figure.needs) else ""
     time = f"{figure.hours:g} h" if figure.hours else ""
-    needs = " + ".join(need.removesuffix(" to be fast").removeprefix("a ") for need in figure.needs)
-    return ", ".join(filter(None, (time, needs)))
+    return ", ".join(filter(None, (f"{gpu} {time}".strip(), *data))) or "CPU"

@@ -24,13 +24,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtr  # scipy.stats takes half a second to import
+from scipy.special import nctdtr, stdtr, stdtrit  # scipy.stats takes half a second to import
 
 from coterie.app.runs.rundir import Floats
 
 LEVEL = 0.05
 MIN_SEEDS = 3
 """Number of seeds below which no difference is tested."""
+POWER = 0.8
+"""Probability with which `seeds_needed` wants a difference to be found."""
+MAX_SEEDS = 100
+"""Number of seeds up to which `seeds_needed` looks."""
 Values = Mapping[Any, Floats]
 """Seed -> (n,) value of each peer; NaN if it has none."""
 
@@ -48,17 +52,47 @@ def p_value(differences: Sequence[Floats]) -> float:
     float
         The p-value; 1 if no test is possible, with too few seeds or without variance.
     """
+    seeds, effect = _effect(differences)
+    if np.isnan(effect):
+        return 1.0
+    return float(2 * stdtr(seeds - 1, -abs(effect) * np.sqrt(seeds)))
+
+
+def seeds_needed(differences: Sequence[Floats]) -> int | None:
+    """Return the number of seeds with which the test finds a difference like the measured one.
+
+    The minimum number S for a power of `POWER` at `LEVEL`, if mean and standard deviation of the
+    difference stay as measured: t then has a noncentral t-distribution with S - 1 degrees of
+    freedom and noncentrality sqrt(S) mean / deviation.
+
+    Parameters
+    ----------
+    differences : Sequence of ndarray, (n,)
+        Differences of the peers, for each seed.
+
+    Returns
+    -------
+    int or None
+        The number; None if it exceeds `MAX_SEEDS` or no test is possible.
+    """
+    _, effect = _effect(differences)
+    seeds_s = np.arange(MIN_SEEDS, MAX_SEEDS + 1)
+    critical_s = stdtrit(seeds_s - 1, 1 - LEVEL / 2)
+    power_s = 1 - nctdtr(seeds_s - 1, abs(effect) * np.sqrt(seeds_s), critical_s)
+    enough = seeds_s[power_s >= POWER]
+    return int(enough[0]) if len(enough) else None
+
+
+def _effect(differences: Sequence[Floats]) -> tuple[int, float]:
+    """Return the number of seeds, and mean over standard deviation; NaN if no test is possible."""
     kept = [d_p[~np.isnan(d_p)] for d_p in differences]
     kept = [d_p for d_p in kept if len(d_p)]
     if len(kept) < MIN_SEEDS:
-        return 1.0
+        return len(kept), np.nan
     mean_s = np.array([d_p.mean() for d_p in kept])
     of_peers = [d_p.var(ddof=1) / len(d_p) if len(d_p) > 1 else 0.0 for d_p in kept]
     variance = max(float(mean_s.var(ddof=1)), float(np.mean(of_peers)))
-    if variance == 0:
-        return 1.0
-    t = mean_s.mean() / np.sqrt(variance / len(kept))
-    return float(2 * stdtr(len(kept) - 1, -abs(t)))
+    return len(kept), float(mean_s.mean() / np.sqrt(variance)) if variance else np.nan
 
 
 def holm(p_m: Sequence[float]) -> list[float]:

@@ -8,13 +8,14 @@ all (equal differences for every seed) their sign decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from coterie.app.config.schema import Scalar
-from coterie.app.report.paired_test import LEVEL, p_value
+from coterie.app.report.paired_test import LEVEL, p_value, seeds_needed
 from coterie.app.reproduction import formulas
 from coterie.app.reproduction.figures import Claim, Figure, Size
 from coterie.app.reproduction.results import Place, Results, better_of, is_share
@@ -22,12 +23,38 @@ from coterie.app.reproduction.results import Place, Results, better_of, is_share
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on a claim, with the numbers that support it."""
+    """Verdict on a claim, with the numbers that support it.
+
+    Attributes
+    ----------
+    claim : str
+        The claim.
+    holds : bool or None
+        True: it holds; False: it is contradicted; None: it cannot be judged.
+    evidence, note : str
+        Numbers, and the explanation in the paper's file.
+    seeds : int or None
+        Number of seeds that would judge it, see `coterie.app.report.paired_test.seeds_needed`.
+    """
 
     claim: str
     holds: bool | None
     evidence: str
     note: str = ""
+    seeds: int | None = None
+
+
+class _Part(NamedTuple):
+    """Verdict on one comparison of a claim.
+
+    `favours` is the direction of a difference that is not significant, `seeds` the number of seeds
+    that would judge it.
+    """
+
+    holds: bool | None
+    text: str
+    favours: bool = True
+    seeds: int | None = None
 
 
 def judge(figure: Figure, size: Size, results: Results) -> list[Verdict]:
@@ -50,31 +77,39 @@ def _judged(claim: Claim, figure: Figure, size: Size, results: Results) -> Verdi
         if panel.preset(size) and (not claim.panels or panel.label in claim.panels)
     ]
     judged = [_KINDS[claim.kind](claim, figure, size, results, panel) for panel in panels]
+    texts = [", ".join(part.text for part in of_panel) for of_panel in judged]
     evidence = "; ".join(
-        f"{panel}: {text}" if panel else text
-        for panel, (_, text) in zip(panels, judged, strict=True)
+        f"{panel}: {text}" if panel else text for panel, text in zip(panels, texts, strict=True)
     )
-    holds = together(verdict for verdict, _ in judged)
-    return Verdict(claim.text, holds, evidence or "no run at this size", claim.note)
+    parts = [part for of_panel in judged for part in of_panel]
+    holds = together(part.holds for part in parts)
+    seeds = _seeds(parts) if holds is None else None
+    return Verdict(claim.text, holds, evidence or "no run at this size", claim.note, seeds)
 
 
-_Judged = tuple[bool | None, str]
+def _seeds(parts: Sequence[_Part]) -> int | None:
+    """Return the number of seeds that would judge a claim: one contradiction, or every part."""
+    open_ = [part for part in parts if part.holds is None]
+    against = [part.seeds for part in open_ if not part.favours and part.seeds]
+    if against:
+        return min(against)
+    wanted = [part.seeds for part in open_ if part.favours]
+    known = [seeds for seeds in wanted if seeds]
+    return max(known) if known and len(known) == len(open_) else None
 
 
-def _order(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
-    pairs = list(zip(claim.rows[:-1], claim.rows[1:], strict=True))
-    parts = [_is_better(results, panel, a, b, claim.column) for a, b in pairs]
-    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+def _order(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
+    pairs = zip(claim.rows[:-1], claim.rows[1:], strict=True)
+    return [_is_better(results, panel, a, b, claim.column) for a, b in pairs]
 
 
-def _beats(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+def _beats(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
     winner, *others = claim.rows
     others = others or [row.label for row in figure.rows if row.label != winner]
-    parts = [_is_better(results, panel, winner, other, claim.column) for other in others]
-    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+    return [_is_better(results, panel, winner, other, claim.column) for other in others]
 
 
-def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Judged:
+def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Part:
     """Judge whether row `a` is better than row `b`, by the paired test."""
     first, second = (results.of_peers(Place(panel, row, None), column) for row in (a, b))
     seeds = sorted(first.keys() & second.keys())
@@ -88,54 +123,62 @@ def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Ju
     between = "<" if a_mean < b_mean else ">" if a_mean > b_mean else "and"
     text = f"{a} {_number(a_mean, column)} {between} {b} {_number(b_mean, column)}"
     if not len(means):
-        return None, f"{text} (no numbers)"
+        return _Part(None, f"{text} (no numbers)")
     p = p_value(differences)
     exact = len(means) > 1 and np.ptp(means) == 0 and all(np.ptp(d) == 0 for d in differences)
+    favours = bool(means.mean() > 0)
     if not exact and p > LEVEL:
         why = "one seed allows no test" if len(means) == 1 else f"not significant, p = {p:.2f}"
-        return None, f"{text} ({why})"
-    return bool(means.mean() > 0), f"{text} (p = {0.0 if exact else p:.3f})"
+        return _Part(None, f"{text} ({why})", favours, seeds_needed(differences))
+    return _Part(favours, f"{text} (p = {0.0 if exact else p:.3f})")
 
 
-def _near(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+def _near(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
+    """Judge whether every row lies within the tolerance of the last one."""
+    *rows, reference = claim.rows
+    values = {row: results.mean(Place(panel, row, None), claim.column) for row in claim.rows}
+    parts: list[_Part] = []
+    for row in rows:
+        away = abs(values[row] - values[reference])
+        text = " and ".join(f"{each} {_number(values[each], claim.column)}"
+                            for each in (row, reference))  # fmt: skip
+        holds = None if np.isnan(away) else bool(away <= claim.within)
+        parts.append(_Part(holds, f"{text}, within {_number(claim.within, claim.column)}"))
+    return parts
+
+
+def _ratio(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
     a, b = (results.mean(Place(panel, row, None), claim.column) for row in claim.rows)
-    text = " and ".join(
+    if np.isnan(a / b):
+        return [_Part(None, "no numbers")]
+    first, second = (
         f"{row} {_number(value, claim.column)}"
         for row, value in zip(claim.rows, (a, b), strict=True)
     )
-    if np.isnan(a - b):
-        return None, text
-    return bool(abs(a - b) <= claim.within), f"{text}, within {_number(claim.within, claim.column)}"
+    text = f"{first} / {second} = {a / b:.3g}{_bounds(claim)}"
+    return [_Part(bool(claim.low <= a / b <= claim.high), text)]
 
 
-def _ratio(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
-    a, b = (results.mean(Place(panel, row, None), claim.column) for row in claim.rows)
-    if np.isnan(a / b):
-        return None, "no numbers"
-    inside = bool(claim.low <= a / b <= claim.high)
-    return inside, f"{claim.rows[0]} / {claim.rows[1]} = {a / b:.3g}{_bounds(claim)}"
-
-
-def _slope(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+def _slope(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
     """Judge the slope of log(measure) over log(x) by least squares over the swept values."""
-    parts: list[_Judged] = []
+    parts: list[_Part] = []
     for row in claim.rows:
         points = [point.x for point in figure.sweep(size)]
         x = np.array([float(each) for each in points])
         y = np.array([results.mean(Place(panel, row, each), claim.column) for each in points])
         there = np.isfinite(y) & (y > 0)
         if there.sum() < 2:
-            parts.append((None, f"{row}: fewer than two values"))
+            parts.append(_Part(None, f"{row}: fewer than two values"))
             continue
         slope = float(np.polyfit(np.log(x[there]), np.log(y[there]), 1)[0])
         inside = bool(claim.low <= slope <= claim.high)
-        parts.append((inside, f"{row}: slope {slope:.2f}{_bounds(claim)}"))
-    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+        parts.append(_Part(inside, f"{row}: slope {slope:.2f}{_bounds(claim)}"))
+    return parts
 
 
-def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
     """Judge whether each point of the rows lies at its closed form, or below it ("bound")."""
-    parts: list[_Judged] = []
+    parts: list[_Part] = []
     for row in figure.rows:
         if row.label not in claim.rows or not row.formula:
             continue
@@ -145,7 +188,7 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
             value = results.mean(place, claim.column)
             runs = list(results.runs.get(place, {}).values())
             if not runs or np.isnan(value):
-                parts.append((None, f"{row.label}: no numbers"))
+                parts.append(_Part(None, f"{row.label}: no numbers"))
                 continue
             wanted = formulas.PREDICTIONS[row.formula](runs[0].config)
             off = value / wanted - 1
@@ -153,22 +196,21 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
             name = "bound" if claim.kind == "bound" else "closed form"
             text = f"{row.label}{at}: {value:.3g}, {name} {wanted:.3g} ({off:+.1%})"
             inside = off <= 0 if claim.kind == "bound" else abs(off) <= claim.within
-            parts.append((bool(inside), text))
-    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+            parts.append(_Part(bool(inside), text))
+    return parts
 
 
-def _range(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
-    parts: list[_Judged] = []
+def _range(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
+    parts: list[_Part] = []
     for row in claim.rows:
         value = results.mean(Place(panel, row, None), claim.column)
         inside = None if np.isnan(value) else bool(claim.low <= value <= claim.high)
-        parts.append(
-            (inside, f"{row} {_number(value, claim.column)}{_bounds(claim, claim.column)}")
-        )
-    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+        text = f"{row} {_number(value, claim.column)}{_bounds(claim, claim.column)}"
+        parts.append(_Part(inside, text))
+    return parts
 
 
-_KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], _Judged]] = {
+_KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], list[_Part]]] = {
     "order": _order,
     "beats": _beats,
     "near": _near,

@@ -116,7 +116,8 @@ class Claim:
     kind : Kind
         Kind of check, see `coterie.app.reproduction.claims`.
     rows : tuple of str
-        Labels. "order": from best to worst; "beats": the winner, then the others.
+        Labels. "order": from best to worst; "beats": the winner, then the others; "near": the row
+        that the others are near to comes last.
     column : str
         Key of the measure.
     panels : tuple of str
@@ -276,7 +277,9 @@ def read(name: str, folder: Path = FOLDER) -> Paper:
     """
     file = folder / f"{name}.toml"
     if name not in names(folder):
-        raise ConfigError(f'no paper "{name}"{nearest(name, names(folder))}')
+        known = names(folder)
+        hint = nearest(name, known) or f"; papers: {', '.join(known)}"
+        raise ConfigError(f'no paper "{name}"{hint}')
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -304,7 +307,8 @@ def find(name: str, folder: Path = FOLDER) -> tuple[Paper, Figure]:
     paper = read(of, folder)
     if which not in paper.figures:
         known = [f"{of}/{figure}" for figure in paper.figures]
-        raise ConfigError(f'no figure "{name}"{nearest(name, known)}')
+        hint = nearest(name, known) or f"; coterie reproduce --list {of} shows every one"
+        raise ConfigError(f'no figure "{name}"{hint}')
     return paper, paper.figures[which]
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 
@@ -101,7 +102,8 @@ def reproduce(request: Request, console: Console) -> Reproduction:
     if figure.missing:
         raise ConfigError(f"{request.name} is not reproduced: {figure.missing}")
     if not figure.exists(request.size):
-        raise ConfigError(f"{request.name} has no size {request.size}")
+        (other,) = {*get_args(Size)} - {request.size}
+        raise ConfigError(f"{request.name} has no size {request.size}; use --size {other}")
     _run_bases(figure, request, console)
     configs = dict(_configs(figure, request))
     _require(figure, request, configs.values())

@@ -21,8 +21,8 @@ from coterie.app.runs.rundir import Floats, Run
 
 MEASURES: dict[str, Column] = {column.key: column for column in COLUMNS}
 """Measures of figures: the columns of a comparison, and those below."""
-SHARES = {"asymmetry", "symmetry", "sparsity", "to_attackers"}
-"""Measures of the graph of a round, see `coterie.app.runs.graph.measures_csv`."""
+SHARES = {"asymmetry", "symmetry", "one_way", "sparsity", "to_attackers"}
+"""Measures of the graph of a round, see `graph_measure`."""
 
 
 def measure(key: str, title: str, better: Better = "") -> Callable[..., Callable[[Run], float]]:
@@ -48,9 +48,16 @@ def course(run: Run, name: str) -> tuple[Floats, Floats]:
 
 
 def graph_measure(run: Run, at: int, name: str) -> float:
-    """Return a measure of the recorded graph number `at`; NaN without links."""
+    """Return a measure of the recorded graph number `at`; NaN without links.
+
+    Measures are those of `coterie.app.runs.graph.measures_csv`, asymmetry = 1 - symmetry, and
+    one_way, the share of all pairs of peers that have a link in one direction only.
+    """
     if not -len(run.weights) <= at < len(run.weights):
         return np.nan
+    if name == "one_way":
+        edges_nn = learnt_edges(run.weights[at])
+        return float((edges_nn ^ edges_nn.T).sum() / (run.peers * (run.peers - 1)))
     measured = graph.measured(run.weights[at], run)
     if name == "asymmetry":
         value = measured["symmetry"]
@@ -69,7 +76,7 @@ def _at_first(name: str) -> Callable[[Run], float]:
     return first
 
 
-for _name in ("sparsity", "symmetry", "to_attackers"):
+for _name in ("sparsity", "symmetry", "one_way", "to_attackers"):
     measure(f"first_{_name}", f"initial {_name.replace('_', ' ')} %")(_at_first(_name))
     measure(f"last_{_name}", f"final {_name.replace('_', ' ')} %")(
         lambda run, name=_name: graph_measure(run, -1, name)
@@ -84,6 +91,7 @@ def _rise(name: str) -> Callable[[Run], float]:
 
 measure("sparsity_rise", "final minus initial sparsity %", "high")(_rise("sparsity"))
 measure("symmetry_rise", "final minus initial symmetry %", "high")(_rise("symmetry"))
+measure("one_way_rise", "final minus initial one-way pairs %", "low")(_rise("one_way"))
 
 
 @measure("variance", "variance over peers", "low")

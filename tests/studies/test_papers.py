@@ -46,5 +46,15 @@ def test_the_pages_are_up_to_date(name: str) -> None:
     assert (papers.PLACE / f"{name}.md").read_text(encoding="utf-8") == papers.page(paper)
 
 
+@pytest.mark.parametrize("name", figures.names())
+def test_kept_results_judge_the_claims_of_the_papers_file(name: str) -> None:
+    """After a change of claims: `coterie reproduce` judges finished runs again."""
+    paper = figures.read(name)
+    for figure, kept in papers.results(paper).items():
+        if kept is not None:
+            texts = [claim.text for claim in paper.figures[figure].claims]
+            assert [claim["claim"] for claim in kept.claims] == texts, f"{name}/{figure}"
+
+
 def test_the_front_page_is_up_to_date() -> None:
     assert (papers.PLACE / "index.md").read_text(encoding="utf-8") == papers.index()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.app.report.paired_test import holm, leaders, p_value
+from coterie.app.report.paired_test import MAX_SEEDS, holm, leaders, p_value, seeds_needed
 
 
 def test_the_test_by_hand() -> None:
@@ -37,6 +37,20 @@ def test_fewer_than_three_seeds_allow_no_test() -> None:
     assert p_value([np.array([5.0])] * 3) == 1.0, "no spread, nothing to judge by"
     assert p_value([*apart, np.array([np.nan])]) == 1.0
     assert p_value([*apart, apart[0] + 0.1]) < 0.01
+
+
+@pytest.mark.parametrize(("effect", "seeds"), [(0.5, 34), (0.8, 15), (1.0, 10), (1.5, 6)])
+def test_seeds_needed_are_those_of_power_tables(effect: float, seeds: int) -> None:
+    """Paired t-test, two-sided 0.05, power 0.8: sample sizes as G*Power 3.1 gives them."""
+    differences = [np.array([effect + x]) for x in (-1.0, 0.0, 1.0)]  # standard deviation 1
+    assert seeds_needed(differences) == seeds
+    assert seeds_needed([-d for d in differences]) == seeds
+
+
+def test_too_many_seeds_and_too_little_data_give_no_number() -> None:
+    assert seeds_needed([np.array([0.1 + x]) for x in (-1.0, 0.0, 1.0)]) is None, MAX_SEEDS
+    assert seeds_needed([np.array([5.0])] * 2) is None
+    assert seeds_needed([np.array([5.0])] * 3) is None, "no spread"
 
 
 def test_holm_by_hand() -> None:

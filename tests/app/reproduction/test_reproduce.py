@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from coterie.app.config.config import ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.reproduction import claims, figures, formulas, page
 from coterie.app.reproduction.reproduce import DEFAULTS, Request, _base, _configs, reproduce
-from coterie.app.reproduction.results import Place
+from coterie.app.reproduction.results import Place, better_of
 
 FILE = """
 title = "A title"
@@ -163,7 +164,9 @@ def test_one_seed_judges_no_difference(folder: Path) -> None:
     [
         ("toy/figure-3", "not reproduced: its data are not public"),
         ("toy/figure-4", 'no figure "toy/figure-4", did you mean'),
+        ("toy/heat-map", "coterie reproduce --list toy shows every one"),
         ("tyo/figure-1", 'no paper "tyo", did you mean "toy"'),
+        ("xyz/figure-1", 'no paper "xyz"; papers: toy'),
     ],
 )
 def test_what_cannot_be_made_says_why(folder: Path, name: str, why: str) -> None:
@@ -268,3 +271,73 @@ def test_the_list_of_a_paper_fits_a_screen(paper: str) -> None:
     lines = list(listed([paper], 80))
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("width", "title"), [(80, 16), (100, 36), (120, 56)])
+def test_the_list_of_all_papers_cuts_titles_only(width: int, title: int) -> None:
+    head, *lines = listed(figures.names(), width)
+    assert max(map(len, lines)) <= width
+    start, end = head.index("title"), head.index("size paper")
+    assert end - start > title
+    shown = {line.split()[0]: line for line in lines}
+    for paper in figures.names():
+        for figure in figures.read(paper).figures.values():
+            line = shown[f"{paper}/{figure.name}"]
+            assert line[start:end].strip().rstrip("…") in figure.title
+            data = [need for need in figure.needs if not need.startswith("a GPU")]
+            assert all(need in line[end:] for need in data)
+
+
+def test_the_list_takes_single_figures(folder: Path) -> None:
+    assert [line.split()[0] for line in listed(["toy/figure-2"], 80)] == ["figure", "toy/figure-2"]
+
+
+def test_another_size_is_named(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="toy/table-1 has no size paper; use --size small"):
+        reproduce(Request("toy/table-1", "paper", out=folder), Console(quiet=True))
+
+
+def test_the_number_of_seeds_that_would_judge_a_claim() -> None:
+    """One significant contradiction decides; otherwise all parts must become significant."""
+    holds, few = claims._Part(True, ""), claims._Part(None, "", favours=True, seeds=5)
+    many, none = few._replace(seeds=30), few._replace(seeds=None)
+    against = claims._Part(None, "", favours=False, seeds=12)
+    assert claims._seeds([holds, few, many]) == 30
+    assert claims._seeds([holds, few, many, against]) == 12
+    assert claims._seeds([few, none]) is None
+    assert claims._seeds([few, against._replace(seeds=None)]) is None
+
+
+def _agrees(claim: figures.Claim, values: list[float]) -> bool:
+    """Return whether numbers, higher is better, support a claim."""
+    first, *others = values
+    match claim.kind:
+        case "order":
+            return all(a > b for a, b in itertools.pairwise(values))
+        case "beats":
+            return all(first > other for other in others)
+        case "near":
+            return all(abs(value - values[-1]) <= claim.within + 1e-9 for value in values)
+        case "range":
+            return all(claim.low <= abs(value) <= claim.high for value in values)
+    return True
+
+
+@pytest.mark.parametrize("paper", figures.names())
+def test_the_papers_own_numbers_support_its_claims(paper: str) -> None:
+    """A claim is not stronger than the tables of its paper."""
+    for figure in figures.read(paper).figures.values():
+        rows = {row.label: row for row in figure.rows}
+        for claim, panel in itertools.product(figure.claims, figure.panels):
+            if claim.panels and panel.label not in claim.panels:
+                continue
+            sign = -1 if better_of(claim.column) == "low" else 1
+            beaten = [label for label in rows if label not in claim.rows]
+            labels = [
+                *claim.rows,
+                *(beaten if claim.kind == "beats" and not claim.rows[1:] else ()),
+            ]
+            printed = [rows[label].printed(panel.label, claim.column) for label in labels]
+            values = [sign * value for value in printed if value is not None]
+            if len(values) == len(printed) > 0:
+                assert _agrees(claim, values), (figure.name, claim.text, panel.label)

@@ -51,6 +51,8 @@ def test_sparsity_and_symmetry_of_the_first_and_the_last_graph(tmp_path: Path) -
     assert of["sparsity_rise"] == pytest.approx(1 / 2)
     assert results.MEASURES["first_symmetry"].of(run, {}) == pytest.approx(1 / 2)
     assert results.MEASURES["symmetry_rise"].of(run, {}) == pytest.approx(-1 / 2)
+    assert results.MEASURES["first_one_way"].of(run, {}) == pytest.approx(2 / 3)
+    assert results.MEASURES["one_way_rise"].of(run, {}) == pytest.approx(-1 / 3)
     rounds, asymmetry = results.course(run, "asymmetry")
     assert rounds.tolist() == [0, 1, 30]
     np.testing.assert_allclose(asymmetry, [np.nan, 0.5, 1.0])
