@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtr  # scipy.stats takes half a second to import
 
 from coterie.app.runs.rundir import Floats
 
@@ -57,6 +56,8 @@ def p_value(differences: Sequence[Floats]) -> float:
     variance = max(float(mean_s.var(ddof=1)), float(np.mean(of_peers)))
     if variance == 0:
         return 1.0
+    from scipy.special import stdtr  # only comparisons test; scipy.stats takes half a second
+
     t = mean_s.mean() / np.sqrt(variance / len(kept))
     return float(2 * stdtr(len(kept) - 1, -abs(t)))
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 _FLOOR = 0.1
 """Minimum scale of a row, as a share of the largest weight between two peers."""
@@ -107,6 +105,9 @@ def true_edges(clusters_n: Ints) -> Bools:
 
 def components(edges_nn: Bools) -> Ints:
     """Number the connected components of the mutual graph (both directions learnt), (n,)."""
+    from scipy.sparse import csr_array  # a quarter of a second, for runs with true clusters only
+    from scipy.sparse.csgraph import connected_components
+
     _, label_n = connected_components(csr_array(edges_nn & edges_nn.T), directed=False)
     return np.asarray(label_n, dtype=np.int64)
 
