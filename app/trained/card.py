@@ -13,6 +13,8 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from coterie.app.config import schema
 from coterie.app.security.policy import Policy
 from coterie.app.trained.about import About
@@ -61,11 +63,12 @@ def card(
     has_examples : bool
         True if the model file contains data of each training example.
     """
-    others = sorted(
-        (-weight, peer)
-        for peer, weight in report.weight_by_peer.items()
-        if weight > _LEAST and peer != about.peer
-    )
+    weights = report.weight_by_peer
+    own_weight = weights.pop(about.peer, None)
+    peers_k, weights_k = np.array([*weights]), np.array([*weights.values()])
+    others_k = np.flatnonzero(weights_k > _LEAST)
+    named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
+    collaborators = zip(peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True)
     listed = shortened(qualities, _COLUMNS)
     return {
         "peer": about.peer,
@@ -80,12 +83,12 @@ def card(
         "columns": list(about.columns),
         "examples": dict(sizes),
         **({"data_quality": list(map(_quality, listed))} if listed else {}),
-        "collaborators_in_all": len(others),
+        "collaborators_in_all": len(others_k),
         "collaborators": [
-            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}
-            for weight, peer in others[:_NAMED]
+            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}
+            for peer, weight in collaborators
         ],
-        "own_weight": _finite(report.weight_by_peer.get(about.peer)),
+        "own_weight": _finite(own_weight),
         "metrics": {name: _finite(value) for name, value in report.metrics.items()},
         "reported_to_the_relay": "all" if policy is None else policy.reports.disclosure,
         "policy": None if policy is None else policy.flat(),
