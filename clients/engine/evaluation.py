@@ -19,10 +19,9 @@ from coterie.clients.engine import tuning
 from coterie.clients.engine.backends.backend import Backend, located
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Data, SplitName
-from coterie.clients.engine.execution import Execution
+from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.tasks import Task
-from coterie.clients.engine.training import Footprint
 
 
 class Scores(NamedTuple):
