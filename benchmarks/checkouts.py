@@ -47,8 +47,10 @@ _METHODS = "coterie.app.config.registry", "app.config.registry"
 
 HOSTINGS = "inline", "2 nodes"
 PROBLEMS = "digits", "quadratic", "table"
-REFUSED = {("oracle", "quadratic"), ("oracle", "table")}
-"""Methods that cannot run on a problem: it has no true clusters."""
+REFUSED = {
+    (method, problem) for method in ("fedpac", "oracle") for problem in ("quadratic", "table")
+}
+"""Methods that cannot run on a problem: it has no classes, or no true clusters."""
 
 _COMMON: dict[str, Any] = {
     "num-server-rounds": 10, "evaluate-every": 2, "device": "cpu", "batch-size": 5,

@@ -6,7 +6,7 @@ Legend: n = examples, k = classes or outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 _BINS = 15  # confidence bins: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017
 _POINTS = 40  # maximum number of points of a curve
 _MAX_CLASSES = 20  # for the confusion matrix and ROC curves
@@ -35,7 +36,7 @@ def classification(p_nk: Floats, labels_n: Ints) -> dict[str, float]:
     metrics = {
         "balanced_accuracy": float(recall_k[occurs_k].mean()),
         "macro_f1": float(f1_k[true_k + predicted_k > 0].mean()),
-        "auroc": _mean([_auroc(p_nk[:, c], labels_n == c) for c in _positive(len(true_k))]),
+        "auroc": _mean(_aurocs(p_nk, labels_n)),
         "expected_calibration_error": _calibration_error(p_nk, labels_n),
     }
     if len(true_k) == 2:
@@ -70,7 +71,7 @@ def classification_curves(p_nk: Floats, labels_n: Ints) -> dict[str, Any]:
         return {"reliability": reliability(p_nk, labels_n)}
     return {
         "confusion": confusion(p_nk, labels_n).tolist(),
-        "roc": [_roc(p_nk[:, c], labels_n == c) for c in _positive(k)],
+        "roc": _rocs(p_nk, labels_n),
         "reliability": reliability(p_nk, labels_n),
     }
 
@@ -87,8 +88,7 @@ def reliability(p_nk: Floats, labels_n: Ints) -> list[list[float]]:
     bin_n = np.minimum((confidence_n * _BINS).astype(np.int64), _BINS - 1)
     return [
         [float(confidence_n[at].mean()), float(correct_n[at].mean()), int(at.sum())]
-        for at in (bin_n == b for b in range(_BINS))
-        if at.any()
+        for at in (bin_n == b for b in np.flatnonzero(np.bincount(bin_n)))
     ]
 
 
@@ -97,40 +97,61 @@ def _calibration_error(p_nk: Floats, labels_n: Ints) -> float:
     return float((np.abs(bins[:, 0] - bins[:, 1]) * bins[:, 2]).sum() / len(labels_n))
 
 
-def _auroc(score_n: Floats, positive_n: npt.NDArray[np.bool_]) -> float:
-    """Return the probability that a positive example scores above a negative one; ties count 1/2.
+def _order(p_nk: Floats, labels_n: Ints) -> tuple[Bools, Bools]:
+    """Sort the examples by score, ascending, for each class that is compared with the rest.
 
-    nan if all examples are positive or all negative.
+    Returns
+    -------
+    hits_nk : ndarray of bool, (n, k)
+        True if the example is of the class.
+    begins_nk : ndarray of bool, (n, k)
+        True if the score differs from the one before.
     """
-    positive, negative = int(positive_n.sum()), int((~positive_n).sum())
-    if not positive or not negative:
-        return np.nan
-    _, index_n, count = np.unique(score_n, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - (count - 1) / 2
-    above = rank[index_n[positive_n]].sum() - positive * (positive + 1) / 2
-    return float(above / (positive * negative))
+    classes = np.arange(int(p_nk.shape[1] == 2), p_nk.shape[1])  # the second of two classes, or all
+    order_nk = np.argsort(p_nk[:, classes], axis=0)
+    score_nk = np.take_along_axis(p_nk[:, classes], order_nk, axis=0)
+    begins_nk = np.ones(score_nk.shape, dtype=np.bool_)
+    begins_nk[1:] = score_nk[1:] != score_nk[:-1]
+    return labels_n[order_nk] == classes, begins_nk
 
 
-def _roc(score_n: Floats, positive_n: npt.NDArray[np.bool_]) -> list[list[float]]:
-    """Return up to `_POINTS` points [false positive rate, true positive rate] of the ROC curve.
+def _aurocs(p_nk: Floats, labels_n: Ints) -> list[float]:
+    """Return the probability that an example of a class scores above one of the rest, by class.
 
-    Empty if all examples are positive or all negative.
+    Ties count 1/2; nan if all examples are of the class, or none is.
     """
-    if positive_n.all() or not positive_n.any():
-        return []
-    order = np.argsort(-score_n, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(score_n[order])), len(order) - 1)
-    hits = np.cumsum(positive_n[order])[ends]
-    points = np.stack([(ends + 1 - hits) / (~positive_n).sum(), hits / positive_n.sum()], axis=1)
-    points = np.concatenate([[[0.0, 0.0]], points])
-    rows = np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(np.int64))
-    thinned: list[list[float]] = points[rows].round(4).tolist()
-    return thinned
+    hits_nk, begins_nk = _order(p_nk, labels_n)
+    n, hits_k = len(labels_n), hits_nk.sum(axis=0)
+    at_n1 = np.arange(n)[:, None]
+    first_nk = np.maximum.accumulate(np.where(begins_nk, at_n1, 0))
+    ends_nk = np.append(begins_nk[1:], np.ones_like(begins_nk[:1]), axis=0)
+    last_nk = np.minimum.accumulate(np.where(ends_nk, at_n1, n)[::-1])[::-1]
+    rank_nk = (first_nk + last_nk) / 2 + 1
+    above_k = (rank_nk * hits_nk).sum(axis=0) - hits_k * (hits_k + 1) / 2
+    with np.errstate(invalid="ignore"):
+        aurocs: list[float] = (above_k / (hits_k * (n - hits_k))).tolist()
+    return aurocs
 
 
-def _positive(classes: int) -> Iterable[int]:
-    """Return the classes to compare with the rest: all, or the second of two."""
-    return range(int(classes == 2), classes)
+def _rocs(p_nk: Floats, labels_n: Ints) -> list[list[list[float]]]:
+    """Return up to `_POINTS` points [false positive rate, true positive rate] per class.
+
+    Empty if all examples are of the class, or none is.
+    """
+    hits_nk, begins_nk = _order(p_nk, labels_n)
+    n, hits_k = len(labels_n), hits_nk.sum(axis=0)
+    hits_from_nk = np.cumsum(hits_nk[::-1], axis=0)[::-1]
+    misses_from_nk = np.arange(n, 0, -1)[:, None] - hits_from_nk
+    with np.errstate(invalid="ignore"):
+        points_nk2 = np.stack([misses_from_nk / (n - hits_k), hits_from_nk / hits_k], axis=2)
+    curves = []
+    for c, hits in enumerate(hits_k.tolist()):
+        points = np.append(points_nk2[begins_nk[:, c], c], [[0.0, 0.0]], axis=0)[::-1]
+        if len(points) > _POINTS:
+            rows = np.linspace(0, len(points) - 1, _POINTS).round().astype(np.int64)
+            points = points[np.unique(rows)]
+        curves.append(points.round(4).tolist() if 0 < hits < n else [])
+    return curves
 
 
 def _mean(values: list[float]) -> float:

@@ -214,7 +214,6 @@ def _pem_of(certificate: x509.Certificate) -> bytes:
 def _write(path: Path, content: bytes, *, public: bool = False) -> None:
     """Write a file that only its owner can read, unless it is `public`."""
     with atomic.replacing(path) as draft:
-        draft.unlink(missing_ok=True)
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(content)

@@ -7,6 +7,7 @@ written; 130 interrupted. A command is a module with a function `execute`, impor
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import sys
 import traceback
@@ -153,7 +154,9 @@ def run_as_program() -> NoReturn:
     """Run the command line of this process and exit; the entry point of `coterie`."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    gc.freeze()  # else the end of the process searches PyTorch's objects for cycles: half a second
+    sys.exit(code)
 
 
 def _help() -> str:

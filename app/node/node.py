@@ -39,7 +39,7 @@ from coterie.app.security.sealing import simulated
 from coterie.app.security.split import split_seed
 from coterie.app.trained import starts
 from coterie.clients.engine.engine import Engine
-from coterie.clients.engine.probe import ModelError
+from coterie.clients.engine.network import ModelError
 from coterie.clients.models.size import MAX_PARAMETERS, SizeError
 from coterie.datasets.problem import Problem
 from coterie.datasets.quality import survey, warnings

@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import nctdtr, stdtr, stdtrit  # scipy.stats takes half a second to import
 
 from coterie.app.runs.rundir import Floats
 
@@ -55,6 +54,8 @@ def p_value(differences: Sequence[Floats]) -> float:
     seeds, effect = _effect(differences)
     if np.isnan(effect):
         return 1.0
+    from scipy.special import stdtr  # only comparisons test; scipy.stats takes half a second
+
     return float(2 * stdtr(seeds - 1, -abs(effect) * np.sqrt(seeds)))
 
 
@@ -75,6 +76,8 @@ def seeds_needed(differences: Sequence[Floats]) -> int | None:
     int or None
         The number; None if it exceeds `MAX_SEEDS` or no test is possible.
     """
+    from scipy.special import nctdtr, stdtrit
+
     _, effect = _effect(differences)
     seeds_s = np.arange(MIN_SEEDS, MAX_SEEDS + 1)
     critical_s = stdtrit(seeds_s - 1, 1 - LEVEL / 2)

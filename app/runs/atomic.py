@@ -29,7 +29,9 @@ class BusyError(Error, RuntimeError):
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Yield a temporary path; it replaces `path` unless an exception is raised.
+    """Yield the path of a file to create; it replaces `path` unless an exception is raised.
+
+    The path lies beside `path` and is unpredictable, so nobody else can have put a link there.
 
     Parameters
     ----------
@@ -38,7 +40,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     durable : bool
         Sync file and directory to disk, so that the file survives a power failure.
     """
-    draft = _fresh(path)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     try:
         yield draft
         if durable:
@@ -49,13 +51,6 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-
-
-def _fresh(path: Path) -> Path:
-    """Create an empty file with an unpredictable name beside `path`."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    return draft
 
 
 def sync(path: Path) -> None:
@@ -69,8 +64,8 @@ def sync(path: Path) -> None:
 
 def write(path: Path, content: str | bytes, *, durable: bool = False) -> None:
     """Write text in UTF-8, or bytes, atomically."""
-    with replacing(path, durable=durable) as draft:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+    with replacing(path, durable=durable) as draft, draft.open("xb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager

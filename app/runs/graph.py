@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,11 @@ def edges_csv(run: Run) -> str:
         for i, row in enumerate(between[c]):
             (others,) = np.nonzero(row)
             weights = run.weights[c, i, others].tolist()
+            # A number takes longer to write than the rest of its line.
+            same = len(set(weights)) == 1
+            texts = repeat(str(weights[0]), len(weights)) if same else map(str, weights)
             start = f"{run.weight_rounds[c]},{names[i]},"
-            edges = zip(others.tolist(), weights, strict=True)
+            edges = zip(others.tolist(), texts, strict=True)
             lines += [f"{start}{names[j]},{weight}" for j, weight in edges]
     return "\n".join([*lines, ""])
 

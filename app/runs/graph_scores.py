@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 _FLOOR = 0.1
 """Minimum scale of a row, as a share of the largest weight between two peers."""
@@ -107,8 +105,15 @@ def true_edges(clusters_n: Ints) -> Bools:
 
 def components(edges_nn: Bools) -> Ints:
     """Number the connected components of the mutual graph (both directions learnt), (n,)."""
-    _, label_n = connected_components(csr_array(edges_nn & edges_nn.T), directed=False)
-    return np.asarray(label_n, dtype=np.int64)
+    # scipy.sparse.csgraph would take longer to import than the rest of a report.
+    near_nn = (edges_nn & edges_nn.T) | np.eye(len(edges_nn), dtype=np.bool_)
+    label_n = np.arange(len(edges_nn))
+    while True:  # a label is a peer of the component; it falls to the lowest label around, and on
+        lowest_n = np.where(near_nn, label_n, len(label_n)).min(axis=1, initial=len(label_n))
+        lowest_n = lowest_n[lowest_n]
+        if (lowest_n == label_n).all():
+            return np.unique(label_n, return_inverse=True)[1].astype(np.int64)
+        label_n = lowest_n
 
 
 def score(weights_nn: Floats, clusters_n: Ints) -> GraphScores:

@@ -13,6 +13,8 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from coterie.app.config import schema
 from coterie.app.security.policy import Policy
 from coterie.app.trained.about import About
@@ -25,6 +27,7 @@ from coterie.strategies.protocol import Report
 _LEAST = 1e-6  # minimum weight of a collaborator
 _COLUMNS = 500  # maximum number of columns, of more those with findings
 _NAMED = 50  # maximum number of collaborators, largest weights first
+_JSON = json.JSONEncoder(allow_nan=False)
 
 
 def card(
@@ -61,11 +64,12 @@ def card(
     has_examples : bool
         True if the model file contains data of each training example.
     """
-    others = sorted(
-        (-weight, peer)
-        for peer, weight in report.weight_by_peer.items()
-        if weight > _LEAST and peer != about.peer
-    )
+    weights_k = np.array(report.weights)
+    peers_k = np.array(report.columns or np.arange(len(weights_k)))
+    own = weights_k[peers_k == about.peer].tolist()
+    others_k = np.flatnonzero((weights_k > _LEAST) & (peers_k != about.peer))
+    named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
+    collaborators = zip(peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True)
     listed = shortened(qualities, _COLUMNS)
     return {
         "peer": about.peer,
@@ -80,12 +84,12 @@ def card(
         "columns": list(about.columns),
         "examples": dict(sizes),
         **({"data_quality": list(map(_quality, listed))} if listed else {}),
-        "collaborators_in_all": len(others),
+        "collaborators_in_all": len(others_k),
         "collaborators": [
-            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}
-            for weight, peer in others[:_NAMED]
+            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}
+            for peer, weight in collaborators
         ],
-        "own_weight": _finite(report.weight_by_peer.get(about.peer)),
+        "own_weight": _finite(own[0] if own else None),
         "metrics": {name: _finite(value) for name, value in report.metrics.items()},
         "reported_to_the_relay": "all" if policy is None else policy.reports.disclosure,
         "policy": None if policy is None else policy.flat(),
@@ -128,7 +132,7 @@ def _versions() -> Mapping[str, str]:
 
 def as_json(content: Mapping[str, Any]) -> str:
     """Return the card as JSON."""
-    lines = (f"{json.dumps(key)}: {json.dumps(content[key], allow_nan=False)}" for key in content)
+    lines = (f"{json.dumps(key)}: {_JSON.encode(value)}" for key, value in content.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

@@ -30,7 +30,7 @@ from coterie.clients.engine.backends.clipped import Clipped
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data, SplitName
 from coterie.clients.engine.evaluation import Evaluator, Recording, Scores
-from coterie.clients.engine.execution import Execution
+from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
@@ -39,7 +39,6 @@ from coterie.clients.engine.tasks import TASKS
 from coterie.clients.engine.training import (
     Drift,
     Fit,
-    Footprint,
     GradientFunction,
     Gradients,
     Models,

@@ -19,10 +19,9 @@ from coterie.clients.engine import tuning
 from coterie.clients.engine.backends.backend import Backend, located
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Data, SplitName
-from coterie.clients.engine.execution import Execution
+from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.tasks import Task
-from coterie.clients.engine.training import Footprint
 
 
 class Scores(NamedTuple):
@@ -265,9 +264,9 @@ class Evaluator:
         of_e : ndarray of int, (E,)
             Index of the distinct model that each model equals.
         """
-        same_p = self.data.shards[split].same_p[peers]
-        every = np.arange(len(peers))
-        if len(np.unique(same_p)) == len(peers):
+        shard, every = self.data.shards[split], np.arange(len(peers))
+        same_p = shard.same_p[peers]
+        if len(np.unique(same_p)) == len(peers) or not shard.lengths_p[peers].any():
             return every, every
         step = max(1, x_ed.shape[1] // tuning.COMPARED_COLUMNS)
         few = x_ed[:, ::step].cpu().numpy()

@@ -18,12 +18,17 @@ from torch.func import functional_call
 
 from coterie.clients.engine.layers import FIRST, KEY, with_keyed_dropout, without_head
 from coterie.clients.engine.mixed_precision import MixedPrecision
+from coterie.errors import Error
 
 Buffers = dict[str, Tensor]
 """Buffers by name, each with a leading axis of models."""
 
 LAYER_STEP = 0x9E3779B1
 """Distance between the keys of two dropout layers: 2^32 over the golden ratio."""
+
+
+class ModelError(Error, ValueError):
+    """Error: a network cannot learn the problem; the message names layer and remedy."""
 
 
 class Network:

@@ -28,8 +28,7 @@ from torch import Tensor
 from coterie.clients.engine import accountant, tuning
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Charge
-from coterie.clients.engine.network import Network
-from coterie.clients.engine.probe import ModelError
+from coterie.clients.engine.network import ModelError, Network
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Bools
 from coterie.clients.privacy import Privacy

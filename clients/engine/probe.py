@@ -18,10 +18,10 @@ from torch import Tensor
 from coterie.clients.engine.backends.backend import Backend, Examples, first_sentence, layer_of
 from coterie.clients.engine.backends.sequential import Sequential
 from coterie.clients.engine.backends.vmapped import Vmapped
-from coterie.clients.engine.network import Network
+from coterie.clients.engine.network import ModelError, Network
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.models.build import build
-from coterie.errors import Error, is_users, place_of
+from coterie.errors import is_users, place_of
 
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
@@ -38,10 +38,6 @@ _REMEDIES = {
 """Part of torch's message about a layer that cannot be batched -> remedy."""
 
 _log = logging.getLogger("coterie.models")
-
-
-class ModelError(Error, ValueError):
-    """Error: a network cannot learn the problem; the message names layer and remedy."""
 
 
 def check(

@@ -17,7 +17,7 @@ k = letters of one recipient, p = recipients, s = rows of a stack, d = parameter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,10 @@ from torch import Tensor
 
 from coterie.clients.defence import Defence, median
 from coterie.clients.engine import sums, tuning
-from coterie.clients.engine.training import Models
 from coterie.clients.letters import Ints
+
+if TYPE_CHECKING:
+    from coterie.clients.engine.training import Models
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,18 +16,15 @@ from coterie.clients.engine import optimizers
 from coterie.clients.engine.backends.backend import Backend, Examples, Result, located
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data
-from coterie.clients.engine.execution import Execution, chunked, held_bytes, working
+from coterie.clients.engine.execution import Execution, Footprint, chunked, working
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.personal import PersonalLayers
-from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.tasks import Task
 from coterie.clients.letters import Part
 
 if TYPE_CHECKING:
+    from coterie.clients.engine.privacy import Guard
     from coterie.clients.training import Training
-
-_PROBE = 2
-"""Number of examples on which activations are measured (linear in it; batch norm needs two)."""
 
 
 class Gradients(NamedTuple):
@@ -69,49 +64,6 @@ GradientFunction = Callable[[Tensor, Buffers, Batch], Gradients]
 Drift = Callable[[Tensor, Part], Tensor]
 Minibatch = tuple[Tensor, Tensor]
 """Inputs (E, b, ...) and targets (E, b, ...)."""
-
-
-class Footprint:
-    """Memory that one model takes in a backward pass.
-
-    Parameters
-    ----------
-    data : Data
-        Source of the two examples of the measurement.
-    materializes : bool
-        True if gradients are stored per example.
-    """
-
-    def __init__(self, network: Network, task: Task, data: Data, *, materializes: bool) -> None:
-        self._network, self._task, self._data = network, task, data
-        self._materializes = materializes
-
-    def holds(self, examples: int) -> int:
-        """Return the bytes that one model holds for a backward pass over `examples` examples."""
-        row = self._network.d * self._data.dtype.itemsize
-        single = 3 * row * examples if self._materializes else 0
-        # Besides activations: copies of the model, its gradient and buffers of the backward pass.
-        return self.activations * examples + 6 * row + single
-
-    @cached_property
-    def activations(self) -> int:
-        """Number of bytes that a forward pass keeps per example."""
-        device, module = self._data.device, self._network.module
-        zeros = torch.zeros(1, dtype=torch.int64, device=device)
-        weights = torch.zeros(1, _PROBE, dtype=self._data.dtype, device=device)
-        batch = Batch(zeros, zeros.expand(1, _PROBE), weights, np.array([_PROBE]), zeros, None)
-        inputs, targets = self._data.minibatch(batch)
-        x = weights.new_zeros(1, self._network.d, requires_grad=True)
-
-        def forward() -> Tensor:
-            tensors = {**self._network.buffers(1), **self._network.named(x)}
-            single = {name: value[0] for name, value in tensors.items()}
-            single |= self._network.no_keys(inputs)
-            outputs, _ = self._network.run(module.train(), single, inputs[0], ())
-            return self._task.losses(outputs[None], targets)
-
-        # Parameters do not grow with the examples.
-        return held_bytes(forward, shared=[x, *module.parameters()]) // _PROBE
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,13 @@ def on(rows: npt.NDArray[np.int64], device: torch.device | None = None) -> Tenso
     return torch.from_numpy(rows).to(device)
 
 
+def at(rows: npt.NDArray[np.int64], device: torch.device | None = None) -> Tensor | slice:
+    """Return ascending indices for reading; those of consecutive rows copy nothing."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return on(rows, device)
+
+
 def finite(value: Tensor) -> Tensor:
     """Mark the rows of a tensor (P, ...) in which every number is finite, (P,)."""
     # min and max propagate NaN and infinity, and allocate no mask of the tensor's size.
@@ -89,9 +96,10 @@ def restored(before: T, after: T, rows_p: Tensor) -> T:
     return unflatten(after, new)
 
 
-def rows_of(state: T, rows: npt.NDArray[np.int64]) -> T:
-    """Return a copy of the rows of some peers."""
-    return unflatten(state, {name: value[rows] for name, value in flatten(state).items()})
+def rows_of(state: T, rows: npt.NDArray[np.int64], *, reading: bool = False) -> T:
+    """Return the rows of some peers: a copy, or if only for `reading`, perhaps a view."""
+    where = at(rows) if reading else rows
+    return unflatten(state, {name: value[where] for name, value in flatten(state).items()})
 
 
 def put_rows(state: object, rows: npt.NDArray[np.int64], part: object) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.app.node.cohort.arrays import (
+    at,
     flatten,
     on,
     owned,
@@ -152,9 +153,8 @@ class Cohort:
         """
         spent = {"spent": torch.from_numpy(self.engine.spent)}
         parts = {"state": flatten(self.state), "costs": flatten(self.costs), "privacy": spent}
-        everybody = len(rows) == len(self.peers)  # then no copy is needed
         tensors = {
-            f"{part}.{name}": value if everybody else value[on(rows, value.device)]
+            f"{part}.{name}": value[at(rows, value.device)]
             for part, stack in parts.items()
             for name, value in stack.items()
         }
@@ -356,12 +356,14 @@ class Cohort:
         """Return the local indices of the hosted peers in a mask (n,)."""
         return np.flatnonzero(of_n[self.peers])
 
-    def _part(self, rows: Ints, *, idle: bool = False) -> Part:
-        """Return the rule and the state of some hosted peers; see `Engine.narrowed`."""
+    def _part(self, rows: Ints, *, idle: bool = False, reading: bool = False) -> Part:
+        """Return the rule and the state of some hosted peers; see `Engine.narrowed`, `rows_of`."""
         if self.schedule.is_always:
             return Part(rows, self.engine, self.rule, self.state)
         engine = self.engine.narrowed(rows, idle=idle)
-        return Part(rows, engine, self.rule.narrowed(engine), rows_of(self.state, rows))
+        return Part(
+            rows, engine, self.rule.narrowed(engine), rows_of(self.state, rows, reading=reading)
+        )
 
     def _store(self, part: Part, state: Any) -> None:
         """Store the next state of some peers, and add its gradients to their costs."""
@@ -493,7 +495,7 @@ class Cohort:
         models = self._evaluated if self._keeps_all else None
         return tuple(
             self._attackers.marked(report)
-            for part in self._parts(self._rows(self.schedule.measured(t)))
+            for part in self._parts(self._rows(self.schedule.measured(t)), reading=True)
             for report in part.reports(t, self.costs, heard, curves, models, attendance=slept)
         )
 
@@ -504,14 +506,15 @@ class Cohort:
         """
         yield from self._evaluated.items()
         if not self._keeps_all or self.round > self.rounds:
-            for part in self._parts(np.flatnonzero(~np.isin(self.peers, [*self._evaluated]))):
+            others = np.flatnonzero(~np.isin(self.peers, [*self._evaluated]))
+            for part in self._parts(others, reading=True):
                 yield from part.models()
 
-    def _parts(self, rows: Ints, *, idle: bool = False) -> Iterator[Part]:
+    def _parts(self, rows: Ints, **how: bool) -> Iterator[Part]:
         """Yield `_part` of some hosted peers, in chunks if most peers sleep."""
         size = max(1, len(rows) if self.schedule.is_always else TOGETHER)
         for first in range(0, len(rows), size):
-            yield self._part(rows[first : first + size], idle=idle)
+            yield self._part(rows[first : first + size], **how)
 
     def _count_bytes(self, account: Ints, peers: Ints, nbytes: int) -> None:
         np.add.at(account, np.searchsorted(self.peers, peers), nbytes)

@@ -74,6 +74,8 @@ class CheckpointStore:
         # Version of the cohort in memory, and the identity of its files when it was saved.
         self._in_memory: tuple[Version, Sequence[Path], Fingerprint] | None = None
         self._peers_in: dict[Path, tuple[Fingerprint, Ints]] = {}
+        # An institution's cohort is made before its secret seed and the others' numbers are known.
+        self._is_new = not durable
 
     def take_over(self, attempt: str) -> None:
         """Assign the peers of this directory to an attempt at the run from now on."""
@@ -151,9 +153,11 @@ class CheckpointStore:
         return None
 
     def restart(self) -> None:
-        """Restart the cohort from the beginning."""
+        """Restart the cohort from the beginning; a simulation's new one is there already."""
         self._in_memory = None
-        self._cohort.restart()
+        if not self._is_new:
+            self._cohort.restart()
+        self._is_new = False
 
     def forget(self, before: Version) -> None:
         """Remove files that are not needed for that version or a later one."""
@@ -235,6 +239,7 @@ class CheckpointStore:
         return self._peers_in[path][1]
 
     def _read(self, where: Where, *, answered: bool) -> None:
+        self._is_new = False
         pieces = [Piece(local, rows, self._snapshot(path)) for path, (local, rows) in where.items()]
         self._cohort.restore(pieces, self._load(self._letters) if answered else None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.app.runs.graph_scores import (
@@ -152,3 +153,15 @@ def test_the_rand_index_is_scikit_learns() -> None:
     cases += [(g.integers(k, size=30), g.integers(k, size=30)) for k in range(1, 9)]
     for one, other in cases:
         assert adjusted_rand_index(one, other) == adjusted_rand_score(one, other), (one, other)
+
+
+def test_components_are_numbered_as_scipy_numbers_them() -> None:
+    """Sparse and dense graphs, and a path through peers in random order."""
+    g = np.random.default_rng(0)
+    graphs = [g.random((n, n)) < density for n in (1, 7, 40) for density in (0.0, 0.05, 0.3, 1.0)]
+    order = g.permutation(60)
+    path = np.zeros((60, 60), dtype=bool)
+    path[order[:-1], order[1:]] = path[order[1:], order[:-1]] = True
+    for edges in (*graphs, *(graph | graph.T for graph in graphs), path):
+        _, expected = connected_components(edges & edges.T, directed=False)
+        np.testing.assert_array_equal(components(edges), expected)

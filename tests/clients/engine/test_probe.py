@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from coterie.clients.engine import probe
-from coterie.clients.engine.network import Network
+from coterie.clients.engine.network import ModelError, Network
 from coterie.clients.models.options import Adaptation
 from tests import plugins
 from tests.inline import run
@@ -68,5 +68,5 @@ class Broken(nn.Module):
     ],
 )
 def test_what_cannot_run_is_refused(layers: list[nn.Module], message: str) -> None:
-    with pytest.raises(probe.ModelError, match=re.escape(message)):
+    with pytest.raises(ModelError, match=re.escape(message)):
         probe.try_out(Network(nn.Sequential(*layers)), classification([4]), "mine")

@@ -152,6 +152,24 @@ def test_what_is_in_memory_counts_only_while_its_files_do(tmp_path: Path) -> Non
     assert torch.equal(mine.state.x, theirs.state.x)
 
 
+def test_only_a_new_cohort_of_a_simulation_is_not_made_again(tmp_path: Path) -> None:
+    for durable in (False, True):
+        cohort = cohort_of([0, 1])
+        store, first = CheckpointStore(tmp_path, cohort, durable=durable), cohort.state
+        store.restart()
+        assert (cohort.state is first) is not durable
+        second = cohort.state
+        store.restart()
+        assert cohort.state is not second
+    CheckpointStore(tmp_path, cohort).save((4, 0))
+    again = cohort_of([0, 1])
+    store = CheckpointStore(tmp_path, again)
+    store.recall((4, 0))
+    recalled = again.state
+    store.restart()
+    assert again.state is not recalled
+
+
 def test_a_version_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, cohort_of([1, 3]))
     store.save((4, 0))
