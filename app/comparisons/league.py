@@ -1,0 +1,253 @@
+"""League: every method on the same problems, tuned equally; each cell is measured once and kept.
+
+A problem has three conditions: "plain"; "attacked", with the settings of "plain"; and "private",
+tuned for itself. Tuning is that of `coterie compare --tune` (`tune.tuned`). The first methods of a
+problem decide the learning rates; later ones are tried with these. A cell is written as soon as its
+seeds have ended, with a digest of its configurations: keys that differ from their defaults, files
+that they name, and code of plugins. A cell whose digest differs is measured again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from coterie.app.comparisons import tune
+from coterie.app.comparisons.run import report_failures
+from coterie.app.config import defaults
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check
+from coterie.app.config.recipes import recipes
+from coterie.app.config.registry import METHODS
+from coterie.app.config.schema import Scalar
+from coterie.app.report import league
+from coterie.app.report.league import CONDITIONS, Cell, Cells, Problem
+from coterie.app.report.measures import course, last
+from coterie.app.report.tuning import Choice
+from coterie.app.runners import sweep
+from coterie.app.runs.rundir import Floats, Run
+from coterie.datasets.problem import DataError
+
+RUNS = Path("runs/league")
+"""Directory of the runs."""
+_NOT_HASHED = ("name", "run-dir", "resume", "out", "seed")
+_TUNED_AS = {"attacked": "plain"}
+"""Condition -> condition whose choices it uses."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Methods to measure on a problem.
+
+    Attributes
+    ----------
+    name : str
+        Name of the problem.
+    problem : Problem
+        The problem.
+    methods : Sequence of str
+        Names of methods and recipes.
+    directory : Path
+        Directory of the league's files.
+    workers : int or None
+        Maximum number of parallel runs.
+    """
+
+    name: str
+    problem: Problem
+    methods: Sequence[str]
+    directory: Path
+    workers: int | None
+
+
+def entrants() -> list[str]:
+    """Return the names of all methods, and of the recipes that can be run."""
+    return [*METHODS, *(name for name, recipe in recipes().items() if not recipe.missing)]
+
+
+def run(tasks: Sequence[Task], console: Console) -> None:
+    """Measure the missing cells of problems, the plain ones of all problems first.
+
+    A problem without its data is left out.
+
+    Raises
+    ------
+    SweepError
+        A run failed; the next attempt tries it again.
+    """
+    failed: dict[str, Exception] = {}
+    for condition in CONDITIONS:
+        for task in tasks:
+            console.print(f"{task.problem.title}: {condition}", soft_wrap=True)
+            try:
+                failed |= _measure(task, condition, console)
+            except DataError as error:
+                console.print(f"left out: {error}", soft_wrap=True)
+    report_failures(failed, console)
+
+
+def _measure(task: Task, condition: str, console: Console) -> dict[str, Exception]:
+    """Measure the missing cells of a condition; return the errors by run directory."""
+    measured = league.read(task.name, task.directory)
+    first, work = CONDITIONS[condition][0], RUNS / task.name / condition
+    chosen = CONDITIONS[_TUNED_AS.get(condition, condition)][0]
+    missing: dict[str, list[Config]] = {}
+    for method in task.methods:
+        before = measured.get((method, first))
+        choice = measured[method, chosen].choice if (method, chosen) in measured else Choice()
+        try:
+            configs = configurations(task.problem, condition, method, choice.settings)
+        except ConfigError as error:
+            if condition == "plain":
+                console.print(f"left out: {method}: {error}", soft_wrap=True)
+            elif (method, "accuracy") in measured:
+                measured[method, first] = Cell(refused=str(error))
+                league.write(task.name, measured, task.directory)
+            continue
+        if before is None or before.digest != digest(configs):
+            missing[method] = configs
+    if condition in _TUNED_AS:
+        choices = {m: measured[m, chosen].choice for m in missing if (m, chosen) in measured}
+        failed = dict[str, Exception]()
+    else:
+        choices, failed = _tuned(task, condition, list(missing), measured, work, console)
+    return failed | _finish(task, condition, choices, measured, work, console)
+
+
+def _tuned(
+    task: Task,
+    condition: str,
+    methods: Sequence[str],
+    measured: Cells,
+    work: Path,
+    console: Console,
+) -> tuple[dict[str, Choice], dict[str, Exception]]:
+    """Tune methods with the learning rates that the problem's other methods were tried with."""
+    if not methods:
+        return {}, {}
+    configs = {method: configurations(task.problem, condition, method, {})[0] for method in methods}
+    tried = [cell.choice.rates for (_, column), cell in measured.items()
+             if column == CONDITIONS[condition][0]]  # fmt: skip
+    rates = max(tried, key=len, default=())
+    return tune.tuned(configs, "whole", work, task.workers, console, rates)
+
+
+def _finish(
+    task: Task,
+    condition: str,
+    choices: Mapping[str, Choice],
+    measured: Cells,
+    work: Path,
+    console: Console,
+) -> dict[str, Exception]:
+    """Run all seeds of tuned methods, and write each cell when its last run ends."""
+    placed = {
+        method: [
+            sweep.placed(config, work)
+            for config in configurations(task.problem, condition, method, choice.settings)
+        ]
+        for method, choice in choices.items()
+    }
+
+    def keep(method: str) -> None:
+        if all(map(sweep.is_finished, placed[method])):
+            runs = [Run.read(config.run_dir) for config in placed[method]]
+            for column in CONDITIONS[condition]:
+                values = values_of(column, runs)
+                cell = Cell(digest(placed[method]), choices[method], values)
+                measured[method, column] = cell
+            league.write(task.name, measured, task.directory)
+
+    for method in placed:
+        keep(method)
+    of_run = {config.run_dir: method for method, of in placed.items() for config in of}
+    return sweep.run_all(
+        [config for of in placed.values() for config in of],
+        task.workers,
+        console,
+        on_end=lambda config: keep(of_run[config.run_dir]),
+    )
+
+
+def configurations(
+    problem: Problem, condition: str, method: str, settings: Mapping[str, Any]
+) -> list[Config]:
+    """Return the configurations of a method's runs under a condition, one per seed.
+
+    Raises
+    ------
+    ConfigError
+        The method cannot run under the condition.
+    DataError
+        The problem's data are missing.
+    """
+    keys: dict[str, Scalar] = {**problem.keys, **problem.conditions[condition]}
+    flat = {**tune.with_validation(keys), "method": method, **settings}
+    configs = [Config.from_flat({**flat, "seed": seed}) for seed in range(problem.seeds)]
+    check(configs[0])
+    return configs
+
+
+def digest(configs: Sequence[Config]) -> str:
+    """Return the digest of a cell's configurations, which differ in the seed only."""
+    usual, (one, *_) = defaults.of_project(), configs
+    flat = {
+        key: value
+        for key, value in one.flat().items()
+        if key not in _NOT_HASHED and usual.get(key) != value
+    }
+    return sweep.digest(one, {**flat, "seeds": [config.seed for config in configs]})
+
+
+def values_of(column: str, runs: Sequence[Run]) -> list[Any]:
+    """Return the values of a cell, per seed; see `coterie.app.report.league.Cell`."""
+    if column == "gradients":
+        return [_mean(last(run, "gradient_evaluations")) for run in runs]
+    if column == "course":
+        return [
+            [np.round(course(run, "bytes_sent")).tolist(), _digits(course(run, "test_accuracy"))]
+            for run in runs
+        ]
+    return [_digits(last(run)) for run in runs]
+
+
+def _mean(values_n: Floats) -> float:
+    return float(np.round(np.nanmean(values_n), 1))
+
+
+def _digits(values: Floats) -> list[float | None]:
+    """Return numbers with four decimals, None for NaN."""
+    return [None if np.isnan(x) else round(float(x), 4) for x in values]
+
+
+def repeat(
+    problem: Problem, method: str, column: str, cell: Cell, console: Console
+) -> list[tuple[Any, Any]]:
+    """Run a cell again; return the values that differ: what is kept, and what came out.
+
+    Raises
+    ------
+    ConfigError
+        The cell's configuration is not that of its digest.
+    SweepError
+        A run failed.
+    """
+    condition = next(name for name, of in CONDITIONS.items() if column in of)
+    configs = configurations(problem, condition, method, cell.choice.settings)
+    if digest(configs) != cell.digest:
+        raise ConfigError(
+            f"{method}, {column}: the configuration has changed since (digest {digest(configs)}, "
+            f"not {cell.digest}); coterie league run measures it again"
+        )
+    with tempfile.TemporaryDirectory() as place:
+        placed = [sweep.placed(config, Path(place)) for config in configs]
+        report_failures(sweep.run_all(placed, 1, console), console)
+        values = values_of(column, [Run.read(config.run_dir) for config in placed])
+    pairs = zip(cell.values, values, strict=True)
+    return [(kept, new) for kept, new in pairs if kept != new]
