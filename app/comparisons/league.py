@@ -78,17 +78,25 @@ def run(tasks: Sequence[Task], console: Console) -> None:
 
     Raises
     ------
+    ConfigError
+        A problem's keys are wrong; nothing was started.
     SweepError
         A run failed; the next attempt tries it again.
     """
-    failed: dict[str, Exception] = {}
+    ready, failed = [], dict[str, Exception]()
+    for task in tasks:
+        try:
+            for condition in CONDITIONS:
+                configurations(task.problem, condition, "local", {})
+            ready.append(task)
+        except ConfigError as error:
+            raise ConfigError(f"{task.name}.toml: {error}") from None
+        except DataError as error:
+            console.print(f"left out: {task.name}: {error}", soft_wrap=True)
     for condition in CONDITIONS:
-        for task in tasks:
+        for task in ready:
             console.print(f"{task.problem.title}: {condition}", soft_wrap=True)
-            try:
-                failed |= _measure(task, condition, console)
-            except DataError as error:
-                console.print(f"left out: {error}", soft_wrap=True)
+            failed |= _measure(task, condition, console)
     report_failures(failed, console)
 
 

@@ -206,7 +206,7 @@ class _Search:
         directory: Path,
         workers: int | None,
         console: Console,
-        rates: Collection[float],
+        rates: Collection[float] = (),
     ) -> None:
         self._configs, self._directory = configs, directory
         self._workers, self._console = workers, console

@@ -21,6 +21,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from coterie.app.config import schema
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError, flatten, nearest
 from coterie.app.config.registry import METHODS
@@ -161,6 +162,8 @@ def problem(name: str, directory: Path) -> Problem:
         raise ConfigError(f"{path}: {error.args[0]} is missing") from None
     if content:
         raise ConfigError(f"{path}: unknown key {min(content)}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise ConfigError(f"{path}: seeds = {schema.brief(seeds)}: must be a number from 1")
     _, flat = read_items([preset] if preset else [])
     return Problem(title, about, {**flat, **own}, seeds, conditions)
 
