@@ -3,9 +3,10 @@
 - `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
   the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
 - Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows, `{{ catalogue }}` from
-  the sets of `coterie data`. The pages of the methods are listed by situation in the navigation
-  and on which-method.md; their costs and sources are collected on methods/index.md. On a method's
-  page, `{{ options }}` is replaced by its part of the key reference.
+  the sets of `coterie data`, `{{ league }}` from the files of league/. The pages of the methods are
+  listed by situation in the navigation and on which-method.md; their costs and sources are
+  collected on methods/index.md. On a method's page, `{{ options }}` is replaced by its part of the
+  key reference.
 - Formulas become MathML, which browsers render without a script.
 - A link to a file of the repository that is not a page becomes plain text.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import html
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from coterie.app.config.keys import TopLevel, tables
 from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import GROUPS, METHODS
+from coterie.app.report import league
 from coterie.clients.attack import AttackKind
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
@@ -106,7 +108,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if kind != "method"
     }
     tables_of |= {"methods": methods_table, "exposed": exposed_list, "recipes": recipes_table}
-    tables_of |= {"catalogue": catalogue_table}
+    tables_of |= {"catalogue": catalogue_table, "league": league_tables}
     if uri not in OUTSIDE.values():
         markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
@@ -232,6 +234,77 @@ def catalogue_table() -> str:
         source = f"{entry.source}. {f'Download: {files}' if files else 'Included'}."
         rows.append((f"`{name}`", _sentence(entry.task), size, source, _sentence(entry.licence)))
     return _table(("name", "task", "data", "source", "licence"), rows)
+
+
+def league_tables() -> str:
+    """Return the tables of the league, a section per problem."""
+    sections = []
+    for name in league.problems(league.PUBLISHED):
+        problem = league.problem(name, league.PUBLISHED)
+        rows = league.standings(league.read(name, league.PUBLISHED))
+        about = f"{_sentence(problem.about)}. Results of {len(rows)} methods."
+        sections.append(f"## {problem.title} {{#{name}}}\n\n{about}\n\n{_league_table(rows)}")
+    return "\n\n".join(sections)
+
+
+def _league_table(rows: Sequence[league.Standing]) -> str:
+    """Return a table of the league as HTML, with the attributes that docs/league.js filters by."""
+    columns = {
+        key: column
+        for key, column in league.columns().items()
+        if any(row.entries[key].value is not None for row in rows)
+    }
+    if not columns:
+        return "No cell has been measured yet."
+    heads = "".join(
+        f'<th data-better="{column.better}"><button type="button">{league.heading(key)}</button>'
+        "</th>"
+        for key, column in columns.items()
+    )
+    body = []
+    for row in rows:
+        cells = (_league_cell(row.entries[key]) for key in columns)
+        tuned = ", ".join(
+            f"{key.rpartition('.')[2]} {value}{'†' * (key in row.choice.edges)}"
+            for key, value in row.choice.settings.items()
+        )
+        body.append(
+            f"<tr {_league_filters(row)}><td>{_league_name(row)}</td>{''.join(cells)}"
+            f"<td>{html.escape(tuned)}</td></tr>"
+        )
+    head = f'<th><button type="button">method</button></th>{heads}<th>tuned</th>'
+    return (
+        f'<div class="league"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}'
+        "</tbody></table></div>"
+    )
+
+
+def _league_cell(entry: league.Entry) -> str:
+    value = "" if entry.value is None else f' data-value="{entry.value!r}"'
+    return f"<td{value}>{f'<b>{entry.text}</b>' if entry.leads else entry.text}</td>"
+
+
+def _league_name(row: league.Standing) -> str:
+    star, name = " *" * row.is_reference, html.escape(row.name)
+    if row.method in METHODS:
+        return f'<a href="../methods/{row.method}.html">{name}</a>{star}'
+    return f'<a href="../recipes.html">{name}</a>' if row.method in recipes() else name
+
+
+def _league_filters(row: league.Standing) -> str:
+    """Return the attributes of a row that the filters read."""
+    base = str(recipes()[row.method].keys["method"]) if row.method in recipes() else row.method
+    method = METHODS.get(base)
+    group = "Recipes" if base != row.method else "Plugins"
+    if method is not None and method.group is not None and base == row.method:
+        group = GROUPS[method.group]
+    flags = {
+        "leads": row.entries["accuracy"].leads,
+        "validates": method is not None and method.validates,
+        "exposes": method is None or bool(method.exposes),
+    }
+    marks = "".join(f" data-{name}" for name, applies in flags.items() if applies)
+    return f'data-method="{html.escape(row.method)}" data-group="{html.escape(group)}"{marks}'
 
 
 def title(method: str) -> str:

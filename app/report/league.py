@@ -44,6 +44,11 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Condition -> measured columns of its runs."""
 _TITLES = {"attacked": "attacked %", "private": "private %"}
+_IN_TERMINAL = {
+    "accuracy": "accuracy", "worst": "worst", "bytes_to_best": "to best",
+    "gradients": "gradients", "attacked": "attacked", "private": "private",
+}  # fmt: skip
+"""Columns in a terminal, with their short headings."""
 _HEAD = (
     "method", "column", "digest", "settings", "edges", "rates", "trials", "values", "refused",
 )  # fmt: skip
@@ -315,12 +320,11 @@ def _entry(values: Sequence[float] | None, column: Column, refused: str, *, lead
 
 def table(title: str, rows: Sequence[Standing]) -> Table:
     """Return a problem's table for a terminal of 80 columns: means only."""
-    keys = [key for key in columns() if any(row.entries[key].value is not None for row in rows)]
-    keys = [key for key in keys if key not in ("gain", "harmed")]
+    keys = [key for key in _IN_TERMINAL if any(row.entries[key].value is not None for row in rows)]
     made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     made.add_column("method", no_wrap=True)
     for key in keys:
-        made.add_column(heading(key), justify="right")
+        made.add_column(_IN_TERMINAL[key], justify="right", no_wrap=True)
     for row in rows:
         entries = [row.entries[key] for key in keys]
         texts = [Text(e.text.split(" ± ")[0], "bold" if e.leads else "") for e in entries]

@@ -81,7 +81,7 @@ def test_a_file_gives_every_cell_back(cells: Cells, tmp_path: Path) -> None:
     assert entry(again, "knn-per", "private").text == "refused"
     text = (tmp_path / "some.csv").read_text()
     (tmp_path / "some.csv").write_text(text.replace("[", "{", 1))
-    with pytest.raises(ResultsError, match="some.csv of the league is damaged"):
+    with pytest.raises(ResultsError, match=r"some\.csv of the league is damaged"):
         league.read("some", tmp_path)
 
 
