@@ -15,6 +15,13 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.report import league
 from coterie.app.runners.errors import Interrupted, SweepError
 
+_NOTE = (
+    "Test accuracy in percent: mean over peers, lowest peer, under attack, at epsilon 4. To best: "
+    "bytes sent per peer until 90 % of the best gain over local. Bold: the best of a column, and "
+    "those not significantly worse (paired test over seeds and peers). *: not ranked, it is given "
+    "the true clusters."
+)
+
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Measure missing cells, print tables, or run a cell again.
@@ -54,12 +61,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     methods = options.methods.split(",") if options.methods else runner.entrants()
     for method in methods:
         parts.chosen({"method": method})
-    problems = {name: league.problem(name, options.directory) for name in names}
-    tasks = [
-        runner.Task(name, problem, methods, options.directory, options.workers)
-        for name, problem in problems.items()
-    ]
-    runner.run(tasks, console)
+    runner.run(names, methods, options.directory, options.workers, console)
     _show(options, console)
 
 
@@ -68,12 +70,7 @@ def _show(options: argparse.Namespace, console: Console) -> None:
         problem = league.problem(name, options.directory)
         if rows := league.standings(league.read(name, options.directory)):
             console.print(league.table(f"{problem.title} ({name})", rows))
-    console.print(
-        "Test accuracy in percent: mean over peers, lowest peer, under attack, at epsilon 4. To best: "
-        "bytes sent per peer until 90 % of the best gain over local. Bold: the best of a column, and "
-        "those not significantly worse (paired test over seeds and peers). *: not ranked, it is given "
-        "the true clusters.",
-    )
+    console.print(_NOTE)
 
 
 def _check(options: argparse.Namespace, console: Console) -> None:

@@ -41,40 +41,32 @@ _TUNED_AS = {"attacked": "plain"}
 """Condition -> condition whose choices it uses."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """Methods to measure on a problem.
+def entrants() -> list[str]:
+    """Return the names of all methods, and of the recipes that can be run."""
+    return [*METHODS, *(name for name, recipe in recipes().items() if not recipe.missing)]
 
-    Attributes
+
+def run(
+    names: Sequence[str],
+    methods: Sequence[str],
+    directory: Path,
+    workers: int | None,
+    console: Console,
+) -> None:
+    """Measure the missing cells of problems, the plain ones of all problems first.
+
+    A problem without its data is left out.
+
+    Parameters
     ----------
-    name : str
-        Name of the problem.
-    problem : Problem
-        The problem.
+    names : Sequence of str
+        Names of the problems.
     methods : Sequence of str
         Names of methods and recipes.
     directory : Path
         Directory of the league's files.
     workers : int or None
         Maximum number of parallel runs.
-    """
-
-    name: str
-    problem: Problem
-    methods: Sequence[str]
-    directory: Path
-    workers: int | None
-
-
-def entrants() -> list[str]:
-    """Return the names of all methods, and of the recipes that can be run."""
-    return [*METHODS, *(name for name, recipe in recipes().items() if not recipe.missing)]
-
-
-def run(tasks: Sequence[Task], console: Console) -> None:
-    """Measure the missing cells of problems, the plain ones of all problems first.
-
-    A problem without its data is left out.
 
     Raises
     ------
@@ -83,104 +75,103 @@ def run(tasks: Sequence[Task], console: Console) -> None:
     SweepError
         A run failed; the next attempt tries it again.
     """
-    ready, failed = [], dict[str, Exception]()
-    for task in tasks:
+    tables, failed = [], dict[str, Exception]()
+    for name in names:
+        problem = league.problem(name, directory)
         try:
             for condition in CONDITIONS:
-                configurations(task.problem, condition, "local", {})
-            ready.append(task)
+                configurations(problem, condition, "local", {})
         except ConfigError as error:
-            raise ConfigError(f"{task.name}.toml: {error}") from None
+            raise ConfigError(f"{name}.toml: {error}") from None
         except DataError as error:
-            console.print(f"left out: {task.name}: {error}", soft_wrap=True)
+            console.print(f"left out: {name}: {error}", soft_wrap=True)
+        else:
+            tables.append(_Table(name, problem, methods, directory, workers, console))
     for condition in CONDITIONS:
-        for task in ready:
-            console.print(f"{task.problem.title}: {condition}", soft_wrap=True)
-            failed |= _measure(task, condition, console)
+        for table in tables:
+            console.print(f"{table.problem.title}: {condition}", soft_wrap=True)
+            failed |= table.measure(condition)
     report_failures(failed, console)
 
 
-def _measure(task: Task, condition: str, console: Console) -> dict[str, Exception]:
-    """Measure the missing cells of a condition; return the errors by run directory."""
-    measured = league.read(task.name, task.directory)
-    first, work = CONDITIONS[condition][0], RUNS / task.name / condition
-    chosen = CONDITIONS[_TUNED_AS.get(condition, condition)][0]
-    missing: dict[str, list[Config]] = {}
-    for method in task.methods:
-        before = measured.get((method, first))
-        choice = measured[method, chosen].choice if (method, chosen) in measured else Choice()
-        try:
-            configs = configurations(task.problem, condition, method, choice.settings)
-        except ConfigError as error:
-            if condition == "plain":
-                console.print(f"left out: {method}: {error}", soft_wrap=True)
-            elif (method, "accuracy") in measured:
-                measured[method, first] = Cell(refused=str(error))
-                league.write(task.name, measured, task.directory)
-            continue
-        if before is None or before.digest != digest(configs):
-            missing[method] = configs
-    if condition in _TUNED_AS:
-        choices = {m: measured[m, chosen].choice for m in missing if (m, chosen) in measured}
-        failed = dict[str, Exception]()
-    else:
-        choices, failed = _tuned(task, condition, list(missing), measured, work, console)
-    return failed | _finish(task, condition, choices, measured, work, console)
+@dataclass(frozen=True)
+class _Table:
+    """Table of a problem; the parameters are those of `run`."""
 
+    name: str
+    problem: Problem
+    methods: Sequence[str]
+    directory: Path
+    workers: int | None
+    console: Console
 
-def _tuned(
-    task: Task,
-    condition: str,
-    methods: Sequence[str],
-    measured: Cells,
-    work: Path,
-    console: Console,
-) -> tuple[dict[str, Choice], dict[str, Exception]]:
-    """Tune methods with the learning rates that the problem's other methods were tried with."""
-    if not methods:
-        return {}, {}
-    configs = {method: configurations(task.problem, condition, method, {})[0] for method in methods}
-    tried = [cell.choice.rates for (_, column), cell in measured.items()
-             if column == CONDITIONS[condition][0]]  # fmt: skip
-    rates = max(tried, key=len, default=())
-    return tune.tuned(configs, "whole", work, task.workers, console, rates)
+    def measure(self, condition: str) -> dict[str, Exception]:
+        """Measure the missing cells of a condition; return the errors by run directory."""
+        measured = league.read(self.name, self.directory)
+        tuned_as = CONDITIONS[_TUNED_AS.get(condition, condition)][0]
+        choices = {at: cell.choice for (at, column), cell in measured.items() if column == tuned_as}
+        missing = self._missing(condition, measured, choices)
+        failed, work = dict[str, Exception](), RUNS / self.name / condition
+        if condition not in _TUNED_AS and missing:
+            rates = max((choice.rates for choice in choices.values()), key=len, default=())
+            first = {
+                method: configurations(self.problem, condition, method, {})[0] for method in missing
+            }
+            choices, failed = tune.tuned(first, "whole", work, self.workers, self.console, rates)
+        placed = {
+            method: [
+                sweep.placed(config, work)
+                for config in configurations(self.problem, condition, method, choice.settings)
+            ]
+            for method, choice in choices.items()
+            if method in missing
+        }
+        return failed | self._finish(condition, placed, choices, measured)
 
+    def _missing(self, condition: str, measured: Cells, choices: Mapping[str, Choice]) -> list[str]:
+        """Return the methods to measure; write the cells of those that cannot run."""
+        missing, column = [], CONDITIONS[condition][0]
+        for method in self.methods:
+            settings = choices.get(method, Choice()).settings
+            try:
+                configs = configurations(self.problem, condition, method, settings)
+            except ConfigError as error:
+                if (method, "accuracy") in measured:
+                    measured[method, column] = Cell(refused=str(error))
+                    league.write(self.name, measured, self.directory)
+                else:
+                    self.console.print(f"left out: {method}: {error}", soft_wrap=True)
+            else:
+                if measured.get((method, column), Cell()).digest != digest(configs):
+                    missing.append(method)
+        return missing
 
-def _finish(
-    task: Task,
-    condition: str,
-    choices: Mapping[str, Choice],
-    measured: Cells,
-    work: Path,
-    console: Console,
-) -> dict[str, Exception]:
-    """Run all seeds of tuned methods, and write each cell when its last run ends."""
-    placed = {
-        method: [
-            sweep.placed(config, work)
-            for config in configurations(task.problem, condition, method, choice.settings)
-        ]
-        for method, choice in choices.items()
-    }
+    def _finish(
+        self,
+        condition: str,
+        placed: Mapping[str, Sequence[Config]],
+        choices: Mapping[str, Choice],
+        measured: Cells,
+    ) -> dict[str, Exception]:
+        """Run all seeds of each method, and write its cells when the last run ends."""
 
-    def keep(method: str) -> None:
-        if all(map(sweep.is_finished, placed[method])):
-            runs = [Run.read(config.run_dir) for config in placed[method]]
-            for column in CONDITIONS[condition]:
-                values = values_of(column, runs)
-                cell = Cell(digest(placed[method]), choices[method], values)
-                measured[method, column] = cell
-            league.write(task.name, measured, task.directory)
+        def keep(method: str) -> None:
+            if all(map(sweep.is_finished, placed[method])):
+                runs = [Run.read(config.run_dir) for config in placed[method]]
+                for column in CONDITIONS[condition]:
+                    values = values_of(column, runs)
+                    measured[method, column] = Cell(digest(placed[method]), choices[method], values)
+                league.write(self.name, measured, self.directory)
 
-    for method in placed:
-        keep(method)
-    of_run = {config.run_dir: method for method, of in placed.items() for config in of}
-    return sweep.run_all(
-        [config for of in placed.values() for config in of],
-        task.workers,
-        console,
-        on_end=lambda config: keep(of_run[config.run_dir]),
-    )
+        for method in placed:
+            keep(method)
+        method_of = {config.run_dir: method for method, of in placed.items() for config in of}
+        return sweep.run_all(
+            [config for of in placed.values() for config in of],
+            self.workers,
+            self.console,
+            on_end=lambda config: keep(method_of[config.run_dir]),
+        )
 
 
 def configurations(

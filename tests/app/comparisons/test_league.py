@@ -80,8 +80,7 @@ def place(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def run(methods: list[str]) -> str:
     """Measure missing cells and return the output."""
     console = Console(file=io.StringIO(), width=200)
-    problem = league.problem("tiny", Path("league"))
-    runner.run([runner.Task("tiny", problem, methods, Path("league"), 1)], console)
+    runner.run(["tiny"], methods, Path("league"), 1, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
