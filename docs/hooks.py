@@ -3,10 +3,10 @@
 - `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
   the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
 - Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows, `{{ catalogue }}` from
-  the sets of `coterie data`, `{{ league }}` from the files of league/. The pages of the methods are
-  listed by situation in the navigation and on which-method.md; their costs and sources are
-  collected on methods/index.md. On a method's page, `{{ options }}` is replaced by its part of the
-  key reference.
+  the sets of `coterie data`, `{{ league }}` and `{{ league_leaders }}` from the files of league/.
+- The pages of the methods are listed by situation in the navigation and on which-method.md; their
+  costs and sources are collected on methods/index.md. On a method's page, `{{ options }}` is
+  replaced by its part of the key reference, and its rows of the league head its results.
 - Formulas become MathML, which browsers render without a script.
 - A link to a file of the repository that is not a page becomes plain text.
 
@@ -16,10 +16,11 @@ Build with `python -m mkdocs` in the repository root, from which the packages ar
 from __future__ import annotations
 
 import html
+import math
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from latex2mathml.converter import convert
@@ -99,6 +100,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     name = posixpath.basename(uri).removesuffix(".md")
     if uri.startswith("methods/") and name in METHODS:
         markdown = markdown.replace("{{ options }}", options_table(name))
+        markdown = markdown.replace("## Results\n\n", f"## Results\n\n{league_rows(name)}", 1)
     if uri == "methods/index.md":
         markdown = markdown.replace("{{ costs }}", costs_table())
         markdown = markdown.replace("{{ sources }}", sources_table())
@@ -109,6 +111,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     }
     tables_of |= {"methods": methods_table, "exposed": exposed_list, "recipes": recipes_table}
     tables_of |= {"catalogue": catalogue_table, "league": league_tables}
+    tables_of |= {"league_leaders": league_leaders}
     if uri not in OUTSIDE.values():
         markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
@@ -236,15 +239,64 @@ def catalogue_table() -> str:
     return _table(("name", "task", "data", "source", "licence"), rows)
 
 
+@lru_cache
+def _league() -> dict[str, tuple[league.Problem, list[league.Standing]]]:
+    """Return name -> problem and rows of the league."""
+    return {
+        name: (
+            league.problem(name, league.PUBLISHED),
+            league.standings(league.read(name, league.PUBLISHED)),
+        )
+        for name in league.problems(league.PUBLISHED)
+    }
+
+
 def league_tables() -> str:
     """Return the tables of the league, a section per problem."""
     sections = []
-    for name in league.problems(league.PUBLISHED):
-        problem = league.problem(name, league.PUBLISHED)
-        rows = league.standings(league.read(name, league.PUBLISHED))
+    for name, (problem, rows) in _league().items():
         about = f"{_sentence(problem.about)}. Results of {len(rows)} methods."
         sections.append(f"## {problem.title} {{#{name}}}\n\n{about}\n\n{_league_table(rows)}")
     return "\n\n".join(sections)
+
+
+def league_leaders() -> str:
+    """Return the table of the methods that lead each column of each measured problem."""
+    keys = ("accuracy", "worst", "attacked", "private")
+    lines = []
+    for name, (problem, rows) in _league().items():
+        if not rows:
+            continue
+        cells = []
+        for key in keys:
+            is_measured = any(row.entries[key].value is not None for row in rows)
+            names = ", ".join(row.name for row in rows if row.entries[key].leads)
+            cells.append(names or "no difference" * is_measured)
+        reached = sorted(
+            (entry.value, row.name, entry.text)
+            for row in rows
+            if (entry := row.entries["bytes_to_best"]).value is not None
+            and math.isfinite(entry.value) and not row.is_reference
+        )  # fmt: skip
+        cheap = ", ".join(f"{method} {text}" for _, method, text in reached[:3])
+        lines.append((f"[{problem.title}](results/league.md#{name})", *cells, cheap))
+    heads = "problem", *map(league.heading, keys), "fewest bytes to 90 % of the best gain"
+    return _table(heads, lines)
+
+
+def league_rows(method: str) -> str:
+    """Return a method's rows of the league, for its page; empty without measured cells."""
+    lines = []
+    for name, (problem, rows) in _league().items():
+        for row in rows:
+            if row.method == method:
+                cells = (
+                    f"**{entry.text}**" if entry.leads else entry.text
+                    for entry in row.entries.values()
+                )
+                lines.append((f"[{problem.title}](../results/league.md#{name})", *cells))
+    heads = "league", *map(league.heading, league.columns())
+    return f"{_table(heads, lines)}\n\n" if lines else ""
 
 
 def _league_table(rows: Sequence[league.Standing]) -> str:
