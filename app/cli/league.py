@@ -76,6 +76,8 @@ def _show(options: argparse.Namespace, console: Console) -> None:
 def _check(options: argparse.Namespace, console: Console) -> None:
     """Run a cell again; the cell is random among those that the arguments leave open.
 
+    Code that a file names runs only if the user names it, too.
+
     Raises
     ------
     ConfigError
@@ -84,18 +86,19 @@ def _check(options: argparse.Namespace, console: Console) -> None:
         It differs from the kept values.
     """
     names = options.cell[:1] or list(league.problems(options.directory))
+    problems = {name: league.problem(name, options.directory) for name in names}
     cells = [
         (name, method, column, cell)
         for name in names
         for (method, column), cell in league.read(name, options.directory).items()
         if cell.values and all(each in (method, column) for each in options.cell[1:])
+        if ":" not in method or method in options.cell
     ]
     if not cells:
         raise ConfigError(f"no measured cell {' '.join(options.cell)} in {options.directory}")
     name, method, column, cell = random.choice(cells)
     console.print(f"coterie league check {name} {method} {column}", soft_wrap=True)
-    problem = league.problem(name, options.directory)
-    differences = runner.repeat(problem, method, column, cell, console)
+    differences = runner.repeat(problems[name], method, column, cell, console)
     for kept, new in differences:
         console.print(f"kept {kept}\nnow  {new}", soft_wrap=True, style="red")
     if differences:

@@ -182,12 +182,17 @@ def configurations(
     Raises
     ------
     ConfigError
-        The method cannot run under the condition.
+        The method cannot run under the condition, or the settings, which come from a file, have
+        other keys than those that tuning sets.
     DataError
         The problem's data are missing.
     """
     keys: dict[str, Scalar] = {**problem.keys, **problem.conditions[condition]}
-    flat = {**tune.with_validation(keys), "method": method, **settings}
+    flat = {**tune.with_validation(keys), "method": method}
+    tuned = {"learning-rate", tune.grid(Config.from_flat(flat))[0]}
+    if others := settings.keys() - tuned:
+        raise ConfigError(f"{min(others)} is not among the tuned keys of {method}")
+    flat |= settings
     configs = [Config.from_flat({**flat, "seed": seed}) for seed in range(problem.seeds)]
     check(configs[0])
     return configs

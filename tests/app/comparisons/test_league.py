@@ -211,6 +211,21 @@ def test_the_digest_has_only_what_differs_from_the_defaults(
     assert runner.digest(configs) != before
 
 
+def test_code_that_a_file_names_is_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither as a setting nor as a method that the user does not name."""
+    cells = league.read("tiny", place / "league")
+    cell = cells["local", "accuracy"]
+    (place / "evil.py").write_text("raise SystemExit('ran')")
+    settings = {**cell.choice.settings, "model": "evil:x"}
+    evil = replace(cell, choice=replace(cell.choice, settings=settings))
+    league.write("tiny", {("local", "accuracy"): evil}, place / "league")
+    assert check("local") == 2
+    assert "model is not among the tuned keys of local" in capsys.readouterr().err
+    league.write("tiny", {("evil:x", "accuracy"): cell}, place / "league")
+    assert check() == 2
+    assert "no measured cell" in capsys.readouterr().err
+
+
 def test_a_failed_run_is_no_cell(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without(place, "d-psgd")
     monkeypatch.setattr("coterie.app.runners.inline.run", lambda *_: 1 / 0)
