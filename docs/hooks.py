@@ -281,7 +281,7 @@ def league_leaders() -> str:
         cheap = ", ".join(f"{method} {text}" for _, method, text in reached[:3])
         lines.append((f"[{problem.title}](results/league.md#{name})", *cells, cheap))
     heads = "problem", *map(league.heading, keys), "fewest bytes to 90 % of the best gain"
-    return _table(heads, lines)
+    return _table(heads, lines) if lines else "No problem has been measured yet."
 
 
 def league_rows(method: str) -> str:

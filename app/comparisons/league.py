@@ -126,7 +126,7 @@ class _Table:
             for method, choice in choices.items()
             if method in missing
         }
-        return failed | self._finish(condition, placed, choices, measured)
+        return failed | self._finish(condition, placed, choices)
 
     def _missing(self, condition: str, measured: Cells, choices: Mapping[str, Choice]) -> list[str]:
         """Return the methods to measure; write the cells of those that cannot run."""
@@ -137,8 +137,7 @@ class _Table:
                 configs = configurations(self.problem, condition, method, settings)
             except ConfigError as error:
                 if (method, "accuracy") in measured:
-                    measured[method, column] = Cell(refused=str(error))
-                    league.write(self.name, measured, self.directory)
+                    self._add({(method, column): Cell(refused=str(error))})
                 else:
                     self.console.print(f"left out: {method}: {error}", soft_wrap=True)
             else:
@@ -146,22 +145,29 @@ class _Table:
                     missing.append(method)
         return missing
 
+    def _add(self, cells: Cells) -> None:
+        """Add cells to the file, to which another process may have added some."""
+        kept = league.read(self.name, self.directory)
+        league.write(self.name, {**kept, **cells}, self.directory)
+
     def _finish(
         self,
         condition: str,
         placed: Mapping[str, Sequence[Config]],
         choices: Mapping[str, Choice],
-        measured: Cells,
     ) -> dict[str, Exception]:
         """Run all seeds of each method, and write its cells when the last run ends."""
 
         def keep(method: str) -> None:
             if all(map(sweep.is_finished, placed[method])):
                 runs = [Run.read(config.run_dir) for config in placed[method]]
-                for column in CONDITIONS[condition]:
-                    values = values_of(column, runs)
-                    measured[method, column] = Cell(digest(placed[method]), choices[method], values)
-                league.write(self.name, measured, self.directory)
+                known, choice = digest(placed[method]), choices[method]
+                self._add(
+                    {
+                        (method, column): Cell(known, choice, values_of(column, runs))
+                        for column in CONDITIONS[condition]
+                    }
+                )
 
         for method in placed:
             keep(method)

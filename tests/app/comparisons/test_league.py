@@ -153,6 +153,25 @@ def test_an_interrupted_league_continues_with_its_next_cell(
     assert (place / "league" / "tiny.csv").read_bytes() == before
 
 
+def test_two_leagues_at_once_keep_each_other_s_cells(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process adds the cells of Local while this one measures D-PSGD."""
+    theirs = {at: cell for at, cell in league.read("tiny", place / "league").items()
+              if at[0] == "local"}  # fmt: skip
+    without(place, "local", "d-psgd")
+    kept = runner.values_of
+
+    def meanwhile(column: str, runs: Sequence[Run]) -> list[Any]:
+        now = league.read("tiny", place / "league")
+        league.write("tiny", {**now, **theirs}, place / "league")
+        return kept(column, runs)
+
+    monkeypatch.setattr(runner, "values_of", meanwhile)
+    run(["d-psgd"])
+    assert {row["method"] for row in lines(place)} == {*METHODS_HERE}
+
+
 def test_a_plugin_enters_with_the_rates_of_the_others(place: Path) -> None:
     run([MINE])
     rows = {(row["method"], row["column"]): row for row in lines(place)}
