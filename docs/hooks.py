@@ -3,7 +3,7 @@
 - `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
   the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
 - Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows, `{{ catalogue }}` from
-  the sets of `coterie data`, `{{ league }}` and `{{ league_leaders }}` from the files of league/.
+  the sets of `coterie data`, those of the league (`{{ league }}` and others) from league/.
 - The pages of the methods are listed by situation in the navigation and on which-method.md; their
   costs and sources are collected on methods/index.md. On a method's page, `{{ options }}` is
   replaced by its part of the key reference, and its rows of the league head its results.
@@ -112,6 +112,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     tables_of |= {"methods": methods_table, "exposed": exposed_list, "recipes": recipes_table}
     tables_of |= {"catalogue": catalogue_table, "league": league_tables}
     tables_of |= {"league_leaders": league_leaders}
+    tables_of |= {"league_gains": league_gains}
     if uri not in OUTSIDE.values():
         markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
@@ -256,7 +257,7 @@ def league_tables() -> str:
     sections = []
     for name, (problem, rows) in _league().items():
         about = f"{_sentence(problem.about)}. Results of {len(rows)} methods."
-        sections.append(f"## {problem.title} {{#{name}}}\n\n{about}\n\n{_league_table(rows)}")
+        sections.append(f"### {problem.title} {{#{name}}}\n\n{about}\n\n{_league_table(rows)}")
     return "\n\n".join(sections)
 
 
@@ -281,6 +282,21 @@ def league_leaders() -> str:
         cheap = ", ".join(f"{method} {text}" for _, method, text in reached[:3])
         lines.append((f"[{problem.title}](results/league.md#{name})", *cells, cheap))
     heads = "problem", *map(league.heading, keys), "fewest bytes to 90 % of the best gain"
+    return _table(heads, lines) if lines else "No problem has been measured yet."
+
+
+def league_gains() -> str:
+    """Return the table of the gains over Local: a row per method, a column per measured problem."""
+    measured = {name: (problem, rows) for name, (problem, rows) in _league().items() if rows}
+    entries: dict[str, dict[str, str]] = {}
+    for name, (_, rows) in measured.items():
+        for row in rows:
+            entry, star = row.entries["gain"], " *" * row.is_reference
+            text = entry.text.partition(" ±")[0]
+            of = entries.setdefault(f"{row.name}{star}", {})
+            of[name] = f"**{text}**" if entry.leads else text
+    heads = "method", *(f"[{of.title}](#{name})" for name, (of, _) in measured.items())
+    lines = [(name, *(of.get(each, "") for each in measured)) for name, of in entries.items()]
     return _table(heads, lines) if lines else "No problem has been measured yet."
 
 

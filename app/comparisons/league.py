@@ -113,7 +113,8 @@ class _Table:
         missing = self._missing(condition, measured, choices)
         failed, work = dict[str, Exception](), RUNS / self.name / condition
         if condition not in _TUNED_AS and missing:
-            rates = max((choice.rates for choice in choices.values()), key=len, default=())
+            fresh = [choice.rates for method, choice in choices.items() if method not in missing]
+            rates = max(fresh, key=len, default=())
             first = {
                 method: configurations(self.problem, condition, method, {})[0] for method in missing
             }

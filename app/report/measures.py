@@ -210,7 +210,8 @@ def course(run: Run, name: str) -> Floats:
 def gain_course(run: Run, local: Run) -> Floats:
     """Return the gain of the mean of the latest reports over Local's final mean, (R,)."""
     name, sign = ("test_accuracy", 1.0) if has_accuracy(local) else ("test_loss", -1.0)
-    return sign * (course(run, name) - course(local, name)[-1])
+    gain_r: Floats = sign * (course(run, name) - course(local, name)[-1])
+    return gain_r
 
 
 def cost_to_best(gain_r: Floats, cost_r: Floats, best: float) -> float | None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from coterie.app.cli import main as command
 from coterie.app.comparisons import league as runner
 from coterie.app.comparisons import tune
+from coterie.app.config import defaults
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
@@ -221,10 +222,10 @@ def test_the_digest_has_only_what_differs_from_the_defaults(
     """A key that a later version adds changes no digest as long as it has its default."""
     problem = league.problem("tiny", place / "league")
     configs = runner.configurations(problem, "plain", "fedavg", {})
-    usual, flat = runner.defaults.of_project(), Config.flat
+    usual, flat = defaults.of_project(), Config.flat
     before = runner.digest(configs)
     monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "letters.scheme": "full"})
-    monkeypatch.setattr(runner.defaults, "of_project", lambda: {**usual, "letters.scheme": "full"})
+    monkeypatch.setattr(defaults, "of_project", lambda: {**usual, "letters.scheme": "full"})
     assert runner.digest(configs) == before
     monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "letters.scheme": "half"})
     assert runner.digest(configs) != before
