@@ -330,15 +330,15 @@ def _league_table(rows: Sequence[league.Standing]) -> str:
         for key, column in columns.items()
     )
     body = []
-    for row in rows:
+    for k, row in enumerate(rows):
         cells = (_league_cell(row.entries[key]) for key in columns)
         tuned = ", ".join(
             f"{key.rpartition('.')[2]} {value}{'†' * (key in row.choice.edges)}"
             for key, value in row.choice.settings.items()
         )
         body.append(
-            f"<tr {_league_filters(row)}><td>{_league_name(row)}</td>{''.join(cells)}"
-            f"<td>{html.escape(tuned)}</td></tr>"
+            f'<tr {_league_filters(row)}><td data-value="{k}">{_league_name(row)}</td>'
+            f"{''.join(cells)}<td>{html.escape(tuned)}</td></tr>"
         )
     head = f'<th><button type="button">method</button></th>{heads}<th>tuned</th>'
     return (

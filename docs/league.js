@@ -20,7 +20,7 @@ function filter() {
 function sortBy(table, heading) {
   const k = heading.cellIndex;
   const before = heading.getAttribute("aria-sort");
-  const down = before ? before === "ascending" : k > 0 && heading.dataset.better !== "low";
+  const down = before ? before === "ascending" : heading.dataset.better === "high";
   for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
   heading.setAttribute("aria-sort", down ? "descending" : "ascending");
   const value = (row) => Number.parseFloat(row.cells[k].dataset.value);
