@@ -494,16 +494,16 @@ COLUMNS = (
         "Sample gradients evaluated per peer, mean over peers.",
     ),
     Column(
+        "seconds", "seconds", _seconds, _shown(".1f"),
+        "", "Cost",
+        "Wall time of a run; parallel runs share the machine.",
+    ),
+    Column(
         "bytes_to_best", "sent to 90 % of best gain", _bytes_to_best,
         lambda size: units.size(size) if np.isfinite(size) else "never",
         "", "Cost",
         "Payload bytes sent per peer until the mean over peers has 90 % of the best final gain "
         "over Local of all ranked methods.",
-    ),
-    Column(
-        "seconds", "seconds", _seconds, _shown(".1f"),
-        "", "Cost",
-        "Wall time of a run; parallel runs share the machine.",
     ),
     Column(
         "time_to_best", "time to 90 % of the best", _time_to_best,
