@@ -130,17 +130,12 @@ def test_pages_without_measured_cells_say_so(published: Path) -> None:
 def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     means = {"cobo": 0.9, "local": 0.5, "oracle": 0.95, "knn-per": 0.6, "d-psgd": 0.4, "a:<B>": 0.3}
     slopes = dict(zip(means, (0.0, 0.004, 0.002, 0.003, 0.005, 0.007), strict=True))
-    cells = {
-        (method, column): league.Cell(values=values)
-        for method, mean in means.items()
-        for column, values in {
-            "accuracy": [
-                [mean + slopes[method] * seed + each for each in (-0.01, 0.01)]
-                for seed in (-1, 0, 1)
-            ],
-            "course": [[[0, 10, 20], [0.1, mean, mean]]] * 3,
-        }.items()
-    }
+    cells: league.Cells = {}
+    for method, mean in means.items():
+        slope, curve = slopes[method], [[0, 10, 20], [0.1, mean, mean]]
+        by_seed = [[mean + slope * k - 0.01, mean + slope * k + 0.01] for k in (-1, 0, 1)]
+        cells[method, "accuracy"] = league.Cell(values=by_seed)
+        cells[method, "course"] = league.Cell(values=[curve] * 3)
     cells["knn-per", "private"] = league.Cell(values=[], refused="memory")
     league.write("tiny", cells, published)
     table = hooks.league_tables()
