@@ -3,9 +3,10 @@
 - `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
   the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
 - Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows, `{{ catalogue }}` from
-  the sets of `coterie data`. The pages of the methods are listed by situation in the navigation
-  and on which-method.md; their costs and sources are collected on methods/index.md. On a method's
-  page, `{{ options }}` is replaced by its part of the key reference.
+  the sets of `coterie data`, those of the league (`{{ league }}` and others) from league/.
+- The pages of the methods are listed by situation in the navigation and on which-method.md; their
+  costs and sources are collected on methods/index.md. On a method's page, `{{ options }}` is
+  replaced by its part of the key reference, and its rows of the league head its results.
 - Formulas become MathML, which browsers render without a script.
 - A link to a file of the repository that is not a page becomes plain text.
 
@@ -15,10 +16,11 @@ Build with `python -m mkdocs` in the repository root, from which the packages ar
 from __future__ import annotations
 
 import html
+import math
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 from latex2mathml.converter import convert
@@ -32,6 +34,7 @@ from coterie.app.config.keys import TopLevel, tables
 from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import GROUPS, METHODS
+from coterie.app.report import league
 from coterie.clients.attack import AttackKind
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
@@ -97,6 +100,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     name = posixpath.basename(uri).removesuffix(".md")
     if uri.startswith("methods/") and name in METHODS:
         markdown = markdown.replace("{{ options }}", options_table(name))
+        markdown = markdown.replace("## Results\n\n", f"## Results\n\n{league_rows(name)}", 1)
     if uri == "methods/index.md":
         markdown = markdown.replace("{{ costs }}", costs_table())
         markdown = markdown.replace("{{ sources }}", sources_table())
@@ -106,7 +110,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if kind != "method"
     }
     tables_of |= {"methods": methods_table, "exposed": exposed_list, "recipes": recipes_table}
-    tables_of |= {"catalogue": catalogue_table}
+    tables_of |= {"catalogue": catalogue_table, "league": league_tables}
+    tables_of |= {"league_leaders": league_leaders}
+    tables_of |= {"league_gains": league_gains}
     if uri not in OUTSIDE.values():
         markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
@@ -232,6 +238,141 @@ def catalogue_table() -> str:
         source = f"{entry.source}. {f'Download: {files}' if files else 'Included'}."
         rows.append((f"`{name}`", _sentence(entry.task), size, source, _sentence(entry.licence)))
     return _table(("name", "task", "data", "source", "licence"), rows)
+
+
+@lru_cache
+def _league() -> dict[str, tuple[league.Problem, list[league.Standing]]]:
+    """Return name -> problem and rows of the league."""
+    return {
+        name: (
+            league.problem(name, league.PUBLISHED),
+            league.standings(league.read(name, league.PUBLISHED)),
+        )
+        for name in league.problems(league.PUBLISHED)
+    }
+
+
+def league_tables() -> str:
+    """Return the tables of the league, a section per problem."""
+    sections = []
+    for name, (problem, rows) in _league().items():
+        about = f"{_sentence(problem.about)}. Results of {len(rows)} methods."
+        sections.append(f"### {problem.title} {{#{name}}}\n\n{about}\n\n{_league_table(rows)}")
+    return "\n\n".join(sections)
+
+
+def league_leaders() -> str:
+    """Return the table of the methods that lead each column of each measured problem."""
+    keys = ("accuracy", "worst", "attacked", "private")
+    lines = []
+    for name, (problem, rows) in _league().items():
+        if not rows:
+            continue
+        cells = []
+        for key in keys:
+            is_measured = any(row.entries[key].value is not None for row in rows)
+            names = ", ".join(row.name for row in rows if row.entries[key].leads)
+            cells.append(names or "no difference" * is_measured)
+        reached = sorted(
+            (entry.value, row.name, entry.text)
+            for row in rows
+            if (entry := row.entries["bytes_to_best"]).value is not None
+            and math.isfinite(entry.value) and not row.is_reference
+        )  # fmt: skip
+        cheap = ", ".join(f"{method} {text}" for _, method, text in reached[:3])
+        lines.append((f"[{problem.title}](results/league.md#{name})", *cells, cheap))
+    heads = "problem", *map(league.heading, keys), "fewest bytes to 90 % of the best gain"
+    return _table(heads, lines) if lines else "No problem has been measured yet."
+
+
+def league_gains() -> str:
+    """Return the table of the gains over Local: a row per method, a column per measured problem."""
+    measured = {name: (problem, rows) for name, (problem, rows) in _league().items() if rows}
+    entries: dict[str, dict[str, str]] = {}
+    for name, (_, rows) in measured.items():
+        for row in rows:
+            entry, star = row.entries["gain"], " *" * row.is_reference
+            text = entry.text.partition(" ±")[0]
+            of = entries.setdefault(f"{row.name}{star}", {})
+            of[name] = f"**{text}**" if entry.leads else text
+    heads = "method", *(f"[{of.title}](#{name})" for name, (of, _) in measured.items())
+    lines = [(name, *(of.get(each, "") for each in measured)) for name, of in entries.items()]
+    return _table(heads, lines) if lines else "No problem has been measured yet."
+
+
+def league_rows(method: str) -> str:
+    """Return a method's rows of the league, for its page; empty without measured cells."""
+    lines = []
+    for name, (problem, rows) in _league().items():
+        for row in rows:
+            if row.method == method:
+                cells = (
+                    f"**{entry.text}**" if entry.leads else entry.text
+                    for entry in row.entries.values()
+                )
+                lines.append((f"[{problem.title}](../results/league.md#{name})", *cells))
+    heads = "league", *map(league.heading, league.columns())
+    return f"{_table(heads, lines)}\n\n" if lines else ""
+
+
+def _league_table(rows: Sequence[league.Standing]) -> str:
+    """Return a table of the league as HTML, with the attributes that docs/league.js filters by."""
+    columns = {
+        key: column
+        for key, column in league.columns().items()
+        if any(row.entries[key].value is not None for row in rows)
+    }
+    if not columns:
+        return "No cell has been measured yet."
+    heads = "".join(
+        f'<th data-better="{column.better}"><button type="button">{league.heading(key)}</button>'
+        "</th>"
+        for key, column in columns.items()
+    )
+    body = []
+    for k, row in enumerate(rows):
+        cells = (_league_cell(row.entries[key]) for key in columns)
+        tuned = ", ".join(
+            f"{key.rpartition('.')[2]} {value}{'†' * (key in row.choice.edges)}"
+            for key, value in row.choice.settings.items()
+        )
+        body.append(
+            f'<tr {_league_filters(row)}><td data-value="{k}">{_league_name(row)}</td>'
+            f"{''.join(cells)}<td>{html.escape(tuned)}</td></tr>"
+        )
+    head = f'<th><button type="button">method</button></th>{heads}<th>tuned</th>'
+    return (
+        f'<div class="league"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}'
+        "</tbody></table></div>"
+    )
+
+
+def _league_cell(entry: league.Entry) -> str:
+    value = "" if entry.value is None else f' data-value="{entry.value!r}"'
+    return f"<td{value}>{f'<b>{entry.text}</b>' if entry.leads else entry.text}</td>"
+
+
+def _league_name(row: league.Standing) -> str:
+    star, name = " *" * row.is_reference, html.escape(row.name)
+    if row.method in METHODS:
+        return f'<a href="../methods/{row.method}.html">{name}</a>{star}'
+    return f'<a href="../recipes.html">{name}</a>' if row.method in recipes() else name
+
+
+def _league_filters(row: league.Standing) -> str:
+    """Return the attributes of a row that the filters read."""
+    base = str(recipes()[row.method].keys["method"]) if row.method in recipes() else row.method
+    method = METHODS.get(base)
+    group = "Recipes" if base != row.method else "Plugins"
+    if method is not None and method.group is not None and base == row.method:
+        group = GROUPS[method.group]
+    flags = {
+        "leads": row.entries["accuracy"].leads,
+        "validates": method is not None and method.validates,
+        "exposes": method is None or bool(method.exposes),
+    }
+    marks = "".join(f" data-{name}" for name, applies in flags.items() if applies)
+    return f'data-method="{html.escape(row.method)}" data-group="{html.escape(group)}"{marks}'
 
 
 def title(method: str) -> str:

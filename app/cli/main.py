@@ -43,6 +43,9 @@ COMMANDS: Mapping[str, Command] = {
         "[PRESET.toml] key=value,value,...",
         "run an experiment for several values of keys",
     ),
+    "league": Command(
+        "league", "run|show|check", "measure and compare all methods on the same problems"
+    ),
     "reproduce": Command(
         "reproduce", "PAPER/FIGURE ...", "make a table or figure of a paper and judge its claims"
     ),

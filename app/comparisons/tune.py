@@ -18,7 +18,7 @@ for a ninth of the rounds, the best third of them for a third, the best third of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -42,6 +42,7 @@ START = (-2, -1, 0, 1, 2)
 """Levels of the first learning rates; see `rate`."""
 EXTENSIONS = 4
 """Maximum number of extensions of the learning rates."""
+_LEVELS = range(START[0] - EXTENSIONS, START[-1] + EXTENSIONS + 1)
 _SURVIVORS = 3
 _VALUES = 3
 _RATE, _DECAY = "learning-rate", "weight-decay"
@@ -150,6 +151,7 @@ def tuned(
     directory: Path,
     workers: int | None,
     console: Console,
+    rates: Collection[float] = (),
 ) -> tuple[dict[str, Choice], dict[str, Exception]]:
     """Tune methods and write tuning.csv.
 
@@ -157,6 +159,8 @@ def tuned(
     ----------
     configs : Mapping of str to Config
         Configuration of the first seed, by method.
+    rates : Collection of float
+        Learning rates that other methods were tried with: these are tried, and no others.
 
     Returns
     -------
@@ -165,7 +169,7 @@ def tuned(
     failures : dict of str to Exception
         Error by run directory, of the trials that failed.
     """
-    search = _Search(configs, directory, workers, console)
+    search = _Search(configs, directory, workers, console, rates)
     first, *later = RUNGS[tuning]
     left = search.rates(first)
     for part in later:
@@ -202,21 +206,24 @@ class _Search:
         directory: Path,
         workers: int | None,
         console: Console,
+        rates: Collection[float] = (),
     ) -> None:
         self._configs, self._directory = configs, directory
         self._workers, self._console = workers, console
         self._ended: dict[str, list[Trial]] = {method: [] for method in configs}
-        self.levels = list(START)
+        one = next(iter(configs.values()))
+        self._extensions = 0 if rates else EXTENSIONS
+        self.levels = [level for level in _LEVELS if rate(one, level) in rates] or list(START)
         self.failed: dict[str, Exception] = {}
 
     def rates(self, part: int) -> dict[str, list[Trial]]:
         """Try every method with the same rates, and with more while the best is at an edge."""
         new, left = self.levels, {method: list[Trial]() for method in self._configs}
-        for extension in range(EXTENSIONS + 1):
+        for extension in range(self._extensions + 1):
             ended = self.run({m: trials(c, new) for m, c in self._configs.items()}, part)
             left = {method: [*left[method], *of] for method, of in ended.items()}
             new = self._beyond(left)
-            if not new or extension == EXTENSIONS:
+            if not new or extension == self._extensions:
                 break
             self.levels = sorted([*self.levels, *new])
         return left
@@ -275,7 +282,8 @@ class _Search:
                 edges[key] = "high"
             elif value == min(numbers) and value > 0:
                 edges[key] = "low"
-        return Choice(settings, edges, len(self._ended[method]))
+        rates = tuple(rate(self._configs[method], tried) for tried in self.levels)
+        return Choice(settings, edges, len(self._ended[method]), rates)
 
     def write(self, choices: Mapping[str, Choice]) -> None:
         """Write tuning.csv: settings, rounds, `quality`, the choice and its edges, the run."""

@@ -36,7 +36,7 @@ _IN_TERMINAL = (
 _LOSSES = ("loss", "loss_gain")
 _OF_DATA = ("peers", "split-seed", "data-dir", "hold-out")
 """Top-level keys that decide the peers' data."""
-IN_LATEX = ("accuracy", "worst_decile", "loss", "gain", "loss_gain", "bytes")
+IN_LATEX = ("accuracy", "worst", "worst_decile", "loss", "gain", "loss_gain", "bytes")
 """Default columns of comparison.tex; the loss columns only if there is no accuracy."""
 
 
@@ -190,14 +190,16 @@ def _data(run: Run) -> list[Any]:
 def shown(made: Sequence[Row]) -> list[Column]:
     """Return the columns to show: those that some method has, and that are not redundant.
 
-    Without diverged peers there is no column of them, and where all peers have the same number of
-    training examples no weighted mean.
+    Without diverged peers there is no column of them, where all peers have the same number of
+    training examples no weighted mean, and where the worst 10 % are one peer no mean of them.
     """
     redundant = set()
     if not any(row.diverged for row in made):
         redundant.add("diverged")
     if all(_are_close(row.values["weighted"], row.values["accuracy"]) for row in made):
         redundant.add("weighted")
+    if all(_are_close(row.values["worst"], row.values["worst_decile"]) for row in made):
+        redundant.add("worst_decile")
     return [
         column
         for column in COLUMNS

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.app.report.methods import learns_graph
+from coterie.app.report.methods import is_yardstick, learns_graph
 from coterie.app.report.run_data import weights_between
 from coterie.app.runs import files, units
+from coterie.app.runs.diagnostics import MAX_PEERS
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.graph_scores import GraphScores, score
-from coterie.app.runs.rundir import Floats, Run
+from coterie.app.runs.rundir import Floats, Ints, Run
 from coterie.app.runs.summary import accuracy_statistics, mean
 
 Beside = Mapping[str, Run]
@@ -171,6 +172,10 @@ def _gini(run: Run, _: Beside) -> float | None:
     return float(differences / n**2 / (2 * accuracy_n.mean()))
 
 
+def _lowest(values_n: Floats) -> float | None:
+    return None if np.isnan(values_n).all() else float(np.nanmin(values_n))
+
+
 def _field(name: str) -> Measure:
     return lambda run, _: mean(last(run, name))
 
@@ -192,12 +197,120 @@ def _seconds(run: Run, _: Beside) -> float | None:
 
 
 def course(run: Run, name: str) -> Floats:
-    """Return the mean over peers of each peer's latest report, (R,)."""
+    """Return the mean over peers of each peer's latest report, (R,); NaN if none has the field."""
     values_rn = run.metric(name).copy()
     for r in range(1, len(values_rn)):
         values_rn[r] = np.where(run.reported[r], values_rn[r], values_rn[r - 1])
-    has_n = ~np.isnan(values_rn[0])
+    has_n = ~np.isnan(values_rn[:1]).all(axis=0)
+    if not has_n.any():
+        return np.full(len(values_rn), np.nan)
     return np.asarray(values_rn[:, has_n].mean(axis=1), dtype=np.float64)
+
+
+def gain_course(run: Run, local: Run) -> Floats:
+    """Return the gain of the mean of the latest reports over Local's final mean, (R,)."""
+    name, sign = ("test_accuracy", 1.0) if has_accuracy(local) else ("test_loss", -1.0)
+    gain_r: Floats = sign * (course(run, name) - course(local, name)[-1])
+    return gain_r
+
+
+def cost_to_best(gain_r: Floats, cost_r: Floats, best: float) -> float | None:
+    """Return the cost in the first round with 90 % of the best gain; infinite if never reached.
+
+    Parameters
+    ----------
+    gain_r, cost_r : ndarray, (R,)
+        Gain over Local and cost so far, in each round.
+    best : float
+        Best gain of a comparison.
+
+    Returns
+    -------
+    float or None
+        None if no method of the comparison gains.
+    """
+    if not best > 0:
+        return None
+    reached = np.flatnonzero(gain_r >= 0.9 * best)
+    return float(cost_r[reached[0]]) if len(reached) else np.inf
+
+
+def _bytes_to_best(run: Run, beside: Beside) -> float | None:
+    local, bytes_r = beside.get("local"), course(run, "bytes_sent")
+    ranked = [each for each in beside.values() if not is_yardstick(each.config)]
+    if local is None or np.isnan(bytes_r).any() or not all(len(each.rounds) for each in ranked):
+        return None
+    best = max(float(gain_course(each, local)[-1]) for each in ranked)
+    return cost_to_best(gain_course(run, local), bytes_r, best)
+
+
+def confusion_by_cluster(run: Run) -> dict[int, Ints] | None:
+    """Return true cluster -> confusion matrix (k, k) of its peers' final models on test data.
+
+    None if clusters are unknown, or not all honest peers have a model card with a matrix.
+    """
+    honest_n = ~run.attackers
+    if run.clusters is None or run.peers > MAX_PEERS:
+        return None
+    result: dict[int, Ints] = {}
+    for peer in np.flatnonzero(honest_n).tolist():
+        card = files.json_of(run.directory, f"models/peer-{peer:04d}.json", dict) or {}
+        try:
+            counts_kk = np.array(card["curves"]["confusion"], dtype=np.int64)
+            cluster = int(run.clusters[peer])
+            result[cluster] = result.get(cluster, np.zeros_like(counts_kk)) + counts_kk
+        except (KeyError, TypeError, ValueError):
+            return None
+    return result
+
+
+def parity_gap(counts_ckk: Ints) -> float:
+    """Return the gap in demographic parity between clusters.
+
+    Mean over classes y of the largest difference of P(prediction = y) between two clusters.
+
+    Parameters
+    ----------
+    counts_ckk : ndarray of int, (clusters, k, k)
+        Confusion matrices; rows: true class, columns: predicted class.
+    """
+    predicted_ck = counts_ckk.sum(axis=1)
+    return float(np.ptp(predicted_ck / predicted_ck.sum(axis=1, keepdims=True), axis=0).mean())
+
+
+def odds_gap(counts_ckk: Ints) -> float | None:
+    """Return the gap in equalised odds between clusters.
+
+    Mean over classes y of the largest differences between two clusters of P(prediction = y) given
+    true class y and given another true class, added. Classes that a cluster lacks are left out;
+    None if no class is left.
+
+    Parameters
+    ----------
+    counts_ckk : ndarray of int, (clusters, k, k)
+        Confusion matrices; rows: true class, columns: predicted class.
+    """
+    true_ck, hit_ck = counts_ckk.sum(axis=2), np.diagonal(counts_ckk, axis1=1, axis2=2)
+    other_ck, false_ck = (
+        true_ck.sum(axis=1, keepdims=True) - true_ck,
+        counts_ckk.sum(axis=1) - hit_ck,
+    )
+    common_k = (true_ck > 0).all(axis=0) & (other_ck > 0).all(axis=0)
+    if not common_k.any():
+        return None
+    rates = (
+        hit_ck[:, common_k] / true_ck[:, common_k],
+        false_ck[:, common_k] / other_ck[:, common_k],
+    )
+    return float(sum(np.ptp(rate_ck, axis=0) for rate_ck in rates).mean())
+
+
+def _between_clusters(of: Callable[[Ints], float | None]) -> Measure:
+    def gap(run: Run, _: Beside) -> float | None:
+        counts = confusion_by_cluster(run) or {}
+        return of(np.stack([*counts.values()])) if len(counts) > 1 else None
+
+    return gap
 
 
 def _time_to_best(run: Run, beside: Beside) -> float | None:
@@ -235,6 +348,11 @@ COLUMNS = (
         "spread", "spread", _statistic("std_test_accuracy", last), _percent,
         "", "Personal models",
         "Standard deviation of the test accuracy over the peers of a run, in points.",
+    ),
+    Column(
+        "worst", "worst peer %", lambda run, _: _lowest(last(run)), _percent,
+        "high", "Personal models",
+        "Lowest test accuracy of a peer.",
     ),
     Column(
         "worst_decile", "worst 10 %", _statistic("worst_decile_test_accuracy", last), _percent,
@@ -296,6 +414,18 @@ COLUMNS = (
         "harmed", "harmed %", _harmed, _shown(".0f", 100),
         "low", "Against local",
         "Share of the peers that end worse than with Local.",
+    ),
+    Column(
+        "parity_gap", "parity gap %", _between_clusters(parity_gap), _percent,
+        "low", "Between clusters",
+        "Demographic parity: largest difference between two true clusters in the share of test "
+        "examples that are predicted as a class, mean over classes.",
+    ),
+    Column(
+        "odds_gap", "odds gap %", _between_clusters(odds_gap), _percent,
+        "low", "Between clusters",
+        "Equalised odds: largest differences between two true clusters in a class's true and false "
+        "positive rates, added; mean over the classes that every cluster has.",
     ),
     Column(
         "newcomers", "newcomers %", _newcomers, _percent,
@@ -367,6 +497,13 @@ COLUMNS = (
         "seconds", "seconds", _seconds, _shown(".1f"),
         "", "Cost",
         "Wall time of a run; parallel runs share the machine.",
+    ),
+    Column(
+        "bytes_to_best", "sent to 90 % of best gain", _bytes_to_best,
+        lambda size: units.size(size) if np.isfinite(size) else "never",
+        "", "Cost",
+        "Payload bytes sent per peer until the mean over peers has 90 % of the best final gain "
+        "over Local of all ranked methods.",
     ),
     Column(
         "time_to_best", "time to 90 % of the best", _time_to_best,

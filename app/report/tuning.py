@@ -32,11 +32,14 @@ class Choice:
         better value may lie beyond it.
     trials : int
         Number of trials of the method.
+    rates : tuple of float
+        Learning rates that were tried with every method; empty if read from a file.
     """
 
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     edges: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     trials: int = 0
+    rates: tuple[float, ...] = field(default=(), compare=False)
 
     def edge(self, key: str) -> str:
         """Describe the edge of the tried range at which a key's value lies; empty if at none."""

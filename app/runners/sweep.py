@@ -46,18 +46,22 @@ _THREADS = {"OMP_NUM_THREADS": "1"}
 def placed(config: Config, directory: Path) -> Config:
     """Return the configuration with its run directory, `<label>-seed<k>-<hash>`.
 
-    The hash covers every key except those of the results' location, the content of files that keys
-    name, and the code of plugins.
+    The hash is `digest` of every key except those of the results' location.
     """
     flat = {key: value for key, value in config.flat().items() if key not in _BESIDE}
+    name = shortened(config.label, f"-seed{config.seed}-{digest(config, flat)}")
+    return replace(config, name=name, run_dir=str((directory / name).absolute()))
+
+
+def digest(config: Config, flat: Mapping[str, Any]) -> str:
+    """Return a hash of keys, the content of files that they name, and the code of plugins."""
     hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
     for code in fingerprints(config.chosen):
         hashed.update(code)
     for key in sorted(config.paths & flat.keys()):
         if Path(str(flat[key])).is_file():
             hashed.update(Path(str(flat[key])).read_bytes())
-    name = shortened(config.label, f"-seed{config.seed}-{hashed.hexdigest()[:8]}")
-    return replace(config, name=name, run_dir=str((directory / name).absolute()))
+    return hashed.hexdigest()[:8]
 
 
 def is_finished(config: Config) -> bool:

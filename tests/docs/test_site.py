@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from coterie.app.config import explain
 from coterie.app.config.keys import tables
 from coterie.app.config.registry import GROUPS, METHODS
+from coterie.app.report import league
 from docs import hooks
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +109,50 @@ def test_links_lead_to_pages_or_lose_their_target() -> None:
     assert linked("[a](../../clients/rule.py)", "docs/methods", "methods") == "a"
     assert linked("[a](gone.md)", "docs", "") == "[a](gone.md)"
     assert linked("[a](https://flower.ai)", "docs", "") == "[a](https://flower.ai)"
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield the folder of a league with one problem, which has not been measured."""
+    monkeypatch.setattr(league, "PUBLISHED", tmp_path)
+    (tmp_path / "tiny.toml").write_text('title = "Tiny"\nabout = "small"\nseeds = 3\n')
+    hooks._league.cache_clear()
+    yield tmp_path
+    hooks._league.cache_clear()
+
+
+def test_pages_without_measured_cells_say_so(published: Path) -> None:
+    assert "No cell has been measured yet." in hooks.league_tables()
+    assert hooks.league_leaders() == hooks.league_gains() == "No problem has been measured yet."
+    assert hooks.league_rows("cobo") == ""
+
+
+def test_pages_have_the_standings_of_the_league(published: Path) -> None:
+    means = {"cobo": 0.9, "local": 0.5, "oracle": 0.95, "knn-per": 0.6, "d-psgd": 0.4, "a:<B>": 0.3}
+    slopes = dict(zip(means, (0.0, 0.004, 0.002, 0.003, 0.005, 0.007), strict=True))
+    cells: league.Cells = {}
+    for method, mean in means.items():
+        slope, curve = slopes[method], [[0, 10, 20], [0.1, mean, mean]]
+        by_seed = [[mean + slope * k - 0.01, mean + slope * k + 0.01] for k in (-1, 0, 1)]
+        cells[method, "accuracy"] = league.Cell(values=by_seed)
+        cells[method, "course"] = league.Cell(values=[curve] * 3)
+    cells["knn-per", "private"] = league.Cell(values=[], refused="memory")
+    league.write("tiny", cells, published)
+    table = hooks.league_tables()
+    rows = dict(re.findall(r'<tr data-method="([^"]*)"(.*?)</tr>', table))
+    assert [*rows] == ["local", "oracle", "cobo", "knn-per", "a:&lt;B&gt;", "d-psgd"]
+    assert [method for method, row in rows.items() if " data-leads" in row] == ["cobo"]
+    assert [method for method, row in rows.items() if " data-exposes" in row] == [
+        "knn-per", "a:&lt;B&gt;"
+    ]  # fmt: skip
+    assert 'href="../methods/cobo.html">cobo</a>' in rows["cobo"]
+    assert "oracle</a> *" in rows["oracle"]
+    assert 'data-group="Recipes"' in rows["d-psgd"]
+    assert "<b>90.00 ± 0.00</b>" in rows["cobo"]
+    leaders = hooks.league_leaders().splitlines()[-1]
+    assert leaders == "| [Tiny](results/league.md#tiny) | cobo | cobo |  |  | cobo 10 B |"
+    assert "| cobo | **+40.00** |" in hooks.league_gains()
+    assert "| **90.00 ± 0.00** | **+40.00 ± 0.40** |" in hooks.league_rows("cobo")
 
 
 def test_the_summary_has_the_numbers_of_the_tuned_tables() -> None:

@@ -76,7 +76,7 @@ def test_the_wheel_from_the_sdist_holds_one_name_and_every_file_as_it_is(wheel: 
         files = {
             name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name
         }
-    folders = ("app", "clients", "datasets", "strategies", "papers", "presets", "recipes")
+    folders = ("app", "clients", "datasets", "strategies", "league", "papers", "presets", "recipes")
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     ours = {
         f"coterie/{path.relative_to(ROOT).as_posix()}": path.read_bytes()

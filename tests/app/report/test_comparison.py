@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from coterie.app.report import comparison, comparison_data, run_data
-from coterie.app.report.measures import COLUMNS
+from coterie.app.report.measures import COLUMNS, odds_gap, parity_gap
 from coterie.app.report.tuning import Choice
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
@@ -163,7 +164,7 @@ def test_a_paper_gets_four_columns_or_those_it_asks_for(tmp_path: Path) -> None:
     runs = {m: [made(tmp_path, m, 0, [0.5, 0.7])] for m in ("local", "cobo")}
     rows = comparison.rows(runs, {})
     head = [line for line in comparison.as_latex(rows).splitlines() if line.startswith("method")]
-    assert head == [r"method & accuracy \% & worst 10 \% & gain & sent / peer \\"]
+    assert head == [r"method & accuracy \% & worst peer \% & gain & sent / peer \\"]
     (head_of_two,) = (
         line
         for line in comparison.as_latex(rows, ["loss", "seconds"]).splitlines()
@@ -211,6 +212,98 @@ def test_time_to_the_best_is_against_the_best_of_all_methods(tmp_path: Path) -> 
     timeless = made(tmp_path, "local", 0, [0.5, 0.7])
     (row, _) = comparison.rows({"cobo": [quick], "local": [timeless]}, {})
     assert row.values[column.key] == (None,)
+
+
+def sending(directory: Path, method: str, *course: tuple[float, float]) -> Run:
+    """Return a run of two equal peers: accuracy and bytes sent so far, in each round."""
+    directory = directory / method
+    directory.mkdir()
+    write_config(directory, {"method": method, "peers": 2})
+    write_metrics(
+        directory,
+        [
+            {"round": t, "peer": peer, "test_accuracy": value, "test_loss": 1.0, "bytes_sent": sent}
+            for t, (value, sent) in enumerate(course)
+            for peer in (0, 1)
+        ],
+    )
+    return Run.read(directory)
+
+
+def test_bytes_to_best_are_those_sent_until_90_percent_of_the_best_gain(tmp_path: Path) -> None:
+    """Local ends at 0.5, the best ranked method at 0.9: the target is 0.5 + 0.9 * 0.4 = 0.86."""
+    runs = {
+        "local": sending(tmp_path, "local", (0.1, 0), (0.7, 0), (0.5, 0)),
+        "fedavg": sending(tmp_path, "fedavg", (0.1, 0), (0.85, 100), (0.9, 200)),
+        "dpfl": sending(tmp_path, "dpfl", (0.1, 0), (0.87, 30), (0.8, 60)),
+        "cobo": sending(tmp_path, "cobo", (0.1, 0), (0.5, 300), (0.85, 600)),
+        "oracle": sending(tmp_path, "oracle", (0.1, 0), (0.87, 20), (1.0, 40)),
+    }
+    rows = comparison.rows({method: [run] for method, run in runs.items()}, {})
+    values = {row.method: row.values["bytes_to_best"] for row in rows}
+    never = (math.inf,)
+    assert values == {
+        "local": never, "fedavg": (200.0,), "dpfl": (30.0,), "cobo": never, "oracle": (20.0,)
+    }  # fmt: skip
+    assert [comparison.cell(row, COLUMN["bytes_to_best"]) for row in rows[:2]] == ["never", "200 B"]
+    lost = comparison.rows({"local": [runs["local"]], "random": [runs["local"]]}, {})
+    assert lost[1].values["bytes_to_best"] == (None,), "no method gains"
+    alone = comparison.rows({"fedavg": [runs["fedavg"]]}, {})
+    assert alone[0].values["bytes_to_best"] == (None,), "no gain without Local"
+
+
+def test_worst_peer_replaces_the_worst_tenth_of_few_peers(tmp_path: Path) -> None:
+    rows = comparison.rows({"local": [made(tmp_path, "local", 0, [0.6, None, 0.2])]}, {})
+    assert rows[0].values["worst"] == (0.2,)
+    shown = [column.key for column in comparison.shown(rows)]
+    assert "worst" in shown
+    assert "worst_decile" not in shown
+    many = [0.1, 0.3, *[0.9] * 18]
+    rows = comparison.rows({"local": [made(tmp_path, "local", 1, many)]}, {})
+    assert rows[0].values["worst"] == (0.1,)
+    assert rows[0].values["worst_decile"] == pytest.approx((0.2,))
+
+
+def test_gaps_between_clusters_follow_the_definitions(tmp_path: Path) -> None:
+    """Against P(prediction = y | cluster) and its conditionals, counted example by example."""
+    rng = np.random.default_rng(0)
+    cluster_n, true_n, said_n = (rng.integers(0, high, 400) for high in (3, 4, 4))
+
+    def share(said: int, *given: np.ndarray) -> float:
+        return float((said_n[np.logical_and.reduce(given)] == said).mean())
+
+    def widest(values: list[float]) -> float:
+        return max(abs(a - b) for a in values for b in values)
+
+    clusters = [cluster_n == c for c in range(3)]
+    parity = np.mean([widest([share(y, in_c) for in_c in clusters]) for y in range(4)])
+    odds = np.mean(
+        [
+            widest([share(y, in_c, true_n == y) for in_c in clusters])
+            + widest([share(y, in_c, true_n != y) for in_c in clusters])
+            for y in range(4)
+        ]
+    )
+    counts_ckk = np.zeros((3, 4, 4), dtype=np.int64)
+    np.add.at(counts_ckk, (cluster_n, true_n, said_n), 1)
+    assert parity_gap(counts_ckk) == pytest.approx(parity)
+    assert odds_gap(counts_ckk) == pytest.approx(odds)
+    assert (parity_gap(counts_ckk[[0, 0]]), odds_gap(counts_ckk[[0, 0]])) == (0, 0)
+    apart = np.array([[[5, 0], [0, 0]], [[0, 0], [0, 5]]])
+    assert (parity_gap(apart), odds_gap(apart)) == (1, None), "no class is in both clusters"
+    run = made(tmp_path, "cobo", 0, [0.5, 0.7, 0.7])
+    write_split(run.directory, [0, 1, 1], samples=[1, 1, 1])
+    (row,) = comparison.rows({"cobo": [Run.read(run.directory)]}, {})
+    assert row.values["parity_gap"] == (None,), "no model cards"
+    (run.directory / "models").mkdir()
+    for peer, counts in enumerate(([[3, 1], [0, 4]], [[1, 1], [1, 1]], [[3, 1], [1, 3]])):
+        card = run.directory / "models" / f"peer-{peer:04d}.json"
+        card.write_text(json.dumps({"curves": {"confusion": counts}}), encoding="utf-8")
+    (row,) = comparison.rows({"cobo": [Run.read(run.directory)]}, {})
+    assert row.values["parity_gap"] == pytest.approx((abs(3 / 8 - 6 / 12),))
+    # rates of the clusters: true positives 3/4, 1 and 4/6, 4/6; false positives 0, 1/4 and 2/6, 2/6
+    expected = ((3 / 4 - 4 / 6 + 2 / 6) + (1 - 4 / 6 + 2 / 6 - 1 / 4)) / 2
+    assert row.values["odds_gap"] == pytest.approx((expected,))
 
 
 CHOICE = Choice({"learning-rate": 0.1, "cobo.sampling": 'a "b", c'}, {"learning-rate": "high"}, 15)

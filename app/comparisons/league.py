@@ -1,0 +1,264 @@
+"""League: every method on the same problems, tuned equally; each cell is measured once and kept.
+
+A problem has three conditions: "plain"; "attacked", with the settings of "plain"; and "private",
+tuned for itself. Tuning is that of `coterie compare --tune` (`tune.tuned`). The first methods of a
+problem decide the learning rates; later ones are tried with these. A cell is written as soon as its
+seeds have ended, with a digest of its configurations: keys that differ from their defaults, files
+that they name, and code of plugins. A cell whose digest differs is measured again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from coterie.app.comparisons import tune
+from coterie.app.comparisons.run import report_failures
+from coterie.app.config import defaults
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check
+from coterie.app.config.recipes import recipes
+from coterie.app.config.registry import METHODS
+from coterie.app.config.schema import Scalar
+from coterie.app.report import league
+from coterie.app.report.league import CONDITIONS, Cell, Cells, Problem
+from coterie.app.report.measures import course, last
+from coterie.app.report.tuning import Choice
+from coterie.app.runners import sweep
+from coterie.app.runs.rundir import Floats, Run
+from coterie.datasets.problem import DataError
+
+RUNS = Path("runs/league")
+"""Directory of the runs."""
+_NOT_HASHED = ("name", "run-dir", "resume", "out", "seed")
+_TUNED_AS = {"attacked": "plain"}
+"""Condition -> condition whose choices it uses."""
+
+
+def entrants() -> list[str]:
+    """Return the names of all methods, and of the recipes that can be run."""
+    return [*METHODS, *(name for name, recipe in recipes().items() if not recipe.missing)]
+
+
+def run(
+    names: Sequence[str],
+    methods: Sequence[str],
+    directory: Path,
+    workers: int | None,
+    console: Console,
+) -> None:
+    """Measure the missing cells of problems, the plain ones of all problems first.
+
+    A problem without its data is left out.
+
+    Parameters
+    ----------
+    names : Sequence of str
+        Names of the problems.
+    methods : Sequence of str
+        Names of methods and recipes.
+    directory : Path
+        Directory of the league's files.
+    workers : int or None
+        Maximum number of parallel runs.
+
+    Raises
+    ------
+    ConfigError
+        A problem's keys are wrong; nothing was started.
+    SweepError
+        A run failed; the next attempt tries it again.
+    """
+    tables, failed = [], dict[str, Exception]()
+    for name in names:
+        problem = league.problem(name, directory)
+        try:
+            for condition in CONDITIONS:
+                configurations(problem, condition, "local", {})
+        except ConfigError as error:
+            raise ConfigError(f"{name}.toml: {error}") from None
+        except DataError as error:
+            console.print(f"left out: {name}: {error}", soft_wrap=True)
+        else:
+            tables.append(_Table(name, problem, methods, directory, workers, console))
+    for condition in CONDITIONS:
+        for table in tables:
+            console.print(f"{table.problem.title}: {condition}", soft_wrap=True)
+            failed |= table.measure(condition)
+    report_failures(failed, console)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Table of a problem; the parameters are those of `run`."""
+
+    name: str
+    problem: Problem
+    methods: Sequence[str]
+    directory: Path
+    workers: int | None
+    console: Console
+
+    def measure(self, condition: str) -> dict[str, Exception]:
+        """Measure the missing cells of a condition; return the errors by run directory."""
+        measured = league.read(self.name, self.directory)
+        tuned_as = CONDITIONS[_TUNED_AS.get(condition, condition)][0]
+        choices = {at: cell.choice for (at, column), cell in measured.items() if column == tuned_as}
+        missing = self._missing(condition, measured, choices)
+        failed, work = dict[str, Exception](), RUNS / self.name / condition
+        if condition not in _TUNED_AS and missing:
+            fresh = [choice.rates for method, choice in choices.items() if method not in missing]
+            rates = max(fresh, key=len, default=())
+            first = {
+                method: configurations(self.problem, condition, method, {})[0] for method in missing
+            }
+            choices, failed = tune.tuned(first, "whole", work, self.workers, self.console, rates)
+        placed = {
+            method: [
+                sweep.placed(config, work)
+                for config in configurations(self.problem, condition, method, choice.settings)
+            ]
+            for method, choice in choices.items()
+            if method in missing
+        }
+        return failed | self._finish(condition, placed, choices)
+
+    def _missing(self, condition: str, measured: Cells, choices: Mapping[str, Choice]) -> list[str]:
+        """Return the methods to measure; write the cells of those that cannot run."""
+        missing, column = [], CONDITIONS[condition][0]
+        for method in self.methods:
+            settings = choices.get(method, Choice()).settings
+            try:
+                configs = configurations(self.problem, condition, method, settings)
+            except ConfigError as error:
+                if (method, "accuracy") in measured:
+                    self._add({(method, column): Cell(refused=str(error))})
+                else:
+                    self.console.print(f"left out: {method}: {error}", soft_wrap=True)
+            else:
+                if measured.get((method, column), Cell()).digest != digest(configs):
+                    missing.append(method)
+        return missing
+
+    def _add(self, cells: Cells) -> None:
+        """Add cells to the file, to which another process may have added some."""
+        kept = league.read(self.name, self.directory)
+        league.write(self.name, {**kept, **cells}, self.directory)
+
+    def _finish(
+        self,
+        condition: str,
+        placed: Mapping[str, Sequence[Config]],
+        choices: Mapping[str, Choice],
+    ) -> dict[str, Exception]:
+        """Run all seeds of each method, and write its cells when the last run ends."""
+
+        def keep(method: str) -> None:
+            if all(map(sweep.is_finished, placed[method])):
+                runs = [Run.read(config.run_dir) for config in placed[method]]
+                known, choice = digest(placed[method]), choices[method]
+                self._add(
+                    {
+                        (method, column): Cell(known, choice, values_of(column, runs))
+                        for column in CONDITIONS[condition]
+                    }
+                )
+
+        for method in placed:
+            keep(method)
+        method_of = {config.run_dir: method for method, of in placed.items() for config in of}
+        return sweep.run_all(
+            [config for of in placed.values() for config in of],
+            self.workers,
+            self.console,
+            on_end=lambda config: keep(method_of[config.run_dir]),
+        )
+
+
+def configurations(
+    problem: Problem, condition: str, method: str, settings: Mapping[str, Any]
+) -> list[Config]:
+    """Return the configurations of a method's runs under a condition, one per seed.
+
+    Raises
+    ------
+    ConfigError
+        The method cannot run under the condition, or the settings, which come from a file, have
+        other keys than those that tuning sets.
+    DataError
+        The problem's data are missing.
+    """
+    keys: dict[str, Scalar] = {**problem.keys, **problem.conditions[condition]}
+    flat = {**tune.with_validation(keys), "method": method}
+    tuned = {"learning-rate", tune.grid(Config.from_flat(flat))[0]}
+    if others := settings.keys() - tuned:
+        raise ConfigError(f"{min(others)} is not among the tuned keys of {method}")
+    flat |= settings
+    configs = [Config.from_flat({**flat, "seed": seed}) for seed in range(problem.seeds)]
+    check(configs[0])
+    return configs
+
+
+def digest(configs: Sequence[Config]) -> str:
+    """Return the digest of a cell's configurations, which differ in the seed only."""
+    usual, (one, *_) = defaults.of_project(), configs
+    flat = {
+        key: value
+        for key, value in one.flat().items()
+        if key not in _NOT_HASHED and usual.get(key) != value
+    }
+    return sweep.digest(one, {**flat, "seeds": [config.seed for config in configs]})
+
+
+def values_of(column: str, runs: Sequence[Run]) -> list[Any]:
+    """Return the values of a cell, per seed; see `coterie.app.report.league.Cell`."""
+    if column == "gradients":
+        return [_mean(last(run, "gradient_evaluations")) for run in runs]
+    if column == "course":
+        return [
+            [np.round(course(run, "bytes_sent")).tolist(), _digits(course(run, "test_accuracy"))]
+            for run in runs
+        ]
+    return [_digits(last(run)) for run in runs]
+
+
+def _mean(values_n: Floats) -> float:
+    return float(np.round(np.nanmean(values_n), 1))
+
+
+def _digits(values: Floats) -> list[float | None]:
+    """Return numbers with four decimals, None for NaN."""
+    return [None if np.isnan(x) else round(float(x), 4) for x in values]
+
+
+def repeat(
+    problem: Problem, method: str, column: str, cell: Cell, console: Console
+) -> list[tuple[Any, Any]]:
+    """Run a cell again; return the values that differ: what is kept, and what came out.
+
+    Raises
+    ------
+    ConfigError
+        The cell's configuration is not that of its digest.
+    SweepError
+        A run failed.
+    """
+    condition = next(name for name, of in CONDITIONS.items() if column in of)
+    configs = configurations(problem, condition, method, cell.choice.settings)
+    if digest(configs) != cell.digest:
+        raise ConfigError(
+            f"{method}, {column}: the configuration has changed since (digest {digest(configs)}, "
+            f"not {cell.digest}); coterie league run measures it again"
+        )
+    with tempfile.TemporaryDirectory() as place:
+        placed = [sweep.placed(config, Path(place)) for config in configs]
+        report_failures(sweep.run_all(placed, 1, console), console)
+        values = values_of(column, [Run.read(config.run_dir) for config in placed])
+    pairs = zip(cell.values, values, strict=True)
+    return [(kept, new) for kept, new in pairs if kept != new]

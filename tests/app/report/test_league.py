@@ -1,0 +1,95 @@
+"""Standings of the league: numbers by hand, tests per column, no total."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.app.report import league
+from coterie.app.report.league import Cell, Cells
+from coterie.app.report.tuning import Choice
+from coterie.app.runs.files import ResultsError
+
+
+def course(*ends: float, sent: float = 100.0) -> Cell:
+    """Return courses over three rounds: the gain of each seed is complete in the last round."""
+    return Cell(values=[[[0.0, sent, 2 * sent], [0.1, end - 0.2, end]] for end in ends])
+
+
+def of(*means: float) -> Cell:
+    """Return accuracies of two peers, 0.1 below and above the mean of each seed."""
+    return Cell(values=[[mean - 0.1, mean + 0.1] for mean in means])
+
+
+@pytest.fixture
+def cells() -> Cells:
+    good, bad = (0.80, 0.81, 0.79, 0.80), (0.40, 0.42, 0.41, 0.39)
+    cells: Cells = {}
+    for method, means in (("local", bad), ("cobo", good), ("dpfl", good[::-1]), ("oracle", good)):
+        cells[method, "accuracy"], cells[method, "course"] = of(*means), course(*means)
+        cells[method, "gradients"] = Cell(values=[10.0] * 4)
+    cells["oracle", "accuracy"] = of(0.9, 0.9, 0.9, 0.9)
+    return cells
+
+
+def entry(cells: Cells, method: str, column: str) -> league.Entry:
+    return {row.method: row for row in league.standings(cells)}[method].entries[column]
+
+
+def test_a_column_is_the_mean_over_seeds_of_its_definition(cells: Cells) -> None:
+    assert entry(cells, "cobo", "accuracy").text == "80.00 ± 0.82"
+    assert entry(cells, "cobo", "worst").value == pytest.approx(0.70)
+    assert entry(cells, "cobo", "gain").value == pytest.approx(0.80 - 0.405)
+    assert entry(cells, "cobo", "harmed").value == 0
+    assert entry(cells, "local", "gain").value is None
+    assert entry(cells, "cobo", "gradients").text == "10"
+    # seed 0: Local ends at 0.40, the best ranked method at 0.80: the target is 0.76, and so on
+    assert entry(cells, "cobo", "bytes_to_best").text == "200 B"
+    assert entry(cells, "local", "bytes_to_best").text == "never"
+
+
+def test_attackers_are_left_out(cells: Cells) -> None:
+    cells["cobo", "attacked"] = Cell(values=[[None, 0.5], [0.7, None]])
+    assert entry(cells, "cobo", "attacked").value == pytest.approx(0.6)
+
+
+def test_a_group_is_bold_and_a_reference_is_not_ranked(cells: Cells) -> None:
+    leading = {row.method for row in league.standings(cells) if row.entries["accuracy"].leads}
+    assert leading == {"cobo", "dpfl"}, "not local, and not oracle with the highest mean"
+    assert not any(row.entries["gradients"].leads for row in league.standings(cells))
+    two = {at: cell for at, cell in cells.items() if at[0] in ("cobo", "dpfl")}
+    assert not any(row.entries["accuracy"].leads for row in league.standings(two))
+
+
+def test_no_column_ranks_methods_over_columns_or_problems() -> None:
+    assert list(league.columns()) == [
+        "accuracy", "gain", "worst", "harmed", "bytes_to_best", "gradients", "attacked", "private"
+    ]  # fmt: skip
+
+
+def test_a_file_gives_every_cell_back(cells: Cells, tmp_path: Path) -> None:
+    choice = Choice({"learning-rate": 0.1}, {"learning-rate": "low"}, 15, (0.1, 0.3))
+    cells["cobo", "accuracy"] = Cell("12ab", choice, of(0.5).values)
+    cells["knn-per", "private"] = Cell(values=[], refused='a "reason", with commas')
+    league.write("some", cells, tmp_path)
+    again = league.read("some", tmp_path)
+    assert again == cells
+    assert again["cobo", "accuracy"].choice.rates == (0.1, 0.3)
+    assert [method for method, _ in again][:3] == ["local"] * 3, "in the order of methods"
+    assert entry(again, "knn-per", "private").text == "refused"
+    text = (tmp_path / "some.csv").read_text()
+    (tmp_path / "some.csv").write_text(text.replace("[", "{", 1))
+    with pytest.raises(ResultsError, match=r"some\.csv of the league is damaged"):
+        league.read("some", tmp_path)
+
+
+@pytest.mark.parametrize("name", league.problems(league.PUBLISHED))
+def test_published_results_have_a_value_for_each_peer_and_seed(name: str) -> None:
+    problem = league.problem(name, league.PUBLISHED)
+    cells = league.read(name, league.PUBLISHED)
+    for (method, column), cell in cells.items():
+        assert bool(cell.values) != bool(cell.refused), (method, column)
+        if cell.values and column in ("accuracy", "attacked", "private"):
+            assert np.array(cell.values).shape == (problem.seeds, problem.keys["peers"])
