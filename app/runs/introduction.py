@@ -58,7 +58,7 @@ def split(problem: Problem) -> Table:
     table.add_column("peer")
     for title in ("cluster", "train", "validation", "test"):
         table.add_column(title, justify="right")
-    classes = ", ".join(problem.classes)
+    classes = ", ".join(problem.classes) if problem.task == "classification" else ""
     brief = classes if 0 < len(classes) <= _CLASSES else "each class"
     table.add_column(f"training examples of {brief}")
     rows = problem.describe()
