@@ -1,10 +1,10 @@
 """Every method on data of real institutions: `python -m studies.institutions [SET ...]`.
 
-For each set of two classes in `coterie data list` that has been fetched: all methods, tuned equally on validation
-data of the first seed (`coterie compare --tune`; `--halving` except for heart disease), then ten
-seeds, each with another random division into training and test data. Writes the tables of
-docs/results/institutions.md, and runs/institutions/results.csv with a row per institution; finished
-runs are kept, so an interrupted command continues.
+For each set of two classes in `coterie data list` that has been fetched: all methods, tuned equally
+on validation data of the first seed (`coterie compare --tune`; `--halving` except for heart
+disease), then ten seeds, each with another random division into training and test data. Writes the
+tables of docs/results/institutions.md, and runs/institutions/results.csv with a row per
+institution; finished runs are kept, so an interrupted command continues.
 
 Intervals are those of Nadeau and Bengio (2003) for repeated random divisions: over J seeds the
 variance of the mean is (1/J + test/training) times the sample variance, because the training sets

@@ -51,10 +51,6 @@ class TableOptions(NormalisedOptions):
     classes : str
         Values of the label in the order of the model's outputs, "no, yes"; empty for regression and
         survival.
-    event : str
-        Name of the column that is 1 where the event happened at the time that is the label, and 0
-        where observation ended (censored); a category has these two values in this order. Needs a
-        schema with `cuts` of the label. Empty for other tasks than survival.
     missing : {"refuse", "mean", "median", "indicator"}
         "refuse" rejects a table with missing cells, "mean" fills missing numbers with the mean of
         the column (the run's `mean`, else that of the peer's training rows), "median" with the
@@ -70,6 +66,10 @@ class TableOptions(NormalisedOptions):
     bad_rows : {"refuse", "leave-out"}
         "refuse" rejects a table with rows that have no label or cells that the schema does not
         allow, "leave-out" skips these rows. The node's log lists them by line.
+    event : str
+        Name of the column that is 1 where the event happened at the time that is the label, and 0
+        where observation ended (censored); a category has these two values in this order. Needs a
+        schema with `cuts` of the label. Empty for other tasks than survival.
     mean : str
         Mean of each column; empty for each peer's own.
     std : str
@@ -79,11 +79,11 @@ class TableOptions(NormalisedOptions):
     columns: str = ""
     label: str = "label"
     classes: str = ""
-    event: str = ""
     missing: Literal["refuse", "mean", "median", "indicator"] = "refuse"
     na_values: str = ""
     schema: str = ""
     bad_rows: Literal["refuse", "leave-out"] = "refuse"
+    event: str = ""
 
     def __post_init__(self) -> None:
         self.check_normalised(None if self.columns == "all" else len(words(self.columns)) or None)

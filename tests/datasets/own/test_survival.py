@@ -13,12 +13,17 @@ import torch
 
 import coterie
 from coterie.app.cli.main import main
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
 from coterie.app.config.registry import METHODS
+from coterie.app.security.disclosure import protected
+from coterie.app.security.policy import ReportPolicy
 from coterie.clients.engine.tasks import TASKS
 from coterie.datasets.own.institutions import RefusedError
 from coterie.datasets.own.schema import described, digest, read_schema
 from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.problem import DataError
+from coterie.strategies.protocol import Report
 from tests.problems import write_lifetimes
 
 OPTIONS = TableOptions(columns="all", label="days", event="died", schema="file", test=0.2)
@@ -137,6 +142,18 @@ def test_from_tables_to_risks_of_new_patients(
         survival = [float(patient[f"survival_{cut}"]) for cut in (1, 2, 4)]
         assert 1 >= survival[0] >= survival[1] >= survival[2] >= 0
         assert float(patient["risk"]) == pytest.approx(1 - np.mean(survival))
+
+
+def test_the_relay_is_told_a_c_index_of_enough_events_only(tmp_path: Path) -> None:
+    """What a report rounds by, or omits it for: the number of test examples with an event."""
+    config = Config.from_flat(write_lifetimes(tmp_path / "data"))
+    problem = problem_of(config)
+    events = problem.test.targets[0][:, 1].sum()
+    assert 0 < problem.rarest_class(0) == events < len(problem.test.rows[0])
+    report = Report(4, 0, {"c_index": 0.7234})
+    sizes = {"train": 30, "validation": 12, "test": 18}
+    assert protected(report, ReportPolicy(), sizes, 0).metrics["c_index"] is None
+    assert protected(report, ReportPolicy(), sizes, 9).metrics["c_index"] == 0.7
 
 
 def test_a_comparison_has_the_c_index_of_each_hospital(tmp_path: Path) -> None:
