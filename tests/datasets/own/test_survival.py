@@ -150,7 +150,7 @@ def test_the_relay_is_told_a_c_index_of_enough_events_only(tmp_path: Path) -> No
     problem = problem_of(config)
     events = problem.test.targets[0][:, 1].sum()
     assert 0 < problem.rarest_class(0) == events < len(problem.test.rows[0])
-    report = Report(4, 0, {"c_index": 0.7234})
+    report = Report(4, 0, {"c_index": 0.7234}, (1.0, 0.0, 0.0))
     sizes = {"train": 30, "validation": 12, "test": 18}
     assert protected(report, ReportPolicy(), sizes, 0).metrics["c_index"] is None
     assert protected(report, ReportPolicy(), sizes, 9).metrics["c_index"] == 0.7
