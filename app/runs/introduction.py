@@ -48,7 +48,7 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
 
 def data_quality(problem: Problem, console: Console) -> None:
     """Print the most severe problems of the data in up to two lines."""
-    for line in warnings(survey(problem), problem.names):
+    for line in warnings(survey(problem), problem.names, problem.name):
         console.print(f"data quality: {line}", soft_wrap=True)
 
 

@@ -145,7 +145,7 @@ def test_from_tables_to_risks_of_new_patients(
 
 
 def test_the_relay_is_told_a_c_index_of_enough_events_only(tmp_path: Path) -> None:
-    """What a report rounds by, or omits it for: the number of test examples with an event."""
+    """A report is rounded by the number of test examples with an event, or omits the measure."""
     config = Config.from_flat(write_lifetimes(tmp_path / "data"))
     problem = problem_of(config)
     events = problem.test.targets[0][:, 1].sum()
