@@ -43,6 +43,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             except RefusedError as error:
                 raise ConfigError(f"{path}: {error}: {', '.join(error.entries)}") from None
         schema, left_out = drafted(tables, words(options.na_values))
+        if not schema:
+            reasons = ", ".join(f"{name} ({why})" for name, why in left_out.items())
+            raise ConfigError(f"no column can be described: {reasons}")
         atomic.write(out, tomli_w.dumps(described(schema)))
         for name, why in left_out.items():
             console.print(f"left out: {name}: {why}", soft_wrap=True)

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.own.cells import FORMATS, Errors, encoded, named, open_table, require
+from coterie.datasets.own.cells import (
+    FORMATS,
+    Errors,
+    encoded,
+    is_number,
+    named,
+    open_table,
+    require,
+)
 from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
@@ -139,7 +147,10 @@ def read_table(
     files = {name: _file(folder, name) for name in PARTS}
     files["train"] = files["train"] or _file(folder, "data")
     if files["train"] is None:
-        raise DataError("table: expected train or data (.csv or .parquet) in this peer's data-dir")
+        raise DataError(
+            "table: expected train or data (.csv or .parquet) in this peer's data-dir; save "
+            "spreadsheets (.xlsx) as CSV in UTF-8"
+        )
     described = _described(folder, options)
     label = described.get(options.label, Column(options.label))
     classes = words(options.classes) or list(label.categories)
@@ -306,10 +317,15 @@ def _numbers(table: pa.Table, column: Column, path: Path) -> npt.NDArray[np.floa
     """Return a column as numbers, (N,); NaN where one is missing."""
     values, errors = encoded(table.select([column.name]), [column])
     if errors:
+        cells = [table.column(column.name)[row].as_py() for row in errors]
+        remedy = (
+            "name its marks of missing values in table.na-values, describe it in schema.toml, or "
+            "encode it as 0 and 1, the same way in every institution"
+        )
+        if all(is_number(str(cell).replace(",", ".", 1)) for cell in cells):
+            remedy = "it has decimal commas: write 37.9 instead of 37,9"
         raise RefusedError(
-            f"table: column {column.name} of {path.name} is not numeric: name its marks of missing "
-            "values in table.na-values, describe it in schema.toml, or encode it as 0 and 1, the "
-            "same way in every institution",
+            f"table: column {column.name} of {path.name} is not numeric: {remedy}",
             named(errors, path),
         )
     return values[:, 0]
@@ -323,5 +339,5 @@ def _check_complete(
         raise RefusedError(
             f"table: column {name} of {path.name} has {len(missing)} of {len(values)} values "
             f"missing{remedy}",
-            [f"row {row + 1}" for row in missing],
+            named({int(row): ["missing"] for row in missing}, path),
         )
