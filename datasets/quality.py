@@ -197,11 +197,14 @@ def remedy(qualities: Sequence[ColumnQuality], source: str) -> str:
     match source:
         case "table":
             marks = ", ".join(f"{column}={code:g}" for column, code in code_of.items())
-            return f'to count it as missing: table.na-values = "{marks}", table.missing = "mean"'
+            return (
+                f'to count it as missing, add "{marks}" to table.na-values, with table.missing = '
+                '"mean"'
+            )
         case "schema":
             column, code = next(iter(code_of.items()))
             return (
-                f'to count it as missing: na-values = ["{code:g}"] below [columns.{column}] in '
+                f'to count it as missing, add "{code:g}" to na-values of [columns.{column}] in '
                 "schema.toml"
             )
         case "heart-disease":

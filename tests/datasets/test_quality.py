@@ -194,12 +194,12 @@ def test_the_remedy_for_a_coded_value_is_one_of_its_source(tmp_path: Path) -> No
     }  # fmt: skip
     coded = survey(problem_of_run(Config.from_flat(keys)))
     assert remedy(coded, "table") == (
-        'to count it as missing: table.na-values = "chol=0", table.missing = "mean"'
+        'to count it as missing, add "chol=0" to table.na-values, with table.missing = "mean"'
     )
     better = {"table.na-values": "chol=0", "table.missing": "mean"}
     assert not remedy(survey(problem_of_run(Config.from_flat(keys | better))), "table")
     assert remedy(coded, "schema") == (
-        'to count it as missing: na-values = ["0"] below [columns.chol] in schema.toml'
+        'to count it as missing, add "0" to na-values of [columns.chol] in schema.toml'
     )
     chol = '[columns.chol]\nna-values = ["0"]\n'
     ill = '[columns.ill]\nkind = "category"\ncategories = ["0", "1"]\n'
