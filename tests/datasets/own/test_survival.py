@@ -130,7 +130,7 @@ def test_from_tables_to_risks_of_new_patients(
 
     new = tmp_path / "new.csv"
     new.write_text("id,marker\na,-2\nb,0\nc,2\n")
-    out = tmp_path / "risks.csv"
+    exported, out = tmp_path / "model.onnx", tmp_path / "risks.csv"
     command = ["predict", str(run.directory), "--peer", "1", str(new), "--out", str(out)]
     assert main(command) == 0
     with out.open(newline="") as file:
@@ -142,6 +142,13 @@ def test_from_tables_to_risks_of_new_patients(
         survival = [float(patient[f"survival_{cut}"]) for cut in (1, 2, 4)]
         assert 1 >= survival[0] >= survival[1] >= survival[2] >= 0
         assert float(patient["risk"]) == pytest.approx(1 - np.mean(survival))
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert main(["export", str(run.directory), "--peer", "1", str(exported)]) == 0
+    session = onnxruntime.InferenceSession(exported)
+    (probabilities,) = session.run(["probabilities"], {"marker": np.array([-2.0, 0, 2])})
+    expected = [[float(patient[f"survival_{cut}"]) for cut in (1, 2, 4)] for patient in patients]
+    assert np.allclose(probabilities, expected, atol=1e-5)
 
 
 def test_the_relay_is_told_a_c_index_of_enough_events_only(tmp_path: Path) -> None:
@@ -162,6 +169,7 @@ def test_a_comparison_has_the_c_index_of_each_hospital(tmp_path: Path) -> None:
     result = coterie.compare(["local", "fedavg"], None, keys, seeds=2, out=out)
     page = (result.directory / "comparison.html").read_text("utf-8")
     assert "Survival by peer" in page
+    assert result.table["c_index"]["mean"].between(0.4, 1).all()
     with (result.directory / "comparison-diagnostics.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == 2 * 2 * 3
 
