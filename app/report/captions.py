@@ -68,7 +68,7 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
     if graph["learns"]:
         text.append(
             "Colours are relative to the largest weight that the row’s peer gives another peer (1 "
-            "where weights are no shares); colours darker than the middle are learnt edges. "
+            "where weights are no shares); colours beyond the middle of the scale are learnt edges. "
             "A peer’s weight for itself has no colour."
         )
     else:

@@ -64,3 +64,10 @@ def test_links_and_comments_of_the_site_can_be_read(scheme: str) -> None:
     for name, colour in named.items():
         for background in SITE[scheme]:
             assert contrast(colour, background) >= AA, f"{name} on {background}"
+
+
+def test_texts_call_no_colour_dark_or_light() -> None:
+    """Scales run from light to dark in one scheme and from dark to light in the other."""
+    folder = ROOT / "app" / "report"
+    for path in (*folder.glob("*.py"), *folder.glob("templates/*.j2")):
+        assert not re.search(r"\b(darker|lighter|brighter)\b", path.read_text("utf-8")), path.name
