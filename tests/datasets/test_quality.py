@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -188,7 +189,7 @@ def test_the_remedy_for_a_coded_value_is_one_of_its_source(tmp_path: Path) -> No
         (tmp_path / name).mkdir()
         rows = [f"{cell},{k % 2}" for k, cell in enumerate(cells[1:-1])]
         (tmp_path / name / "data.csv").write_text("\n".join(["chol,ill", *rows, ""]))
-    keys = {
+    keys: dict[str, Any] = {
         "dataset": "table", "data-dir": str(tmp_path), "peers": 2, "method": "local",
         "table.columns": "all", "table.label": "ill", "table.classes": "0, 1",
     }  # fmt: skip

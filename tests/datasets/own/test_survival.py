@@ -103,7 +103,8 @@ def test_cuts_are_part_of_the_schema_that_institutions_compare(tmp_path: Path) -
 
 
 def test_options_that_are_not_survivals_are_refused() -> None:
-    for keys in ({"schema": ""}, {"classes": "a, b"}, {"label": "died"}):
+    wrong: list[dict[str, Any]] = [{"schema": ""}, {"classes": "a, b"}, {"label": "died"}]
+    for keys in wrong:
         with pytest.raises(ValueError, match="event is for survival"):
             replace(OPTIONS, **keys).check_peers(2)
     with pytest.raises(ValueError, match="without label and event"):
