@@ -23,6 +23,7 @@ from coterie.datasets.own.institutions import RefusedError
 from coterie.datasets.own.schema import described, digest, read_schema
 from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.problem import DataError
+from coterie.datasets.table import DATASETS
 from coterie.strategies.protocol import Report
 from tests.problems import write_lifetimes
 
@@ -162,6 +163,22 @@ def test_the_relay_is_told_a_c_index_of_enough_events_only(tmp_path: Path) -> No
     sizes = {"train": 30, "validation": 12, "test": 18}
     assert protected(report, ReportPolicy(), sizes, 0).metrics["c_index"] is None
     assert protected(report, ReportPolicy(), sizes, 9).metrics["c_index"] == 0.7
+
+
+def test_a_deployed_node_reads_its_own_table_by_the_digest_of_the_cuts(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    write_lifetimes(folder)
+    shared = digest(read_schema(folder / "b-south"))
+    options = TableOptions(columns="marker", label="time", event="event", schema=shared)
+    load = DATASETS["table"].deployed
+    assert load is not None
+    problem = load(1, 3, 0, folder / "b-south", options)
+    assert (problem.task, problem.classes) == ("survival", ("1", "2", "4"))
+    assert [len(rows) for rows in problem.train.rows] == [0, 48, 0]
+    schema = (folder / "schema.toml").read_text()
+    (folder / "schema.toml").write_text(schema.replace("4]", "5]"))
+    with pytest.raises(DataError, match="does not have the digest"):
+        load(1, 3, 0, folder / "b-south", options)
 
 
 def test_a_comparison_has_the_c_index_of_each_hospital(tmp_path: Path) -> None:
