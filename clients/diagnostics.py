@@ -1,4 +1,6 @@
-"""Diagnostic accuracy of a model of two classes, with 95 % intervals; the second is positive.
+"""Diagnostic accuracy of a model of two classes, and C-index of survival, with 95 % intervals.
+
+Of two classes, the second is positive.
 
 Shares have Wilson's interval (Wilson 1927), which is not empty where a share is 0 or 1. Other
 measures have the percentile interval of a bootstrap over examples, with the same resamples for
@@ -33,6 +35,7 @@ _SEED = 0xB007
 _RESAMPLES = 1000
 _MIN_RESAMPLES = 200
 _CELLS = 2_000_000  # resamples times examples
+_BLOCK = 512  # examples whose pairs are counted at a time
 
 
 def diagnose(
@@ -72,12 +75,90 @@ def diagnose(
     if temperature is not None:
         scaled = recalibrated(test[0], temperature)[:, 1]
         result["recalibrated"] = rankings(scaled, positive_n, ("brier", "observed_expected"))
-    for part in ("measures", "at_threshold", "recalibrated"):
-        result[part] = {
+    return _ready(result)
+
+
+def diagnose_survival(survival_nk: Floats, targets_n3: Floats) -> dict[str, Any]:
+    """Return the C-index of survival probabilities in the form of `diagnose`; positives: events.
+
+    The bootstrap needs time that is quadratic in the number of examples.
+
+    Parameters
+    ----------
+    survival_nk : ndarray, (n, k)
+        Probabilities of surviving the intervals up to each one.
+    targets_n3 : ndarray, (n, 3)
+        See `coterie.datasets.problem.Split`.
+    """
+    risk_n, event_n, time_n = risks(survival_nk), targets_n3[:, 1] > 0, targets_n3[:, 2]
+    value, low, high = c_index(risk_n, event_n, time_n)[0], np.nan, np.nan
+    if len(risk_n):
+        low, high = _middle(c_index(risk_n, event_n, time_n, _resamples(len(risk_n))))
+    if low == high:  # too few pairs for a bootstrap
+        low = high = np.nan
+    return _ready(
+        {
+            "examples": len(risk_n),
+            "positives": int(event_n.sum()),
+            "measures": {"c_index": (float(value), low, high)},
+            "threshold": None,
+            "at_threshold": {},
+            "temperature": None,
+            "recalibrated": {},
+        }
+    )
+
+
+def _ready(result: dict[str, Any]) -> dict[str, Any]:
+    """Make estimates ready for JSON: null where undefined."""
+    estimates = {
+        part: {
             name: [value if math.isfinite(value) else None for value in estimate]
             for name, estimate in result[part].items()
         }
-    return result
+        for part in ("measures", "at_threshold", "recalibrated")
+    }
+    return result | estimates
+
+
+def risks(survival_nk: Floats) -> Floats:
+    """Return the risk of examples: the mean of 1 - S over the ends of the intervals."""
+    return np.asarray((1 - survival_nk).mean(axis=1))
+
+
+def c_index(
+    risk_n: Floats, event_n: npt.NDArray[np.bool_], time_n: Floats, counts_bn: Floats | None = None
+) -> Floats:
+    """Return Harrell's C of each resample, (b,); NaN without comparable pairs.
+
+    The share of comparable pairs in which the example with the earlier event has the higher risk;
+    equal risks count 1/2. A pair is comparable if the earlier time is an event; with equal times,
+    if one is an event and the other is censored, which counts as later (Harrell, Lee and Mark
+    1996; as in scikit-survival).
+
+    Parameters
+    ----------
+    counts_bn : ndarray, (b, n), or None
+        How often each resample has each example; None: once.
+    """
+    counts_bn = np.ones((1, len(risk_n))) if counts_bn is None else counts_bn
+    right_b, pairs_b = np.zeros((2, len(counts_bn)))
+    events = np.flatnonzero(event_n)
+    for first in range(0, len(events), _BLOCK):
+        at = events[first : first + _BLOCK, None]
+        later = (time_n[at] < time_n) | ((time_n[at] == time_n) & ~event_n)
+        higher = np.where(risk_n[at] == risk_n, 0.5, risk_n[at] > risk_n)
+        drawn_be = counts_bn[:, at[:, 0]]
+        pairs_b += (drawn_be * (counts_bn @ later.T)).sum(axis=1)
+        right_b += (drawn_be * (counts_bn @ (later * higher).T)).sum(axis=1)
+    return _divided(right_b, pairs_b)
+
+
+def _middle(values_b: Floats) -> tuple[float, float]:
+    """Return the 2.5 and 97.5 % quantiles of the resamples in which a measure is defined."""
+    values_b = values_b[~np.isnan(values_b)]
+    low, high = np.quantile(values_b, [0.025, 0.975]) if len(values_b) else (np.nan, np.nan)
+    return float(low), float(high)
 
 
 def decisions(
@@ -115,9 +196,7 @@ def rankings(
         measure = measures[name]
         value = measure(np.ones((1, len(p_n))), p_n, positive_n, starts)[0]
         values_b = measure(counts_bn, p_n, positive_n, starts)
-        values_b = values_b[~np.isnan(values_b)]
-        low, high = np.quantile(values_b, [0.025, 0.975]) if len(values_b) else (np.nan, np.nan)
-        result[name] = (float(value), float(low), float(high))
+        result[name] = (float(value), *_middle(values_b))
     return result
 
 
@@ -228,5 +307,6 @@ MEASURES: Mapping[str, str] = {
     "auprc": "AUPRC",
     "brier": "Brier",
     "observed_expected": "O/E",
+    "c_index": "C-index",
 }
 """Name of a measure -> title."""

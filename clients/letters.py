@@ -82,16 +82,27 @@ class Letters:
         return len(self.senders)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the stack called `name`, (S, ...)."""
-        return self.tensors[name]
+        """Return the stack called `name`, (S, ...).
+
+        Raises
+        ------
+        KeyError
+            The letters have no such tensor; names those that they have.
+        """
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise KeyError(
+                f"no {name!r} in these letters, they have {list(self.tensors)}"
+            ) from None
 
     def each(self, name: str) -> Tensor:
         """Return the tensor of every letter, (E, ...)."""
-        return self.tensors[name][self.rows]
+        return self[name][self.rows]
 
     def rows_of(self, name: str) -> Rows:
         """Return the tensor of every letter, to be copied in parts."""
-        return Rows(self.tensors[name], self.rows)
+        return Rows(self[name], self.rows)
 
     def select(self, mask: Bools) -> Letters:
         """Select letters by a mask (E,); the stack is not copied."""

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.clients.diagnostics import c_index, risks
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -56,6 +58,12 @@ def regression(values_nk: Floats, targets_nk: Floats) -> dict[str, float]:
         "rmse": float(np.sqrt(squares_k).mean()),
         "r2": float(r2_k.mean()),
     }
+
+
+def survival(survival_nk: Floats, targets_n3: Floats) -> dict[str, float]:
+    """Compute the C-index; nan without comparable pairs."""
+    risk_n, event_n = risks(survival_nk), targets_n3[:, 1] > 0
+    return {"c_index": float(c_index(risk_n, event_n, targets_n3[:, 2])[0])}
 
 
 def confusion(p_nk: Floats, labels_n: Ints) -> Ints:
@@ -162,5 +170,6 @@ def _mean(values: list[float]) -> float:
 MEASURES: dict[str, tuple[Callable[..., dict[str, float]], Callable[..., dict[str, Any]]]] = {
     "classification": (classification, classification_curves),
     "regression": (regression, regression_curves),
+    "survival": (survival, lambda *_: {}),
 }
 """Functions for the metrics and the curves of predictions and targets, by task."""

@@ -54,6 +54,17 @@ def counting(seed: int) -> Source:
     return Source("counting", tokens[:, :-1], tokens[:, 1:], rows[:40], rows[40:], 9, "language")
 
 
+def lifetimes(seed: int) -> Source:
+    """Return survival over three intervals; half of the examples are censored."""
+    g = np.random.default_rng(seed)
+    inputs, rows = g.normal(size=(120, 3)), np.arange(120)
+    time = g.exponential(2 * np.exp(inputs[:, 0]))
+    targets = np.column_stack(
+        [np.searchsorted([1, 2, 4], time, "right"), g.random(120) < 0.5, time]
+    )
+    return Source("lifetimes", inputs, targets, rows[:80], rows[80:], 3, "survival")
+
+
 def quadratic(directory: Path) -> dict[str, Any]:
     """Write a quadratic problem with gradient noise; return its keys, with a ring topology."""
     g = np.random.default_rng(0)
@@ -75,6 +86,10 @@ PROBLEMS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
     },
     "regression": lambda _: {
         "dataset": "least-squares", "model": "linear", "least-squares.samples": 20,
+    },
+    "survival": lambda _: {
+        "dataset": "coterie.testing:lifetimes", "model": "coterie.testing:small_network",
+        "partition.kind": "iid", "partition.validation": 0.25,
     },
     "language": lambda _: {
         "dataset": "coterie.testing:counting", "model": "transformer", "transformer.layers": 1,

@@ -43,6 +43,8 @@ class Column:
     na_values : tuple of str
         Cells that mean a missing value, besides empty ones. Numbers compare by value: "-9" is also
         -9.0.
+    cuts : tuple of float
+        Ends of the intervals of a time to an event, ascending, from 0; empty for other columns.
     """
 
     name: str
@@ -52,11 +54,16 @@ class Column:
     low: float | None = None
     high: float | None = None
     na_values: tuple[str, ...] = ()
+    cuts: tuple[float, ...] = ()
 
     @property
     def na_numbers(self) -> tuple[float, ...]:
         """Numbers among `na_values`, for a column of numbers."""
         return tuple(filter(np.isfinite, map(_number, self.na_values)))
+
+    def as_json(self) -> dict[str, Any]:
+        """Convert to a JSON object; without `cuts`, which a feature does not need."""
+        return {name: value for name, value in vars(self).items() if name != "cuts"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +141,7 @@ class Preprocessing:
 
     def as_json(self) -> dict[str, Any]:
         """Convert to a JSON object."""
-        content: dict[str, Any] = {"columns": [vars(column) for column in self.columns]}
+        content: dict[str, Any] = {"columns": [column.as_json() for column in self.columns]}
         for name in ("source", "code", "fill", "mean", "std"):
             value = getattr(self, name)
             content[name] = None if value is None else value.tolist()
@@ -242,7 +249,8 @@ def _column(data: Any) -> Column:
     ValueError
         The dict is invalid.
     """
-    if not isinstance(data, dict) or not data.keys() <= {each.name for each in fields(Column)}:
+    known = {each.name for each in fields(Column)} - {"cuts"}
+    if not isinstance(data, dict) or not data.keys() <= known:
         raise ValueError("its preprocessing has an invalid column")
     categories, na_values = data.get("categories"), data.get("na_values", [])
     if not isinstance(categories, list) or not isinstance(na_values, list):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from coterie.datasets.preprocessing import Preprocessing, RawTable
 from coterie.errors import Error
 
-Task = Literal["classification", "regression", "quadratic", "language", "segmentation"]
+Task = Literal["classification", "regression", "survival", "quadratic", "language", "segmentation"]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -30,8 +30,10 @@ class Split:
         Each peer's rows in the pool.
     targets : tuple of ndarray
         Each peer's targets in the same order, after any permutation or flip of the labels:
-        int64 (n_i,) for classes; float (n_i, k) for regression; (n_i, T), the next token after each
-        one, for language; uint8 (n_i, X, Y, Z), the class of each voxel, for segmentation.
+        int64 (n_i,) for classes; float (n_i, k) for regression; float (n_i, 3) for survival: the
+        number of intervals survived and observed to their end, 1 for an event or 0 if censored, and
+        the time; (n_i, T), the next token after each one, for language; uint8 (n_i, X, Y, Z), the
+        class of each voxel, for segmentation.
     """
 
     rows: tuple[Ints, ...]
@@ -51,7 +53,7 @@ class Problem:
     ----------
     name : str
         Name of the data set.
-    task : {"classification", "regression", "quadratic", "language", "segmentation"}
+    task : {"classification", "regression", "survival", "quadratic", "language", "segmentation"}
         Kind of problem.
     inputs : ndarray, (N, *shape)
         Pool of examples, without duplicates; images are uint8 (C, H, W). Quadratic: float64
@@ -61,7 +63,7 @@ class Problem:
         Examples of each peer; validation may be empty.
     outputs : int
         Number of classes (of voxels for segmentation, where 0 is background), of regression
-        outputs, of tokens in the vocabulary, or dimension of theta.
+        outputs, of intervals of time, of tokens in the vocabulary, or dimension of theta.
     mean, std : ndarray of float64
         Constants of the normalisation, broadcast over `shape`: normalised input = (raw - mean) /
         std. Computed from the source's training examples, so they depend neither on the seed nor on
@@ -80,8 +82,8 @@ class Problem:
     names : tuple of str
         Display name of each peer (folder, hospital, language); empty if there are none.
     classes : tuple of str
-        Name of each class, in the order of the outputs; empty if there are none, or if the labels
-        mean different things to different peers.
+        Name of each class, in the order of the outputs, or end of each interval of time; empty if
+        there are none, or if the labels mean different things to different peers.
     preprocessing : tuple of Preprocessing or None
         Preprocessing of each peer's raw examples, None for peers whose data are elsewhere; empty if
         `inputs` are the raw examples.
@@ -128,7 +130,9 @@ class Problem:
         return {name: len(part.rows[peer]) for name, part in parts.items()}
 
     def rarest_class(self, peer: int) -> int:
-        """Return the number of test examples of a peer's rarest class; 0 without classes."""
+        """Return the number of test examples of a peer's rarest class, or with an event; else 0."""
+        if self.task == "survival":
+            return int(self.test.targets[peer][:, 1].sum())
         if self.task != "classification":
             return 0
         counts = np.bincount(self.test.targets[peer])

@@ -83,7 +83,7 @@ class ColumnQuality:
             case 4:
                 return (
                     f"{self.column} is {self.code:g} in {_percent(self.code_share)} of the rows; "
-                    f"{self.code:g} may mean 'not measured': see na-values"
+                    f"{self.code:g} may mean 'not measured'"
                 )
             case 3:
                 return f"{self.column} is missing in {_percent(self.missing)} of the rows"
@@ -180,8 +180,43 @@ def shortened(qualities: Sequence[ColumnQuality], most: int) -> Sequence[ColumnQ
     return sorted(bad, key=lambda each: each.rank)[:most]
 
 
+def remedy(qualities: Sequence[ColumnQuality], source: str) -> str:
+    """Return how values that mean "not measured" become missing; empty without any.
+
+    Parameters
+    ----------
+    qualities : sequence of ColumnQuality
+        Result of `survey`.
+    source : str
+        Name of the data set, or "schema" where schema.toml says it (`coterie schema`, a deployed
+        node).
+    """
+    code_of = {each.column: each.code for each in qualities if not np.isnan(each.code)}
+    if not code_of:
+        return ""
+    match source:
+        case "table":
+            marks = ", ".join(f"{column}={code:g}" for column, code in code_of.items())
+            return (
+                f'to count it as missing, add "{marks}" to table.na-values, with table.missing = '
+                '"mean"'
+            )
+        case "schema":
+            column, code = next(iter(code_of.items()))
+            return (
+                f'to count it as missing, add "{code:g}" to na-values of [columns.{column}] in '
+                "schema.toml"
+            )
+        case "heart-disease":
+            return (
+                "to count it as missing, train on the tables of these hospitals, with "
+                "table.na-values: coterie data fetch heart-disease"
+            )
+    return ""
+
+
 def warnings(
-    qualities: Sequence[ColumnQuality], names: Sequence[str], file: str = FILE
+    qualities: Sequence[ColumnQuality], names: Sequence[str], source: str, file: str = FILE
 ) -> list[str]:
     """Return up to two lines about the most severe problems; empty without problems.
 
@@ -191,6 +226,8 @@ def warnings(
         Result of `survey`.
     names : sequence of str
         Name of each peer; empty if there are none.
+    source : str
+        As in `remedy`.
     file : str
         Name of the file with all of them.
     """
@@ -199,7 +236,7 @@ def warnings(
         return []
     first = bad[0]
     name = names[first.peer] if names else f"peer {first.peer}"
-    lines = [f"{name}: {first.finding}"]
+    lines = [f"{name}: {'; '.join(filter(None, (first.finding, remedy([first], source))))}"]
     if more := len(bad) - 1:
         columns = list(dict.fromkeys(each.column for each in bad[1:]))
         some = ", ".join(columns[:5]) + (", ..." if len(columns) > 5 else "")

@@ -31,7 +31,7 @@ class Source:
         Rows of the training and of the test set.
     outputs : int
         See `coterie.datasets.problem.Problem`.
-    task : {"classification", "regression", "quadratic", "language", "segmentation"}
+    task : {"classification", "regression", "survival", "quadratic", "language", "segmentation"}
         See `coterie.datasets.problem.Problem`.
     groups : ndarray of int, (N,), or None
         Origin of each example (writer, hospital), if known.

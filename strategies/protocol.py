@@ -24,7 +24,7 @@ Stage = Literal["preflight", "start", "answer", "update", "local-rounds"]
 
 MEASURES = frozenset(
     {"balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity"}
-    | {"expected_calibration_error", "mae", "rmse", "r2"}
+    | {"expected_calibration_error", "mae", "rmse", "r2", "c_index"}
 )
 """Additional metrics of the last report, on a peer's test examples."""
 METRICS = MEASURES.union(

@@ -1,10 +1,10 @@
 """Every method on data of real institutions: `python -m studies.institutions [SET ...]`.
 
-For each set of `coterie data list` that has been fetched: all methods, tuned equally on validation
-data of the first seed (`coterie compare --tune`; `--halving` except for heart disease), then ten
-seeds, each with another random division into training and test data. Writes the tables of
-docs/results/institutions.md, and runs/institutions/results.csv with a row per institution; finished
-runs are kept, so an interrupted command continues.
+For each set of two classes in `coterie data list` that has been fetched: all methods, tuned equally
+on validation data of the first seed (`coterie compare --tune`; `--halving` except for heart
+disease), then ten seeds, each with another random division into training and test data. Writes the
+tables of docs/results/institutions.md, and runs/institutions/results.csv with a row per
+institution; finished runs are kept, so an interrupted command continues.
 
 Intervals are those of Nadeau and Bengio (2003) for repeated random divisions: over J seeds the
 variance of the mean is (1/J + test/training) times the sample variance, because the training sets
@@ -49,6 +49,8 @@ LEVEL = 0.95
 ALONE = "local"
 INFORMED = ("oracle", "ifca")
 """Methods that are given the true clusters or their number, which no real set has."""
+CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")
+"""Sets of two classes, which have an accuracy."""
 COMPARED = tuple(method for method in METHODS if method not in INFORMED)
 SHOWN = ("fedavg", "fedavg-ft", "ditto", "cobo", "all-for-one", "dpfl", "pfedgraph")
 """Methods of the tables by institution."""
@@ -322,7 +324,9 @@ def write(sets: Mapping[str, Sequence[Result]], directory: Path, page: Path) -> 
 def main() -> None:
     """Run the sets that have been fetched, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sets", nargs="*", default=[*SETS], metavar="SET", help=", ".join(SETS))
+    parser.add_argument(
+        "sets", nargs="*", default=CLASSIFIED, metavar="SET", help=", ".join(CLASSIFIED)
+    )
     parser.add_argument("--workers", type=int, help="number of parallel runs")
     options = parser.parse_args()
     console, sets = Console(), {}

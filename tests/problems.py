@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,32 @@ def classification(
         std=np.full(shape[:1] + (1,) * (len(shape) - 1), 2.0),
         samples=np.array(sizes),
     )
+
+
+def write_lifetimes(folder: Path, patients: int = 60) -> dict[str, Any]:
+    """Write three hospitals' tables of survival; return the keys of a run on them.
+
+    The hazard is exp(marker - 1) per unit of time; half of the patients are observed for less than
+    a random time below 6.
+    """
+    folder.mkdir(parents=True)
+    (folder / "schema.toml").write_text(
+        "[columns.marker]\n[columns.time]\ncuts = [1, 2, 4]\n[columns.event]\n"
+    )
+    for number, name in enumerate(("a-north", "b-south", "c-west")):
+        g = np.random.default_rng(number)
+        marker = g.normal(size=patients)
+        death, end = g.exponential(np.exp(1 - marker)), g.uniform(0, 12, patients)
+        rows = zip(marker, np.minimum(death, end), death <= end, strict=True)
+        lines = ["marker,time,event", *(f"{m:.3f},{t:.3f},{int(e)}" for m, t, e in rows), ""]
+        (folder / name).mkdir()
+        (folder / name / "data.csv").write_text("\n".join(lines))
+    return {
+        "dataset": "table", "data-dir": str(folder), "peers": 3, "model": "linear",
+        "num-server-rounds": 4, "local-steps": 10, "learning-rate": 0.5, "device": "cpu",
+        "table.columns": "all", "table.label": "time", "table.event": "event",
+        "table.schema": "file", "table.test": 0.3, "table.validation": 0.2,
+    }  # fmt: skip
 
 
 def write_quadratic(

@@ -49,7 +49,7 @@ class Tables:
     Attributes
     ----------
     columns : tuple of Column
-        Columns, the label last.
+        Columns, the label last; of survival, time and event.
     rows : Mapping of str to list of tuple of str
         Cells in the order of `columns`, by institution; "" is a missing value.
     """
@@ -65,7 +65,7 @@ class Entry:
     Attributes
     ----------
     task : str
-        Task of a model, in one line; all are binary classification.
+        Task of a model, in one line: binary classification, or survival.
     institutions : int
         Number of institutions.
     members : str
@@ -259,22 +259,37 @@ def _opt(texts: Sequence[str]) -> Tables:
     return _grouped(columns, rows())
 
 
-def _tcga_brca(texts: Sequence[str]) -> Tables:
-    """Read patients who died within three years or were observed for longer, by region."""
+def _patients(texts: Sequence[str]) -> tuple[list[Column], list[tuple[str, Row]]]:
+    """Return the features of TCGA-BRCA, and each patient's region and cells."""
     patients, sites = texts
     region = {row["TSS Code"]: row["Region"] for row in _rows(sites)}
-    rows = list(_rows(patients))
-    features = [name for name in rows[0] if name not in ("pid", "E", "T")]
-    columns = (*map(Column, features), _category("died-within-3-years", *YES_NO))
+    rows = [(region[row["pid"].split("-")[1]], row) for row in _rows(patients)]
+    return [Column(name) for name in rows[0][1] if name not in ("pid", "E", "T")], rows
 
-    def labelled() -> Iterator[tuple[str, Mapping[str, str]]]:
-        for row in rows:
+
+def _tcga_brca(texts: Sequence[str]) -> Tables:
+    """Read patients who died within three years or were observed for longer, by region."""
+    features, rows = _patients(texts)
+
+    def labelled() -> Iterator[tuple[str, Row]]:
+        for region, row in rows:
             is_late, is_dead = float(row["T"]) > 3 * 365, float(row["E"]) > 0
             if is_late or is_dead:
-                label = YES_NO[not is_late]
-                yield region[row["pid"].split("-")[1]], {**row, "died-within-3-years": label}
+                yield region, {**row, "died-within-3-years": YES_NO[not is_late]}
 
+    columns = (*features, _category("died-within-3-years", *YES_NO))
     return _grouped(columns, labelled(), at_least=20)
+
+
+def _tcga_brca_survival(texts: Sequence[str]) -> Tables:
+    """Read all patients with the time to death or to the end of observation, by region."""
+    features, rows = _patients(texts)
+    days = Column("days", unit="days", cuts=(365, 730, 1095, 1825, 3650))
+    labelled = (
+        (region, {**row, "days": row["T"], "died": YES_NO[float(row["E"]) > 0]})
+        for region, row in rows
+    )
+    return _grouped((*features, days, _category("died", *YES_NO)), labelled, at_least=20)
 
 
 _RDATASETS = (
@@ -284,6 +299,18 @@ _RDATASETS = (
 _FLAMBY = (
     "https://raw.githubusercontent.com/owkin/FLamby/edacf54d5211520583b0133d55ac39b6fda8324b/"
     "flamby/datasets/fed_tcga_brca"
+)
+_TCGA_BRCA_FILES = (
+    File(
+        f"{_FLAMBY}/brca.csv",
+        "07cb53423f7d579d33cfdbf2cba57b2aee75318b85866c68ce39a75b1f1ba020",
+        113184,
+    ),
+    File(
+        f"{_FLAMBY}/centers.csv",
+        "d610df2dae0203ea229c9579747ed3eb8d28e137c5378f55acc6fe6b4632bb1d",
+        4274,
+    ),
 )
 
 SETS: dict[str, Entry] = {
@@ -392,19 +419,19 @@ SETS: dict[str, Entry] = {
         "The Cancer Genome Atlas; Liu et al., Cell 173, 2018; prepared by FLamby (Ogier du Terrail "
         "et al. 2022). Patients who died within 3 years or were observed longer, regions with at "
         "least 20",
-        (
-            File(
-                f"{_FLAMBY}/brca.csv",
-                "07cb53423f7d579d33cfdbf2cba57b2aee75318b85866c68ce39a75b1f1ba020",
-                113184,
-            ),
-            File(
-                f"{_FLAMBY}/centers.csv",
-                "d610df2dae0203ea229c9579747ed3eb8d28e137c5378f55acc6fe6b4632bb1d",
-                4274,
-            ),
-        ),
+        _TCGA_BRCA_FILES,
         _tcga_brca,
+    ),
+    "tcga-brca-survival": Entry(
+        "survival with breast cancer, with censored patients",
+        6,
+        "regions",
+        1088,
+        "FLamby: MIT; the data under the GDC data access policy: do not try to identify patients",
+        "The Cancer Genome Atlas; Liu et al., Cell 173, 2018; prepared by FLamby (Ogier du Terrail "
+        "et al. 2022). Regions with at least 20 patients",
+        _TCGA_BRCA_FILES,
+        _tcga_brca_survival,
     ),
 }
 """Entries by name; presets/institutions has a preset of each."""

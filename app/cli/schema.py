@@ -13,7 +13,7 @@ from coterie.app.runs import atomic
 from coterie.datasets.own import cells
 from coterie.datasets.own.institutions import RefusedError, words
 from coterie.datasets.own.schema import FILE, described, digest, drafted, read_schema
-from coterie.datasets.quality import survey_tables
+from coterie.datasets.quality import remedy, survey_tables
 
 _SHOWN = 20
 """Maximum number of findings that are printed."""
@@ -43,6 +43,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             except RefusedError as error:
                 raise ConfigError(f"{path}: {error}: {', '.join(error.entries)}") from None
         schema, left_out = drafted(tables, words(options.na_values))
+        if not schema:
+            reasons = ", ".join(f"{name} ({why})" for name, why in left_out.items())
+            raise ConfigError(f"no column can be described: {reasons}")
         atomic.write(out, tomli_w.dumps(described(schema)))
         for name, why in left_out.items():
             console.print(f"left out: {name}: {why}", soft_wrap=True)
@@ -51,5 +54,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         findings = [each for each in survey_tables(raw, columns) if each.finding]
         for each in sorted(findings, key=lambda each: each.rank)[:_SHOWN]:
             console.print(f"{options.files[each.peer]}: {each.finding}", soft_wrap=True)
+        if advice := remedy(findings, "schema"):
+            console.print(advice, soft_wrap=True, markup=False)
         console.print(f"{out}: correct it, add units, and give it to the others", soft_wrap=True)
     console.print(f'table.schema = "{digest(schema)}"')

@@ -297,7 +297,7 @@ class Node:
         """Write the quality of this peer's data and log its warning; both stay on this machine."""
         file = quality.file_of(self.peers[0])
         quality.write(self._directory, self._quality, file=file)
-        for line in warnings(self._quality, (), file):
+        for line in warnings(self._quality, (), "schema", file):
             _log.warning("data quality: %s", line)
 
     def _answer(self, request: Request) -> Response:

@@ -68,8 +68,8 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
     if graph["learns"]:
         text.append(
             "Colours are relative to the largest weight that the row’s peer gives another peer (1 "
-            "where weights are no shares); colours darker than the middle are learnt edges. "
-            "A peer’s weight for itself has no colour."
+            "where weights are no shares); colours beyond the middle of the scale are learnt "
+            "edges. A peer’s weight for itself has no colour."
         )
     else:
         text.append("The method fixes these weights: it learns no graph.")

@@ -28,7 +28,7 @@ from coterie.app.runs import atomic, cells, plan
 from coterie.app.runs.rundir import Floats, Run
 from coterie.strategies.names import display
 
-_DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
+_DEVIATION_IN_TERMINAL = ("accuracy", "c_index", "gain", "loss_gain")
 _IN_TERMINAL = (
     *(*_DEVIATION_IN_TERMINAL, "newcomers", "fine_tuned", "improved"),
     *("loss", "diverged", "bytes", "seconds"),

@@ -18,7 +18,6 @@ from coterie.app.report.measures import Column
 from coterie.app.report.paired_test import MIN_SEEDS
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER
-from coterie.strategies.names import display
 
 
 def write(
@@ -84,11 +83,7 @@ def _heading(rows: Sequence[Row]) -> str:
     methods = list(dict.fromkeys(key for row in rows for key in row.swept))
     methods = methods or [row.name for row in rows]
     subject = ", ".join(methods) if len(methods) <= 4 else units.plural(len(methods), "method")
-    return f"{subject} on {_dataset(rows)}"
-
-
-def _dataset(rows: Sequence[Row]) -> str:
-    return display(str(rows[0].runs[0].config.get("dataset", "unknown data")))
+    return f"{subject} on {words.data_name(rows[0].runs[0].config)}"
 
 
 def _facts(rows: Sequence[Row]) -> list[str]:
@@ -176,7 +171,7 @@ def _common(rows: Sequence[Row]) -> dict[str, Any]:
         for key, value in first.items()
         if all(key in other and other[key] == value for other in others)
         and key not in ("method", "seed")
-        and key.partition(".")[0] not in METHODS
+        and not ("." in key and key.partition(".")[0] in METHODS)
     }
 
 

@@ -1,4 +1,4 @@
-"""Diagnostic accuracy by peer as tables of a run's and of a comparison's page."""
+"""Diagnostic accuracy, or C-index, by peer as tables of a run's and of a comparison's page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coterie.clients.diagnostics import DECISIONS, MEASURES, Estimate
 FILE = "comparison-diagnostics.csv"
 SHOWN = 100
 """Number of peers that a page lists."""
-_SHOWN_MEASURES = [name for name in MEASURES if name != "accuracy"]
+_OF_CLASSES = [name for name in MEASURES if name not in ("accuracy", "c_index")]
 _AT_THRESHOLD = [name for name in DECISIONS if name != "accuracy"]
 
 
@@ -38,9 +38,11 @@ class DiagnosticRow(NamedTuple):
 
 
 class DiagnosticTable(NamedTuple):
-    """Name of the positive class, titles of the measures, rows, and number of all peers."""
+    """Heading, explanation, title of `positives` and of the measures, rows, number of all peers."""
 
-    positive: str
+    heading: str
+    about: str
+    counted: str
     titles: list[str]
     rows: list[DiagnosticRow]
     chosen: list[DiagnosticRow]
@@ -56,10 +58,10 @@ def table(run: Run) -> DiagnosticTable | None:
     of_peers = diagnostics.read(run)
     if not of_peers:
         return None
-    rows, chosen = [], []
+    rows, chosen, shown = [], [], _shown(run)
     for peer, each in list(of_peers.items())[:SHOWN]:
         numbers = f"{each.examples:,}", f"{each.positives:,}"
-        estimates = [each.measures.get(name) for name in _SHOWN_MEASURES]
+        estimates = [each.measures.get(name) for name in shown]
         rows.append(_row(run.names[peer], "", numbers, estimates))
         if each.threshold is not None:
             decided = [each.at_threshold.get(name) for name in _AT_THRESHOLD]
@@ -67,8 +69,8 @@ def table(run: Run) -> DiagnosticTable | None:
             cells = [EstimateCell(f"{each.threshold:.3f}", ""), *row.cells]
             chosen.append(row._replace(cells=cells))
     return DiagnosticTable(
-        _positive(run),
-        [MEASURES[name] for name in _SHOWN_MEASURES],
+        *_words(run),
+        [MEASURES[name] for name in shown],
         rows,
         chosen,
         ["Threshold", *(MEASURES[name] for name in _AT_THRESHOLD)],
@@ -88,18 +90,18 @@ def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
                 results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
     if not results:
         return None
-    made = []
+    first = next(run for row in rows for run in row.runs)
+    made, shown = [], _shown(first)
     for name, of_methods in list(results.items())[:SHOWN]:
         for method, several in of_methods.items():
             numbers = tuple(
                 f"{np.mean([getattr(each, key) for each in several]):,.0f}"
                 for key in ("examples", "positives")
             )
-            cells = [_mean([each.measures.get(key) for each in several]) for key in _SHOWN_MEASURES]
+            cells = [_mean([each.measures.get(key) for each in several]) for key in shown]
             made.append(_row(name, method, numbers, cells))
-    first = next(run for row in rows for run in row.runs)
-    titles = [MEASURES[name] for name in _SHOWN_MEASURES]
-    return DiagnosticTable(_positive(first), titles, made, [], [], len(results))
+    titles = [MEASURES[name] for name in shown]
+    return DiagnosticTable(*_words(first), titles, made, [], [], len(results))
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -115,8 +117,34 @@ def as_csv(rows: Sequence[Row]) -> str:
     return cells.as_csv([["method", "seed", *diagnostics.HEAD], *lines])
 
 
-def _positive(run: Run) -> str:
-    return run.classes[1] if len(run.classes) == 2 else "1"
+def _is_survival(run: Run) -> bool:
+    return not np.isnan(run.metric("c_index")).all()
+
+
+def _shown(run: Run) -> list[str]:
+    return ["c_index"] if _is_survival(run) else _OF_CLASSES
+
+
+def _words(run: Run) -> tuple[str, str, str]:
+    """Return heading, explanation and the title of `positives`."""
+    on = "Final personal models on their peers’ own test examples"
+    if _is_survival(run):
+        return (
+            "Survival",
+            f"{on}. C-index (Harrell): share of the comparable pairs in which the example with the "
+            "earlier event has the higher risk; 0.5 is chance. Equal risks count one half; two "
+            "events at the same time are not compared; censored at the time of an event counts as "
+            "later. Small: 95 % interval, bootstrap over examples.",
+            "Events",
+        )
+    positive = run.classes[1] if len(run.classes) == 2 else "1"
+    return (
+        "Diagnostic accuracy",
+        f"{on}; positive: {positive}. Predicted positive: probability above 0.5. O/E: observed "
+        "positives over the sum of their predicted probabilities. Small: 95 % intervals "
+        "(Wilson for shares, bootstrap over examples for the others).",
+        "Positive",
+    )
 
 
 def _row(

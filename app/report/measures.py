@@ -377,6 +377,12 @@ COLUMNS = (
         of_peers=lambda run: last(run, "auroc"),
     ),
     Column(
+        "c_index", "C-index", _field("c_index"), _shown(".3f"),
+        "high", "Personal models",
+        "Mean concordance index over peers (Harrell): survival.",
+        of_peers=lambda run: last(run, "c_index"),
+    ),
+    Column(
         "calibration_error", "calibration error", _field("expected_calibration_error"),
         _shown(".3f"), "low", "Personal models",
         "Mean expected calibration error over peers.",

@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.app.runs import quality, units
 from coterie.app.runs.rundir import Run
-from coterie.datasets.quality import ColumnQuality
+from coterie.datasets.quality import ColumnQuality, remedy
 
 MAX_PEERS = 12
 """Number of peers above which the page lists the findings only."""
@@ -27,13 +27,17 @@ class QualityCell(NamedTuple):
 
 
 class QualityTable(NamedTuple):
-    """Names of the peers; column -> cell of each peer (empty for many peers); peer and finding."""
+    """Names of the peers; column -> cell of each peer (empty for many peers); peer and finding.
+
+    The remedy is for values that mean "not measured"; "" without any.
+    """
 
     peers: list[str]
     columns: dict[str, list[QualityCell]]
     findings: list[tuple[str, str]]
     n_findings: int
     n_columns: int
+    remedy: str
 
 
 def table(run: Run) -> QualityTable | None:
@@ -56,6 +60,7 @@ def table(run: Run) -> QualityTable | None:
         [(run.names[each.peer], each.finding) for each in ranked[:SHOWN]],
         len(ranked),
         len(names),
+        remedy(qualities, str(run.config.get("dataset"))),
     )
 
 

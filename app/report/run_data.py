@@ -53,6 +53,7 @@ FIELDS = (
     "bytes_received",
     "balanced_accuracy",
     "auroc",
+    "c_index",
     "rmse",
     "virtual_seconds",
 )

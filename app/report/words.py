@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from coterie.app.report.run_data import weights_between
 from coterie.app.runs.graph import rounds_measured, weight_to
 from coterie.app.runs.rundir import Floats, Ints, Run, label_of
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
+from coterie.datasets.table import DATASETS
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.names import display
 from coterie.strategies.protocol import MATRIX
@@ -32,7 +34,15 @@ class Tile(NamedTuple):
 
 def title(config: Mapping[str, Any]) -> str:
     """Return "cobo on digits"; plugins have their display names, recipes their own."""
-    return f"{display(label_of(config))} on {display(str(config.get('dataset', 'unknown data')))}"
+    return f"{display(label_of(config))} on {data_name(config)}"
+
+
+def data_name(config: Mapping[str, Any]) -> str:
+    """Return the display name of a run's data; of institutions' own data, their folder's name."""
+    name = str(config.get("dataset", "unknown data"))
+    row, folder = DATASETS.get(name), Path(str(config.get("data-dir", "data"))).name
+    is_own = row is not None and row.deployed is not None
+    return folder if is_own and folder not in ("", "data") else display(name)
 
 
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:

@@ -47,6 +47,9 @@ def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
     worst = summary.get("worst_decile_test_accuracy")
     if worst is not None:
         table.add_row("worst tenth of peers", f"{worst:.4f}")
+    c_index = summary.get("measures", {}).get("c_index")
+    if c_index is not None:
+        table.add_row("C-index", f"{c_index:.4f}, mean over peers")
     if summary.get("mean_test_loss") is not None:
         table.add_row("test loss", f"{summary['mean_test_loss']:.6g}")
     if diverged := summary.get("diverged_peers"):

@@ -1,4 +1,4 @@
-"""Diagnostic accuracy of a run's peers, from the model cards on this machine.
+"""Diagnostic accuracy, or C-index, of a run's peers, from the model cards on this machine.
 
 In a deployment the cards stay on the nodes, so the relay has none.
 """
@@ -39,7 +39,9 @@ class Diagnostics:
 
 
 def read(run: Run) -> dict[int, Diagnostics]:
-    """Return the diagnostics of the first honest peers; empty without models of two classes.
+    """Return the diagnostics of the first honest peers.
+
+    Empty without models of two classes or of survival.
 
     Raises
     ------
@@ -47,7 +49,7 @@ def read(run: Run) -> dict[int, Diagnostics]:
         A card is damaged.
     """
     result: dict[int, Diagnostics] = {}
-    if np.isnan(run.metric("sensitivity")).all():  # not two classes, or no last report
+    if all(np.isnan(run.metric(name)).all() for name in ("sensitivity", "c_index")):
         return result
     for peer in np.flatnonzero(~run.attackers)[:MAX_PEERS].tolist():
         name = f"models/peer-{peer:04d}.json"

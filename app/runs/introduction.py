@@ -48,7 +48,7 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
 
 def data_quality(problem: Problem, console: Console) -> None:
     """Print the most severe problems of the data in up to two lines."""
-    for line in warnings(survey(problem), problem.names):
+    for line in warnings(survey(problem), problem.names, problem.name):
         console.print(f"data quality: {line}", soft_wrap=True)
 
 
@@ -58,7 +58,7 @@ def split(problem: Problem) -> Table:
     table.add_column("peer")
     for title in ("cluster", "train", "validation", "test"):
         table.add_column(title, justify="right")
-    classes = ", ".join(problem.classes)
+    classes = ", ".join(problem.classes) if problem.task == "classification" else ""
     brief = classes if 0 < len(classes) <= _CLASSES else "each class"
     table.add_column(f"training examples of {brief}")
     rows = problem.describe()

@@ -14,8 +14,8 @@ from coterie.strategies.protocol import MEASURES, Report
 TRAFFIC = ("bytes_sent", "bytes_received")
 """Metrics that the relay can observe itself."""
 LOSSES = ("test_loss", "validation_loss", "train_loss")
-PER_CLASS = ("balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity")
-"""Metrics that are computed from the test examples of single classes."""
+PER_CLASS = ("balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity", "c_index")
+"""Metrics that are computed from the test examples of single classes, or with an event."""
 _PARTS = ("train", "validation", "test")
 _WEIGHT_DIGITS = 2
 _log = logging.getLogger("coterie.node")
@@ -29,7 +29,7 @@ class Reports:
     sizes : Mapping of str to int
         Number of the peer's examples, by part of the split.
     rarest : int
-        Number of test examples of the peer's rarest class; 0 without classes.
+        Number of test examples of the peer's rarest class, or with an event; 0 without either.
     own : bool
         True if the data are private to this institution; public data need no protection.
     learns_graph : bool
@@ -104,8 +104,8 @@ def protected(
     sizes : Mapping of str to int
         Number of examples, by part of the split.
     rarest : int
-        Number of test examples of the rarest class; 0 if too few: then measures per class are
-        omitted, since they may concern one person.
+        Number of test examples of the rarest class, or with an event; 0 if too few: then measures
+        per class are omitted, since they may concern one person.
     """
     metrics = {
         name: value

@@ -43,7 +43,7 @@ class DataPolicy:
 
     sets: Annotated[str, 'Names of the data sets that a run may use, as in "table, digits".'] = ANY
     columns: Annotated[str, "Columns of the table that a run may learn from."] = ANY
-    label: Annotated[str, "Columns that a run may predict."] = ANY
+    label: Annotated[str, "Columns that a run may predict; of survival, time and event."] = ANY
     classes: Annotated[
         str, 'Values of the label, in the order of the model\'s outputs; "": a number is predicted.'
     ] = ANY

@@ -54,6 +54,8 @@ def check_run(policy: Policy, config: Config) -> None:
             allowed, wanted = getattr(data, key), getattr(options, key)
             where = f"{config.dataset}.{key}"
             _listed(f"data.{key}", allowed, where, words(wanted) if key == "columns" else [wanted])
+    if event := getattr(options, "event", ""):
+        _listed("data.label", data.label, f"{config.dataset}.event", [event])
     for key in ("classes", "mean", "std"):
         if not hasattr(options, key):
             continue

@@ -144,7 +144,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         ("network", content["model"]),
         ("learns", f"{content['task']} from {content['dataset']}"),
         ("columns", ", ".join(content["columns"])),
-        ("classes", ", ".join(content["classes"])),
+        ("cuts" if content["task"] == "survival" else "classes", ", ".join(content["classes"])),
         ("own examples", examples),
         ("robust rule", content.get("defence", {}).get("rule", "")),
     ]
@@ -217,6 +217,12 @@ def _diagnostics_section(content: Mapping[str, Any]) -> list[str]:
         return []
     classes = content["classes"] or ["0", "1"]
     rows = diagnostics["measures"]
+    if "c_index" in rows:
+        text = (
+            f"{diagnostics['positives']} of {diagnostics['examples']} test examples have the event."
+            " C-index (Harrell) with its 95 % interval; equal risks count 1/2."
+        )
+        return [f"## Survival\n\n{text}", _table(("", ""), [("C-index", shown(rows["c_index"]))])]
     head: tuple[str, ...] = ("", "at 0.5")
     chosen = diagnostics["at_threshold"]
     if diagnostics["threshold"] is not None:

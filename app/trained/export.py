@@ -20,6 +20,7 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
 from coterie.app.trained.about import About
 from coterie.app.trained.personal import PersonalModel
+from coterie.clients.engine.tasks import TASKS
 from coterie.datasets.preprocessing import Column
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def metadata(about: About) -> dict[str, Any]:
         "task": about.task,
         "dataset": about.dataset,
         "shape": about.shape,
-        "columns": [vars(column) for column in _columns(about)],
+        "columns": [column.as_json() for column in _columns(about)],
         "classes": about.classes,
         "normalisation": about.normalisation,
         "schema": fitted.schema if fitted is not None else "",
@@ -119,15 +120,15 @@ class _OfColumns(nn.Module):
 
 
 class _WithProbabilities(nn.Module):
-    """Model with a second output, the class probabilities."""
+    """Model with a second output, the class or survival probabilities."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, task: str) -> None:
         super().__init__()
-        self.module = module
+        self.module, self._predict = module, TASKS[task].predict
 
     def forward(self, inputs: Any) -> tuple[Tensor, Tensor]:
         scores = self.module(inputs)
-        return scores, scores.softmax(dim=1)
+        return scores, self._predict(scores)
 
 
 def _traced(module: nn.Module, about: About) -> torch.export.ExportedProgram:
@@ -144,8 +145,8 @@ def _traced(module: nn.Module, about: About) -> torch.export.ExportedProgram:
 
 def _write_onnx(module: nn.Module, about: About, path: Path) -> None:
     outputs = ["scores"]
-    if about.task == "classification":
-        module, outputs = _WithProbabilities(module), ["scores", "probabilities"]
+    if about.task in ("classification", "survival"):
+        module, outputs = _WithProbabilities(module, about.task), ["scores", "probabilities"]
     columns = _columns(about)
     for name in (column.name for column in columns):
         if not name or name in outputs:

@@ -96,7 +96,8 @@ class PersonalModel(nn.Module):
     It takes raw examples (B, ...) as the data set has them: pixels, tokens, or the numbers of a
     table's columns, categories by their code and NaN for missing values. It returns scores,
     (B, classes): their softmax are probabilities, also of a mixture, whose scores are logarithms of
-    averaged probabilities. A regression returns its values.
+    averaged probabilities. A regression returns its values, a survival model the logits of its
+    hazards.
 
     Attributes
     ----------
@@ -165,12 +166,10 @@ class PersonalModel(nn.Module):
                 for member, weight in zip(self.members, self.weights.unbind(), strict=True)
             ]
             predicted = sum(shares[1:], shares[0])
-        if self._task.certain is None or self.about.task == "regression":
-            return predicted
-        return predicted.clamp_min(torch.finfo(predicted.dtype).tiny).log()
+        return self._task.scores(predicted)
 
     def probabilities(self, raw: Tensor) -> Tensor:
-        """Return the class probabilities (B, classes, ...); for a regression its values."""
+        """Return class probabilities (B, classes, ...), survival probabilities, or values."""
         return self._task.predict(self(raw)[None])[0]
 
     def _predicted(self, member: nn.Module, inputs: Tensor) -> Tensor:

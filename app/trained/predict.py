@@ -16,12 +16,13 @@ from coterie.app.trained.about import About
 from coterie.app.trained.decision import decide
 from coterie.app.trained.inputs import Inputs
 from coterie.app.trained.personal import PersonalModel
+from coterie.clients.diagnostics import risks
 
 _BATCH = 256
 
 
 def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Predict raw examples: probabilities (N, classes, ...), or regression values (N, outputs)."""
+    """Predict raw examples: probabilities (N, outputs, ...), or regression values (N, outputs)."""
     with torch.inference_mode():
         parts = [
             model.probabilities(torch.tensor(raw[first : first + _BATCH])).double().numpy()
@@ -62,7 +63,7 @@ def write(
             arrays = {"predictions": predictions, "names": np.array(inputs.names)}
             np.savez_compressed(file, allow_pickle=False, **arrays)
         return predictions
-    if about.task not in ("classification", "regression"):
+    if about.task not in ("classification", "regression", "survival"):
         raise ConfigError(f"{about.task} does not fit a table: --out predictions.npz")
     header = _header(about)
     if taken := [name for name in header if name in inputs.columns]:
@@ -95,6 +96,8 @@ def _header(about: About) -> list[str]:
     """Return the names of the columns of predictions."""
     if about.task == "regression":
         return ["prediction", *(f"prediction_{k}" for k in range(1, about.outputs))]
+    if about.task == "survival":
+        return ["risk", *(f"survival_{each}" for each in about.class_names())]
     return ["prediction", *(f"probability_{each}" for each in about.class_names())]
 
 
@@ -105,5 +108,7 @@ def _cells(
     columns: list[Sequence[Any]] = list(predictions.T.tolist())
     if about.task == "regression":
         return columns
+    if about.task == "survival":
+        return [risks(predictions).tolist(), *columns]
     classes = about.class_names()
     return [[classes[k] for k in decided.tolist()], *columns]

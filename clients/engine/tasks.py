@@ -1,6 +1,6 @@
 """Tasks: loss, prediction and correctness of each example.
 
-Legend: e = models, b = examples, k = classes or outputs, t = tokens, v = vocabulary.
+Legend: e = models, b = examples, k = classes, outputs or intervals, t = tokens, v = vocabulary.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Task:
     certain : callable or None
         Maps (targets (E, b, ...), number of outputs k) to the targets as predictions (E, b, k);
         None if examples have no targets.
+    scores : callable
+        Maps predictions to outputs; the inverse of `predict`.
     slopes : callable or None
         Maps (outputs, targets, weights (E, b)) to the losses (E, b) and the gradient of their
         weighted sum with respect to the outputs; None: use autograd.
@@ -41,6 +43,7 @@ class Task:
     predict: Callable[[Tensor], Tensor]
     ensemble_losses: Callable[[Tensor, Tensor], Tensor]
     certain: Callable[[Tensor, int], Tensor] | None
+    scores: Callable[[Tensor], Tensor]
     slopes: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
 
@@ -60,12 +63,15 @@ def _cross_entropy_slopes(
 
 
 def _likelihood(probabilities_ebk: Tensor, targets_eb: Tensor) -> Tensor:
-    chosen = probabilities_ebk.gather(-1, targets_eb[..., None])[..., 0]
-    return -chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log()
+    return -_log(probabilities_ebk.gather(-1, targets_eb[..., None])[..., 0])
 
 
 def _agree(scores_ebk: Tensor, targets_eb: Tensor) -> Tensor:
     return scores_ebk.argmax(dim=-1) == targets_eb
+
+
+def _log(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
 
 def _over_tokens(each: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -120,6 +126,70 @@ def _squared_error_slopes(
     return away_ebk.square().sum(dim=-1), 2 * weights_eb[..., None] * away_ebk
 
 
+def _lived_and_died(targets_eb3: Tensor, intervals: int) -> tuple[Tensor, Tensor]:
+    """Return masks (E, b, k) of the intervals that examples survive, and of that of their event."""
+    interval_k = torch.arange(intervals, device=targets_eb3.device)
+    survived_eb1, event_eb1 = targets_eb3[..., :1], targets_eb3[..., 1:2]
+    return interval_k < survived_eb1, (interval_k == survived_eb1) & (event_eb1 > 0)
+
+
+def _hazard_losses(logits_ebk: Tensor, targets_eb3: Tensor) -> Tensor:
+    """Return the negative log-likelihood of discrete-time hazards sigmoid(logits), (E, b).
+
+    Each interval that an example enters and that is observed to its end, or to the event, is a
+    Bernoulli trial (Gensheimer and Narasimhan 2019; Kvamme and Borgan 2021). It is a sum over
+    examples, unlike Cox's partial likelihood.
+    """
+    lived_ebk, died_ebk = _lived_and_died(targets_eb3, logits_ebk.shape[-1])
+    losses_ebk = F.softplus(torch.where(died_ebk, -logits_ebk, logits_ebk))
+    return (losses_ebk * (lived_ebk | died_ebk)).sum(dim=-1)
+
+
+def _hazard_slopes(
+    logits_ebk: Tensor, targets_eb3: Tensor, weights_eb: Tensor
+) -> tuple[Tensor, Tensor]:
+    lived_ebk, died_ebk = _lived_and_died(targets_eb3, logits_ebk.shape[-1])
+    slopes_ebk = logits_ebk.sigmoid() * (lived_ebk | died_ebk) - died_ebk.to(logits_ebk.dtype)
+    return _hazard_losses(logits_ebk, targets_eb3), slopes_ebk * weights_eb[..., None]
+
+
+def _survival(logits_ebk: Tensor) -> Tensor:
+    """Return the probabilities of surviving the intervals up to each one, (E, b, k)."""
+    return F.logsigmoid(-logits_ebk).cumsum(dim=-1).exp()
+
+
+def _with_start(survival_ebk: Tensor) -> Tensor:
+    return F.pad(survival_ebk, (1, 0), value=1.0)
+
+
+def _hazard_logits(survival_ebk: Tensor) -> Tensor:
+    died_ebk = _with_start(survival_ebk)[..., :-1] - survival_ebk
+    return _log(died_ebk) - _log(survival_ebk)
+
+
+def _survival_likelihood(survival_ebk: Tensor, targets_eb3: Tensor) -> Tensor:
+    lived_ebj = _with_start(survival_ebk)  # j = k + 1 cut points, from time 0
+    after_ebj = F.pad(survival_ebk, (0, 1))
+    survived_eb1 = targets_eb3[..., :1].long()
+    has_event_eb1 = (targets_eb3[..., 1:2] > 0) & (survived_eb1 < survival_ebk.shape[-1])
+    shares_ebj = torch.where(has_event_eb1, lived_ebj - after_ebj, lived_ebj)
+    return -_log(shares_ebj.gather(-1, survived_eb1)[..., 0])
+
+
+def _observed_survival(targets_en3: Tensor, intervals: int) -> Tensor:
+    """Return the observed survival (E, n, k): 1 before the event, 0 after it.
+
+    After an example was censored, it is the Kaplan-Meier estimate of all n, given survival until
+    then: the mean over the examples is the Kaplan-Meier estimate (Efron 1967).
+    """
+    lived_enk, died_enk = _lived_and_died(targets_en3, intervals)
+    n_died_e1k = died_enk.sum(dim=-2, keepdim=True)
+    n_trials_e1k = (lived_enk | died_enk).sum(dim=-2, keepdim=True)
+    stays_e1k = 1 - n_died_e1k.to(targets_en3.dtype) / n_trials_e1k.clamp_min(1)
+    stays_enk = torch.where(died_enk, 0.0, torch.where(lived_enk, 1.0, stays_e1k))
+    return stays_enk.cumprod(dim=-1)
+
+
 def _mean_squares(features: Tensor, targets_ebm: Tensor) -> Tensor:
     return (features.flatten(2) - targets_ebm).square().mean(dim=-1)
 
@@ -145,6 +215,7 @@ TASKS = {
         lambda o: o.softmax(dim=-1),
         _likelihood,
         F.one_hot,
+        _log,
         slopes=_cross_entropy_slopes,
     ),
     "regression": Task(
@@ -153,7 +224,17 @@ TASKS = {
         _same,
         _squared_error,
         lambda t, _: t,
+        _same,
         slopes=_squared_error_slopes,
+    ),
+    "survival": Task(
+        _hazard_losses,
+        None,
+        _survival,
+        _survival_likelihood,
+        _observed_survival,
+        _hazard_logits,
+        slopes=_hazard_slopes,
     ),
     "language": Task(
         _over_tokens(_cross_entropy),
@@ -161,13 +242,14 @@ TASKS = {
         lambda o: o.softmax(dim=-1),
         _over_tokens(_likelihood),
         F.one_hot,
+        _log,
     ),
     "segmentation": Task(
-        _dice_loss, _dice_score, _over_classes, lambda p, t: 1 - _dice(p, t), _of_voxels
+        _dice_loss, _dice_score, _over_classes, lambda p, t: 1 - _dice(p, t), _of_voxels, _log
     ),
     # The model of a quadratic problem returns f_i(theta) itself.
-    "quadratic": Task(_own_value, None, _same, _own_value, None, _own_value_slopes),
+    "quadratic": Task(_own_value, None, _same, _own_value, None, _same, _own_value_slopes),
 }
 
-FEATURES = Task(_mean_squares, None, _same, _mean_squares, None)
+FEATURES = Task(_mean_squares, None, _same, _mean_squares, None, _same)
 """Mean squared distance between the inputs of a network's last layer and targets (E, b, m)."""

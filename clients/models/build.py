@@ -42,7 +42,7 @@ class Theta(nn.Module):
 
 
 def linear(shape: Shape, outputs: int, options: LinearOptions) -> nn.Module:
-    """Build multinomial logistic regression, or least squares."""
+    """Build multinomial logistic regression, logistic hazards, or least squares."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs, bias=options.bias))
 
 

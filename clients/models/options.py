@@ -232,12 +232,15 @@ class Model:
         )
 
 
-_NUMBERS = ("classification", "regression")
+_NUMBERS = ("classification", "regression", "survival")
 
 MODELS: dict[str, Model] = {
     "auto": Model("default model of the data set", "build:mlp", tasks=(*_NUMBERS, "quadratic")),
     "linear": Model(
-        "multinomial logistic regression, or least squares", "build:linear", LinearOptions, _NUMBERS
+        "multinomial logistic regression, logistic hazards, or least squares",
+        "build:linear",
+        LinearOptions,
+        _NUMBERS,
     ),
     "mlp": Model("multilayer perceptron with ReLU", "build:mlp", MlpOptions, _NUMBERS),
     "lenet": Model(

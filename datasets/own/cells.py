@@ -22,6 +22,8 @@ FORMATS = (".csv", ".parquet")
 Floats = npt.NDArray[np.float64]
 Errors = dict[int, list[str]]
 """Errors by row; they quote cells and must stay on the institution's node."""
+_HEAD = 65_536
+"""Bytes at the start of a file that are checked before it is parsed."""
 _EPOCH = datetime.date(1970, 1, 1)
 
 
@@ -43,6 +45,8 @@ def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
     import pyarrow as pa  # slow to import
     from pyarrow import csv, parquet
 
+    if path.suffix == ".csv" and (cause := _no_csv(path)):
+        raise DataError(f"table: {path.name} {cause}")
     try:
         if path.suffix == ".csv":
             types = dict.fromkeys(as_text, pa.string())
@@ -50,7 +54,7 @@ def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
             table = csv.read_csv(path, convert_options=convert)
         else:
             table = parquet.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         raise RefusedError(f"table: {path.name} cannot be read", [str(error)]) from None
     duplicates = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
     if duplicates:
@@ -60,17 +64,57 @@ def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
     return table
 
 
+def _no_csv(path: Path) -> str:
+    """Return why the start of a file is not that of a CSV table, and the remedy; "" if it is."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if head.startswith(b"PK\x03\x04"):
+        return "is a spreadsheet or an archive: save it as CSV"
+    if b"\0" in head:
+        return "is UTF-16, or no text: save it as CSV in UTF-8"
+    try:
+        text = head.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if error.end < len(head):  # not cut off at the end
+            return "is not UTF-8: save it as CSV in UTF-8"
+        text = head[: error.start].decode("utf-8-sig")
+    names = text.partition("\n")[0].strip().replace('"', "").split(",")
+    for separator, called in ((";", "semicolons"), ("\t", "tabs")):
+        if len(names) == 1 and separator in names[0]:
+            return f"separates columns by {called}: save it with commas, and points in numbers"
+    is_cell = all(name.strip() in ("", "?") or is_number(name) for name in names)
+    if text and is_cell and names != [str(k) for k in range(len(names))]:
+        return "has no header: its first line has numbers instead of the names of columns; add them"
+    return ""
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
     """Check that a table has some columns.
 
     Raises
     ------
-    DataError
+    RefusedError
         A column is missing.
     """
     missing = [name for name in names if name not in table.column_names]
     if missing:
-        raise DataError(f"table: {path.name} has no column {', '.join(missing)}")
+        hint = "; is its header missing?" if any(map(is_number, table.column_names)) else ""
+        raise RefusedError(
+            f"table: {path.name} has no column {', '.join(missing)}{hint}",
+            [f"it has {', '.join(table.column_names)}"],
+        )
 
 
 def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Errors]:

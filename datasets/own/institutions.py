@@ -45,7 +45,7 @@ class Holding:
     inputs : ndarray, (N, *shape)
         Inputs, standardised by the institution's own statistics unless the run defines common ones.
     targets : ndarray
-        Classes, int64 (N,), or numbers, float (N, k).
+        See `coterie.datasets.problem.Split`.
     rows : Mapping of str to ndarray of int
         Disjoint rows of each of `PARTS`.
     preprocessing : Preprocessing
@@ -130,14 +130,14 @@ class Expected:
     ----------
     name : str
         Name of the data set.
-    task : {"classification", "regression", "language"}
+    task : {"classification", "regression", "survival", "language"}
         See `Problem`.
     outputs : int
         See `Problem`.
     mean, std : ndarray or None
         Statistics per channel or column, in raw units; None for each institution's own.
     classes : tuple of str
-        Names of the classes; empty for regression.
+        Names of the classes, or ends of the intervals of time; empty for regression.
     columns : tuple of Column
         Columns of a table, in the model's order.
     fill : {"mean", "median", "indicator"}

@@ -7,6 +7,7 @@ has a digest by which institutions check that theirs is the same. It contains no
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import tomllib
@@ -57,12 +58,13 @@ def _column(name: str, entry: Mapping[str, Any]) -> Column:
     if unknown := entry.keys() - _KEYS:
         raise DataError(f"table: {FILE}: column {name}: unknown key {', '.join(sorted(unknown))}")
     values = {key.replace("-", "_"): value for key, value in entry.items()}
-    for key in ("categories", "na_values"):
+    for key in ("categories", "na_values", "cuts"):
         cells = values.get(key, [])
         if not isinstance(cells, list):
             raise DataError(f"table: {FILE}: column {name}: {key} must be a list")
-        values[key] = tuple(map(str, cells))
+        values[key] = tuple(cells if key == "cuts" else map(str, cells))
     column = Column(name, **values)
+    _check_cuts(column)
     repeats = len(set(column.categories)) < len(column.categories)
     is_category = column.kind == "category"
     if column.kind not in _KINDS or repeats or is_category != bool(column.categories):
@@ -73,12 +75,23 @@ def _column(name: str, entry: Mapping[str, Any]) -> Column:
     return column
 
 
+def _check_cuts(column: Column) -> None:
+    is_numbers = all(type(cut) in (int, float) and math.isfinite(cut) for cut in column.cuts)
+    is_rising = is_numbers and all(a < b for a, b in itertools.pairwise((0, *column.cuts)))
+    if column.cuts and (column.kind != "number" or not is_rising):
+        raise DataError(
+            f"table: {FILE}: column {column.name}: cuts must be ascending numbers above 0, of a "
+            "column of numbers"
+        )
+
+
 def digest(schema: Schema) -> str:
     """Return a digest of a schema, independent of the order of its lines."""
     columns = {name: asdict(column) for name, column in schema.items()}
     for entry in columns.values():
-        if not entry["na_values"]:  # keeps the digest that the schema had before there were any
-            del entry["na_values"]
+        for key in ("na_values", "cuts"):  # keeps digests of schemas from before there were any
+            if not entry[key]:
+                del entry[key]
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
@@ -89,6 +102,7 @@ def described(schema: Schema) -> dict[str, Any]:
     for name, column in schema.items():
         entry = {k.replace("_", "-"): v for k, v in asdict(column).items() if k != "name"}
         entry |= {"categories": list(column.categories), "na-values": list(column.na_values)}
+        entry["cuts"] = list(column.cuts)
         columns[name] = {key: value for key, value in entry.items() if value not in (None, "", [])}
     return {"columns": columns}
 

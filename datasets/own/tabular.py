@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.own.cells import FORMATS, encoded, named, open_table, require
+from coterie.datasets.own.cells import (
+    FORMATS,
+    Errors,
+    encoded,
+    is_number,
+    named,
+    open_table,
+    require,
+)
 from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
@@ -29,7 +37,7 @@ from coterie.datasets.own.institutions import (  # fmt: skip
 )
 from coterie.datasets.own.schema import Schema, digest, read_schema
 from coterie.datasets.preprocessing import Column
-from coterie.datasets.problem import DataError
+from coterie.datasets.problem import DataError, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +57,8 @@ class TableOptions(NormalisedOptions):
     label : str
         Name of the column to predict.
     classes : str
-        Values of the label in the order of the model's outputs, "no, yes"; empty for regression.
+        Values of the label in the order of the model's outputs, "no, yes"; empty for regression and
+        survival.
     missing : {"refuse", "mean", "median", "indicator"}
         "refuse" rejects a table with missing cells, "mean" fills missing numbers with the mean of
         the column (the run's `mean`, else that of the peer's training rows), "median" with the
@@ -65,6 +74,10 @@ class TableOptions(NormalisedOptions):
     bad_rows : {"refuse", "leave-out"}
         "refuse" rejects a table with rows that have no label or cells that the schema does not
         allow, "leave-out" skips these rows. The node's log lists them by line.
+    event : str
+        Name of the column that is 1 where the event happened at the time that is the label, and 0
+        where observation ended (censored); a category has these two values in this order. Needs a
+        schema with `cuts` of the label. Empty for other tasks than survival.
     mean : str
         Mean of each column; empty for each peer's own.
     std : str
@@ -78,6 +91,7 @@ class TableOptions(NormalisedOptions):
     na_values: str = ""
     schema: str = ""
     bad_rows: Literal["refuse", "leave-out"] = "refuse"
+    event: str = ""
 
     def __post_init__(self) -> None:
         self.check_normalised(None if self.columns == "all" else len(words(self.columns)) or None)
@@ -85,9 +99,18 @@ class TableOptions(NormalisedOptions):
     def check_peers(self, peers: int) -> None:
         """Check that the run names its columns."""
         columns = words(self.columns)
-        if not columns or len(set(columns)) != len(columns) or self.label in columns:
+        if (
+            not columns
+            or len(set(columns)) != len(columns)
+            or not {self.label, self.event}.isdisjoint(columns)
+        ):
             raise ValueError(
-                'columns must be "all", or unique names without the label, like "age, bmi"'
+                'columns must be "all", or unique names without label and event, like "age, bmi"'
+            )
+        if self.event and (not self.schema or self.classes or self.event == self.label):
+            raise ValueError(
+                "event is for survival: label is the column of times, classes is empty, and schema "
+                "is set, because schema.toml has the cuts of the times"
             )
         if self.columns == "all" and self.mean:
             raise ValueError('columns = "all": mean and std need named columns')
@@ -124,19 +147,32 @@ def read_table(
     files = {name: _file(folder, name) for name in PARTS}
     files["train"] = files["train"] or _file(folder, "data")
     if files["train"] is None:
-        raise DataError("table: expected train or data (.csv or .parquet) in this peer's data-dir")
+        raise DataError(
+            "table: expected train or data (.csv or .parquet) in this peer's data-dir; save "
+            "spreadsheets (.xlsx) as CSV in UTF-8"
+        )
     described = _described(folder, options)
     label = described.get(options.label, Column(options.label))
     classes = words(options.classes) or list(label.categories)
+    task: Task = "classification" if classes else "regression"
+    if options.event:
+        task, classes = "survival", [f"{cut:g}" for cut in label.cuts]
+        if not classes:
+            raise DataError(
+                f"table: schema.toml has no cuts of {options.label}, the time to {options.event}: "
+                f"add the ends of its intervals below [columns.{options.label}], such as cuts = "
+                "[365, 730, 1095], the same in every institution"
+            )
     as_text = {options.label, *described} if described or classes else ()
     tables = {name: open_table(path, as_text) for name, path in files.items() if path}
     names = words(options.columns)
     if options.columns == "all":
-        names = sorted({*(described or tables["train"].column_names)} - {options.label})
+        labels = {options.label, options.event}
+        names = sorted({*(described or tables["train"].column_names)} - labels)
     columns = _with_na_values([described.get(name, Column(name)) for name in names], options)
     expected = Expected(
         "table",
-        "classification" if classes else "regression",
+        task,
         len(classes) or 1,
         numbers("mean", options.mean),
         numbers("std", options.std),
@@ -197,7 +233,11 @@ def _described(folder: Path, options: TableOptions) -> Schema:
             f"table: schema.toml does not have the digest table.schema = {options.schema}: compare "
             "it with the other institutions"
         )
-    required = [options.label, *(words(options.columns) if options.columns != "all" else ())]
+    required = [
+        options.label,
+        *words(options.event),
+        *(words(options.columns) if options.columns != "all" else ()),
+    ]
     if missing := [name for name in required if name not in schema]:
         raise DataError(f"table: schema.toml does not describe {', '.join(missing)}")
     return schema
@@ -209,12 +249,15 @@ def _checked_part(
     """Read inputs and targets of a table with a schema."""
     schema = _described(path.parent, options)
     label = schema[options.label]
-    if expected.classes:
+    if expected.task == "classification":
         label = replace(label, kind="category", categories=expected.classes)
-    columns = (*expected.columns, label)
+    labels = (label, schema[options.event]) if options.event else (label,)
+    columns, first = (*expected.columns, *labels), len(expected.columns)
     require(table, [column.name for column in columns], path)
     values, errors = encoded(table, columns)
-    required = values if options.missing == "refuse" else values[:, -1:]
+    if options.event:
+        _check_times(values[:, first:], options, errors)
+    required = values if options.missing == "refuse" else values[:, first:]
     for row in np.flatnonzero(np.isnan(required).any(axis=1)):
         errors.setdefault(int(row), []).append("has missing values")
     if errors:
@@ -225,8 +268,21 @@ def _checked_part(
         for entry in entries:
             _log.warning("left out: %s", entry)
         values = np.delete(values, sorted(errors), axis=0)
-    inputs, targets = values[:, :-1], values[:, -1]
-    return inputs, targets.astype(np.int64) if expected.classes else targets[:, None]
+    inputs, targets = values[:, :first], values[:, first:]
+    if expected.task == "survival":
+        survived = np.searchsorted(label.cuts, targets[:, 0], side="right")
+        return inputs, np.column_stack([survived, targets[:, 1], targets[:, 0]])
+    return inputs, targets[:, 0].astype(np.int64) if expected.classes else targets
+
+
+def _check_times(cells: npt.NDArray[np.float64], options: TableOptions, errors: Errors) -> None:
+    """Add the rows with a negative time, or an event other than 0 and 1, to the errors."""
+    for name, values, is_wrong, why in (
+        (options.label, cells[:, 0], cells[:, 0] < 0, "is negative"),
+        (options.event, cells[:, 1], ~np.isin(cells[:, 1], (0, 1)), "is not 0 or 1"),
+    ):
+        for row in np.flatnonzero(is_wrong & ~np.isnan(values)):
+            errors.setdefault(int(row), []).append(f"{name} {values[row]:g} {why}")
 
 
 def _read_part(
@@ -261,10 +317,15 @@ def _numbers(table: pa.Table, column: Column, path: Path) -> npt.NDArray[np.floa
     """Return a column as numbers, (N,); NaN where one is missing."""
     values, errors = encoded(table.select([column.name]), [column])
     if errors:
+        cells = [table.column(column.name)[row].as_py() for row in errors]
+        remedy = (
+            "name its marks of missing values in table.na-values, describe it in schema.toml, or "
+            "encode it as 0 and 1, the same way in every institution"
+        )
+        if all(is_number(str(cell).replace(",", ".", 1)) for cell in cells):
+            remedy = "it has decimal commas: write 37.9 instead of 37,9"
         raise RefusedError(
-            f"table: column {column.name} of {path.name} is not numeric: name its marks of missing "
-            "values in table.na-values, describe it in schema.toml, or encode it as 0 and 1, the "
-            "same way in every institution",
+            f"table: column {column.name} of {path.name} is not numeric: {remedy}",
             named(errors, path),
         )
     return values[:, 0]
@@ -278,5 +339,5 @@ def _check_complete(
         raise RefusedError(
             f"table: column {name} of {path.name} has {len(missing)} of {len(values)} values "
             f"missing{remedy}",
-            [f"row {row + 1}" for row in missing],
+            named({int(row): ["missing"] for row in missing}, path),
         )

@@ -110,6 +110,7 @@ def test_a_node_without_a_policy_takes_part_in_nothing(nodes: list[Institution])
         ({"table.test": 0.6, "table.validation": 0.35}, "data.max-held-out"),
         ({"table.columns": "a, b, name"}, "data.columns"),
         ({"table.label": "c"}, "data.label"),
+        ({"table.event": "c", "table.schema": "0" * 16, "table.classes": ""}, "data.label"),
         ({"table.classes": "yes, no"}, "data.classes"),
         ({"table.mean": "0, 0", "table.std": "1e30, 1"}, "data.mean"),
         ({"attack.kind": "nan", "attack.peers": "1"}, "no policy allows attack.kind"),

@@ -18,11 +18,14 @@ from sklearn.metrics import (
 )
 
 from coterie.clients.diagnostics import (
+    c_index,
     decisions,
     diagnose,
+    diagnose_survival,
     fitted_temperature,
     rankings,
     recalibrated,
+    risks,
     wilson,
     youden,
 )
@@ -150,3 +153,74 @@ def test_validation_examples_of_one_class_choose_nothing() -> None:
     p, positive = drawn(50)
     test = pairs(p), positive.astype(int)
     assert diagnose(test, (pairs(p[:4]), np.ones(4, dtype=int)))["threshold"] is None
+
+
+def lifetimes(n: int, seed: int = 0) -> tuple[Floats, npt.NDArray[np.bool_], Floats]:
+    """Risks with some skill and ties, events, and times with ties."""
+    g = np.random.default_rng(seed)
+    risk = g.normal(size=n).round(1)
+    return risk, g.random(n) < 0.6, np.ceil(8 * g.exponential(np.exp(-risk)))
+
+
+def by_pairs(risk: Floats, event: npt.NDArray[np.bool_], time: Floats) -> float:
+    """Return Harrell's C from its definition, pair by pair."""
+    right = pairs = 0.0
+    for i in np.flatnonzero(event):
+        for j in range(len(time)):
+            if time[i] < time[j] or (time[i] == time[j] and not event[j]):
+                pairs += 1
+                right += 1 if risk[i] > risk[j] else 0.5 if risk[i] == risk[j] else 0
+    return right / pairs
+
+
+@pytest.mark.parametrize("n", [5, 40, 700])
+def test_the_c_index_is_that_of_the_definition(n: int) -> None:
+    risk, event, time = lifetimes(n)
+    assert c_index(risk, event, time)[0] == pytest.approx(by_pairs(risk, event, time), rel=1e-12)
+
+
+def test_the_c_index_is_scikit_survivals() -> None:
+    """Made by `concordance_index_censored(event, time, risk)[0]` of scikit-survival 0.28.0."""
+    assert c_index(*lifetimes(40))[0] == pytest.approx(0.7490157480314961, rel=1e-14)
+
+
+def test_the_c_index_of_ties_by_hand() -> None:
+    """Comparable: an event with a later time, or with one censored at the same time."""
+    event, time = np.array([True, True, False]), np.array([1.0, 1.0, 1.0])
+    assert c_index(np.array([3.0, 2.0, 1.0]), event, time)[0] == 1
+    assert c_index(np.array([1.0, 2.0, 1.0]), event, time)[0] == 0.75  # equal risks: one half
+    assert np.isnan(c_index(np.array([1.0, 2.0, 1.0]), ~event & False, time)[0])
+
+
+def test_the_c_index_sees_only_the_order_of_times_and_risks() -> None:
+    risk, event, time = lifetimes(60)
+    value = c_index(risk, event, time)[0]
+    assert c_index(np.exp(3 * risk), event, time**3 + 7)[0] == value
+    assert c_index(-risk, event, time)[0] == pytest.approx(1 - value, rel=1e-12)
+
+
+def test_resamples_of_the_c_index_are_those_of_repeated_examples() -> None:
+    risk, event, time = lifetimes(30)
+    drawn = np.random.default_rng(1).integers(30, size=(4, 30))
+    counts = np.stack([np.bincount(rows, minlength=30) for rows in drawn]).astype(float)
+    expected = [by_pairs(risk[rows], event[rows], time[rows]) for rows in drawn]
+    assert c_index(risk, event, time, counts) == pytest.approx(expected, rel=1e-12)
+
+
+def test_survival_has_its_events_and_an_interval() -> None:
+    risk, event, time = lifetimes(80)
+    survival = np.exp(-np.exp(risk[:, None] / 4) * [0.1, 0.3, 0.9])
+    targets = np.column_stack([np.zeros(80), event, time])
+    result = diagnose_survival(survival, targets)
+    assert json.loads(json.dumps(result)) == result
+    assert (result["examples"], result["positives"]) == (80, event.sum())
+    value, low, high = result["measures"]["c_index"]
+    assert value == c_index(risks(survival), event, time)[0]
+    assert 0.5 < low < value < high < 1
+    assert diagnose_survival(survival[:0], targets[:0])["measures"]["c_index"] == [None] * 3
+
+
+def test_a_c_index_that_no_resample_changes_has_no_interval() -> None:
+    targets = np.array([[0.0, 1, 1], [1, 0, 2], [1, 0, 2]])
+    result = diagnose_survival(np.array([[0.1], [0.5], [0.6]]), targets)
+    assert result["measures"]["c_index"] == [1.0, None, None]

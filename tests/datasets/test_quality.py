@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of as problem_of_run
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.preprocessing import Column, RawTable
 from coterie.datasets.problem import Problem, Split
-from coterie.datasets.quality import ColumnQuality, shortened, survey, warnings
+from coterie.datasets.quality import ColumnQuality, remedy, shortened, survey, warnings
 from coterie.datasets.table import dataset_of
 
 Cells = npt.NDArray[np.float64]
@@ -60,9 +63,11 @@ def test_switzerland_did_not_measure_cholesterol() -> None:
     assert (coded[2, "chol"].rows, coded[2, "chol"].code_share) == (46, 1.0)
     assert coded[3, "chol"].code_share == pytest.approx(33 / 130)
     names = ("cleveland", "hungarian", "switzerland", "va")
-    first, second = warnings(hospitals(), names)
+    first, second = warnings(hospitals(), names, "heart-disease")
     assert first == (
-        "switzerland: chol is 0 in 100 % of the rows; 0 may mean 'not measured': see na-values"
+        "switzerland: chol is 0 in 100 % of the rows; 0 may mean 'not measured'; to count it as "
+        "missing, train on the tables of these hospitals, with table.na-values: coterie data fetch "
+        "heart-disease"
     )
     assert "chol" in second
 
@@ -161,7 +166,7 @@ def test_data_without_named_columns_have_no_quality() -> None:
 
 
 def test_nothing_to_warn_about() -> None:
-    assert warnings([surveyed([1, 2, 3, 4])], ()) == []
+    assert warnings([surveyed([1, 2, 3, 4])], (), "table") == []
 
 
 def test_huge_numbers_are_no_error() -> None:
@@ -175,3 +180,31 @@ def test_of_very_many_columns_those_with_findings_remain() -> None:
     assert [each.finding for each in shortened([sound, constant, sound, empty], 3)] == [
         empty.finding, constant.finding,
     ]  # fmt: skip
+
+
+def test_the_remedy_for_a_coded_value_is_one_of_its_source(tmp_path: Path) -> None:
+    """The keys and the schema that it names make the finding go away."""
+    cells = ["chol", *["0"] * 10, *map(str, range(180, 220)), ""]
+    for name in ("north", "south"):
+        (tmp_path / name).mkdir()
+        rows = [f"{cell},{k % 2}" for k, cell in enumerate(cells[1:-1])]
+        (tmp_path / name / "data.csv").write_text("\n".join(["chol,ill", *rows, ""]))
+    keys: dict[str, Any] = {
+        "dataset": "table", "data-dir": str(tmp_path), "peers": 2, "method": "local",
+        "table.columns": "all", "table.label": "ill", "table.classes": "0, 1",
+    }  # fmt: skip
+    coded = survey(problem_of_run(Config.from_flat(keys)))
+    assert remedy(coded, "table") == (
+        'to count it as missing, add "chol=0" to table.na-values, with table.missing = "mean"'
+    )
+    better = {"table.na-values": "chol=0", "table.missing": "mean"}
+    assert not remedy(survey(problem_of_run(Config.from_flat(keys | better))), "table")
+    assert remedy(coded, "schema") == (
+        'to count it as missing, add "0" to na-values of [columns.chol] in schema.toml'
+    )
+    chol = '[columns.chol]\nna-values = ["0"]\n'
+    ill = '[columns.ill]\nkind = "category"\ncategories = ["0", "1"]\n'
+    (tmp_path / "schema.toml").write_text(chol + ill)
+    better = {"table.schema": "file", "table.missing": "mean"}
+    assert not remedy(survey(problem_of_run(Config.from_flat(keys | better))), "schema")
+    assert not remedy(coded, "a_plugin:DATA")

@@ -65,6 +65,7 @@ HOW: dict[str, dict[str, str]] = {
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "import coterie": RUN,
         "coterie run readmission.toml --name thresholds": RUN,
+        "mkdir transplants": RUN,
         "import json": RUN,
         "python - <<'END'": RUN,
         "cat > notes.toml <<'END'": RUN,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from coterie.app.node.cohort.costs import Costs
-from coterie.clients.diagnostics import diagnose
+from coterie.clients.diagnostics import diagnose, diagnose_survival
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
 from coterie.clients.letters import Ints, nobody
@@ -152,7 +152,11 @@ class Part(NamedTuple):
             if own is None:
                 continue
             if (k, v) not in known:  # each distinct model once
-                more = {"diagnostics": diagnose(own, judged)} if self._has_two_classes else {}
+                more: dict[str, Any] = {}
+                if self._has_two_classes:
+                    more = {"diagnostics": diagnose(own, judged)}
+                elif self.engine.kind == "survival":
+                    more = {"diagnostics": diagnose_survival(*own)}
                 known[k, v] = measure(*own), curves_of(*own) | more
             measured[p], curves[int(self.engine.peers[p])] = known[k, v]
         return measured

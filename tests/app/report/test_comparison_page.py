@@ -193,6 +193,7 @@ def test_the_settings_are_what_is_shared_and_what_is_not(tmp_path: Path) -> None
     assert separate.count("learning-rate") == 1
     assert "<code>learning-rate</code>" in common
     assert "cobo." not in common
+    assert "trust" not in separate, "a key like a method's name"
     assert "from 15 trials for each method with the same learning rates" in html
     assert "<code>seed</code>" not in common
 

@@ -77,6 +77,13 @@ def test_the_headline_numbers_are_the_summarys(shown: Shown) -> None:
     assert "label-permutation" in text
 
 
+def test_own_data_are_called_by_their_folder() -> None:
+    own = {"method": "cobo", "dataset": "table", "data-dir": "data/heart-disease"}
+    assert words.title(own) == "cobo on heart-disease"
+    assert words.title(own | {"data-dir": "data"}) == "cobo on table"
+    assert words.title(own | {"dataset": "digits"}) == "cobo on digits"
+
+
 def test_the_page_fetches_nothing(shown: Shown) -> None:
     _, page = shown
     assert sorted(page.links) == ["collaboration.png", "curves.png"], "links to files beside it"

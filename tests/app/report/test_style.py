@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from coterie.app.report import html
 
+ROOT = Path(__file__).parents[3]
+SITE = {"default": ("#ffffff", "#f5f5f5"), "slate": ("#1e2129", "#272a35")}
+"""Backgrounds of text and of code in the site's theme (Material): hsl(225, 15%, 14%) and 18%."""
 BACKGROUNDS = ("paper", "raised", "picked", "hover")
 AA = 4.5
 
@@ -49,3 +53,21 @@ def test_pressed_buttons_and_notices_can_be_read(dark: bool) -> None:
     named = colours(dark=dark)
     assert contrast(named["paper"], named["accent"]) >= AA
     assert contrast(named["warn"], named["warn-bg"]) >= AA
+
+
+@pytest.mark.parametrize("scheme", SITE)
+def test_links_and_comments_of_the_site_can_be_read(scheme: str) -> None:
+    style = (ROOT / "docs" / "site.css").read_text("utf-8")
+    block = style.partition(f'[data-md-color-scheme="{scheme}"] {{')[2].partition("}")[0]
+    named = dict(re.findall(r"--md-([\w-]+): (#[0-9a-f]{6});", block))
+    assert named.keys() == {"typeset-a-color", "accent-fg-color", "code-hl-comment-color"}
+    for name, colour in named.items():
+        for background in SITE[scheme]:
+            assert contrast(colour, background) >= AA, f"{name} on {background}"
+
+
+def test_texts_call_no_colour_dark_or_light() -> None:
+    """Scales run from light to dark in one scheme and from dark to light in the other."""
+    folder = ROOT / "app" / "report"
+    for path in (*folder.glob("*.py"), *folder.glob("templates/*.j2")):
+        assert not re.search(r"\b(darker|lighter|brighter)\b", path.read_text("utf-8")), path.name

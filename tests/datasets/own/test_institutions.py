@@ -14,8 +14,9 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from coterie.datasets.own import cells
 from coterie.datasets.own.image_folder import ImageFolderOptions
-from coterie.datasets.own.tabular import TableOptions
+from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.table import DATASETS
@@ -322,3 +323,44 @@ def test_a_peer_without_test_data_is_refused(tmp_path: Path) -> None:
 def test_a_run_that_expects_nonsense_is_refused(make: Callable[[], object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         make()
+
+
+ROWS_OF_TEXT = "age,bmi,ill\n31,22.5,no\n64,37.9,yes\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "cause"),
+    [
+        (ROWS_OF_TEXT.replace(",", ";"), "utf-8", "separates columns by semicolons"),
+        (ROWS_OF_TEXT.replace(",", "\t"), "utf-8", "separates columns by tabs"),
+        (ROWS_OF_TEXT, "utf-16", "is UTF-16, or no text: save it as CSV in UTF-8"),
+        (ROWS_OF_TEXT.replace("age", "âge"), "latin-1", "is not UTF-8: save it as CSV in UTF-8"),
+        ("28,1,?,130\n29,1,2,120\n", "utf-8", "has no header"),
+        ("28,22.5,no\n29,37.9,yes\n", "utf-8", "no column age, bmi, ill; is its header missing?"),
+        (ROWS_OF_TEXT.replace("ill", "sick"), "utf-8", "it has age, bmi, sick"),
+        ("PK\x03\x04", "utf-8", "is a spreadsheet"),
+        (ROWS_OF_TEXT.replace("37.9", '"37,9"'), "utf-8", "decimal commas: write 37.9"),
+        (ROWS_OF_TEXT.replace("31", ""), "utf-8", "data.csv, line 2: missing"),
+    ],
+)
+def test_a_table_that_is_no_csv_is_refused_with_its_cause(
+    tmp_path: Path, text: str, encoding: str, cause: str
+) -> None:
+    (tmp_path / "data.csv").write_bytes(text.encode(encoding))
+    with pytest.raises(DataError) as refused:
+        read_table(tmp_path, TableOptions(columns="age, bmi", label="ill", classes="no, yes"), 0, 0)
+    assert cause in " ".join([str(refused.value), *getattr(refused.value, "entries", [])])
+
+
+def test_a_byte_order_mark_and_long_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("\ufeff" + ROWS_OF_TEXT, encoding="utf-8")
+    assert cells.open_table(tmp_path / "data.csv").column_names == ["age", "bmi", "ill"]
+    for shift in range(4):  # the check may end within a character
+        text = f"{'x' * shift}age,place\n" + "1,éé\n" * 20_000
+        (tmp_path / "data.csv").write_text(text, encoding="utf-8")
+        assert cells.open_table(tmp_path / "data.csv").num_rows == 20_000
+
+
+def test_columns_that_pandas_numbers_are_a_header(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("0,1,2\n4,5,6\n")
+    assert cells.open_table(tmp_path / "data.csv").column_names == ["0", "1", "2"]

@@ -59,6 +59,7 @@ function mainColumns() {
     ...[
       ["balanced_accuracy", "balanced", FORMAT.share],
       ["auroc", "AUROC", FORMAT.fixed],
+      ["c_index", "C-index", FORMAT.fixed],
       ["rmse", "RMSE", FORMAT.fixed],
     ].map(
       ([name, heading, format]) =>
