@@ -61,6 +61,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "apfl": [{"adaptive": True}],
     "fedrep": [{"head-epochs": 2}],
     "fedpac": [{"head-epochs": 2}, {"lambda": 0.0}],
+    "fedproto": [{"lambda": 0.0}],
     "fedfomo": [{"models": 2}, {"models": 0, "baseline": "previous"}],
     "dac": [{"models": 2}, {"models": 1, "gossip": False, "tau-schedule": "constant"}],
     "pens": [{"models": 2, "best": 1, "selection-rounds": 2}, {"models": 1, "best": 1}],

@@ -32,7 +32,7 @@ ONLY_WHERE_IT_IS_SO = {"unsound_results", "refused_models", "awake", "attacker",
 RANKED = 1e-3
 """Tolerance of `auroc`: rounding that swaps two examples changes it by one pair's share."""
 DIGITS: dict[str, Any] = {
-    "dataset": "digits", "model": "linear", "partition.clusters": 2,
+    "dataset": "digits", "model": "mlp", "partition.clusters": 2,
     "partition.samples-per-peer": 16, "partition.validation": 0.25,
 }  # fmt: skip
 COMMON: dict[str, Any] = {
@@ -45,7 +45,11 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ifca": {"ifca.clusters": 2},
     "federico": {"federico.neighbours": 1},  # answers have no noise: only samples differ by seed
 }
-REFUSES = {"oracle": "clusters", "fedpac": "one class per example"}
+REFUSES = {
+    "oracle": "clusters",
+    "fedpac": "one class per example",
+    "fedproto": "one class per example",
+}
 """Methods that refuse quadratics, with a word of the error message."""
 ON_DIGITS = (
     "oracle",
@@ -58,6 +62,7 @@ ON_DIGITS = (
     "l2c",
     "facade",
     "fedpac",
+    "fedproto",
 )
 """Methods with clusters, personal buffers, heads, features and ensembles."""
 
@@ -94,7 +99,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         return made[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(MODELS, "linear", replace(MODELS["linear"], build=normed))
+        patch.setitem(MODELS, "mlp", replace(MODELS["mlp"], build=normed))
         yield of
 
 

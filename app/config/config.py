@@ -267,9 +267,8 @@ class Config(TopLevel):
             )  # fmt: skip
             kind = schedule_of(self.schedule.kind)
             attendance = kind.schedule(self.schedule, run, self.clock.deadline)
-            links = topology_of(self.topology).links(
-                self._setting, directed=method.strategy.receives_on_waking
-            )
+            directed = method.strategy.receives_on_waking or not method.strategy.exchanges
+            links = topology_of(self.topology).links(self._setting, directed=directed)
             self.topology_weights()
             if links is not None and self.mixing == "metropolis" and method.rule.mixes:
                 raise TopologyError(

@@ -33,6 +33,7 @@ from coterie.clients.methods import (
     federico,
     fedfomo,
     fedpac,
+    fedproto,
     fedprox,
     fedrep,
     fine_tuning,
@@ -291,6 +292,14 @@ METHODS: dict[str, Method] = {
         "a shared body with aligned features, and heads mixed among similar peers",
         group="personal",
         learns_graph=True,
+        exposes=_FEATURES,
+    ),
+    "fedproto": Method(
+        Everyone,
+        fedproto.FedProto,
+        fedproto.Options,
+        "personal models, whose features of a class are pulled towards the mean over all",
+        group="personal",
         exposes=_FEATURES,
     ),
     "knn-per": Method(

@@ -35,8 +35,15 @@ def measure(key: str, title: str, better: Better = "") -> Callable[..., Callable
     return add
 
 
-def _add(key: str, title: str, of: Measure, better: Better) -> None:
-    MEASURES[key] = Column(key, title, of, "{:.4g}".format, better, "Figures", "")
+def _add(
+    key: str,
+    title: str,
+    of: Measure,
+    better: Better,
+    of_peers: Callable[[Run], Floats] | None = None,
+) -> None:
+    form = "{:.4g}".format
+    MEASURES[key] = Column(key, title, of, form, better, "Figures", "", of_peers=of_peers)
 
 
 def course(run: Run, name: str) -> tuple[Floats, Floats]:
@@ -246,6 +253,28 @@ def outside_weight(run: Run) -> float:
         return np.nan
     other_nn = run.clusters[:, None] != run.clusters
     return float((run.weights[-1] * other_nn).sum(axis=1).mean())
+
+
+def smallest_cluster(run: Run) -> Floats:
+    """Return the final accuracy (n,) of the peers of the smallest true cluster; NaN: others."""
+    if run.clusters is None:
+        return np.full(run.peers, np.nan)
+    of_n, sizes = np.unique(run.clusters, return_inverse=True, return_counts=True)[1:]
+    return np.where(of_n == sizes.argmin(), last(run), np.nan)
+
+
+_add("smallest_cluster", "smallest cluster %", lambda run, _: float(np.nanmean(
+    smallest_cluster(run))), "high", smallest_cluster)  # fmt: skip
+
+
+@measure("cluster_gap", "gap between clusters %", "low")
+def cluster_gap(run: Run) -> float:
+    """Return the largest difference of the mean final accuracy between two true clusters."""
+    if run.clusters is None:
+        return np.nan
+    accuracy_n = last(run)
+    means = [np.nanmean(accuracy_n[run.clusters == c]) for c in np.unique(run.clusters)]
+    return float(np.ptp(means))
 
 
 @measure("weight_change", "change of weights per recorded round", "high")

@@ -27,58 +27,39 @@ alignment is a second pass over each minibatch. The program is solved exactly, b
 method (the code: CVXPY, after it drops small eigenvalues). Features are computed in evaluation
 mode, and batch-norm statistics are personal. A model that is missing has no weight; old ones have a
 smaller weight. Class shares are clipped to [0, 1] and V_j at 0: letters may hold any numbers. A
-network of one layer has no body, and only the heads are mixed.
+network of one layer is refused: its features are the inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from coterie.clients.letters import Bools, Letters
 from coterie.clients.methods import fedrep
 from coterie.clients.methods.fedrep import FedRep, FedRepState, filled
+from coterie.clients.parts.prototypes import AlignedOptions, Prototypes
 from coterie.clients.parts.simplex import minimise_on_simplex
-from coterie.clients.rule import Floats, Grid
+from coterie.clients.rule import Floats
 from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import GradientFunction, Gradients
-    from coterie.clients.engine.network import Buffers
-    from coterie.datasets.problem import Problem
+    from coterie.clients.engine.engine import GradientFunction
 
 NEGLIGIBLE = 1e-3
 """Weights of heads below this are set to 0."""
 
 
 @dataclass(frozen=True)
-class Options(fedrep.Options):
-    """Options of FedPAC.
-
-    Attributes
-    ----------
-    lambda_ : float
-        Strength with which the features of a class are pulled towards their mean over all peers; 0
-        for none.
-    """
+class Options(AlignedOptions, fedrep.Options):
+    """Options of FedPAC."""
 
     head_epochs: Annotated[int, Range(1)] = 1
-    lambda_: Annotated[float, Range(0)] = 1.0
-    grid: ClassVar[Grid] = {"lambda": (0.1, 1.0, 10.0)}
-
-    def fits(self, problem: Problem) -> None:
-        """Reject problems without one class per example."""
-        if problem.task != "classification":
-            raise ValueError(
-                f"needs one class per example, but {problem.name} is a {problem.task} problem: "
-                "choose a data set with classes, or another method"
-            )
 
 
 @dataclass(frozen=True)
@@ -103,52 +84,48 @@ class FedPACState(FedRepState):
     fitted: Tensor
 
 
-class FedPAC(FedRep[FedPACState]):
+class FedPAC(Prototypes, FedRep[FedPACState]):
     """FedRep with features aligned by class, and heads mixed among similar peers."""
 
     def init(self) -> FedPACState:
         state = self.separate()
-        features_pnm = self.engine.embeddings(state.x, state.buffers, "train")
-        shape = len(state.x), self.engine.outputs, features_pnm.shape[2]
         return FedPACState(
             **vars(state),
-            prototypes=state.x.new_zeros(shape),
+            prototypes=self.no_prototypes(state),
             aligned=np.zeros(len(state.x), dtype=np.bool_),
             w=self.eye(),
             fitted=state.x,
         )
 
     def offer(self, state: FedPACState, round_: int) -> tuple[FedPACState, Mapping[str, Tensor]]:
-        statistics = self._statistics(state)
+        features = self.features(state)
+        explained_p = (features.shares[..., None] * features.means).square().sum(dim=(1, 2))
+        n_p = np.maximum(self.engine.data.shards["train"].lengths_p, 1)
+        variance_p = (features.squares - explained_p) / self.engine.tensor(n_p).double()
+        statistics = {
+            "shares": features.shares,
+            "prototypes": features.means,
+            "variance": variance_p[:, None],
+        }
         state, body = super().offer(state, round_)
-        offers = {**body, "head": state.x[:, self.head], **statistics}
-        return replace(state, fitted=state.x), offers
+        offers = {name: value.to(state.x.dtype) for name, value in statistics.items()}
+        return replace(state, fitted=state.x), {**body, "head": state.x[:, self.head], **offers}
 
     def body_gradient(self, state: FedPACState) -> GradientFunction:
-        if not self.options.lambda_ or not state.aligned.any():
-            return self.engine.gradients
-
-        def gradient(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            gradients = self.engine.gradients(x_pd, buffers, batch)
-            counts_e = batch.counts_e * state.aligned
-            pull_pd = self.engine.feature_gradients(
-                x_pd, buffers, replace(batch, counts_e=counts_e), state.prototypes
-            )
-            return gradients._replace(values=gradients.values + self.options.lambda_ * pull_pd)
-
-        return gradient
+        aligned = self.aligned_gradient(state.prototypes, state.aligned)
+        return aligned or self.engine.gradients
 
     def update(
         self, state: FedPACState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedPACState:
         state = super().update(state, round_, offers, sent, answers)
-        share_sk = offers["shares"].clamp(0, 1).double().cpu().numpy()
-        w_pn = self.discounted(self._head_weights(offers, share_sk), offers)
+        w_pn = self.discounted(self._head_weights(offers), offers)
         head_ph = self.engine.mix(w_pn[:, offers.authors], offers["head"])
+        w_kpn = self.class_weights(offers)
         return replace(
             state,
             x=filled(state.x, self.head, head_ph),
-            prototypes=self._prototypes(state, offers, share_sk),
+            prototypes=self.mean_prototypes(state.prototypes, offers, w_kpn),
             aligned=np.ones_like(state.aligned),
             w=w_pn,
         )
@@ -159,28 +136,7 @@ class FedPAC(FedRep[FedPACState]):
     def weights(self, state: FedPACState) -> Floats:
         return state.w
 
-    def _statistics(self, state: FedPACState) -> dict[str, Tensor]:
-        """Return class shares (P, C), mean features (P, C, m) and V (P, 1)."""
-        engine = self.engine
-        shard, certain = engine.data.shards["train"], engine.task.certain
-        assert certain is not None
-        z_pnm = engine.embeddings(state.x, state.buffers, "train").double()
-        lengths_p1 = np.maximum(shard.lengths_p, 1)[:, None]
-        valid_pn = engine.tensor(np.arange(z_pnm.shape[1]) < shard.lengths_p[:, None]).double()
-        classes_pnk = certain(shard.targets_pn[:, : z_pnm.shape[1]], engine.outputs)
-        classes_pnk = classes_pnk.double() * valid_pn[..., None]
-        counts_pk = classes_pnk.sum(dim=1)
-        sums_pkm = classes_pnk.mT @ z_pnm
-        means_pkm = sums_pkm / counts_pk.clamp_min(1)[..., None]
-        n_p1 = engine.tensor(lengths_p1).double()
-        share_pk = counts_pk / n_p1
-        squares_p = (z_pnm.square().sum(dim=2) * valid_pn).sum(dim=1) / n_p1[:, 0]
-        explained_p = (share_pk[..., None] * means_pkm).square().sum(dim=(1, 2))
-        variance_p1 = (squares_p - explained_p)[:, None] / n_p1
-        named = {"shares": share_pk, "prototypes": means_pkm, "variance": variance_p1}
-        return {name: value.to(state.x.dtype) for name, value in named.items()}
-
-    def _head_weights(self, offers: Letters, share_sk: Floats) -> Floats:
+    def _head_weights(self, offers: Letters) -> Floats:
         """Return the weights a (P, n) of the heads that each peer has."""
         shares = offers["shares"].clamp(0, 1)[..., None]
         g_sd = (shares * offers["prototypes"]).flatten(1)
@@ -198,19 +154,3 @@ class FedPAC(FedRep[FedPACState]):
             a_s = np.where(a_s < NEGLIGIBLE, 0.0, a_s)
             w_pn[p, offers.authors[at]] = a_s / a_s.sum()
         return w_pn
-
-    def _prototypes(self, state: FedPACState, offers: Letters, share_sk: Floats) -> Tensor:
-        """Return the mean features (P, C, m) of each class over the letters and the own data."""
-        n, authors = self.engine.n, offers.authors
-        known_pn = offers.senders_to(self.engine.peers, n) | (self.eye() > 0)
-        prototypes_pkm = state.prototypes.clone()
-        for k in range(share_sk.shape[1]):
-            w_pn = np.zeros(known_pn.shape)
-            w_pn[:, authors] = known_pn[:, authors] * self.engine.samples[authors] * share_sk[:, k]
-            w_pn = self.discounted(w_pn, offers)
-            total_p1 = w_pn.sum(axis=1, keepdims=True)
-            w_pn /= np.where(total_p1 > 0, total_p1, 1.0)
-            mean_pm = self.engine.mix(w_pn[:, authors], offers["prototypes"][:, k])
-            some_p1 = self.engine.tensor(total_p1) > 0
-            prototypes_pkm[:, k] = mean_pm.where(some_p1, prototypes_pkm[:, k])
-        return prototypes_pkm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import factorial
 from typing import Any
@@ -21,6 +21,9 @@ from coterie.datasets.partition.skew import (
 )
 from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.source import Source
+
+_IMAGES = 4
+"""Dimensions of a stack of images, (N, C, H, W)."""
 
 
 def iid(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
@@ -184,6 +187,32 @@ def label_permutation(source: Source, partition: Partition, peers: int, seed: in
     return Shares(train, [source.test] * peers, member_p, np.array(list(orders))[member_p])
 
 
+def rotation(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
+    """Divide as `iid` among clusters of peers whose images are rotated.
+
+    Cluster c rotates by c times 180 degrees if there are two, else by c times 90 (Biswas et al.,
+    SaTML 2025). Every peer has the whole test set, rotated as its training examples are.
+    """
+    if source.inputs.ndim != _IMAGES or source.inputs.shape[2] != source.inputs.shape[3]:
+        raise DataError(
+            f"partition.kind = 'rotation' needs square images, but an example of {source.name} has "
+            f"shape {source.inputs.shape[1:]}; choose another partition or data set"
+        )
+    clusters = _clusters(partition, peers, 4, "the number of rotations by 90 degrees")
+    member_p = _members(partition, peers, np.arange(peers) * clusters // peers)
+    shares = iid(source, partition, peers, seed)
+    inputs, test_c = [source.inputs.copy()], [source.test]
+    for cluster in range(1, clusters):
+        turns = cluster * (2 if clusters == 2 else 1)
+        train = np.concatenate([shares.train[p] for p in np.flatnonzero(member_p == cluster)])
+        inputs[0][train] = np.rot90(source.inputs[train], turns, axes=(2, 3))
+        test_c.append(sum(map(len, inputs)) + np.arange(len(source.test)))
+        inputs.append(np.rot90(source.inputs[source.test], turns, axes=(2, 3)))
+    targets = np.concatenate([source.targets, np.tile(source.targets[source.test], clusters - 1)])
+    rotated = replace(source, inputs=np.concatenate(inputs), targets=targets)
+    return Shares(shares.train, [test_c[c] for c in member_p], member_p, source=rotated)
+
+
 def _clusters(partition: Partition, peers: int, limit: int, reason: str) -> int:
     if partition.clusters > peers:
         raise DataError(
@@ -248,6 +277,7 @@ KINDS: dict[str, PartitionKind] = {
     "label-permutation": PartitionKind(
         "clusters of peers with all classes; each permutes the labels", label_permutation
     ),
+    "rotation": PartitionKind("clusters of peers whose images are rotated", rotation),
     "class-counts": PartitionKind("given numbers of examples per class and peer", class_counts),
     "label-flip": PartitionKind("iid; some peers have their labels reversed", label_flip),
 }

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from coterie.datasets.problem import Ints
+from coterie.datasets.source import Source
 from coterie.ranges import Range
 
 DIVIDE, ASSIGN, RELABEL, KEEP, LEND = range(5)  # never renumber: every partition would change
@@ -32,12 +33,12 @@ class Partition:
         Division of the examples among the peers: a name of
         `coterie.datasets.partition.kinds.KINDS`, or of a plugin.
     clusters : int
-        label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet: number
-        of groups of classes.
+        label-groups, label-permutation, rotation: number of clusters of peers;
+        label-groups-dirichlet: number of groups of classes.
     cluster_sizes : str
-        label-groups, label-permutation: number of peers per cluster, "6-6-7-7"; "even" assigns the
-        peers to the clusters in turn; "" draws the clusters of label-groups, and takes consecutive
-        peers for label-permutation.
+        label-groups, label-permutation, rotation: number of peers per cluster, "6-6-7-7"; "even"
+        assigns the peers to the clusters in turn; "" draws the clusters of label-groups, and takes
+        consecutive peers for the others.
     alpha : float
         dirichlet, label-groups-dirichlet: concentration; small values give uneven shares.
     classes_per_peer : int
@@ -106,6 +107,8 @@ class Shares:
         The test set is divided too, so a peer may lack a test example of its classes.
     names : tuple of str
         Display name of each peer; may be empty.
+    source : Source or None
+        Source to which the rows refer, if it is not the one that is divided.
     """
 
     train: list[Ints]
@@ -114,3 +117,4 @@ class Shares:
     labels_pc: Ints | None = None
     divided_test: bool = False
     names: tuple[str, ...] = ()
+    source: Source | None = None

@@ -31,7 +31,9 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
             f"partition.kind = {partition.kind!r} needs classes, {source.name} has none; "
             "choose 'iid' or 'natural'"
         )
+    mean, std = source.normalisation
     shares = kind.divide(source, partition, peers, seed)
+    source = shares.source or source
     train, validation = _keep(shares.train, partition, seed)
     test = shares.test
     if shares.divided_test:
@@ -50,7 +52,6 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
             targets = [labels[t] for labels, t in zip(shares.labels_pc, targets, strict=True)]
         return Split(tuple(rows), tuple(targets))
 
-    mean, std = source.normalisation
     return Problem(
         name=source.name,
         task=source.task,

@@ -16,6 +16,7 @@ from coterie.app.config import explain
 from coterie.app.config.keys import tables
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.app.report import league
+from coterie.app.reproduction import figures
 from docs import hooks
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,9 @@ SKELETON = [
     "Results",
     "Source",
 ]
+
+
+NUMBERS = {5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
 
 
 class Assets(HTMLParser):
@@ -100,6 +104,32 @@ def test_a_method_has_a_page_on_the_skeleton(method: str) -> None:
     assert "$" in sections[1]
     assert METHODS[method].group in GROUPS
     assert f"(methods/{method}.md)" in hooks.methods_table()
+
+
+def test_pages_count_methods_and_papers_right() -> None:
+    """Numbers in sentences, which nothing generates."""
+    papers = NUMBERS[len(figures.names())]
+    for page, sentence in (
+        ("README.md", f"Methods: {len(METHODS)} [methods]"),
+        ("README.md", f"[{papers} papers, figure by figure]"),
+        ("docs/index.md", f"choose among {len(METHODS)} methods"),
+        ("docs/concepts.md", f"[{len(METHODS)} methods]"),
+        ("docs/first-steps.md", f"every table and figure of {papers} papers"),
+        ("docs/results/index.md", f"each table and figure of {papers} papers"),
+    ):
+        assert sentence in (ROOT / page).read_text("utf-8"), page
+
+
+def test_each_table_of_methods_has_every_method_once() -> None:
+    tables_of = {hooks.costs_table: "| {0} |", hooks.sources_table: "| {0} |"}
+    tables_of[hooks.methods_table] = "(methods/{0}.md)"
+    for table, cell in tables_of.items():
+        lines = table().splitlines()[2:]
+        assert len(lines) == len(METHODS)
+        for name in METHODS:
+            assert sum(cell.format(name) in line for line in lines) == 1
+    listed = {path.stem for path in (DOCS / "methods").glob("*.md")} - {"index"}
+    assert listed == METHODS.keys()
 
 
 def test_links_lead_to_pages_or_lose_their_target() -> None:

@@ -24,6 +24,7 @@ from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
 from coterie.clients.models.options import MODELS, MlpOptions
+from coterie.clients.rule import Rule
 from coterie.datasets.table import DATASETS
 
 PRESETS = sorted((ROOT / "presets").rglob("*.toml"))
@@ -318,6 +319,22 @@ def test_a_value_out_of_range_is_refused_with_key_value_and_range(key: str) -> N
         assert str(refusal.value) == f"{key} = {schema.written(typed)}: must be {limits}"
     default = schema.defaults(tables()[table])[key.rpartition(".")[2]]
     assert isinstance(default, str) or default in limits
+
+
+@pytest.mark.parametrize("topology", ["epidemic", "push"])
+def test_directed_edges_are_for_methods_without_answers(topology: str) -> None:
+    """Local, to which comparisons relate the others, sends nothing at all."""
+    asks = [name for name in METHODS if METHODS[name].rule.answer is not Rule.answer]
+    assert "cobo" in asks
+    assert "local" not in asks
+    for name in METHODS:
+        flat: dict[str, Any] = {"method": name, "topology": topology, "topology-degree": 2}
+        config = Config.from_flat(flat | ({"ifca.clusters": 2} if name == "ifca" else {}))
+        if name in asks:
+            with pytest.raises(ConfigError, match="the method needs answers"):
+                config.strategy()
+        else:
+            config.strategy()
 
 
 TOLD = {"oracle", "wga", "bias-correction", "all-for-one", "federated-clustering"}

@@ -39,6 +39,24 @@ def test_measures_of_weights() -> None:
     assert np.isnan(results.outside_weight(made_up(clusters=None)))
 
 
+def test_measures_of_clusters() -> None:
+    """Means 0.6, 0.9 and 0.7; the cluster 5 has one peer, the others two."""
+    accuracy = np.array([0.5, 0.7, 0.9, 0.6, 0.8])
+    run = made_up(
+        clusters=np.array([2, 2, 5, 0, 0]), peers=5,
+        last_row=lambda: np.zeros(5, dtype=int), at=lambda name, row: accuracy,
+    )  # fmt: skip
+    assert results.cluster_gap(run) == pytest.approx(0.3)
+    small = results.smallest_cluster(run)
+    assert small[2] == 0.9
+    assert np.isnan(small[[0, 1, 3, 4]]).all()
+    place, trial = Place("", "row", None), Trial(0, 0)
+    assert Results({place: {trial: run}}).mean(place, "smallest_cluster") == 0.9
+    unknown = made_up(clusters=None, peers=5)
+    assert np.isnan(results.smallest_cluster(unknown)).all()
+    assert np.isnan(results.cluster_gap(unknown))
+
+
 def test_components_that_lead_somewhere_are_used() -> None:
     """Component 1 is the second largest of every peer, so two of three are used."""
     pi_kn = np.array([[0.6, 0.5, 0.1], [0.4, 0.4, 0.3], [0.0, 0.1, 0.6]])

@@ -252,9 +252,10 @@ def test_the_gradient_of_the_alignment_is_autograds() -> None:
             assert torch.allclose(result[p], expected, rtol=1e-10, atol=1e-12)
 
 
-def test_a_network_of_one_layer_has_heads_only(tmp_path: Path) -> None:
-    result = run(few(model="linear"), tmp_path, 2)
-    assert np.isfinite(result.metric("test_loss")).all()
+def test_a_network_of_one_layer_is_refused() -> None:
+    """Its features are the inputs, so its letters would hold means of records."""
+    with pytest.raises(ConfigError, match=r"fedpac: a network of one layer.*model = \"mlp\""):
+        Config.from_flat(few(model="linear"))
 
 
 def test_problems_without_classes_are_refused(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def requests(draw: st.DrawFn) -> tuple[Partition, int, int]:
     peers = draw(st.integers(1, 8))
     partition = Partition(
         kind=draw(st.sampled_from(sorted(KINDS))),
-        clusters=draw(st.integers(1, peers)),
+        clusters=draw(st.integers(1, min(peers, 4))),
         alpha=draw(st.floats(0.2, 50)),
         classes_per_peer=draw(st.integers(-(-CLASSES // peers), CLASSES)),
         samples_per_peer=draw(st.sampled_from([0, 2, 7, 60])),
@@ -69,6 +69,13 @@ def together(problem: Problem) -> list[Ints]:
     ]
 
 
+def published(rows: Ints) -> Ints:
+    """Return the rows of SOURCE of which these are, or are rotated copies, see `rotation`."""
+    copied = rows >= len(SOURCE.targets)
+    copies = SOURCE.test[(rows - len(SOURCE.targets)) % len(SOURCE.test)]
+    return np.where(copied, copies, rows)
+
+
 def same(a: Problem, b: Problem) -> bool:
     pairs = [(a.train, b.train), (a.validation, b.validation), (a.test, b.test)]
     return all(
@@ -82,8 +89,8 @@ def naming(problem: Problem, peer: int) -> dict[int, int]:
     """Return a peer's label of each published class, checked to be the same in all its splits."""
     names: dict[int, int] = {}
     for part in (problem.train, problem.validation, problem.test):
-        published = SOURCE.targets[part.rows[peer]]
-        for label, name in zip(published.tolist(), part.targets[peer].tolist(), strict=True):
+        labels = SOURCE.targets[published(part.rows[peer])]
+        for label, name in zip(labels.tolist(), part.targets[peer].tolist(), strict=True):
             assert names.setdefault(label, name) == name
     return names
 
@@ -99,7 +106,7 @@ def test_every_split_is_sound(request: tuple[Partition, int, int]) -> None:
         held_out = len(problem.validation.rows[peer])
         assert 1 <= held_out < len(rows) if partition.validation_share else held_out == 0
         assert abs(held_out - partition.validation_share * len(rows)) <= 1
-        test = problem.test.rows[peer]
+        test = published(problem.test.rows[peer])
         assert len(np.unique(test)) == len(test)
         assert np.isin(test, SOURCE.test).all()
         trained = SOURCE.targets[problem.train.rows[peer]]
@@ -133,7 +140,7 @@ def test_shares_are_disjoint_and_complete(request: tuple[Partition, int, int]) -
             assert len(np.unique(held)) == len(held)
         else:
             np.testing.assert_array_equal(held, SOURCE.train)
-        if partition.kind in ("iid", "label-flip", "label-permutation"):
+        if partition.kind in ("iid", "label-flip", "label-permutation", "rotation"):
             sizes = [len(row) for row in rows]
             assert max(sizes) - min(sizes) <= 1
 
@@ -285,6 +292,37 @@ def test_cobos_cross_device_clusters() -> None:
     np.testing.assert_array_equal(np.sort(np.concatenate(problem.train.rows)), source.train)
     assert same(problem, split(source, partition, 80, 0))
     assert not same(problem, split(source, partition, 80, 1))
+
+
+@pytest.mark.parametrize(("clusters", "degrees"), [(1, 0), (2, 180), (3, 90), (4, 90)])
+def test_clusters_see_rotated_images(clusters: int, degrees: int) -> None:
+    """Undone by hand, every image and label is the published one; the test set is complete."""
+    partition = replace(ALL, kind="rotation", clusters=clusters, validation=0.2)
+    problem = split(SOURCE, partition, 8, 0)
+    assert problem.clusters is not None
+    assert problem.clusters.tolist() == [peer * clusters // 8 for peer in range(8)]
+    for peer, cluster in enumerate(problem.clusters):
+        for part in (problem.train, problem.validation, problem.test):
+            rows = part.rows[peer]
+            upright = problem.inputs[rows]
+            for _ in range(cluster * degrees // 90):  # clockwise by 90 degrees
+                upright = upright.swapaxes(2, 3)[..., ::-1]
+            np.testing.assert_array_equal(upright, SOURCE.inputs[published(rows)])
+            np.testing.assert_array_equal(part.targets[peer], SOURCE.targets[published(rows)])
+        np.testing.assert_array_equal(published(problem.test.rows[peer]), SOURCE.test)
+    np.testing.assert_array_equal(problem.mean, SOURCE.normalisation[0])
+    assert len(problem.inputs) == len(SOURCE.inputs) + (clusters - 1) * len(SOURCE.test)
+    assert problem.inputs.dtype == np.uint8
+
+
+def test_only_square_images_are_rotated() -> None:
+    wide = replace(SOURCE, inputs=SOURCE.inputs[:, :, :1])
+    flat = replace(SOURCE, inputs=SOURCE.inputs.reshape(len(SOURCE.inputs), -1))
+    for source in (wide, flat):
+        with pytest.raises(DataError, match=r"'rotation' needs square images, but .* shape \("):
+            split(source, replace(ALL, kind="rotation", clusters=2), 4, 0)
+    with pytest.raises(DataError, match="choose at most 4, the number of rotations"):
+        split(SOURCE, replace(ALL, kind="rotation", clusters=5), 6, 0)
 
 
 @pytest.mark.parametrize("kind", ["label-groups", "label-permutation"])
