@@ -93,27 +93,47 @@ def _written(value: Tensor, precision: Reduced) -> tuple[Tensor, ...]:
         dtype = getattr(torch, precision)
         most = torch.finfo(dtype).max
         return (flat_sd.clamp(-most, most).where(flat_sd.isfinite(), flat_sd).to(dtype),)
+    whole_sd, exponent_sb = microscaled(flat_sd, 8)
+    return whole_sd.contiguous(), exponent_sb
+
+
+def microscaled(flat_sd: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Round rows to whole multiples, of this many bits, of a power of two per block.
+
+    Returns
+    -------
+    whole : Tensor of int8, (S, numbers)
+        Multiples, at most 2^(bits - 1) - 1 in size.
+    exponent : Tensor of int8, (S, blocks)
+        Exponents of the powers; -128 for a block that is not finite.
+    """
+    most = 2 ** (bits - 1) - 1
     blocks_sbk = _blocks(flat_sd)
     largest_sb = blocks_sbk.abs().amax(dim=2)
     fraction_sb, exponent_sb = torch.frexp(largest_sb)
-    exponent_sb = exponent_sb - 7 + (fraction_sb > 127 / 128)
+    exponent_sb = exponent_sb - (bits - 1) + (fraction_sb > most / (most + 1))
     exponent_sb = exponent_sb.clamp(_LEAST, _MOST)
-    whole_sbk = torch.ldexp(blocks_sbk, -exponent_sb[..., None]).round().clamp(-127, 127)
+    whole_sbk = torch.ldexp(blocks_sbk, -exponent_sb[..., None]).round().clamp(-most, most)
     finite_sb = largest_sb.isfinite()
     exponent_sb = exponent_sb.where(finite_sb, torch.full_like(exponent_sb, _NOT_FINITE))
     whole_sbk = whole_sbk.where(finite_sb[..., None], torch.zeros_like(whole_sbk))
     whole_sd = whole_sbk.flatten(1)[:, : flat_sd.shape[1]]
-    return whole_sd.to(torch.int8).contiguous(), exponent_sb.to(torch.int8)
+    return whole_sd.to(torch.int8), exponent_sb.to(torch.int8)
+
+
+def scaled(whole_sd: Tensor, exponent_sb: Tensor) -> Tensor:
+    """Return the numbers of `microscaled` in the type of `whole_sd`; NaN where not finite."""
+    exponent_sb1 = exponent_sb.to(torch.int32)[..., None]
+    scaled_sbk = torch.ldexp(_blocks(whole_sd), exponent_sb1)
+    scaled_sbk = scaled_sbk.masked_fill(exponent_sb1 == _NOT_FINITE, torch.nan)
+    return scaled_sbk.flatten(1)[:, : whole_sd.shape[1]]
 
 
 def _read(parts: tuple[Tensor, ...], like: Tensor) -> Tensor:
     """Read packed numbers in the shape and type of `like`."""
     values_sd = parts[0].to(like.dtype)
     if len(parts) == 2:
-        exponent_sb1 = parts[1].to(torch.int32)[..., None]
-        scaled_sbk = torch.ldexp(_blocks(values_sd), exponent_sb1)
-        scaled_sbk = scaled_sbk.masked_fill(exponent_sb1 == _NOT_FINITE, torch.nan)
-        values_sd = scaled_sbk.flatten(1)[:, : values_sd.shape[1]]
+        values_sd = scaled(values_sd, parts[1])
     return values_sd.reshape(like.shape)
 
 
