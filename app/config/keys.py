@@ -19,6 +19,7 @@ from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
+from coterie.clients.letter_options import LetterOptions
 from coterie.clients.models.options import MODELS, Adaptation, Model
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import (
@@ -38,6 +39,7 @@ from coterie.strategies.names import RULE, is_name
 
 WORLD: Mapping[str, type] = {
     "attack": Attack, "defence": Defence, "privacy": Privacy, "engine": EngineOptions,
+    "letters": LetterOptions,
 }  # fmt: skip
 """Tables of features that are off by default; config.toml contains them if they are on."""
 
