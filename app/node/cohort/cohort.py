@@ -392,15 +392,17 @@ class Cohort:
 
     def _sending(self, edges: Edges) -> Ints:
         """Return the cost (E,) of offers of hosted peers."""
-        if self.copies is None:
-            return np.full(len(edges), self._format(self._show().stacks).nbytes)
-        return self.copies.sending(edges, self.copies.format(self._show().stacks))
+        stacks = self._show().stacks
+        if self.copies is None or not stacks:
+            return np.full(len(edges), self._format(stacks).nbytes)
+        return self.copies.sending(edges, self.copies.format(stacks))
 
     def _receiving(self, edges: Edges) -> Ints:
         """Return the cost (E,) of offers to hosted peers."""
-        if self.copies is None:
-            return np.full(len(edges), self._format(self._show().stacks).nbytes)
-        return self.copies.receiving(edges, self.copies.format(self._show().stacks))
+        stacks = self._show().stacks
+        if self.copies is None or not stacks:
+            return np.full(len(edges), self._format(stacks).nbytes)
+        return self.copies.receiving(edges, self.copies.format(stacks))
 
     def _reaching(self, letters: Letters) -> Letters:
         """Return the letters from which rules learn, all but those of withheld peers."""
@@ -525,11 +527,13 @@ class Cohort:
     def offer_format(self) -> Readable:
         """Return the format of this round's offers."""
         stacks = self._show().stacks
-        return self._format(stacks) if self.copies is None else self.copies.reader(stacks)
+        if self.copies is None or not stacks:
+            return self._format(stacks)
+        return self.copies.reader(stacks)
 
     def _format(self, stacks: Mapping[str, Tensor]) -> LetterFormat:
         """Return the format of a letter with whole offers."""
-        if self.copies is not None:
+        if self.copies is not None and stacks:
             return self.copies.format(stacks).key
         return format_of(layout_of(stacks), self.precision)
 
@@ -541,7 +545,7 @@ class Cohort:
     def offer_letters(self, since: int) -> Iterator[PeerMessage]:
         """Yield the offers of rounds from `since` on, one letter per peer."""
         offers = self.offers.beside(self.coming)
-        if self.copies is not None:
+        if self.copies is not None and offers.stacks:
             return self.copies.letters(offers, self.peers, since)
         return offer_letters(offers, self.peers, self._format(offers.stacks), since)
 

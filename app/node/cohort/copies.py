@@ -15,7 +15,7 @@ peers, e = letters, s = rows of a stack.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,7 +152,7 @@ class PublicCopies:
         self._owed.clear()
         return {**stacks, MODEL: after_sd}
 
-    def owe(self, peers: Mapping[int, object] | tuple[int, ...]) -> None:
+    def owe(self, peers: Iterable[int]) -> None:
         """Make the next letters of some hosted peers key letters."""
         self._owed |= set(peers)
 
