@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -65,8 +66,8 @@ def still(tmp_path: Path, x: Floats) -> dict[str, Any]:
 # --- the identity ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedavg", "cobo", "dpfl", "wga", "ifca", "ditto", "pfedgraph"])
-@pytest.mark.parametrize("world", [{}, SLEEP, SLEEP | {"schedule.max-age": 2}, {"payload": "int8"}])
+@pytest.mark.parametrize("method", ["fedavg", "cobo", "dpfl", "wga", "ifca", "ditto", "fedamp"])
+@pytest.mark.parametrize("world", [{}, SLEEP, SLEEP | {"schedule.max-age": 2}])
 def test_the_identity_changes_no_number(
     method: str, world: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -74,11 +75,6 @@ def test_the_identity_changes_no_number(
     flat = DIGITS | {"method": method}
     full = run(flat | world, tmp_path / "full")
     same = run(flat | world | IDENTITY, tmp_path / "same")
-    if world == {"payload": "int8"}:  # keys have the precision of the computation
-        full = run(flat, tmp_path / "unrounded")
-        if method == "fedavg":
-            assert lines(same) == lines(full)
-        return
     assert lines(same) == lines(full)
 
 
@@ -134,7 +130,7 @@ def test_consensus_on_a_ring_is_at_least_as_fast_as_known(
     bottom = 16 * rho + rho**2 + 4 * beta**2 + 2 * rho * beta**2 - 8 * rho * delta
     gamma, rounds = rho**2 * delta / bottom, 300
     flat = still(tmp_path, x) | INCREMENTS
-    flat |= {"letters.operator": operator, "letters.ratio": 0.1, "letters.damping": gamma}
+    flat |= {"letters.operator": operator, "letters.ratio": 0.1, "letters.damping": float(gamma)}
     stepping = Stepping(flat)
     first = ((x - x.mean(axis=0)) ** 2).sum()
     for t in range(50, rounds + 1, 50):
@@ -302,7 +298,6 @@ def test_copies_agree_after_nodes_were_away(
     nodes, record, _ = with_losses(flat, tmp_path, [lambda node: Bad(node, frozenset(away))])
     assert_copies_equal(nodes)
     assert all("public copy" in line for line in record.refused)
-    assert record.metric("test_accuracy").min() > 0.2
 
 
 def tampered(at: int, sender: int, position: int) -> Callable[[int, PeerMessage], PeerMessage]:
@@ -338,7 +333,7 @@ def test_a_lost_increment_is_refused_and_a_key_follows(
     assert "round 4" in first
     assert "round 5" in second
     assert "of peer 2" in first
-    assert pytest.approx(1) == len([reason for line in [first] if __import__("re").search(reason, line)])
+    assert re.search(reason, first)
     assert "adds to version 4 of the public copy of peer 2, and this node has version 3" in second
     sizes = hosts[1].sizes
     assert sizes[6, 2] == sizes[1, 2] > 4 * D  # the key
@@ -408,13 +403,13 @@ def test_methods_that_do_not_offer_their_model_are_refused(method: str) -> None:
         (INCREMENTS | {"letters.ratio": 0.0}, "letters.ratio"),
         (INCREMENTS | {"letters.damping": 1.5}, "letters.damping"),
         (INCREMENTS | {"letters.operator": "top"}, '"top-k"'),
-        (INCREMENTS | {"topology": "push", "method": "fedavg"}, "topology"),
-        (INCREMENTS | {"schedule.kind": "clock", "clock.profile": "mixed"}, "schedule"),
+        (INCREMENTS | {"topology": "push", "method": "fedavg", "topology-degree": 1}, "topology"),
+        (INCREMENTS | {"schedule.kind": "clock", "clock.profile": "phones"}, "schedule"),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(keys: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        Config.from_flat(DIGITS | keys)
+        Config.from_flat(DIGITS | keys).strategy()
 
 
 @pytest.mark.parametrize("world", [{"method": "dpfl"}, {"method": "fedavg", **SLEEP}])
