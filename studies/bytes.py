@@ -1,0 +1,187 @@
+"""Accuracy and bytes under `letters.scheme = "increments"`: `python -m studies.bytes`.
+
+Methods that average models and methods that query them, on the four problems of
+docs/results/tuned.md with the settings that its trials chose, under letters of full precision, int8
+and each operator. Finished runs are kept in `runs/bytes`, so an interrupted command continues. It
+writes `table.csv` there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from coterie.app.config.config import Config
+from coterie.app.config.items import read_items
+from coterie.app.config.schema import Scalar
+from studies.kept import kept
+
+OUT = Path("runs/bytes")
+PROBLEMS: Mapping[str, Sequence[str]] = {
+    "flips": ["presets/dpfl/digits-flips.toml"],
+    "patho3": ["presets/dpfl/digits-patho3.toml"],
+    "groups": ["presets/federico/digits-groups-3.toml", "federico.loss=mean"],
+    "clusters": ["num-server-rounds=75", "partition.validation=0.2"],
+}
+"""Problems of docs/results/tuned.md."""
+TUNED: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "flips": {
+        "fedavg": ["learning-rate=0.5623"],
+        "ditto": ["learning-rate=0.3", "ditto.lambda=0.1"],
+        "pfedgraph": ["learning-rate=0.3", "pfedgraph.alpha=0.8"],
+        "cobo": ["learning-rate=0.3", "cobo.gamma=0.1"],
+        "dpfl": ["learning-rate=0.3", "dpfl.init-epochs=5"],
+        "fedfomo": ["learning-rate=0.3", "fedfomo.epsilon=0.1"],
+        "federico": ["learning-rate=0.1", "federico.sharpness=9.0"],
+        "all-for-one": ["learning-rate=0.1", "all-for-one.lambda=0.3"],
+    },
+    "patho3": {
+        "fedavg": ["learning-rate=0.1778"],
+        "ditto": ["learning-rate=0.1", "ditto.lambda=0.3"],
+        "pfedgraph": ["learning-rate=0.3", "pfedgraph.alpha=0.2"],
+        "cobo": ["learning-rate=0.3", "cobo.gamma=0.01"],
+        "dpfl": ["learning-rate=0.1", "dpfl.init-epochs=5"],
+        "fedfomo": ["learning-rate=0.03", "fedfomo.epsilon=0.1"],
+        "federico": ["learning-rate=0.1", "federico.sharpness=3.0"],
+        "all-for-one": ["learning-rate=0.1", "all-for-one.lambda=0.05"],
+    },
+    "groups": {
+        "fedavg": ["learning-rate=0.03162"],
+        "ditto": ["learning-rate=0.01", "ditto.lambda=0.1"],
+        "pfedgraph": ["learning-rate=0.003", "pfedgraph.alpha=0.2"],
+        "cobo": ["learning-rate=0.003", "cobo.gamma=0.01"],
+        "dpfl": ["learning-rate=0.003", "dpfl.init-epochs=2"],
+        "fedfomo": ["learning-rate=0.03", "fedfomo.epsilon=0.1"],
+        "federico": ["learning-rate=0.003", "federico.sharpness=1.0"],
+        "all-for-one": ["learning-rate=0.003", "all-for-one.lambda=0.05"],
+    },
+    "clusters": {
+        "fedavg": ["learning-rate=0.0316"],
+        "ditto": ["learning-rate=0.03", "ditto.lambda=0.1"],
+        "pfedgraph": ["learning-rate=0.03", "pfedgraph.alpha=0.2"],
+        "cobo": ["learning-rate=0.1", "cobo.gamma=0.1"],
+        "dpfl": ["learning-rate=0.3", "dpfl.init-epochs=2"],
+        "fedfomo": ["learning-rate=0.03", "fedfomo.epsilon=0.1"],
+        "federico": ["learning-rate=0.3", "federico.sharpness=9.0"],
+        "all-for-one": ["learning-rate=0.03", "all-for-one.lambda=0.3"],
+    },
+}
+"""Last column of the tables of docs/results/tuned.md."""
+_TOP_K = ["letters.scheme=increments", "letters.operator=top-k"]
+_OTHER = {
+    name: ["letters.scheme=increments", f"letters.operator={name}"]
+    for name in ("sign", "low-rank", "int4")
+}
+LETTERS: Mapping[str, Sequence[str]] = {
+    "full": [],
+    "int8": ["payload=int8"],
+    "top-k 5 %": [*_TOP_K, "letters.ratio=0.05"],
+    "top-k 5 %, int8": [*_TOP_K, "letters.ratio=0.05", "payload=int8"],
+    "top-k 2 %, int8": [*_TOP_K, "letters.ratio=0.02", "payload=int8"],
+    "sign": [*_OTHER["sign"], "payload=int8"],
+    "low-rank 10 %, int8": [*_OTHER["low-rank"], "letters.ratio=0.1", "payload=int8"],
+    "int4": [*_OTHER["int4"], "payload=int8"],
+}
+"""Letters that are compared; answers are int8 wherever "int8" or an operator without ratio is."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a method with some letters, over seeds.
+
+    Attributes
+    ----------
+    accuracy, deviation : float
+        Mean test accuracy over peers in percent, and its standard deviation over seeds.
+    change : float
+        Difference to the accuracy with letters "full".
+    megabytes : float
+        MB that a peer sent, on average.
+    fraction : float
+        Bytes as a fraction of those with letters "full".
+    """
+
+    problem: str
+    method: str
+    letters: str
+    accuracy: float
+    deviation: float
+    change: float
+    megabytes: float
+    fraction: float
+
+
+def config(problem: str, method: str, letters: str, seed: int, damping: float = 1.0) -> Config:
+    """Return the configuration of a run."""
+    items = [*PROBLEMS[problem], *TUNED[problem][method], *LETTERS[letters]]
+    items += [f"method={method}", f"seed={seed}", "device=cpu"]
+    if damping < 1 and letters not in ("full", "int8"):
+        items.append(f"letters.damping={damping}")
+    _, flat = read_items(items, {})
+    return Config.from_flat(flat)
+
+
+def measured(
+    problem: str, method: str, letters: str, seeds: int, damping: float = 1.0
+) -> tuple[list[float], float]:
+    """Return the mean test accuracy of each seed in percent, and the mean MB that a peer sent."""
+    accuracies, megabytes = [], []
+    for seed in range(seeds):
+        run = kept(config(problem, method, letters, seed, damping), OUT)
+        accuracies.append(100 * float(run.summary["mean_test_accuracy"] or 0))
+        megabytes.append(float(run.summary["total_bytes"]) / run.config.peers / 1e6)
+    return accuracies, float(np.mean(megabytes))
+
+
+def outcomes(
+    problem: str, method: str, letters: Sequence[str], seeds: int, damping: float = 1.0
+) -> list[Outcome]:
+    """Return the results of a method with each kind of letters."""
+    full, whole = measured(problem, method, "full", seeds)
+    results = []
+    for name in letters:
+        accuracies, megabytes = measured(problem, method, name, seeds, damping)
+        results.append(
+            Outcome(
+                problem, method, name, float(np.mean(accuracies)), float(np.std(accuracies)),
+                float(np.mean(accuracies) - np.mean(full)), megabytes, megabytes / whole,
+            )  # fmt: skip
+        )
+    return results
+
+
+def main() -> None:
+    """Run the study."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--problems", default=",".join(PROBLEMS))
+    parser.add_argument("--methods", default="")
+    parser.add_argument("--letters", default=";".join(LETTERS))
+    parser.add_argument("--damping", type=float, default=1.0)
+    options = parser.parse_args()
+    rows: list[Outcome] = []
+    for problem in options.problems.split(","):
+        for method in options.methods.split(",") if options.methods else TUNED[problem]:
+            for row in outcomes(
+                problem, method, options.letters.split(";"), options.seeds, options.damping
+            ):
+                rows.append(row)
+                print(
+                    f"{problem:9} {method:12} {row.letters:20} {row.accuracy:6.2f} "
+                    f"({row.change:+5.2f}) {row.megabytes:7.3f} MB {100 * row.fraction:5.1f} %",
+                    flush=True,
+                )
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / "table.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(asdict(rows[0])))
+        writer.writeheader()
+        writer.writerows(map(asdict, rows))
+
+
+if __name__ == "__main__":
+    main()
