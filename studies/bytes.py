@@ -133,8 +133,8 @@ def measured(
     accuracies, megabytes = [], []
     for seed in range(seeds):
         run = kept(config(problem, method, letters, seed, damping), OUT)
-        accuracies.append(100 * float(run.summary["mean_test_accuracy"] or 0))
-        megabytes.append(float(run.summary["total_bytes"]) / run.config.peers / 1e6)
+        accuracies.append(100 * float(np.mean(run.metric("test_accuracy")[-1])))
+        megabytes.append(float(np.mean(run.metric("bytes_sent")[-1])) / 1e6)
     return accuracies, float(np.mean(megabytes))
 
 
