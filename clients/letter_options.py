@@ -21,18 +21,18 @@ class LetterOptions:
     scheme : {"full", "increments"}
         "full": an offer carries the whole model. "increments": it carries the compressed difference
         to the peer's public copy, which all peers read, its owner included.
-    operator : {"top-k", "sign", "low-rank", "int4"}
-        Compression of the difference: its largest entries; signs and a scale per tensor; a low-rank
+    operator : {"sign", "top-k", "low-rank", "int4"}
+        Compression of the difference: signs and a scale per tensor; its largest entries; a low-rank
         factorisation per matrix; or 4 bits per number.
     ratio : float
         Fraction of the numbers that an increment carries, for "top-k" and "low-rank".
     damping : float
-        Step size gamma of CHOCO-SGD: fraction of the way from a peer's public copy to the result of
-        its update. Lower it if a run diverges.
+        Step size gamma of CHOCO-SGD in methods that average: fraction of the way from a peer's
+        public copy to the average. "top-k" and "low-rank" need 0.5 or less.
     """
 
     scheme: Literal["full", "increments"] = "full"
-    operator: OperatorName = "top-k"
+    operator: OperatorName = "sign"
     ratio: Annotated[float, Range(above=0, high=1)] = 0.05
     damping: Annotated[float, Range(above=0, high=1)] = 1.0
 

@@ -72,22 +72,26 @@ TUNED: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
 }
 """Last column of the tables of docs/results/tuned.md."""
-_TOP_K = ["letters.scheme=increments", "letters.operator=top-k"]
-_OTHER = {
-    name: ["letters.scheme=increments", f"letters.operator={name}"]
-    for name in ("sign", "low-rank", "int4")
-}
+_INCREMENTS = "letters.scheme=increments"
 LETTERS: Mapping[str, Sequence[str]] = {
     "full": [],
     "int8": ["payload=int8"],
-    "top-k 5 %": [*_TOP_K, "letters.ratio=0.05"],
-    "top-k 5 %, int8": [*_TOP_K, "letters.ratio=0.05", "payload=int8"],
-    "top-k 2 %, int8": [*_TOP_K, "letters.ratio=0.02", "payload=int8"],
-    "sign": [*_OTHER["sign"], "payload=int8"],
-    "low-rank 10 %, int8": [*_OTHER["low-rank"], "letters.ratio=0.1", "payload=int8"],
-    "int4": [*_OTHER["int4"], "payload=int8"],
-}
-"""Letters that are compared; answers are int8 wherever "int8" or an operator without ratio is."""
+    "int4": [_INCREMENTS, "letters.operator=int4", "payload=int8"],
+    "sign": [_INCREMENTS, "letters.operator=sign", "payload=int8"],
+    "sign, int4": [_INCREMENTS, "letters.operator=sign", "payload=int4"],
+    "top-k": [
+        *(_INCREMENTS, "letters.operator=top-k", "letters.ratio=0.05"),
+        *("letters.damping=0.5", "payload=int8"),
+    ],
+    "low-rank": [
+        *(_INCREMENTS, "letters.operator=low-rank", "letters.ratio=0.1"),
+        *("letters.damping=0.5", "payload=int8"),
+    ],
+    "damped": [
+        _INCREMENTS, "letters.operator=top-k", "letters.ratio=1.0", "letters.damping=0.5",
+    ],
+}  # fmt: skip
+"""Letters that are compared; "damped" are full letters with the damping of top-k and low-rank."""
 
 
 @dataclass(frozen=True)
@@ -116,36 +120,34 @@ class Outcome:
     fraction: float
 
 
-def config(problem: str, method: str, letters: str, seed: int, damping: float = 1.0) -> Config:
+def config(problem: str, method: str, letters: str, seed: int) -> Config:
     """Return the configuration of a run."""
     items = [*PROBLEMS[problem], *TUNED[problem][method], *LETTERS[letters]]
     items += [f"method={method}", f"seed={seed}", "device=cpu"]
-    if damping < 1 and letters not in ("full", "int8"):
-        items.append(f"letters.damping={damping}")
     _, flat = read_items(items, {})
     return Config.from_flat(flat)
 
 
 def measured(
-    problem: str, method: str, letters: str, seeds: int, damping: float = 1.0
+    problem: str, method: str, letters: str, seeds: int
 ) -> tuple[list[float], float]:
     """Return the mean test accuracy of each seed in percent, and the mean MB that a peer sent."""
     accuracies, megabytes = [], []
     for seed in range(seeds):
-        run = kept(config(problem, method, letters, seed, damping), OUT)
+        run = kept(config(problem, method, letters, seed), OUT)
         accuracies.append(100 * float(np.mean(run.metric("test_accuracy")[-1])))
         megabytes.append(float(np.mean(run.metric("bytes_sent")[-1])) / 1e6)
     return accuracies, float(np.mean(megabytes))
 
 
 def outcomes(
-    problem: str, method: str, letters: Sequence[str], seeds: int, damping: float = 1.0
+    problem: str, method: str, letters: Sequence[str], seeds: int
 ) -> list[Outcome]:
     """Return the results of a method with each kind of letters."""
     full, whole = measured(problem, method, "full", seeds)
     results = []
     for name in letters:
-        accuracies, megabytes = measured(problem, method, name, seeds, damping)
+        accuracies, megabytes = measured(problem, method, name, seeds)
         results.append(
             Outcome(
                 problem, method, name, float(np.mean(accuracies)), float(np.std(accuracies)),
@@ -162,14 +164,11 @@ def main() -> None:
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--methods", default="")
     parser.add_argument("--letters", default=";".join(LETTERS))
-    parser.add_argument("--damping", type=float, default=1.0)
     options = parser.parse_args()
     rows: list[Outcome] = []
     for problem in options.problems.split(","):
         for method in options.methods.split(",") if options.methods else TUNED[problem]:
-            for row in outcomes(
-                problem, method, options.letters.split(";"), options.seeds, options.damping
-            ):
+            for row in outcomes(problem, method, options.letters.split(";"), options.seeds):
                 rows.append(row)
                 print(
                     f"{problem:9} {method:12} {row.letters:20} {row.accuracy:6.2f} "

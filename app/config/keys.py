@@ -130,7 +130,7 @@ class TopLevel:
         NVIDIA's tensor cores; no effect on a CPU.
     channels_last : bool
         Use the channels-last memory format for images if a model is computed on its own.
-    payload : {"full", "float16", "bfloat16", "int8"}
+    payload : {"full", "float16", "bfloat16", "int8", "int4"}
         Precision of models and answers in letters, see `coterie.app.wire.quantise`.
     out : str
         Directory of run directories; a run writes to `<out>/<name>`.
@@ -200,7 +200,7 @@ class TopLevel:
     mixed_precision: bool = False
     tf32: bool = False
     channels_last: bool = False
-    payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
+    payload: Literal["full", "float16", "bfloat16", "int8", "int4"] = "full"
     out: Annotated[str, Path] = "runs"
     data_dir: Annotated[str, Path] = "data"
     track: str = ""

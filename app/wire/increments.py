@@ -1,9 +1,10 @@
 """Payloads of offers under letters.scheme = "increments": key letters and increments.
 
 A payload is a stamp (kind, version of the public copy after it, SHA-256 of that copy) and the
-tensors. A key letter has the whole copy in the precision of the computation, an increment the parts
-of an operator; a letter's other tensors are in both. The stamp is not part of the cost of a letter,
-as is the header of safetensors.
+tensors. An increment has the parts of an operator. A first letter, version 1, has the model in the
+precision of the payload, which is then the copy; a later key letter has the whole copy in the
+precision of the computation. A letter's other tensors are in all. The stamp is not part of the cost
+of a letter, nor is the header of safetensors.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from coterie.app.wire.quantise import Entry, Layout
 MODEL = "x"
 """Tensor of an offer that has a public copy: the peer's model."""
 _STAMP = struct.Struct("<cQ32s")
-_KEY, _INCREMENT = b"k", b"i"
+_FIRST, _KEY, _INCREMENT = b"f", b"k", b"i"
 _PREFIX = MODEL + "."
 
 
@@ -57,7 +58,7 @@ class IncrementFormat:
 
     Attributes
     ----------
-    key, increment : LetterFormat
+    first, key, increment : LetterFormat
         Formats of the tensors.
     max_bytes : int
         Maximum size of a payload.
@@ -67,6 +68,7 @@ class IncrementFormat:
         self._operator, self._dtype = operator, layout[MODEL][1]
         others = {name: entry for name, entry in layout.items() if name != MODEL}
         parts = operator.layout(self._dtype)
+        self.first = LetterFormat(layout, precision)
         self.key = LetterFormat(layout, precision, exact=(MODEL,))
         self._parts = LetterFormat(parts, precision)
         named = {_PREFIX + name: entry for name, entry in parts.items()}
@@ -76,18 +78,22 @@ class IncrementFormat:
 
     @property
     def is_shorter(self) -> bool:
-        """True if an increment has fewer bytes than a key letter; else all letters are keys."""
-        return self.increment.nbytes < self.key.nbytes
+        """True if an increment is shorter than a first letter; else all letters are first ones."""
+        return self.increment.nbytes < self.first.nbytes
 
-    def nbytes(self, missed: int) -> int:
-        """Return the cost of a letter to a reader that lacks the last `missed` versions.
+    def whole(self, version: int) -> LetterFormat:
+        """Return the format of a letter with the whole copy of a version."""
+        return self.key if version > 1 and self.is_shorter else self.first
 
-        It is that of these increments, or of a key letter if that is cheaper or `missed` < 0: the
-        reader has no copy.
+    def nbytes(self, version: int, known: int) -> int:
+        """Return the cost of a letter to a reader that has the copy of an older version; 0: none.
+
+        It is that of the increments in between, or of the whole copy if that is cheaper.
         """
-        whole = self.key.nbytes - self._others
-        is_key = missed < 0 or not self.is_shorter
-        return self._others + (whole if is_key else min(whole, missed * self._parts.nbytes))
+        whole = self.whole(version).nbytes
+        if not known or known > version or not self.is_shorter:
+            return whole
+        return min(whole, self._others + (version - known) * self._parts.nbytes)
 
     def rounded(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return an operator's parts in the precision of the payload."""
@@ -102,9 +108,11 @@ class IncrementFormat:
         parts: Mapping[str, Tensor] | None = None,
     ) -> bytes:
         """Encode one row of stacked offers, whose `MODEL` is the copy, as an increment or a key."""
-        stamp = _STAMP.pack(_INCREMENT if parts else _KEY, version, digest(stacks[MODEL][row]))
+        form = self.whole(version)
+        kind = _INCREMENT if parts else _FIRST if form is self.first else _KEY
+        stamp = _STAMP.pack(kind, version, digest(stacks[MODEL][row]))
         if not parts:
-            return stamp + self.key.encode(stacks, row)
+            return stamp + form.encode(stacks, row)
         rows = {name: value[row : row + 1] for name, value in stacks.items() if name != MODEL}
         rows |= {_PREFIX + name: value[None] for name, value in parts.items()}
         return stamp + self.increment.encode(rows, 0)
@@ -126,8 +134,8 @@ class IncrementFormat:
         """
         kind, version, signed = _STAMP.unpack(payload[: _STAMP.size].ljust(_STAMP.size, b"\0"))
         body = payload[_STAMP.size :]
-        if kind == _KEY:
-            tensors = self.key.decode(body)
+        if kind in (_FIRST, _KEY):
+            tensors = (self.first if kind == _FIRST else self.key).decode(body)
         elif kind != _INCREMENT or not self.is_shorter:
             raise PayloadError("is neither a key letter nor an increment")
         else:

@@ -134,13 +134,10 @@ class Int4(Operator):
 
     def encode(self, x_d: Tensor, memory: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         whole_1d, exponent_1b = quantise.microscaled(x_d.cpu()[None], 4)
-        padded = torch.nn.functional.pad(whole_1d[0] + 8, (0, self.d % 2)).view(-1, 2)
-        nibbles = padded[:, 0] * 16 + padded[:, 1]
-        return {"nibbles": nibbles.to(torch.uint8), "exponents": exponent_1b[0]}, memory
+        return {"nibbles": quantise.nibbles(whole_1d[0]), "exponents": exponent_1b[0]}, memory
 
     def decode(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        nibbles = parts["nibbles"].to(torch.int16)
-        whole_d = torch.stack([nibbles // 16, nibbles % 16], dim=1).flatten()[: self.d] - 8
+        whole_d = quantise.whole(parts["nibbles"], self.d)
         return quantise.scaled(whole_d.to(dtype)[None], parts["exponents"][None])[0]
 
 

@@ -370,7 +370,8 @@ class Cohort:
         heard = self._attackers.heard
         asked = len(sent) + len(answers) > 0  # then reading the answers needs all peers
         for part in [self._part(ending)] if asked else self._parts(ending):
-            public = self._public(part)
+            # A rule that averages starts from its peer's copy; one that trains, from its model.
+            public = self._public(part) if self.schedule.receives_on_waking else part
             state = part.rule.update(public.state, t, heard(self.received), sent, heard(answers))
             state = self._kept(part, public, state, ends=True)
             self._take(part, state, torch.from_numpy(~offered[part.rows]))

@@ -2,12 +2,13 @@
 
 Each peer i has a public copy xhat_i of its model, the same for all readers and itself. Its letter is
 an operator Q of the difference, and xhat_i <- xhat_i + Q(x_i - xhat_i); the first letter, and those
-after a loss, are key letters with the whole copy. Rules read copies only, also in the place of the
-hosted peers' own models, and the cohort returns to the owner what it has not sent:
+after a loss, have the whole copy. Rules read copies only, also in the place of the hosted peers'
+own models, and the cohort returns to the owner what it has not sent:
 
     x_i <- x_i + gamma (u_i(xhat) - xhat_i),  u_i = the rule's update, gamma = damping.
 
-For averages this is CHOCO-SGD (Koloskova et al., ICML 2019; ICLR 2020). On one node, a reader that
+For averages this is CHOCO-SGD (Koloskova et al., ICML 2019; ICLR 2020). A rule whose rounds end in
+training instead trains its peer's own model with what it has read. On one node, a reader that
 has missed letters is charged for the missed increments, or for a key letter if that is cheaper. A
 reader on another node that has missed one asks for a key letter. Legend: p = hosted peers, n = all
 peers, e = letters, s = rows of a stack.
@@ -131,7 +132,7 @@ class PublicCopies:
             Their offers, with their models.
         """
         form, state, x_sd = self.format(stacks), self.state, stacks[MODEL]
-        after_sd, sound = x_sd.clone(), finite(x_sd).tolist()
+        after_sd, sound = form.first.rounded(stacks)[MODEL].clone(), finite(x_sd).tolist()
         for s, p in enumerate(rows.tolist()):
             self._parts.pop(p, None)
             if not sound[s]:
@@ -141,9 +142,9 @@ class PublicCopies:
                 parts, memory_m = self._operator.encode(x_sd[s] - before_d, state.memory[p])
                 parts = form.rounded(parts)
                 added_d = self._operator.decode(parts, x_sd.dtype).to(before_d.device)
-                if bool(added_d.isfinite().all()):
-                    after_sd[s] = before_d + added_d
-                    state.memory[p] = memory_m
+                copy_d = before_d + added_d
+                if bool(copy_d.isfinite().all()):
+                    after_sd[s], state.memory[p] = copy_d, memory_m
                     self._parts[p] = parts
             state.x[p] = after_sd[s]
             state.version[p] += 1
@@ -209,8 +210,8 @@ class PublicCopies:
             if t >= since:
                 parts = self._parts.get(p)
                 payload = form.encode(offers.stacks, row, int(self.state.version[p]), parts)
-                nbytes = form.increment.nbytes if parts else form.key.nbytes
-                yield PeerMessage("offer", int(peers[p]), None, int(t), nbytes, payload)
+                used = form.increment if parts else form.whole(int(self.state.version[p]))
+                yield PeerMessage("offer", int(peers[p]), None, int(t), used.nbytes, payload)
 
     def reader(self, stacks: Mapping[str, Tensor]) -> Reader:
         """Return the reader of letters from other nodes."""
@@ -279,10 +280,6 @@ class Reader:
 
 def _charged(known_pn: Ints, rows: Ints, columns: Ints, version_e: Ints, form: IncrementFormat) -> Ints:
     """Return the cost of letters (E,) given the versions that readers have; note the new ones."""
-    before_e = known_pn[rows, columns]
-    missed_e = np.where(before_e > 0, version_e - before_e, -1)
-    values, at = np.unique(missed_e, return_inverse=True)
+    pairs_e2 = np.stack([version_e, known_pn[rows, columns]], axis=1)
     known_pn[rows, columns] = version_e
-    cost = np.array([form.nbytes(missed) for missed in values.tolist()], dtype=np.int64)
-    result: Ints = cost[at] if len(cost) else missed_e
-    return result
+    return np.array([form.nbytes(*pair) for pair in pairs_e2.tolist()], dtype=np.int64)

@@ -71,7 +71,7 @@ def still(tmp_path: Path, x: Floats) -> dict[str, Any]:
 def test_the_identity_changes_no_number(
     method: str, world: dict[str, Any], tmp_path: Path
 ) -> None:
-    """With ratio 1 an increment is no shorter than the model, so every letter is a key."""
+    """With ratio 1 an increment is no shorter than the model, so every letter is whole."""
     flat = DIGITS | {"method": method}
     full = run(flat | world, tmp_path / "full")
     same = run(flat | world | IDENTITY, tmp_path / "same")
@@ -169,17 +169,18 @@ def test_bytes_are_a_key_and_then_increments(operator: str, tmp_path: Path) -> N
 def test_values_have_the_precision_of_letters(tmp_path: Path) -> None:
     flat = DIGITS | TOP_K | {"method": "fedavg", "payload": "float16"}
     result = run(flat, tmp_path)
-    assert (result.metric("bytes_sent") == 3 * (4 * D + 5 * increment_bytes("top-k", 2))).all()
+    # the matrix of 640 is one flat tensor with the vector: all 650 numbers are halved
+    assert (result.metric("bytes_sent") == 3 * (2 * D + 5 * increment_bytes("top-k", 2))).all()
 
 
 def test_answers_are_never_compressed_by_the_operator(tmp_path: Path) -> None:
     """CoBo's answers are gradients of whole models: float32, or int8 with payload = "int8"."""
-    for payload, answer, number in (("full", 4 * D, 4), ("int8", D + math.ceil(640 / 32) + 1, 1)):
+    for payload, answer, number in (("full", 4 * D, 4), ("int8", D + math.ceil(D / 32), 1)):
         flat = DIGITS | TOP_K | {"method": "cobo", "payload": payload}
         index = increment_bytes("top-k", 0)
         increment = 65 * number + index + (math.ceil(65 / 32) if payload == "int8" else 0)
         sent = run(flat, tmp_path / payload).metric("bytes_sent")
-        assert (sent == 3 * (4 * D + 5 * increment + 6 * answer)).all()
+        assert (sent == 3 * (answer + 5 * increment + 6 * answer)).all()
 
 
 @pytest.mark.parametrize("max_age", [0, 2])
@@ -398,7 +399,7 @@ def test_methods_that_do_not_offer_their_model_are_refused(method: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"letters.operator": "sign"}, 'letters.operator needs letters.scheme = "increments"'),
+        ({"letters.operator": "int4"}, 'letters.operator needs letters.scheme = "increments"'),
         ({"letters.ratio": 0.2}, 'letters.ratio needs letters.scheme = "increments"'),
         (INCREMENTS | {"letters.ratio": 0.0}, "letters.ratio"),
         (INCREMENTS | {"letters.damping": 1.5}, "letters.damping"),
