@@ -18,7 +18,6 @@ import numpy as np
 
 from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
-from coterie.app.config.schema import Scalar
 from studies.kept import kept
 
 OUT = Path("runs/bytes")
@@ -128,9 +127,7 @@ def config(problem: str, method: str, letters: str, seed: int) -> Config:
     return Config.from_flat(flat)
 
 
-def measured(
-    problem: str, method: str, letters: str, seeds: int
-) -> tuple[list[float], float]:
+def measured(problem: str, method: str, letters: str, seeds: int) -> tuple[list[float], float]:
     """Return the mean test accuracy of each seed in percent, and the mean MB that a peer sent."""
     accuracies, megabytes = [], []
     for seed in range(seeds):
@@ -140,20 +137,16 @@ def measured(
     return accuracies, float(np.mean(megabytes))
 
 
-def outcomes(
-    problem: str, method: str, letters: Sequence[str], seeds: int
-) -> list[Outcome]:
+def outcomes(problem: str, method: str, letters: Sequence[str], seeds: int) -> list[Outcome]:
     """Return the results of a method with each kind of letters."""
     full, whole = measured(problem, method, "full", seeds)
     results = []
     for name in letters:
         accuracies, megabytes = measured(problem, method, name, seeds)
-        results.append(
-            Outcome(
-                problem, method, name, float(np.mean(accuracies)), float(np.std(accuracies)),
-                float(np.mean(accuracies) - np.mean(full)), megabytes, megabytes / whole,
-            )  # fmt: skip
-        )
+        mean, deviation = float(np.mean(accuracies)), float(np.std(accuracies))
+        change = mean - float(np.mean(full))
+        fraction = megabytes / whole
+        results.append(Outcome(problem, method, name, mean, deviation, change, megabytes, fraction))
     return results
 
 

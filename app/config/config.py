@@ -361,7 +361,6 @@ class Config(TopLevel):
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 
-
     def _check_increments(self) -> None:
         """Refuse runs whose offers are not the peers' models as of this round."""
         why = ""

@@ -106,7 +106,8 @@ class Node:
         self._cohort = Cohort(
             engine, CheckedRule(rule), config.num_server_rounds, config.payload,
             self._strategy.schedule, Attackers(config.attack, attackers, rule),
-            withheld=config.withheld, letters=config.letters, keeps_all=config.keep_models == "best",
+            withheld=config.withheld, letters=config.letters,
+            keeps_all=config.keep_models == "best",
         )  # fmt: skip
         if self._policy is not None:
             check_letters(self._policy, self._bytes_a_round())

@@ -107,7 +107,12 @@ class LetterFormat:
         return b"".join([self._header, *(each.view(torch.uint8).numpy().data for each in flat)])
 
     def decode(self, payload: bytes, sender: int = -1) -> dict[str, Tensor]:
-        """Decode a payload of any sender; the tensors are read-only, because they can be views of the payload.
+        """Decode a payload; the tensors are read-only, because they can be views of the payload.
+
+        Parameters
+        ----------
+        sender : int
+            Author of the letter; without effect, see `Readable`.
 
         Raises
         ------

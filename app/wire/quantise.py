@@ -142,10 +142,10 @@ def microscaled(
 
     Returns
     -------
-    whole : Tensor of int8, (S, numbers)
-        Multiples, at most 2^(bits - 1) - 1 in size.
-    exponent : Tensor of int8, (S, blocks)
-        Exponents of the powers; -128 for a block that is not finite.
+    whole : Tensor, (S, numbers)
+        Multiples, at most 2^(bits - 1) - 1 in size, as int8.
+    exponent : Tensor, (S, blocks)
+        Exponents of the powers as int8; -128 for a block that is not finite.
     """
     most = 2 ** (bits - 1) - 1
     blocks_sbk = _blocks(flat_sd)

@@ -1,16 +1,16 @@
 """Public copies: increments against what every reader already has (letters.scheme).
 
-Each peer i has a public copy xhat_i of its model, the same for all readers and itself. Its letter is
-an operator Q of the difference, and xhat_i <- xhat_i + Q(x_i - xhat_i); the first letter, and those
-after a loss, have the whole copy. Rules read copies only, also in the place of the hosted peers'
-own models, and the cohort returns to the owner what it has not sent:
+Each peer i has a public copy xhat_i of its model, the same for all readers and itself. Its letter
+is an operator Q of the difference, and xhat_i <- xhat_i + Q(x_i - xhat_i). The first letter, and
+the next one after a loss, have the whole copy. Rules read copies only, also instead of the hosted
+peers' own models, and the cohort returns to the owner what it has not sent:
 
     x_i <- x_i + gamma (u_i(xhat) - xhat_i),  u_i = the rule's update, gamma = damping.
 
 For averages this is CHOCO-SGD (Koloskova et al., ICML 2019; ICLR 2020). A rule whose rounds end in
 training instead trains its peer's own model with what it has read. On one node, a reader that
-has missed letters is charged for the missed increments, or for a key letter if that is cheaper. A
-reader on another node that has missed one asks for a key letter. Legend: p = hosted peers, n = all
+has missed letters is charged for the missed increments, or for the whole copy if that is cheaper. A
+reader on another node that has missed one asks for a key letter, which has it. Legend: p = hosted peers, n = all
 peers, e = letters, s = rows of a stack.
 """
 
@@ -234,9 +234,7 @@ class PublicCopies:
 
     def packed(self) -> dict[str, Tensor]:
         """Return the copies of other nodes' peers as tensors by dotted name."""
-        return {
-            f"{_FOREIGN}.{peer}.{copy.version}": copy.x for peer, copy in self.foreign.items()
-        }
+        return {f"{_FOREIGN}.{peer}.{copy.version}": copy.x for peer, copy in self.foreign.items()}
 
     def unpack(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the copies of `packed`; increments of hosted peers are not kept."""
@@ -249,7 +247,7 @@ class PublicCopies:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reader of offers from other nodes, which updates the copies of their authors."""
+    """Decoder of offers from other nodes, which updates the copies of their authors."""
 
     copies: PublicCopies
     form: IncrementFormat
@@ -278,7 +276,9 @@ class Reader:
         return tensors
 
 
-def _charged(known_pn: Ints, rows: Ints, columns: Ints, version_e: Ints, form: IncrementFormat) -> Ints:
+def _charged(
+    known_pn: Ints, rows: Ints, columns: Ints, version_e: Ints, form: IncrementFormat
+) -> Ints:
     """Return the cost of letters (E,) given the versions that readers have; note the new ones."""
     pairs_e2 = np.stack([version_e, known_pn[rows, columns]], axis=1)
     known_pn[rows, columns] = version_e

@@ -68,9 +68,7 @@ def still(tmp_path: Path, x: Floats) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", ["fedavg", "cobo", "dpfl", "wga", "ifca", "ditto", "fedamp"])
 @pytest.mark.parametrize("world", [{}, SLEEP, SLEEP | {"schedule.max-age": 2}])
-def test_the_identity_changes_no_number(
-    method: str, world: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_identity_changes_no_number(method: str, world: dict[str, Any], tmp_path: Path) -> None:
     """With ratio 1 an increment is no shorter than the model, so every letter is whole."""
     flat = DIGITS | {"method": method}
     full = run(flat | world, tmp_path / "full")
@@ -105,7 +103,7 @@ def test_averaging_is_choco_gossip(damping: float, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_the_mean_is_conserved(operator: str, tmp_path: Path) -> None:
-    """What was not sent stays with its owner: sum_i x_i never changes, after any round."""
+    """Keep what was not sent at its owner: sum_i x_i never changes, after any round."""
     x = np.random.default_rng(1).standard_normal((5, 60))
     flat = still(tmp_path, x) | INCREMENTS | {"letters.operator": operator, "letters.damping": 0.4}
     stepping = Stepping(flat)
@@ -291,9 +289,7 @@ def assert_copies_equal(nodes: Sequence[Node]) -> None:
 
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("away", [{3}, {2, 3, 4}, {2, 5}])
-def test_copies_agree_after_nodes_were_away(
-    operator: str, away: set[int], tmp_path: Path
-) -> None:
+def test_copies_agree_after_nodes_were_away(operator: str, away: set[int], tmp_path: Path) -> None:
     flat = DIGITS | TOP_K | {"method": "fedavg", "num-server-rounds": 12}
     flat |= {"letters.operator": operator}
     nodes, record, _ = with_losses(flat, tmp_path, [lambda node: Bad(node, frozenset(away))])
@@ -419,5 +415,5 @@ def test_gaps_between_nodes_are_refused_with_a_remedy(
 ) -> None:
     config = Config.from_flat(DIGITS | TOP_K | world)
     Node(config, range(4), tmp_path)
-    with pytest.raises(ConfigError, match="every neighbour in every round.*one process.*full"):
+    with pytest.raises(ConfigError, match=r"every neighbour in every round.*one process.*full"):
         Node(config, [0, 1], tmp_path)
