@@ -82,10 +82,6 @@ LETTERS: Mapping[str, Sequence[str]] = {
         *(_INCREMENTS, "letters.operator=top-k", "letters.ratio=0.05"),
         *("letters.damping=0.5", "payload=int8"),
     ],
-    "low-rank": [
-        *(_INCREMENTS, "letters.operator=low-rank", "letters.ratio=0.1"),
-        *("letters.damping=0.5", "payload=int8"),
-    ],
     "damped": [
         _INCREMENTS, "letters.operator=top-k", "letters.ratio=1.0", "letters.damping=0.5",
     ],

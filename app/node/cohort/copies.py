@@ -10,7 +10,9 @@ peers' own models, and the cohort returns to the owner what it has not sent:
 For averages this is CHOCO-SGD (Koloskova et al., ICML 2019; ICLR 2020). A rule whose rounds end in
 training instead trains its peer's own model with what it has read. On one node, a reader that
 has missed letters is charged for the missed increments, or for the whole copy if that is cheaper. A
-reader on another node that has missed one asks for a key letter, which has it. Legend: p = hosted peers, n = all
+reader on another node that has missed one asks for a key letter, which has it.
+
+Legend: p = hosted peers, n = all
 peers, e = letters, s = rows of a stack.
 """
 
