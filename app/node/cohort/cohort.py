@@ -371,9 +371,10 @@ class Cohort:
         asked = len(sent) + len(answers) > 0  # then reading the answers needs all peers
         for part in [self._part(ending)] if asked else self._parts(ending):
             # A rule that averages starts from its peer's copy; one that trains, from its model.
-            public = self._public(part) if self.schedule.receives_on_waking else part
+            averages = self.schedule.receives_on_waking
+            public = self._public(part) if averages else part
             state = part.rule.update(public.state, t, heard(self.received), sent, heard(answers))
-            state = self._kept(part, public, state, ends=True)
+            state = self._kept(part, public, state, damped=averages)
             self._take(part, state, torch.from_numpy(~offered[part.rows]))
 
     def _public(self, part: Part) -> Part:
@@ -385,11 +386,11 @@ class Cohort:
         fresh &= ~self._attackers.forging(self.peers[shown.rows])
         return part._replace(state=self.copies.shown(part.state, part.rows, shown, fresh))
 
-    def _kept(self, own: Part, public: Part, state: Any, *, ends: bool = False) -> Any:
+    def _kept(self, own: Part, public: Part, state: Any, *, damped: bool = False) -> Any:
         """Return a state with what the peers have not sent, see `PublicCopies.kept`."""
         if self.copies is None:
             return state
-        return self.copies.kept(own.state, public.state, state, ends=ends)
+        return self.copies.kept(own.state, public.state, state, damped=damped)
 
     def _sending(self, edges: Edges) -> Ints:
         """Return the cost (E,) of offers of hosted peers."""

@@ -178,7 +178,7 @@ class PublicCopies:
         x_pd[on(at, device)] = shown.stacks[MODEL][on(np.flatnonzero(fresh_s)[offers], device)]
         return replace(state, x=x_pd)
 
-    def kept(self, own: Any, public: Any, after: Any, *, ends: bool) -> Any:
+    def kept(self, own: Any, public: Any, after: Any, *, damped: bool) -> Any:
         """Return the state after a transition with what was not sent: own - public.
 
         Parameters
@@ -187,11 +187,11 @@ class PublicCopies:
             State before the transition, with the peers' models and with their copies.
         after : State
             State after the transition, which started at `public`.
-        ends : bool
-            The transition ends the round: damp it.
+        damped : bool
+            The transition is an average: damp it.
         """
         x_pd, rest_pd = after.x, own.x - public.x
-        if ends and self._damping < 1:
+        if damped and self._damping < 1:
             x_pd = public.x.lerp(x_pd, self._damping)
         return replace(after, x=torch.where(rest_pd == 0, x_pd, x_pd + rest_pd))
 

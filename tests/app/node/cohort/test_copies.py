@@ -139,6 +139,14 @@ def test_consensus_on_a_ring_is_at_least_as_fast_as_known(
     assert error < first
 
 
+@pytest.mark.parametrize("method", ["cobo", "wga"])
+def test_damping_is_for_averages(method: str, tmp_path: Path) -> None:
+    """A method whose rounds end in training trains its peer's own model, at its own rate."""
+    flat = DIGITS | TOP_K | {"method": method}
+    damped = run(flat | {"letters.damping": 0.3}, tmp_path / "damped")
+    assert lines(damped) == lines(run(flat, tmp_path / "plain"))
+
+
 # --- bytes -----------------------------------------------------------------------------------
 
 
