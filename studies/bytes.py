@@ -151,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--problems", default=",".join(PROBLEMS))
-    parser.add_argument("--methods", default="")
+    parser.add_argument("--methods", default="", help="default: all")
     parser.add_argument("--letters", default=";".join(LETTERS))
     options = parser.parse_args()
     rows: list[Outcome] = []

@@ -24,7 +24,7 @@ from coterie.app.wire.quantise import Entry, Layout
 
 MODEL = "x"
 """Tensor of an offer that has a public copy: the peer's model."""
-_STAMP = struct.Struct("<cQ32s")
+_STAMP = struct.Struct("<cI32s")
 _FIRST, _KEY, _INCREMENT = b"f", b"k", b"i"
 _PREFIX = MODEL + "."
 
@@ -153,6 +153,8 @@ class IncrementFormat:
             x_d = before.x  # a repeated request: its letter has been added
             if before.version < version:
                 x_d = before.x + self._operator.decode(parts, self._dtype)
+            if not bool(x_d.isfinite().all()):
+                raise PayloadError(f'tensor "{MODEL}" is not finite')
             tensors[MODEL] = x_d
         if digest(tensors[MODEL]) != signed:
             raise PayloadError(

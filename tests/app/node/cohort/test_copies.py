@@ -16,7 +16,9 @@ import torch
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.node.node import Node
+from coterie.app.wire.increments import Copy, IncrementFormat
 from coterie.app.wire.operators import OPERATORS
+from coterie.app.wire.payload import PayloadError
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.protocol import PeerMessage, Request, Response
 from coterie.strategies.relay.broker import Broker
@@ -343,6 +345,21 @@ def test_a_lost_increment_is_refused_and_a_key_follows(
     sizes = hosts[1].sizes
     assert sizes[6, 2] == sizes[1, 2] > 4 * D  # the key
     assert sizes[5, 2] == sizes[7, 2] < 4 * D
+
+
+@pytest.mark.parametrize("exponent", [-128, 127])
+def test_an_increment_to_no_number_is_refused(exponent: int) -> None:
+    """An author may sign whatever its forged increment gives, as here infinity and NaN."""
+    operator = OPERATORS["int4"]([(640,)], 0.1)
+    form = IncrementFormat({"x": ((640,), torch.float32)}, operator, "full")
+    parts, _ = operator.encode(torch.linspace(-1, 1, 640), torch.zeros(0))
+    parts["exponents"] = torch.full_like(parts["exponents"], exponent)
+    before = Copy(1, torch.full((640,), 3e38))
+    after = before.x + operator.decode(parts, torch.float32)
+    assert not after.isfinite().all()
+    payload = form.encode({"x": after[None]}, 0, 2, parts)
+    with pytest.raises(PayloadError, match="not finite"):
+        form.decode(payload, before, 0)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
