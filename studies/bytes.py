@@ -1,9 +1,9 @@
 """Accuracy and bytes under `letters.scheme = "increments"`: `python -m studies.bytes`.
 
 Methods that average models and methods that query them, on the four problems of
-docs/results/tuned.md with the settings that its trials chose, under letters of full precision, int8
-and each operator. Finished runs are kept in `runs/bytes`, so an interrupted command continues. It
-writes `table.csv` there.
+docs/results/tuned.md with the settings that its trials chose, with full letters and increments.
+Finished runs are kept in `runs/bytes`, so an interrupted command continues. It writes `table.csv`
+there.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ TUNED: Mapping[str, Mapping[str, Sequence[str]]] = {
         "cobo": ["learning-rate=0.3", "cobo.gamma=0.1"],
         "dpfl": ["learning-rate=0.3", "dpfl.init-epochs=5"],
         "fedfomo": ["learning-rate=0.3", "fedfomo.epsilon=0.1"],
-        "federico": ["learning-rate=0.1", "federico.sharpness=9.0"],
-        "all-for-one": ["learning-rate=0.1", "all-for-one.lambda=0.3"],
     },
     "patho3": {
         "fedavg": ["learning-rate=0.1778"],
@@ -46,8 +44,6 @@ TUNED: Mapping[str, Mapping[str, Sequence[str]]] = {
         "cobo": ["learning-rate=0.3", "cobo.gamma=0.01"],
         "dpfl": ["learning-rate=0.1", "dpfl.init-epochs=5"],
         "fedfomo": ["learning-rate=0.03", "fedfomo.epsilon=0.1"],
-        "federico": ["learning-rate=0.1", "federico.sharpness=3.0"],
-        "all-for-one": ["learning-rate=0.1", "all-for-one.lambda=0.05"],
     },
     "groups": {
         "fedavg": ["learning-rate=0.03162"],
@@ -56,8 +52,6 @@ TUNED: Mapping[str, Mapping[str, Sequence[str]]] = {
         "cobo": ["learning-rate=0.003", "cobo.gamma=0.01"],
         "dpfl": ["learning-rate=0.003", "dpfl.init-epochs=2"],
         "fedfomo": ["learning-rate=0.03", "fedfomo.epsilon=0.1"],
-        "federico": ["learning-rate=0.003", "federico.sharpness=1.0"],
-        "all-for-one": ["learning-rate=0.003", "all-for-one.lambda=0.05"],
     },
     "clusters": {
         "fedavg": ["learning-rate=0.0316"],
@@ -66,15 +60,12 @@ TUNED: Mapping[str, Mapping[str, Sequence[str]]] = {
         "cobo": ["learning-rate=0.1", "cobo.gamma=0.1"],
         "dpfl": ["learning-rate=0.3", "dpfl.init-epochs=2"],
         "fedfomo": ["learning-rate=0.03", "fedfomo.epsilon=0.1"],
-        "federico": ["learning-rate=0.3", "federico.sharpness=9.0"],
-        "all-for-one": ["learning-rate=0.03", "all-for-one.lambda=0.3"],
     },
 }
 """Last column of the tables of docs/results/tuned.md."""
 _INCREMENTS = "letters.scheme=increments"
 LETTERS: Mapping[str, Sequence[str]] = {
     "full": [],
-    "int8": ["payload=int8"],
     "int4": [_INCREMENTS, "letters.operator=int4", "payload=int8"],
     "sign": [_INCREMENTS, "letters.operator=sign", "payload=int8"],
     "sign, int4": [_INCREMENTS, "letters.operator=sign", "payload=int4"],
@@ -86,7 +77,8 @@ LETTERS: Mapping[str, Sequence[str]] = {
         _INCREMENTS, "letters.operator=top-k", "letters.ratio=1.0", "letters.damping=0.5",
     ],
 }  # fmt: skip
-"""Letters that are compared; "damped" are full letters with the damping of top-k and low-rank."""
+"""Letters that are compared; "damped" are full letters with the damping of top-k."""
+COMPARED = [name for name in LETTERS if name != "damped"]
 
 
 @dataclass(frozen=True)
@@ -152,7 +144,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--methods", default="", help="default: all")
-    parser.add_argument("--letters", default=";".join(LETTERS))
+    parser.add_argument("--letters", default=";".join(COMPARED))
     options = parser.parse_args()
     rows: list[Outcome] = []
     for problem in options.problems.split(","):
