@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.copies import PublicCopies
 from coterie.app.node.node import Node
 from coterie.app.wire.increments import Copy, IncrementFormat
 from coterie.app.wire.operators import OPERATORS
@@ -47,6 +49,11 @@ def lines(result: Run) -> list[Any]:
         (key, sorted(report.metrics.items()), report.weights)
         for key, report in sorted(result.reports.items())
     ]
+
+
+def copies_of(cohort: Cohort) -> PublicCopies:
+    assert cohort.copies is not None
+    return cohort.copies
 
 
 def ring(n: int) -> Floats:
@@ -135,7 +142,7 @@ def test_consensus_on_a_ring_is_at_least_as_fast_as_known(
     first = ((x - x.mean(axis=0)) ** 2).sum()
     for t in range(50, rounds + 1, 50):
         result = stepping.to(t).x.numpy()
-        copies = stepping.cohort.copies.state.x.numpy()  # already those of round t + 1
+        copies = copies_of(stepping.cohort).state.x.numpy()  # already those of round t + 1
         error = ((result - x.mean(axis=0)) ** 2).sum() + ((result - copies) ** 2).sum()
         assert error <= (1 - rho**2 * delta / 82) ** t * first
     assert error < first
@@ -291,8 +298,8 @@ def assert_copies_equal(nodes: Sequence[Node]) -> None:
     for reader in nodes:
         for author in nodes:
             if reader is not author:
-                version, x_d = reader._cohort.copies.foreign[author.peers[0]]
-                own = author._cohort.copies.state
+                version, x_d = copies_of(reader._cohort).foreign[author.peers[0]]
+                own = copies_of(author._cohort).state
                 assert version == own.version[0]
                 assert torch.equal(x_d, own.x[0])
 
@@ -311,7 +318,8 @@ def tampered(at: int, sender: int, position: int) -> Callable[[int, PeerMessage]
     def tamper(t: int, letter: PeerMessage) -> PeerMessage:
         if (t, letter.sender) != (at, sender):
             return letter
-        payload = bytearray(letter.payload)  # type: ignore[arg-type]
+        assert isinstance(letter.payload, bytes)
+        payload = bytearray(letter.payload)
         payload[position] ^= 1
         return replace(letter, payload=bytes(payload))
 
