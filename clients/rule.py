@@ -214,6 +214,8 @@ class Rule(Averages, Generic[S]):
     """All peers start from the same model."""
     mixes: ClassVar[bool] = False
     """Rounds end in an average whose weights a topology may set (`Engine.mixing`)."""
+    offers_model: ClassVar[bool] = True
+    """Offers have the peer's model, `State.x`, as "x": the scheme "increments" compresses it."""
     reported: ClassVar[tuple[str, ...]] = ()
     """Names of additional metrics in a report; the relay rejects any others."""
 

@@ -66,6 +66,7 @@ _WORLD: tuple[tuple[str, str, Kind | None], ...] = (
     ("Defence", "defence", "defence"),
     ("Differential privacy", "privacy", None),
     ("Engine", "engine", None),
+    ("Letters", "letters", None),
 )
 """Heading of keys.md, table, and kind of part whose rows are listed below the table."""
 _TABLE = re.compile(r"\{\{ (\w+) \}\}")

@@ -130,6 +130,16 @@ class Brokering(ABC):
             edges, asked = self.edges(t, wants(t))
             yield Round(t, edges, asked, self.is_evaluated(t))
 
+    @property
+    def is_constant(self) -> bool:
+        """True if every edge of the topology carries a model in every round."""
+        return self.schedule.is_always and self.links is None and self._is_everyone
+
+    @property
+    def _is_everyone(self) -> bool:
+        """True if `edges` always returns all possible edges."""
+        return False
+
     def is_evaluated(self, t: int) -> bool:
         """Return True if the peers evaluate their models after round `t`."""
         return t % self.evaluate_every == 0 or t == self.rounds

@@ -15,6 +15,10 @@ class Everyone(Brokering):
 
     receives_on_waking: ClassVar[bool] = True
 
+    @property
+    def _is_everyone(self) -> bool:
+        return True
+
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         """Return all edges of the topology."""
         edges = self._neighbours(t)

@@ -42,6 +42,10 @@ class Pairs(Brokering):
 
     wanted_by: ClassVar[Literal[0, 1] | None] = 1
 
+    @property
+    def _is_everyone(self) -> bool:
+        return self.sampling == "full"
+
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         """Return the sampled pairs of round `t`, with answers, and the requested edges."""
         sampled, requested = self._sampled(t), self._allowed(t, wants, asked=False)

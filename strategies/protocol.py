@@ -116,6 +116,8 @@ class Request:
         announced it: nodes that see only their own data then announce it and are started again.
     clock : float
         In a "preflight" the relay's time, in seconds since 1970; else 0.
+    owed : tuple of int
+        In "update" the node's peers whose next offer must be a key letter, see `Response.gaps`.
     """
 
     stage: Stage
@@ -128,6 +130,7 @@ class Request:
     attempt: str = ""
     samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     clock: float = 0.0
+    owed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,8 @@ class Response:
         empty.
     backend : str
         Name of the node's engine backend, in the response to "start"; else empty.
+    gaps : tuple of int
+        Peers of other nodes whose increments this node cannot read until their next key letter.
     """
 
     peers: tuple[int, ...]
@@ -211,6 +216,7 @@ class Response:
     elapsed: float = 0.0
     ready: tuple[int, ...] = ()
     backend: str = ""
+    gaps: tuple[int, ...] = ()
 
 
 class Handler(Protocol):

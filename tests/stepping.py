@@ -52,7 +52,10 @@ class Stepping:
         rounds = config.num_server_rounds
         self.rule = METHODS[config.method].rule(engine, config.options, rounds)
         self.strategy = config.strategy()
-        self.cohort = Cohort(engine, self.rule, rounds, schedule=self.strategy.schedule)
+        self.cohort = Cohort(
+            engine, self.rule, rounds, config.payload, self.strategy.schedule,
+            letters=config.letters,
+        )  # fmt: skip
         self.reaches, self.ended = reaches, ended
         self.round = 0
         self.cohort.begin(1)

@@ -19,6 +19,7 @@ from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
+from coterie.clients.letter_options import LetterOptions
 from coterie.clients.models.options import Adaptation
 from coterie.clients.privacy import Privacy
 from coterie.datasets.partition.options import Partition
@@ -54,6 +55,8 @@ class Config(TopLevel):
         Differential privacy.
     engine : EngineOptions
         Computation of models.
+    letters : LetterOptions
+        Increments against public copies.
     schedule : schedule.Options
         Availability of peers.
     clock : clock.Options
@@ -74,6 +77,7 @@ class Config(TopLevel):
     defence: Defence = field(default_factory=Defence)
     privacy: Privacy = field(default_factory=Privacy)
     engine: EngineOptions = field(default_factory=EngineOptions)
+    letters: LetterOptions = field(default_factory=LetterOptions)
     schedule: schedule.Options = field(default_factory=schedule.Options)
     clock: clock.Options = field(default_factory=clock.Options)
     adaptation: Adaptation = field(default_factory=Adaptation)
@@ -269,7 +273,12 @@ class Config(TopLevel):
             attendance = kind.schedule(self.schedule, run, self.clock.deadline)
             directed = method.strategy.receives_on_waking or not method.strategy.exchanges
             links = topology_of(self.topology).links(self._setting, directed=directed)
-            self.topology_weights()
+            weights = self.topology_weights()
+            if weights is not None and self.letters.scheme == "increments":
+                raise TopologyError(
+                    f'letters.scheme = "increments": topology = "{self.topology}" has averaging '
+                    'weights of its own; set letters.scheme = "full"'
+                )
             if links is not None and self.mixing == "metropolis" and method.rule.mixes:
                 raise TopologyError(
                     'mixing = "metropolis" needs the same undirected edges in all rounds, which '
@@ -323,6 +332,8 @@ class Config(TopLevel):
             self.attack.attackers(self.peers, self.seed)
         except ValueError as error:
             raise ConfigError(f"attack: {error}") from None
+        if self.letters.scheme == "increments":
+            self._check_increments()
         if self.privacy.kind != "none":
             if self.schedule.kind != "all" or self.clock.deadline:
                 raise ConfigError(
@@ -348,6 +359,16 @@ class Config(TopLevel):
                 )
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
+
+    def _check_increments(self) -> None:
+        """Refuse runs whose offers are not the peers' models as of this round."""
+        why = ""
+        if not self.row.rule.offers_model:
+            why = f'method = "{self.method}" does not offer whole models'
+        elif self.schedule.kind == "clock" or self.clock.deadline:
+            why = "a schedule by the clock publishes models later than it makes them"
+        if why:
+            raise ConfigError(f'letters.scheme = "increments": {why}; set letters.scheme = "full"')
 
 
 def _table(kind: Kind, name: str) -> str:

@@ -19,6 +19,7 @@ from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
+from coterie.clients.letter_options import LetterOptions
 from coterie.clients.models.options import MODELS, Adaptation, Model
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import (
@@ -38,6 +39,7 @@ from coterie.strategies.names import RULE, is_name
 
 WORLD: Mapping[str, type] = {
     "attack": Attack, "defence": Defence, "privacy": Privacy, "engine": EngineOptions,
+    "letters": LetterOptions,
 }  # fmt: skip
 """Tables of features that are off by default; config.toml contains them if they are on."""
 
@@ -128,7 +130,7 @@ class TopLevel:
         NVIDIA's tensor cores; no effect on a CPU.
     channels_last : bool
         Use the channels-last memory format for images if a model is computed on its own.
-    payload : {"full", "float16", "bfloat16", "int8"}
+    payload : {"full", "float16", "bfloat16", "int8", "int4"}
         Precision of models and answers in letters, see `coterie.app.wire.quantise`.
     out : str
         Directory of run directories; a run writes to `<out>/<name>`.
@@ -198,7 +200,7 @@ class TopLevel:
     mixed_precision: bool = False
     tf32: bool = False
     channels_last: bool = False
-    payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
+    payload: Literal["full", "float16", "bfloat16", "int8", "int4"] = "full"
     out: Annotated[str, Path] = "runs"
     data_dir: Annotated[str, Path] = "data"
     track: str = ""

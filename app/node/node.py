@@ -87,6 +87,8 @@ class Node:
         self._policy = None if deployed is None else deployed.policy
         if config.start_from and deployed is not None:  # the relay's word: no path to open
             raise ConfigError("start-from is for simulations")
+        if config.letters.scheme != "full" and len(self.peers) < config.peers:
+            self._check_gaps()
         problem = self._problem(config, deployed)
         # In a simulation of honest peers, received letters need no checks.
         doubts = deployed is not None or config.attack.kind != "none"
@@ -104,7 +106,8 @@ class Node:
         self._cohort = Cohort(
             engine, CheckedRule(rule), config.num_server_rounds, config.payload,
             self._strategy.schedule, Attackers(config.attack, attackers, rule),
-            withheld=config.withheld, keeps_all=config.keep_models == "best",
+            withheld=config.withheld, letters=config.letters,
+            keeps_all=config.keep_models == "best",
         )  # fmt: skip
         if self._policy is not None:
             check_letters(self._policy, self._bytes_a_round())
@@ -125,6 +128,15 @@ class Node:
         )
         # A deployed peer has its name from the trust file; the name in its data stays local.
         self._names = dict(enumerate(problem.names)) if deployed is None else None
+
+    def _check_gaps(self) -> None:
+        """Refuse increments to readers on other nodes that would miss some by design."""
+        if not self._strategy.is_constant:
+            raise ConfigError(
+                'letters.scheme = "increments" over several nodes needs a method, topology and '
+                "schedule in which every peer sends to every neighbour in every round; run in one "
+                'process (without --nodes), or set letters.scheme = "full"'
+            )
 
     def _problem(self, config: Config, deployed: Deployed | None) -> Problem:
         """Load the data; a deployed node divides it by its secret and checks the minimum size."""
@@ -225,6 +237,8 @@ class Node:
                 f"peers {list(self.peers)} were restarted since: this request is of an earlier "
                 "attempt at the run"
             )
+        if self._cohort.copies is not None:
+            self._cohort.copies.owe(request.owed)
         if self._announced:
             if request.stage == "start" and not len(request.samples):
                 claims = self._channel.claims()
@@ -306,7 +320,8 @@ class Node:
         self._checkpoints.recall((t - 1, 0))
         self._cohort.exchange(self._round(request), self._channel.read)
         self._checkpoints.save((t - 1, 1))
-        return Response(self.peers, self._sealed(self._cohort.answer_letters(t)))
+        letters = self._sealed(self._cohort.answer_letters(t))
+        return Response(self.peers, letters, gaps=self._gaps())
 
     def _update(self, request: Request) -> Response:
         """Run the second half of a round, or all of it if no peer here has to answer."""
@@ -355,7 +370,17 @@ class Node:
         elapsed, cohort.elapsed = cohort.elapsed, 0.0
         by_clock = not self._strategy.schedule.foresees
         ready = tuple(cohort.costs.ready.tolist()) if by_clock else ()
-        return Response(self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready)
+        return Response(
+            self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready, gaps=self._gaps()
+        )
+
+    def _gaps(self) -> tuple[int, ...]:
+        """Return the peers whose key letters this node needs, once each."""
+        copies = self._cohort.copies
+        if copies is None:
+            return ()
+        gaps, copies.gaps = tuple(sorted(copies.gaps)), set()
+        return gaps
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """Return the letters, sealed for the peers of other nodes that may read them."""

@@ -21,7 +21,7 @@ from coterie.app.security.memory import Memory
 from coterie.app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
 from coterie.app.security.sealing import Sealing
 from coterie.app.security.trust import Entry
-from coterie.app.wire.payload import Foreign, LetterFormat, PayloadError
+from coterie.app.wire.payload import Foreign, PayloadError, Readable
 from coterie.strategies.protocol import Kind, PeerMessage, Request
 
 _UNEXPECTED = "was not expected: no edge of this round delivers it to this node"
@@ -135,12 +135,12 @@ class SecureChannel:
         self._log(sealed, list(trusted), digest, "sent")
         return sealed
 
-    def read(self, kind: Kind, form: LetterFormat) -> Foreign:
+    def read(self, kind: Kind, form: Readable) -> Foreign:
         """Open the letters of one kind that came with the request, and return the valid ones.
 
         Parameters
         ----------
-        form : LetterFormat
+        form : Readable
             Required format of each letter.
 
         Raises
@@ -161,7 +161,7 @@ class SecureChannel:
                     raise PayloadError("was received before")
                 opened = self._open(letter, digest, form.max_bytes)
                 self._check_age(letter)
-                result[ends] = form.decode(opened)
+                result[ends] = form.decode(opened, letter.sender)
                 if self._ledger is not None:
                     plain[letter.sender] = digest_of(opened).hex()
             except (PayloadError, SealError) as error:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -40,6 +40,19 @@ class PayloadError(Error, ValueError):
     """Payload that does not match the format of the run; the message has the difference."""
 
 
+class Readable(Protocol):
+    """Format in which a node reads the letters of one kind."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Maximum size of a payload."""
+        ...
+
+    def decode(self, payload: bytes, sender: int) -> Mapping[str, Tensor]:
+        """Decode the payload of a letter; raise PayloadError if it is not valid."""
+        ...
+
+
 class LetterFormat:
     """Encoder and decoder of the payloads of one kind of letter.
 
@@ -49,6 +62,8 @@ class LetterFormat:
         Shape and type of each tensor.
     precision : Precision
         Precision of the tensors in the payload.
+    exact : Collection of str
+        Tensors that are not reduced.
 
     Attributes
     ----------
@@ -58,10 +73,16 @@ class LetterFormat:
         Maximum size of a payload.
     """
 
-    def __init__(self, layout: Layout, precision: Precision = "full") -> None:
+    def __init__(
+        self, layout: Layout, precision: Precision = "full", exact: Collection[str] = ()
+    ) -> None:
         self.layout = dict(layout)
         self._reduced: Reduced | None = None if precision == "full" else precision
-        travels = quantise.travelling(layout, self._reduced) if self._reduced else self.layout
+        self._exact = {name: entry for name, entry in layout.items() if name in exact}
+        self._coarse = {name: entry for name, entry in layout.items() if name not in exact}
+        travels = self.layout
+        if self._reduced:
+            travels = self._exact | quantise.travelling(self._coarse, self._reduced)
         # Wide types first, so that all numbers are aligned.
         names = sorted(travels, key=lambda name: (-travels[name][1].itemsize, name))
         self._travels: Layout = {name: travels[name] for name in names}
@@ -71,19 +92,27 @@ class LetterFormat:
 
     def rounded(self, stacks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return stacked tensors (S, ...) rounded to the precision of the payload."""
-        return quantise.rounded(stacks, self._reduced) if self._reduced else stacks
+        if not self._reduced:
+            return stacks
+        coarse = {name: stacks[name] for name in self._coarse}
+        return {**stacks, **quantise.rounded(coarse, self._reduced)}
 
     def encode(self, stacks: Mapping[str, Tensor], row: int) -> bytes:
         """Encode one row of stacked tensors (P, ...), with a single copy."""
+        rows = {name: value[row] for name, value in stacks.items()}
         if self._reduced:
-            rows = quantise.packed(stacks, row, self._reduced)
-        else:
-            rows = {name: value[row] for name, value in stacks.items()}
+            coarse = {name: stacks[name] for name in self._coarse}
+            rows |= quantise.packed(coarse, row, self._reduced)
         flat = [rows[name].contiguous().cpu().reshape(-1) for name in self._travels]
         return b"".join([self._header, *(each.view(torch.uint8).numpy().data for each in flat)])
 
-    def decode(self, payload: bytes) -> dict[str, Tensor]:
+    def decode(self, payload: bytes, sender: int = -1) -> dict[str, Tensor]:
         """Decode a payload; the tensors are read-only, because they can be views of the payload.
+
+        Parameters
+        ----------
+        sender : int
+            Author of the letter; without effect, see `Readable`.
 
         Raises
         ------
@@ -95,7 +124,8 @@ class LetterFormat:
         else:
             tensors = _parsed(payload, self._travels)
         if self._reduced:
-            tensors = quantise.unpacked(tensors, self.layout, self._reduced)
+            coarse = quantise.unpacked(tensors, self._coarse, self._reduced)
+            tensors = {name: tensors[name] for name in self._exact} | coarse
         for name, value in tensors.items():
             if value.is_floating_point() and not _is_finite(value):
                 raise PayloadError(f'tensor "{name}" is not finite')

@@ -98,6 +98,8 @@ class DisPFLState(State):
 class DisPFL(LocalTraining[DisPFLState]):
     """DisPFL: train and average sparse models."""
 
+    offers_model: ClassVar[bool] = False
+
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
         self.kept = entries(engine.network.shapes, options.density)

@@ -84,6 +84,7 @@ class FedEMState(State):
 class FedEM(FedAvg[FedEMState]):
     """FedEM: federated expectation maximisation."""
 
+    offers_model: ClassVar[bool] = False
     reported: ClassVar[tuple[str, ...]] = tuple(f"component_{k}" for k in range(REPORTED))
 
     def init(self) -> FedEMState:

@@ -64,6 +64,8 @@ T = TypeVar("T", bound=FedRepState)
 class FedRep(FedAvg[T]):
     """FedAvg of the network's body, with personal heads that are trained before it."""
 
+    offers_model: ClassVar[bool] = False
+
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
         self.head = engine.network.columns(engine.network.head).to(engine.device)

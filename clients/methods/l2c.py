@@ -89,6 +89,8 @@ class L2CState(State):
 class L2C(LocalTraining[L2CState]):
     """L2C: a mean of updates, whose weights lower the validation loss."""
 
+    offers_model: ClassVar[bool] = False
+
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
         self._adam = Training(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from coterie.clients.letters import Letters
 from coterie.clients.rule import Rule, State
@@ -23,6 +23,8 @@ class Options:
 
 class Local(Rule[State]):
     """Local training only; peers send and receive nothing."""
+
+    offers_model: ClassVar[bool] = False
 
     def offer(self, state: State, round_: int) -> tuple[State, Mapping[str, Tensor]]:
         return state, {}

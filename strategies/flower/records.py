@@ -42,6 +42,7 @@ def encode_request(request: Request) -> RecordDict:
             "committed": request.committed,
             "attempt": request.attempt,
             "clock": request.clock,
+            "owed": list(request.owed),
             "samples": fields.packed(request.samples, "<i8"),
             "edges": fields.packed(request.edges, "<i8"),
             "asked": fields.packed(request.asked, "u1"),
@@ -84,6 +85,7 @@ def decode_request(record: RecordDict) -> Request:
         fields.require(header, "attempt", str),
         _samples(header),
         fields.require(header, "clock", float),
+        tuple(fields.counts(header, "owed")),
     )
 
 
@@ -108,6 +110,7 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "elapsed": response.elapsed,
             "ready": list(response.ready),
             "backend": response.backend,
+            "gaps": list(response.gaps),
             "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
@@ -176,6 +179,7 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         fields.require(header, "elapsed", float),
         tuple(fields.counts(header, "ready")),
         fields.require(header, "backend", str),
+        tuple(fields.counts(header, "gaps")),
     )
 
 

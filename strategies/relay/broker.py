@@ -94,6 +94,7 @@ class Broker:
         self._latest_faults: list[str] = []  # for error messages
         self._faults: list[str] = []  # since the last commit
         self._means: dict[int, dict[str, float]] = {}
+        self._gaps: frozenset[int] = frozenset()  # peers that owe key letters
 
     def run(self) -> dict[int, dict[str, float]]:
         """Run all rounds.
@@ -220,6 +221,11 @@ class Broker:
         changes = schedule.changes(this.t)
         hosts = {node: peers for node, peers in roster.hosts.items() if changes[[*peers]].any()}
         requests = update_requests(this, hosts, offers, answers, served=asking.keys())
+        owed, self._gaps = self._gaps, frozenset()
+        requests = {
+            node: replace(request, owed=tuple(sorted(owed.intersection(hosts[node]))))
+            for node, request in requests.items()
+        }
         if roster.missing:
             requests |= self._invitations(this.t)
         seconds = [0.0]
@@ -230,6 +236,7 @@ class Broker:
             else:
                 self._add(node, requests[node], response)
         self._seconds += schedule.elapsed(np.array(seconds))
+        self._gaps -= owed  # their key letters are on the way
         self._require_nodes(this.t, "update")
 
     def _commit(self, t: int) -> None:
@@ -330,6 +337,7 @@ class Broker:
                 response, request, self._strategy, deployed=self._patient
             )
             self._note_ready(request, responses[node])
+            self._gaps |= {*responses[node].gaps}
             for line in refused:
                 _log.warning("%s", line, extra={"round": request.round, "stage": request.stage})
             self._refused += refused

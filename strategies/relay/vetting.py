@@ -119,6 +119,7 @@ def vetted(
         wants=np.unique(wants[valid_w], axis=0),
         names=tuple(one_line(name)[:NAME] for name in names),
         backend=response.backend if response.backend in BACKENDS else "",
+        gaps=tuple(sorted({*response.gaps} & {*range(n)} - peers)),
     )
     return kept, refused
 

@@ -49,6 +49,7 @@ FIELDS: Mapping[str, str] = {
     "elapsed": "virtual seconds of its work; 0 unless the run has a virtual clock",
     "ready": "empty; in simulations with a virtual clock, the round in which each peer is ready",
     "backend": "the name of its engine's backend; when a run starts",
+    "gaps": "the numbers of peers whose increments it cannot read; empty with whole letters",
     "report-rounds": "the rounds of the measurements",
     "report-peers": "the peer of the measurements: its own number",
     "report-weights": "the weight it gives each peer, rounded to two decimals",

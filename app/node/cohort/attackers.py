@@ -20,7 +20,7 @@ from torch import Tensor
 from coterie.clients.attack import Attack, Knowledge
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Ints, Letters
+from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
 from coterie.strategies.protocol import Report
@@ -47,6 +47,10 @@ class Attackers:
         self._ids, self._rule = ids, rule
         self._engine: Engine = rule.engine
         self._first: Tensors | None = None
+
+    def forging(self, peers: Ints) -> Bools:
+        """Mark the peers whose letters are replaced by lies."""
+        return np.isin(peers, self._ids) & (self._kind.forge is not None)
 
     def marked(self, report: Report) -> Report:
         """Return a report with a mark if its peer is an attacker."""

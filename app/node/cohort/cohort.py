@@ -27,6 +27,7 @@ from coterie.app.node.cohort.arrays import (
     unsound,
 )
 from coterie.app.node.cohort.attackers import Attackers
+from coterie.app.node.cohort.copies import PublicCopies
 from coterie.app.node.cohort.costs import Costs
 from coterie.app.node.cohort.letter_checks import oversized_answers, oversized_models, within_budget
 from coterie.app.node.cohort.letters import answer_letters, offer_letters
@@ -46,10 +47,18 @@ from coterie.app.node.cohort.stacking import (
     no_letters,
     no_mail,
 )
-from coterie.app.wire.payload import Foreign, LetterFormat, Precision, format_of
+from coterie.app.wire.payload import (
+    Foreign,
+    LetterFormat,
+    Precision,
+    Readable,
+    format_of,
+    layout_of,
+)
 from coterie.clients.attack import Attack
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.privacy import ANSWER, OFFER, UPDATE
+from coterie.clients.letter_options import LetterOptions
 from coterie.clients.letters import Bools, Ints, Letters, nobody
 from coterie.clients.rule import Rule
 from coterie.strategies.brokering import Round
@@ -79,6 +88,8 @@ class Cohort:
         Attackers of the run; None: no attackers.
     withheld : Sequence of int
         Peers whose letters reach no other peer.
+    letters : LetterOptions
+        Increments against public copies.
     keeps_all : bool
         Keep the models of every evaluation, with the measures that only the last one has otherwise.
 
@@ -104,6 +115,8 @@ class Cohort:
         Costs of each peer.
     changed : ndarray of bool, (P,)
         True if the peer's state changed since the last checkpoint.
+    copies : PublicCopies or None
+        Public copies of models; None: offers are whole models.
     curves : dict of int to dict
         Peer -> figure data of its last evaluation.
     """
@@ -118,6 +131,7 @@ class Cohort:
         attackers: Attackers | None = None,
         *,
         withheld: Sequence[int] = (),
+        letters: LetterOptions = LetterOptions(),  # noqa: B008
         keeps_all: bool = False,
     ) -> None:
         self.engine, self.rule, self.rounds = engine, rule, rounds
@@ -130,6 +144,8 @@ class Cohort:
         self.peers = engine.peers
         self._hosted = np.isin(np.arange(engine.n), self.peers)
         self.curves: dict[int, dict[str, Any]] = {}
+        is_full = letters.scheme == "full"
+        self.copies = None if is_full else PublicCopies(engine, letters, precision)
         self.restart()
 
     def restart(self) -> None:
@@ -144,6 +160,8 @@ class Cohort:
         self.changed = np.ones_like(self.peers, dtype=np.bool_)
         self.engine.n_gradients[:], self.engine.spent[:] = 0, 0
         self.costs = Costs.none(len(self.peers))
+        if self.copies is not None:
+            self.copies.restart()
         self._tell_schedule()
 
     def snapshot(self, rows: Ints) -> dict[str, Tensor]:
@@ -153,6 +171,8 @@ class Cohort:
         """
         spent = {"spent": torch.from_numpy(self.engine.spent)}
         parts = {"state": flatten(self.state), "costs": flatten(self.costs), "privacy": spent}
+        if self.copies is not None:
+            parts["copies"] = flatten(self.copies.state)
         tensors = {
             f"{part}.{name}": value[at(rows, value.device)]
             for part, stack in parts.items()
@@ -175,6 +195,8 @@ class Cohort:
         """
         device = self.engine.device
         parts: dict[str, dict[str, Tensor]] = {"state": {}, "costs": {}, "privacy": {}}
+        if self.copies is not None:
+            parts["copies"] = {}
         offers: dict[str, list[Offers]] = {"offer": [], "coming": []}
         for local, rows, tensors in pieces:
             for name, value in tensors.items():
@@ -189,6 +211,8 @@ class Cohort:
         self.offers, self.coming = (Offers.together(several) for several in offers.values())
         self.state = unflatten(self.state, parts["state"])
         self.costs = unflatten(self.costs, parts["costs"])
+        if self.copies is not None:
+            self.copies.state = unflatten(self.copies.state, parts["copies"])
         self.engine.n_gradients[:] = 0
         self.engine.spent[:] = parts["privacy"]["spent"].numpy()
         self.answered = letters is not None
@@ -265,13 +289,15 @@ class Cohort:
         shown = self._show()
         mine = self.peers[shown.rows]
         offers = all_offers(shown, mine, foreign, self.round, ages)
-        nbytes = self.offer_format().nbytes
         sends = self._hosted & self.schedule.awake(self.round)  # waiting offers were sent earlier
-        self._count_bytes(self.costs.sent, edges[sends[edges[:, 0]], 0], nbytes)
+        gone = edges[self._hosted[edges[:, 0]]]
+        nbytes = self._sending(gone)
+        awake = sends[gone[:, 0]]
+        self._count_bytes(self.costs.sent, gone[awake, 0], nbytes[awake])
         wrote = np.isin(np.arange(self.engine.n), offers.authors)
         wrote[mine[~shown.sound[1]]] = False  # a non-finite offer is refused, as on other nodes
         arrived = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
-        self._count_bytes(self.costs.received, arrived[:, 1], nbytes)
+        self._count_bytes(self.costs.received, arrived[:, 1], self._receiving(arrived))
         rows_e = np.searchsorted(offers.authors, arrived[:, 0])
         self.received = replace(
             offers, senders=arrived[:, 0], recipients=arrived[:, 1], rows=rows_e
@@ -305,9 +331,10 @@ class Cohort:
             Answers, a row per letter.
         """
         aside = np.isin(letters.senders, self._withheld)
+        own, part = part, self._public(part)
         if not aside.any():
             state, tensors = part.rule.answer(part.state, t, letters)
-            self._store(part, state)
+            self._store(own, self._kept(own, part, state))
             return tensors
         answers: dict[str, Tensor] = {}
         state = part.state
@@ -318,7 +345,7 @@ class Cohort:
                     shape = len(letters), *value.shape[1:]
                     rows = on(np.flatnonzero(mask), value.device)
                     answers.setdefault(name, value.new_empty(shape))[rows] = value
-        self._store(part, part.state if aside.all() else state)
+        self._store(own, own.state if aside.all() else self._kept(own, part, state))
         return answers
 
     def update(self, t: int, foreign: Foreign) -> None:
@@ -343,8 +370,41 @@ class Cohort:
         heard = self._attackers.heard
         asked = len(sent) + len(answers) > 0  # then reading the answers needs all peers
         for part in [self._part(ending)] if asked else self._parts(ending):
-            state = part.rule.update(part.state, t, heard(self.received), sent, heard(answers))
+            # A rule that averages starts from its peer's copy; one that trains, from its model.
+            averages = self.schedule.receives_on_waking
+            public = self._public(part) if averages else part
+            state = part.rule.update(public.state, t, heard(self.received), sent, heard(answers))
+            state = self._kept(part, public, state, damped=averages)
             self._take(part, state, torch.from_numpy(~offered[part.rows]))
+
+    def _public(self, part: Part) -> Part:
+        """Return a part whose peers have their public copies in place of their models."""
+        if self.copies is None:
+            return part
+        shown = self._show()
+        fresh = (shown.written == self.round) & shown.sound[1]
+        fresh &= ~self._attackers.forging(self.peers[shown.rows])
+        return part._replace(state=self.copies.shown(part.state, part.rows, shown, fresh))
+
+    def _kept(self, own: Part, public: Part, state: Any, *, damped: bool = False) -> Any:
+        """Return a state with what the peers have not sent, see `PublicCopies.kept`."""
+        if self.copies is None:
+            return state
+        return self.copies.kept(own.state, public.state, state, damped=damped)
+
+    def _sending(self, edges: Edges) -> Ints:
+        """Return the cost (E,) of offers of hosted peers."""
+        stacks = self._show().stacks
+        if self.copies is None or not stacks:
+            return np.full(len(edges), self._format(stacks).nbytes)
+        return self.copies.sending(edges, self.copies.format(stacks))
+
+    def _receiving(self, edges: Edges) -> Ints:
+        """Return the cost (E,) of offers to hosted peers."""
+        stacks = self._show().stacks
+        if self.copies is None or not stacks:
+            return np.full(len(edges), self._format(stacks).nbytes)
+        return self.copies.receiving(edges, self.copies.format(stacks))
 
     def _reaching(self, letters: Letters) -> Letters:
         """Return the letters from which rules learn, all but those of withheld peers."""
@@ -403,7 +463,10 @@ class Cohort:
         state, stacks = part.rule.offer(part.state, self.round)
         self._take(part, state)
         stacks = self._attackers.offers(self.round, part.engine.peers, stacks, self.received)
-        self.coming = self.coming.beside(Offers.made(stacks, rows, self._due(rows), self.precision))
+        if self.copies is not None:
+            stacks = self.copies.advance(rows, stacks)
+        made = Offers.made(stacks, rows, self._due(rows), self._format(stacks))
+        self.coming = self.coming.beside(made)
 
     def _release(self, t: int) -> None:
         """Publish the offers of peers that are ready in round `t`; they replace older offers."""
@@ -455,7 +518,7 @@ class Cohort:
     def _unwritten(self, part: Part) -> Offers:
         _, stacks = part.rule.offer(part.state, self.round)
         never = np.full(len(part.rows), UNWRITTEN)
-        return Offers.made(stacks, part.rows, never, self.precision)
+        return Offers.made(stacks, part.rows, never, self._format(stacks))
 
     def wants(self, t: int) -> Edges:
         """Return the edges (W, 2) that peers ending round `t` want, from peers with an offer."""
@@ -465,9 +528,18 @@ class Cohort:
         wants = part.rule.wants(part.state, t) if len(part.rows) else no_edges()
         return wants[self.schedule.offered(t)[wants[:, 0]] > 0] if self.schedule.foresees else wants
 
-    def offer_format(self) -> LetterFormat:
+    def offer_format(self) -> Readable:
         """Return the format of this round's offers."""
-        return self._show().format(self.precision)
+        stacks = self._show().stacks
+        if self.copies is None or not stacks:
+            return self._format(stacks)
+        return self.copies.reader(stacks)
+
+    def _format(self, stacks: Mapping[str, Tensor]) -> LetterFormat:
+        """Return the format of a letter with whole offers."""
+        if self.copies is not None and stacks:
+            return self.copies.format(stacks).key
+        return format_of(layout_of(stacks), self.precision)
 
     def answer_format(self, t: int) -> LetterFormat:
         """Return the format of the answers of round `t`."""
@@ -476,7 +548,10 @@ class Cohort:
 
     def offer_letters(self, since: int) -> Iterator[PeerMessage]:
         """Yield the offers of rounds from `since` on, one letter per peer."""
-        return offer_letters(self.offers.beside(self.coming), self.peers, self.precision, since)
+        offers = self.offers.beside(self.coming)
+        if self.copies is not None and offers.stacks:
+            return self.copies.letters(offers, self.peers, since)
+        return offer_letters(offers, self.peers, self._format(offers.stacks), since)
 
     def answer_letters(self, t: int) -> Iterator[PeerMessage]:
         """Yield the answers of round `t` to peers of other nodes."""
@@ -516,5 +591,5 @@ class Cohort:
         for first in range(0, len(rows), size):
             yield self._part(rows[first : first + size], **how)
 
-    def _count_bytes(self, account: Ints, peers: Ints, nbytes: int) -> None:
+    def _count_bytes(self, account: Ints, peers: Ints, nbytes: int | Ints) -> None:
         np.add.at(account, np.searchsorted(self.peers, peers), nbytes)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from coterie.app.node.cohort.offers import Offers
-from coterie.app.wire.payload import LetterFormat, Precision
+from coterie.app.wire.payload import LetterFormat
 from coterie.clients.letters import Bools, Ints, Letters
 from coterie.strategies.protocol import PeerMessage
 
 
 def offer_letters(
-    offers: Offers, peers: Ints, precision: Precision, since: int
+    offers: Offers, peers: Ints, form: LetterFormat, since: int
 ) -> Iterator[PeerMessage]:
     """Yield the offers of the rounds from `since` on as letters.
 
@@ -23,12 +23,11 @@ def offer_letters(
         Offers of hosted peers.
     peers : ndarray of int
         All hosted peers.
-    precision : Precision
-        Precision of the payload.
+    form : LetterFormat
+        Format of an offer.
     since : int
         First round.
     """
-    form = offers.format(precision)
     for row, (local, t) in enumerate(zip(offers.rows, offers.written.tolist(), strict=True)):
         if t >= since:
             k, payload = int(peers[local]), form.encode(offers.stacks, row)

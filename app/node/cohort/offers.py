@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.app.node.cohort.arrays import finite
-from coterie.app.wire.payload import LetterFormat, Precision, format_of, layout_of
+from coterie.app.wire.payload import LetterFormat
 from coterie.clients.letters import Bools, Ints, nobody
 
 UNWRITTEN = -1
@@ -41,14 +41,10 @@ class Offers:
 
     @classmethod
     def made(
-        cls, stacks: Mapping[str, Tensor], rows: Ints, written: Ints, precision: Precision
+        cls, stacks: Mapping[str, Tensor], rows: Ints, written: Ints, form: LetterFormat
     ) -> Offers:
         """Return offers rounded to the precision of the payload."""
-        return cls(format_of(layout_of(stacks), precision).rounded(stacks), rows, written)
-
-    def format(self, precision: Precision) -> LetterFormat:
-        """Return the format of a letter with one of the offers."""
-        return format_of(layout_of(self.stacks), precision)
+        return cls(form.rounded(stacks), rows, written)
 
     def only(self, kept: Bools) -> Offers:
         """Return the offers marked in `kept`, (S,)."""

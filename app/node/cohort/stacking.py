@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from coterie.app.node.cohort.offers import UNWRITTEN, Offers
-from coterie.app.wire.payload import Foreign, LetterFormat
+from coterie.app.wire.payload import Foreign, LetterFormat, Readable
 from coterie.clients.letters import Bools, Ints, Letters, nobody
 from coterie.strategies.protocol import Kind, no_edges
 
-Mail = Callable[[Kind, LetterFormat], Foreign]
+Mail = Callable[[Kind, Readable], Foreign]
 """Reads the letters of one kind from other nodes, in a given format."""
 
 
-def no_mail(kind: Kind, form: LetterFormat) -> Foreign:
+def no_mail(kind: Kind, form: Readable) -> Foreign:
     """Return no letters: every peer is on this node."""
     return {}
 

@@ -70,6 +70,7 @@ class CheckpointStore:
         self._attempt = directory / "attempt"
         self._folder = directory / _folder(cohort.peers)
         self._letters = directory / f"letters-{cohort.peers[0]:04d}.state"
+        self._copies = directory / f"copies-{cohort.peers[0]:04d}.state"
         self._folder.mkdir(parents=True, exist_ok=True)
         # Version of the cohort in memory, and the identity of its files when it was saved.
         self._in_memory: tuple[Version, Sequence[Path], Fingerprint] | None = None
@@ -92,6 +93,8 @@ class CheckpointStore:
             letters = (("received", cohort.received), ("sent", cohort.sent))
             both = [packed(name, which) for name, which in letters]
             self._write(self._letters, both[0] | both[1])
+        if cohort.copies is not None and len(cohort.peers) < cohort.engine.n:
+            self._write(self._copies, cohort.copies.packed())
         held = sum(len(self._rows_in(path)) for _, path in _files(self._folder))
         everybody = held > _COPIES * len(cohort.peers)
         rows, files = np.flatnonzero(everybody | cohort.changed), list[Path]()
@@ -242,6 +245,8 @@ class CheckpointStore:
         self._is_new = False
         pieces = [Piece(local, rows, self._snapshot(path)) for path, (local, rows) in where.items()]
         self._cohort.restore(pieces, self._load(self._letters) if answered else None)
+        if self._cohort.copies is not None:
+            self._cohort.copies.unpack(self._load(self._copies) if self._copies.exists() else {})
 
     def _snapshot(self, path: Path) -> dict[str, Tensor]:
         """Read a file and check its layout, as the digest does not prove who wrote the file.

@@ -75,6 +75,17 @@ def test_int8_errs_by_a_fraction_of_its_block(dtype: torch.dtype) -> None:
     assert (error.amax(dim=2) > largest[..., 0] / 1000).any()
 
 
+def test_int4_errs_by_a_step_at_most_and_not_at_all_on_average() -> None:
+    """The step is below 2/7 of the block's largest number; the mean of 4000 draws is near 0."""
+    x = stack(torch.float64, 1024)["x"]
+    error = (rounded({"x": x}, "int4")["x"] - x).abs().view(3, -1, 32)
+    assert (error <= 2 / 7 * x.abs().view(3, -1, 32).amax(dim=2, keepdim=True)).all()
+    steps = torch.linspace(-0.9, 0.9, 64, dtype=torch.float64)
+    noise = 1e-9 * torch.arange(4000, dtype=torch.float64)[:, None]  # another digest per row
+    bias = (rounded({"x": steps + noise}, "int4")["x"] - steps).mean(dim=0)
+    assert bias.abs().max() < 4 * 0.25 / 2 / 4000**0.5  # deviation of a draw: half a step at most
+
+
 def test_int8_has_a_step_that_reaches_the_largest_number() -> None:
     """127 steps of 2^-7 end at 0.992: a block with a larger number has steps of 2^-6."""
     x = torch.linspace(-1, 0.999, 64)[None]
@@ -107,11 +118,14 @@ def test_a_diverged_model_is_not_smoothed_over(precision: Reduced, value: float)
         form.decode(form.encode(tensors, 0))
 
 
-@pytest.mark.parametrize(("precision", "bits"), [("full", 32), ("float16", 16), ("int8", 8)])
+@pytest.mark.parametrize(
+    ("precision", "bits"), [("full", 32), ("float16", 16), ("int8", 8), ("int4", 4)]
+)
 def test_bytes_are_counted_exactly(precision: Precision, bits: int) -> None:
     tensors = stack()
     big, exponents = 1000 + 72, -(-1000 // 32) + -(-72 // 32)
-    expected = big * bits // 8 + 63 * 4 + 100 * 8 + (exponents if precision == "int8" else 0)
+    is_scaled = precision in ("int8", "int4")
+    expected = big * bits // 8 + 63 * 4 + 100 * 8 + (exponents if is_scaled else 0)
     form = LetterFormat(layout_of(tensors), precision)
     assert form.nbytes == expected
     payload = form.encode(tensors, 0)
