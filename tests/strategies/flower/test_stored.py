@@ -1,0 +1,263 @@
+"""Replies that stay in the SuperLink's object store, on Flower's own handlers and stores."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from flwr.app.message import array as arrays
+from flwr.supercore.corestate import in_memory_corestate, sql_corestate
+from flwr.supercore.task_identity import TaskIdentity
+
+from coterie.strategies.flower import transport
+from coterie.strategies.flower.records import decode_request, decode_response, encode_response
+from coterie.strategies.flower.transport import FlowerTransport
+from coterie.strategies.protocol import PeerMessage, Request, Response
+from tests.harness.superlink import Sending, SuperLink, SuperNode
+
+_CHUNK = 1000
+_LETTER = np.random.default_rng(0).bytes(4 * _CHUNK + 137)
+"""Payload of five chunks."""
+_OBJECTS = 5 + 6
+"""Objects of a response with it: the chunks; array, letter, header, metrics, content, message."""
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", _CHUNK)
+    for name in ("_run_id", "_task_id", "_node_id"):  # set by `SuperLink`, restored at the end
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def link(request: pytest.FixtureRequest, tmp_path: Path) -> SuperLink:
+    return SuperLink(tmp_path / "state.db" if request.param == "sqlite" else None)
+
+
+class Clock:
+    """Time of a transport: each pause runs the next step of a script."""
+
+    def __init__(self, script: Iterator[None]) -> None:
+        self.now, self._script = 0.0, script
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        next(self._script, None)
+
+
+Exchange = Callable[..., Response | str]
+
+
+@pytest.fixture
+def exchange(link: SuperLink, monkeypatch: pytest.MonkeyPatch) -> Exchange:
+    """Let the relay send a request to a node, while the node follows a script."""
+    relay = FlowerTransport(link.grid, 60.0)
+
+    def run(node: SuperNode, script: Iterator[None], *letters: PeerMessage) -> Response | str:
+        monkeypatch.setattr(transport, "time", Clock(script))
+        return relay.exchange({node.id: request(*letters)})[node.id]
+
+    run.__dict__["relay"] = relay
+    return run
+
+
+def request(*letters: PeerMessage) -> Request:
+    """An "update" of round 1."""
+    return Request("update", 1, 1, letters=letters)
+
+
+def offer(payload: bytes = _LETTER, sender: int = 0) -> PeerMessage:
+    """A letter."""
+    return PeerMessage("offer", sender, None, 1, len(payload), payload)
+
+
+def answered(node: SuperNode, *letters: PeerMessage, to: Message | None = None) -> Sending:
+    """Let a node begin to send a response with letters, to the request that it receives now."""
+    record = encode_response(Response((0,), letters), request())
+    return node.reply(to or node.receive(), record)
+
+
+def payloads(message: Message) -> list[object]:
+    """Return the payloads in a request."""
+    return [letter.payload for letter in decode_request(message.content).letters]
+
+
+def test_a_letter_survives_a_cut_after_any_of_its_objects(
+    link: SuperLink, exchange: Exchange
+) -> None:
+    """The node sends the rest, and nothing twice; the next node receives the same bytes."""
+    one, other = link.join(), link.join()
+
+    def script(cut: int, payload: bytes) -> Iterator[None]:
+        sending = answered(one, offer(payload))
+        assert len(sending.missing) == _OBJECTS
+        assert sending.send(cut)
+        for _ in range(3):  # the line is cut
+            yield
+        assert len(sending.missing) == _OBJECTS - cut
+        assert sending.send()
+        yield
+
+    def forwarded(payload: bytes) -> Iterator[None]:
+        message = other.receive()
+        assert payloads(message) == [payload]
+        yield (answered(other, to=message).send() and None)
+
+    for cut in range(_OBJECTS):
+        payload = np.random.default_rng(cut).bytes(len(_LETTER))
+        response = exchange(one, script(cut, payload))
+        assert isinstance(response, Response)
+        assert isinstance(exchange(other, forwarded(payload), *response.letters), Response)
+
+
+def test_the_relay_sends_no_chunk(link: SuperLink, exchange: Exchange) -> None:
+    """The chunks are in the store: what it sends are headers, whoever the recipients are."""
+    one, other = link.join(), link.join()
+
+    def script() -> Iterator[None]:
+        yield (answered(one, offer()).send() and None)
+
+    response = exchange(one, script())
+    assert isinstance(response, Response)
+    link.pushed.clear()
+
+    def forwarded() -> Iterator[None]:
+        chunks = len(link.pushed)
+        assert chunks == 3  # message, content, header: array and letter are in the store too
+        assert payloads(other.receive()) == [_LETTER]
+        yield
+
+    exchange(other, forwarded(), *response.letters)
+
+
+def test_a_letter_is_deleted_after_the_relay_drops_it_and_its_recipients_have_it(
+    link: SuperLink, exchange: Exchange
+) -> None:
+    one, other = link.join(), link.join()
+
+    def script() -> Iterator[None]:
+        yield (answered(one, offer()).send() and None)
+
+    response = exchange(one, script())
+    assert isinstance(response, Response)
+
+    def forwarded() -> Iterator[None]:
+        message = other.receive()
+        assert payloads(message) == [_LETTER]
+        yield (answered(other, to=message).send() and None)
+
+    def ended() -> Iterator[None]:
+        assert len(link.store) > _OBJECTS
+        del letters[:]
+        yield (answered(other).send() and None)
+
+    letters = list(response.letters)
+    del response
+    exchange(other, forwarded(), *letters)
+    exchange(other, ended())
+    exchange(other, ended())
+    assert len(link.store) == 0
+
+
+def test_a_node_that_sends_slowly_does_not_hold_the_round_past_its_deadline(
+    link: SuperLink, exchange: Exchange
+) -> None:
+    """Its reply is deleted when the relay looks again, so that it stops sending."""
+    node = link.join()
+    sendings: list[Sending] = []
+
+    def script() -> Iterator[None]:
+        sendings.append(answered(node, offer()))
+        sendings[0].send(2)
+        yield
+
+    assert exchange(node, script()) == "no response within 60 s"
+    assert exchange.__dict__["relay"].nodes() == [node.id]
+    assert not sendings[0].send(1)
+    assert len(link.store) == 0
+
+
+def test_a_reply_that_a_node_gave_up_is_its_fault(
+    link: SuperLink, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower deletes a reply of which nothing arrived for three minutes."""
+    node = link.join()
+
+    def script() -> Iterator[None]:
+        for module in (in_memory_corestate, sql_corestate):
+            monkeypatch.setattr(module, "OBJECT_PUSH_SESSION_TTL_SECONDS", 0)
+        answered(node, offer())
+        yield
+
+    line = "not a response: ConnectionError: the node stopped sending it"
+    assert exchange(node, script()) == line
+
+
+def test_a_reply_without_its_own_objects_is_its_nodes_fault(
+    link: SuperLink, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tree of a message is the node's word: here a chunk stands for the message."""
+    node = link.join()
+
+    def script() -> Iterator[None]:
+        record = encode_response(Response((0,), (offer(),)), request())
+        sending = node.reply(node.receive(), record, root=True)
+        sending.send()
+        yield
+
+    outcome = exchange(node, script())
+    assert isinstance(outcome, str)
+    assert outcome.startswith("not a response: ")
+
+
+@pytest.mark.parametrize("nbytes", [len(_LETTER) + 1, len(_LETTER) - 2**16 - 1])
+def test_the_relay_knows_how_large_a_letter_is(
+    link: SuperLink, exchange: Exchange, nbytes: int
+) -> None:
+    """A node cannot send more or less than it says, although the relay has no byte of it."""
+    node = link.join()
+
+    def script() -> Iterator[None]:
+        letter = replace(offer(), nbytes=max(nbytes, 0))
+        yield (answered(node, letter).send() and None)
+
+    outcome = exchange(node, script())
+    if nbytes < 0:
+        assert isinstance(outcome, Response)
+    else:
+        assert outcome == f"not a response: letter-0: {len(_LETTER)} bytes that claim to hold {nbytes}"
+
+
+def test_the_memory_of_the_relay_is_that_of_a_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forwarding forty chunks, it never holds more than three."""
+    size = 2**20
+    monkeypatch.setattr(arrays, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", size)
+    link = SuperLink(tmp_path / "state.db")
+    one, other = link.join(), link.join()
+    relay = FlowerTransport(link.grid, 60.0)
+    (message,) = relay._push({one.id: request()}, 60.0)
+    sending = answered(one, offer(np.random.default_rng(0).bytes(40 * size)))
+    assert sending.send()
+    sending._objects.clear()
+    tracemalloc.start()
+    try:
+        reply = relay._replies.pull({message})[message]
+        assert isinstance(reply, Message)
+        response = decode_response(reply.content, request())
+        assert isinstance(response, Response)
+        relay._push({other.id: request(*response.letters)}, 60.0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < peak < 3 * size
