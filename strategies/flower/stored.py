@@ -41,21 +41,26 @@ _NAME = 64
 class StoredChunk(InflatableObject):
     """Chunk of an array in the SuperLink's object store.
 
-    Attributes
+    Parameters
     ----------
+    name : str
+        Name of the chunk.
     size : int
         Bytes of the array in the chunk.
-    data : memoryview
-        The chunk's name, in place of these bytes.
     """
 
     def __init__(self, name: str, size: int) -> None:
-        self.size, self.data, self._name = size, memoryview(name.encode()), name
+        self._name, self.size = name, size
 
     @property
     def object_id(self) -> str:
         """Name of the chunk."""
         return self._name
+
+    @property
+    def data(self) -> memoryview:
+        """Name of the chunk, which Flower joins in place of the bytes."""
+        return memoryview(self._name.encode())
 
     def deflate(self) -> bytes:
         """Raise an error: Flower asks for the bytes of a chunk that the store does not have."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from flwr.app.message import array as arrays
 from flwr.supercore.corestate import in_memory_corestate, sql_corestate
 from flwr.supercore.task_identity import TaskIdentity
@@ -99,11 +99,12 @@ def test_a_letter_survives_a_cut_after_any_of_its_objects(
 
     def script(cut: int, payload: bytes) -> Iterator[None]:
         sending = answered(one, offer(payload))
-        assert len(sending.missing) == _OBJECTS
+        missing = len(sending.missing)
+        assert missing >= len(_LETTER) / _CHUNK  # headers can be those of the round before
         assert sending.send(cut)
         for _ in range(3):  # the line is cut
             yield
-        assert len(sending.missing) == _OBJECTS - cut
+        assert len(sending.missing) == max(missing - cut, 0)
         assert sending.send()
         yield
 
@@ -155,17 +156,20 @@ def test_a_letter_is_deleted_after_the_relay_drops_it_and_its_recipients_have_it
         assert payloads(message) == [_LETTER]
         yield (answered(other, to=message).send() and None)
 
-    def ended() -> Iterator[None]:
-        assert len(link.store) > _OBJECTS
-        del letters[:]
+    def next_round() -> Iterator[None]:
         yield (answered(other).send() and None)
 
     letters = list(response.letters)
-    del response
+    (array,) = cast(ArrayRecord, letters[0].payload).values()
+    chunks = [name for name, _ in array.slice_array()]
+    assert len(chunks) == 5
+    del response, array
     exchange(other, forwarded(), *letters)
-    exchange(other, ended())
-    exchange(other, ended())
-    assert len(link.store) == 0
+    exchange(other, next_round())
+    assert all(chunk in link.store for chunk in chunks)
+    letters.clear()
+    exchange(other, next_round())
+    assert not any(chunk in link.store for chunk in chunks)
 
 
 def test_a_node_that_sends_slowly_does_not_hold_the_round_past_its_deadline(
