@@ -7,6 +7,7 @@ unexpected or invalid letter is refused with one line.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,7 @@ class SecureChannel:
             for letter in letters:
                 self._refuse(letter, self._digest(letter.payload), _UNEXPECTED)
         self._memory.keep_heads()
+        self._request = replace(self._request, letters=())  # their memory is free until the next
         return tuple(self._refused)
 
     def _due(self, kind: Kind) -> set[tuple[int, int | None]]:

@@ -66,6 +66,7 @@ def _exchange(
     connection: socket.socket, record: RecordDict, job: Job, timeout: float
 ) -> tuple[RecordDict, int | None]:
     ipc.send(connection, asdict(job), record)
+    record.clear()  # the letters are the worker's now
     if not _is_readable(connection, timeout):
         _kill(connection)
         raise WorkerError(f"the worker did not finish within {timeout:g} s and was ended")
