@@ -150,7 +150,7 @@ class SecureChannel:
             The request exceeds the limits of the peer's institution.
         """
         due = self._due(kind)
-        result: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
+        result: Foreign = {}
         plain: dict[int, str] = {}  # sender -> digest of the plain letter
         for letter in self._unread.pop(kind, ()):
             digest = self._digest(letter.payload)

@@ -48,6 +48,11 @@ class Attackers:
         self._engine: Engine = rule.engine
         self._first: Tensors | None = None
 
+    @property
+    def present(self) -> bool:
+        """True if the run has attackers."""
+        return len(self._ids) > 0
+
     def marked(self, report: Report) -> Report:
         """Return a report with a mark if its peer is an attacker."""
         if report.peer not in self._ids:

@@ -345,6 +345,8 @@ class Cohort:
         for part in [self._part(ending)] if asked else self._parts(ending):
             state = part.rule.update(part.state, t, heard(self.received), sent, heard(answers))
             self._take(part, state, torch.from_numpy(~offered[part.rows]))
+        if not self._attackers.present:  # only they read the models again
+            self.received = replace(self.received, tensors={})
 
     def _reaching(self, letters: Letters) -> Letters:
         """Return the letters from which rules learn, all but those of withheld peers."""

@@ -238,7 +238,9 @@ def test_the_relay_knows_how_large_a_letter_is(
     if nbytes < 0:
         assert isinstance(outcome, Response)
     else:
-        assert outcome == f"not a response: letter-0: {len(_LETTER)} bytes that claim to hold {nbytes}"
+        assert (
+            outcome == f"not a response: letter-0: {len(_LETTER)} bytes that claim to hold {nbytes}"
+        )
 
 
 def test_the_memory_of_the_relay_is_that_of_a_chunk(
