@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.audit import Audit

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from flwr.app import Array, Message
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
-    ObjectTree,
     PullObjectRequest,
 )
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
