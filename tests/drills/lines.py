@@ -208,11 +208,12 @@ class Proxied:
 
 
 def proxied(hidden: str) -> Proxied:
-    """Run with nodes that can reach the proxy only, by HTTPS_PROXY of their SuperNodes."""
+    """Run with nodes that can reach the proxy only, by the variables of their services."""
     with tempfile.TemporaryDirectory() as directory, network(NODES, "proxy") as hosts:
         place, nodes = Path(directory), {k: hosts[f"node-{k}"] for k in range(NODES)}
         proxy, log = hosts["proxy"], place / "proxy.log"
-        rules = ["Port 8888", "Timeout 600", "Allow 10.77.0.0/24", f'LogFile "{log}"']
+        rules = ["Port 8888", "Timeout 600", "Allow 10.77.0.0/24", "BasicAuth hospital secret"]
+        rules.append(f'LogFile "{log}"')
         (place / "proxy.conf").write_text("\n".join([*rules, "LogLevel Connect", ""]))
         command = [*proxy.prefix, "tinyproxy", "-d", "-c", str(place / "proxy.conf")]
         running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -220,10 +221,12 @@ def proxied(hidden: str) -> Proxied:
             deployment = Deployment(place / "at", hosts["relay"], nodes)
             for peer, host in nodes.items():
                 forbid(host, hosts["relay"])
-                service = deployment.services[f"node-{peer}"]
-                environment = ["env", "-u", "no_proxy", "-u", "NO_PROXY"]
-                environment += [f"HTTPS_PROXY=http://{proxy.address}:8888"]
-                service.command = (*environment, *service.command)
+                address = f"http://hospital:secret@{proxy.address}:8888"
+                environment = [f"HTTPS_PROXY={address}", f"HTTP_PROXY={address}"]
+                environment += ["NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"]
+                for name in deployment.of_node(peer):
+                    service = deployment.services[name]
+                    service.command = ("env", *environment, *service.command)
             with deployment:
                 finish(deployment, deployment.run(settings(hidden)), SECONDS)
                 last_seen = deployment.progress()["last_seen"]
