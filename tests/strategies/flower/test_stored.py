@@ -206,6 +206,26 @@ def test_a_reply_that_a_node_gave_up_is_its_fault(
     assert exchange(node, script()) == line
 
 
+def test_flower_gives_a_reply_up_if_a_chunk_was_stored_and_its_answer_was_lost(
+    link: SuperLink, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses the chunk when it comes again; the docs say what a cut at that moment costs."""
+    node = link.join()
+
+    def script() -> Iterator[None]:
+        sending = answered(node, offer())
+        first = sending.missing[0]
+        for module in (in_memory_corestate, sql_corestate):
+            monkeypatch.setattr(module, "OBJECT_PUSH_SESSION_TTL_SECONDS", 0)
+        assert sending.send(1)
+        sending.missing.insert(0, first)
+        assert not sending.send(1)
+        yield
+
+    line = "not a response: ConnectionError: the node stopped sending it"
+    assert exchange(node, script()) == line
+
+
 def test_a_reply_without_its_own_objects_is_its_nodes_fault(
     link: SuperLink, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
