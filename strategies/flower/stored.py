@@ -9,6 +9,7 @@ store. Only this module uses private names of Flower's grid.
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -179,6 +180,7 @@ class StoredReplies:
             else:
                 arrival.heads[name] = content
             arrival.missing.pop()
+            gc.collect(0)  # Flower's client leaves each chunk in a cycle of references
         message = inflate_object_from_contents(
             arrival.name, arrival.heads, objects=dict(arrival.chunks)
         )

@@ -111,7 +111,8 @@ def test_a_letter_survives_a_cut_after_any_of_its_objects(
     def forwarded(payload: bytes) -> Iterator[None]:
         message = other.receive()
         assert payloads(message) == [payload]
-        yield (answered(other, to=message).send() and None)
+        answered(other, to=message).send()
+        yield
 
     for cut in range(_OBJECTS):
         payload = np.random.default_rng(cut).bytes(len(_LETTER))
@@ -125,7 +126,8 @@ def test_the_relay_sends_no_chunk(link: SuperLink, exchange: Exchange) -> None:
     one, other = link.join(), link.join()
 
     def script() -> Iterator[None]:
-        yield (answered(one, offer()).send() and None)
+        answered(one, offer()).send()
+        yield
 
     response = exchange(one, script())
     assert isinstance(response, Response)
@@ -146,7 +148,8 @@ def test_a_letter_is_deleted_after_the_relay_drops_it_and_its_recipients_have_it
     one, other = link.join(), link.join()
 
     def script() -> Iterator[None]:
-        yield (answered(one, offer()).send() and None)
+        answered(one, offer()).send()
+        yield
 
     response = exchange(one, script())
     assert isinstance(response, Response)
@@ -154,10 +157,12 @@ def test_a_letter_is_deleted_after_the_relay_drops_it_and_its_recipients_have_it
     def forwarded() -> Iterator[None]:
         message = other.receive()
         assert payloads(message) == [_LETTER]
-        yield (answered(other, to=message).send() and None)
+        answered(other, to=message).send()
+        yield
 
     def next_round() -> Iterator[None]:
-        yield (answered(other).send() and None)
+        answered(other).send()
+        yield
 
     letters = list(response.letters)
     (array,) = cast(ArrayRecord, letters[0].payload).values()
@@ -252,7 +257,8 @@ def test_the_relay_knows_how_large_a_letter_is(
 
     def script() -> Iterator[None]:
         letter = replace(offer(bytes(size)), nbytes=nbytes)
-        yield (answered(node, letter).send() and None)
+        answered(node, letter).send()
+        yield
 
     line = f"not a response: letter-0: {size} bytes that claim to hold {nbytes}"
     assert exchange(node, script()) == line
