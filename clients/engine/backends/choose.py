@@ -101,8 +101,11 @@ def _batched(
         return None, str(error)
     ours, alone = backend.value_and_grad(models, buffers, examples), Sequential(network, task)
     for e in range(len(examples.inputs)):
-        rows = [{k: v[e : e + 1] for k, v in stack.items()} for stack in (models, buffers)]
-        theirs = alone.value_and_grad(*rows, Examples(*(v[e : e + 1] for v in examples)))
+        theirs = alone.value_and_grad(
+            {name: value[e : e + 1] for name, value in models.items()},
+            {name: value[e : e + 1] for name, value in buffers.items()},
+            Examples(*(value[e : e + 1] for value in examples)),
+        )
         for name, value in theirs.gradients.items():
             if not _agree(ours.gradients[name][e], value[0]):
                 return None, f'the gradient of "{name}" is not that of its layer alone'
