@@ -8,9 +8,9 @@ answers are "ok", a band or a code. Numbers of examples are shown as bands.
 from __future__ import annotations
 
 import argparse
-import http.client
 import ssl
 import time
+import urllib.request
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -105,12 +105,11 @@ def show(survey: Mapping[str, Any], console: Console) -> list[str]:
 
 
 def _relay(address: str, authority: Path | None) -> str:
-    """Connect to the SuperLink, and compare its clock with this machine's."""
-    host, _, port = address.rpartition(":")
+    """Connect to the SuperLink, through a proxy if `HTTPS_PROXY` is set, and compare the clocks."""
     context = ssl.create_default_context(cafile=authority)
-    connection = http.client.HTTPSConnection(host, int(port), timeout=_SECONDS, context=context)
-    connection.request("GET", "/health")
-    date = connection.getresponse().headers["Date"]
+    url = f"https://{address}/health"
+    with urllib.request.urlopen(url, timeout=_SECONDS, context=context) as response:
+        date = response.headers["Date"]
     if date is None:
         return f"{address} answers, without the time"
     apart = abs(parsedate_to_datetime(date).timestamp() - time.time())

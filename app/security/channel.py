@@ -7,10 +7,10 @@ unexpected or invalid letter is refused with one line.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.audit import Audit
@@ -149,7 +149,7 @@ class SecureChannel:
             The request exceeds the limits of the peer's institution.
         """
         due = self._due(kind)
-        result: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
+        result: Foreign = {}
         plain: dict[int, str] = {}  # sender -> digest of the plain letter
         for letter in self._unread.pop(kind, ()):
             digest = self._digest(letter.payload)
@@ -201,6 +201,7 @@ class SecureChannel:
             for letter in letters:
                 self._refuse(letter, self._digest(letter.payload), _UNEXPECTED)
         self._memory.keep_heads()
+        self._request = replace(self._request, letters=())  # their memory is free until the next
         return tuple(self._refused)
 
     def _due(self, kind: Kind) -> set[tuple[int, int | None]]:

@@ -25,7 +25,7 @@ from coterie.errors import Error
 
 Precision = Literal["full"] | Reduced
 """Precision of tensors in letters; "full": the precision of the computation."""
-Foreign = Mapping[tuple[int, int | None], Mapping[str, Tensor]]
+Foreign = dict[tuple[int, int | None], Mapping[str, Tensor]]
 """Tensors of letters from other nodes, by (sender, recipient); recipient None: an offer."""
 
 _HEADER_PER_TENSOR = 512  # generous bound on safetensors' header

@@ -20,6 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coterie.strategies.errors import WireError
 from coterie.strategies.flower import fields
+from coterie.strategies.flower.stored import size_of
 from coterie.strategies.protocol import Edges, Kind, PeerMessage, Report, Request, Response, Stage
 
 _PAYLOAD = "payload"
@@ -230,7 +231,7 @@ def _letters(
         payload = fields.require(record, f"letter-{k}", ArrayRecord)
         if list(payload) != [_PAYLOAD] or payload[_PAYLOAD].stype != _STYPE:
             raise WireError(f"letter-{k}: must be one {_STYPE} array")
-        size = len(payload[_PAYLOAD].data)
+        size = size_of(payload[_PAYLOAD])
         if not nbytes <= size <= nbytes + _OVERHEAD:
             raise WireError(f"letter-{k}: {size} bytes that claim to hold {nbytes}")
         if any(len(key) > _KEY for key in keys.get(k, {}).values()):

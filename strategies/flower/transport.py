@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.superlink.grid import InMemoryGrid
+from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from coterie.errors import PartError
 from coterie.strategies.errors import RelayError, WireError
 from coterie.strategies.flower.records import decode_response, encode_request, is_final_fault
+from coterie.strategies.flower.stored import StoredReplies
 from coterie.strategies.protocol import Request, Response
 
 _MIN_PAUSE = 0.05  # seconds between polls; Flower's own loop takes 3
@@ -37,6 +38,7 @@ class FlowerTransport:
         self._timeout = timeout
         self._simulated = isinstance(grid, InMemoryGrid)
         self._unanswered: dict[str, int] = {}  # message -> node, of messages past their deadline
+        self._replies = StoredReplies(grid) if isinstance(grid, HttpGrid) else Replies(grid)
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected and not busy with a request past its deadline.
@@ -44,8 +46,8 @@ class FlowerTransport:
         Flower loses state updates of a node that has two messages at once.
         """
         if self._unanswered:
-            for message in self._grid.pull_messages(list(self._unanswered)):
-                self._unanswered.pop(message.metadata.reply_to_message_id, None)
+            for message in self._replies.discard(self._unanswered):
+                self._unanswered.pop(message, None)
         return sorted(set(self._grid.get_node_ids()) - set(self._unanswered.values()))
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
@@ -69,10 +71,9 @@ class FlowerTransport:
         waiting = self._push(requests, ttl=2 * seconds + _GRACE)
         began = time.monotonic()
         while waiting and time.monotonic() < began + seconds:
-            for message in self._grid.pull_messages(list(waiting)):
-                node = waiting.pop(message.metadata.reply_to_message_id, None)
-                if node is not None:
-                    outcome[node] = _decoded(message, requests[node], self._simulated)
+            for message, reply in self._replies.pull(waiting).items():
+                if (node := waiting.pop(message, None)) is not None:
+                    outcome[node] = _decoded(reply, requests[node], self._simulated)
             if waiting:
                 waited = time.monotonic() - began
                 pause = min(max(_MIN_PAUSE, _SHARE * waited), _MAX_PAUSE)
@@ -92,7 +93,31 @@ class FlowerTransport:
         return {message: node for message, node in ids.items() if message in sent}
 
 
-def _decoded(message: Message, request: Request, simulated: bool) -> Response | str:
+class Replies:
+    """Receiver of replies on a grid that hands over whole messages; see `StoredReplies`.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid of the ServerApp.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def pull(self, requests: Collection[str]) -> dict[str, Message | str]:
+        """Return the replies to some requests, by request."""
+        messages = self._grid.pull_messages(list(requests))
+        return {message.metadata.reply_to_message_id: message for message in messages}
+
+    def discard(self, requests: Collection[str]) -> Collection[str]:
+        """Drop the replies to some requests, and return these requests."""
+        return self.pull(requests).keys()
+
+
+def _decoded(message: Message | str, request: Request, simulated: bool) -> Response | str:
+    if isinstance(message, str):
+        return message
     if message.has_error():
         code, reason = message.error.code, " ".join((message.error.reason or "").split())
         line = f"Flower error {code}: {reason}"

@@ -52,6 +52,11 @@ class Attackers:
         """Mark the peers whose letters are replaced by lies."""
         return np.isin(peers, self._ids) & (self._kind.forge is not None)
 
+    @property
+    def present(self) -> bool:
+        """True if the run has attackers."""
+        return len(self._ids) > 0
+
     def marked(self, report: Report) -> Report:
         """Return a report with a mark if its peer is an attacker."""
         if report.peer not in self._ids:

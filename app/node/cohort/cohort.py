@@ -376,6 +376,8 @@ class Cohort:
             state = part.rule.update(public.state, t, heard(self.received), sent, heard(answers))
             state = self._kept(part, public, state, damped=averages)
             self._take(part, state, torch.from_numpy(~offered[part.rows]))
+        if not self._attackers.present:  # only they read the models again
+            self.received = replace(self.received, tensors={})
 
     def _public(self, part: Part) -> Part:
         """Return a part whose peers have their public copies in place of their models."""

@@ -42,7 +42,7 @@ def all_offers(
     mine : ndarray of int, (S,)
         Their peers.
     foreign : Foreign
-        Offers from other nodes.
+        Offers from other nodes; they are removed.
     t : int
         Round.
     ages : Mapping of int to int
@@ -57,8 +57,11 @@ def all_offers(
         for name, value in shown.sound[0].items():
             stack[name] = value.new_empty((len(authors), *value.shape[1:]))
             stack[name][rows.to(value.device)] = value
-            for (k, _), tensors in foreign.items():
-                stack[name][int(np.searchsorted(authors, k))] = tensors[name].to(value.device)
+        for k, recipient in list(foreign):  # a letter's memory is free once it is copied
+            tensors = foreign.pop((k, recipient))
+            row = int(np.searchsorted(authors, k))
+            for name, value in shown.sound[0].items():
+                stack[name][row] = tensors[name].to(value.device)
     expired = mine[shown.written == UNWRITTEN]
     senders, recipients = no_edges().T
     return Letters(senders, recipients, nobody(), authors, stack, ages_s, expired)

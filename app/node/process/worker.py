@@ -36,6 +36,8 @@ IDLE_SECONDS = 900.0
 _START_SECONDS = 120.0
 _PAUSE = 0.02
 _CODE = str(IMPORT_ROOT)
+_MALLOC = "MALLOC_MMAP_THRESHOLD_"
+"""Variable that makes Flower's processes return the memory of letters, and training slow."""
 _started: list[subprocess.Popen[bytes]] = []  # kept: deleting a live one gives a warning
 
 
@@ -44,7 +46,10 @@ class WorkerError(Error):
 
 
 def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Run `coterie.app.node.process.service.handle_request` in the worker process."""
+    """Run `coterie.app.node.process.service.handle_request` in the worker process.
+
+    The record is empty afterwards: the worker has its letters.
+    """
     try:
         config = job.config()
         peers = hosted(job, config.peers)
@@ -66,6 +71,7 @@ def _exchange(
     connection: socket.socket, record: RecordDict, job: Job, timeout: float
 ) -> tuple[RecordDict, int | None]:
     ipc.send(connection, asdict(job), record)
+    record.clear()
     if not _is_readable(connection, timeout):
         _kill(connection)
         raise WorkerError(f"the worker did not finish within {timeout:g} s and was ended")
@@ -121,6 +127,7 @@ def _start(directory: Path, name: str) -> socket.socket:
     process = subprocess.Popen(
         command,
         cwd=IMPORT_ROOT,
+        env={name: value for name, value in os.environ.items() if name != _MALLOC},
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         start_new_session=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,17 @@ def refusals(node: SecureChannel) -> list[str]:
 def run(tmp_path: Path) -> Path:
     (tmp_path / "run" / "nodes").mkdir(parents=True)
     return tmp_path / "run"
+
+
+def test_the_channel_keeps_no_letter_after_its_request(run: Path) -> None:
+    """A letter can be large, and the next request comes after training."""
+    letter = replace(offer(begun(channel(run, 1), "start", 0), 1, 1))
+    lives, node = weakref.ref(letter), begun(channel(run, 0, 2), "update", 1, letters=[letter])
+    del letter
+    assert read(node)
+    assert lives() is not None
+    node.finish()
+    assert lives() is None
 
 
 def test_another_process_of_the_node_opens_what_the_first_would(run: Path) -> None:

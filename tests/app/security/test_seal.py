@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -50,6 +51,20 @@ def test_a_model_for_many_is_encrypted_once() -> None:
     assert three.only_for([2]).keys == {2: three.keys[2]}
     assert three.only_for([2]).payload is three.payload
     assert opened(three.only_for([2]), 2) == PAYLOAD
+
+
+def test_sealing_and_opening_make_one_copy_of_a_letter() -> None:
+    letter = replace(OFFER, payload=bytes(2**22), nbytes=2**22)
+    content = 2**22 + TAG
+    peaks, results = list[int](), list[Any]()
+    for step in (lambda: sealed(letter), lambda: opened(results[0])):
+        tracemalloc.start()
+        results.append(step())
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert results[1] == letter.payload
+    assert content < peaks[0] < 1.1 * content
+    assert 2**22 < peaks[1] < 1.1 * content
 
 
 def test_the_plain_text_is_nowhere_in_a_sealed_letter() -> None:

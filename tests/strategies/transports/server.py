@@ -17,8 +17,10 @@ def main(grid: Grid, context: Context) -> None:
     """Call (seconds, method, arguments) in order, until None arrives."""
     port, key = context.run_config["port"], str(context.run_config["key"])
     transports: dict[float, FlowerTransport] = {}
+    results: list[object] = []  # the SuperLink keeps a letter while the relay refers to it
     with Client(("127.0.0.1", int(port)), authkey=bytes.fromhex(key)) as connection:
         while (call := connection.recv()) is not None:
             seconds, method, arguments = call
             transport = transports.setdefault(seconds, FlowerTransport(grid, seconds))
-            connection.send(getattr(transport, method)(*arguments))
+            results.append(getattr(transport, method)(*arguments))
+            connection.send(results[-1])

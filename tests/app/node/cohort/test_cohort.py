@@ -103,6 +103,18 @@ def test_a_missing_letter_is_left_out_and_only_its_sender_has_paid() -> None:
     assert part.costs.received.tolist() == [2 * model, 2 * model]
 
 
+def test_letters_are_dropped_when_they_are_not_needed_any_more() -> None:
+    """Payloads when they are in the stack, and the stack when the peers have learnt from it."""
+    part = cohort_of([0, 3])
+    foreign = foreign_offers(part, 1, 2)
+    part.receive(ALL, foreign)
+    assert not foreign
+    assert len(part.received.tensors["x"]) == N
+    part.update(1, {})
+    assert not part.received.tensors
+    assert sorted(set(part.received.senders.tolist())) == [0, 1, 2, 3]
+
+
 def test_own_offers_are_in_the_stack_even_if_nobody_hears_them() -> None:
     part = cohort_of([1, 2])
     part.receive(edges_of(), {})

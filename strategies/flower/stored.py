@@ -1,0 +1,216 @@
+"""Replies whose letters stay in the SuperLink's object store.
+
+Flower splits an array into chunks of 5 MB, objects named by their SHA-256, and stores an object
+once for all messages that contain it. The relay forwards letters and never reads them, so it does
+not hold them either: it pulls a reply chunk by chunk, which shows that the letter has arrived and
+how large it is, and keeps the names of the chunks. A request with these chunks finds them in the
+store. Only this module uses private names of Flower's grid.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flwr.app import Array, Message
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    PullObjectRequest,
+)
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_object_head_values_from_object_content,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+if TYPE_CHECKING:  # nodes import this module too, and need no grid
+    from flwr.superlink.grid import HttpGrid
+
+_CHUNK = "ArrayChunk"
+_CHUNKS = "_chunks"
+"""Attribute of an `Array` in which Flower caches its chunks."""
+_NAME = 64
+"""Characters of an object's name."""
+
+
+class StoredChunk(InflatableObject):
+    """Chunk of an array in the SuperLink's object store.
+
+    Parameters
+    ----------
+    name : str
+        Name of the chunk.
+    size : int
+        Bytes of the array in the chunk.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name, self.size = name, size
+
+    @property
+    def object_id(self) -> str:
+        """Name of the chunk."""
+        return self._name
+
+    @property
+    def data(self) -> memoryview:
+        """Name of the chunk, which Flower joins in place of the bytes."""
+        return memoryview(self._name.encode())
+
+    def deflate(self) -> bytes:
+        """Raise an error: Flower asks for the bytes of a chunk that the store does not have."""
+        raise RuntimeError("the SuperLink has lost a letter of this round: resume the run")
+
+
+def size_of(array: Array) -> int:
+    """Return the size of an array in bytes, without hashing its data."""
+    chunks = [chunk for _, chunk in array.__dict__.get(_CHUNKS, ())]
+    return len(array.data) + sum(each.size for each in chunks if isinstance(each, StoredChunk))
+
+
+@dataclass
+class _Arrival:
+    """Reply of which a part has arrived.
+
+    Attributes
+    ----------
+    name : str
+        Name of the reply's message.
+    missing : list of str
+        Names of the objects that have not arrived, the next one last.
+    heads : dict of str to bytes
+        Objects that arrived, except chunks.
+    chunks : dict of str to InflatableObject
+        Chunks that arrived.
+    """
+
+    name: str
+    missing: list[str]
+    heads: dict[str, bytes] = field(default_factory=dict)
+    chunks: dict[str, InflatableObject] = field(default_factory=dict)
+
+
+class _Reply:
+    """Owner of the objects of a reply; they are deleted after its last array."""
+
+
+class StoredReplies:
+    """Receiver of replies on a deployment's grid.
+
+    A reply is in the SuperLink's store until the relay has dropped all its letters.
+
+    Parameters
+    ----------
+    grid : HttpGrid
+        Grid of the ServerApp.
+    """
+
+    def __init__(self, grid: HttpGrid) -> None:
+        self._grid = grid
+        self._arriving: dict[str, _Arrival] = {}  # by request
+        self._dropped: list[str] = []
+
+    def pull(self, requests: Collection[str]) -> dict[str, Message | str]:
+        """Return the complete replies to some requests, or the reasons why they cannot be read.
+
+        It does not wait for a node that is still sending.
+        """
+        self._look(requests)
+        result: dict[str, Message | str] = {}
+        for request in [request for request in self._arriving if request in requests]:
+            try:
+                if (message := self._advance(self._arriving[request])) is None:
+                    continue
+                result[request] = message
+            except Exception as error:  # the objects are the node's
+                self._dropped.append(self._arriving[request].name)
+                result[request] = f"not a response: {type(error).__name__}: {error}"
+            del self._arriving[request]
+        return result
+
+    def discard(self, requests: Collection[str]) -> set[str]:
+        """Delete the replies to some requests, also those that are arriving; return their requests.
+
+        The node that is sending such a reply stops at the next chunk.
+        """
+        self._look(requests)
+        late = self._arriving.keys() & set(requests)
+        self._dropped += [self._arriving.pop(request).name for request in late]
+        self._delete()
+        return late
+
+    def _look(self, requests: Collection[str]) -> None:
+        """Ask for new replies; the SuperLink names each one once."""
+        self._delete()
+        unknown = set(requests) - self._arriving.keys()
+        if not unknown:
+            return
+        response = self._grid._runtime_client.PullMessages(
+            PullAppMessagesRequest(message_ids=unknown)
+        )
+        for message, tree in zip(
+            response.messages_list, response.message_object_trees, strict=True
+        ):
+            names = dict.fromkeys(node.object_id for node in iterate_object_tree(tree))
+            arrival = _Arrival(tree.object_id, list(names)[::-1])
+            self._arriving[message.metadata.reply_to_message_id] = arrival
+
+    def _advance(self, arrival: _Arrival) -> Message | None:
+        """Pull the objects that have arrived since; return the message if none is missing."""
+        while arrival.missing:
+            name = arrival.missing[-1]
+            response = self._grid._runtime_client.PullObject(
+                PullObjectRequest(
+                    node=self._grid.node, run_id=self._grid.run.run_id, object_id=name
+                )
+            )
+            if not response.object_found:
+                raise ConnectionError("the node stopped sending it")
+            if not response.object_available:
+                return None
+            content = response.object_content
+            kind, _, size = get_object_head_values_from_object_content(content)
+            if kind == _CHUNK:
+                arrival.chunks[name] = StoredChunk(name, size)
+            else:
+                arrival.heads[name] = content
+            arrival.missing.pop()
+            gc.collect(0)  # Flower's client leaves each chunk in a cycle of references
+        message = inflate_object_from_contents(
+            arrival.name, arrival.heads, objects=dict(arrival.chunks)
+        )
+        assert isinstance(message, Message)
+        message.metadata.__dict__["_message_id"] = arrival.name
+        reply = _Reply()
+        weakref.finalize(reply, self._dropped.append, arrival.name)
+        for array in _arrays(message):
+            names = bytes(array.data).decode()
+            array.data = b""
+            array.__dict__[_CHUNKS] = [
+                (names[k : k + _NAME], arrival.chunks[names[k : k + _NAME]])
+                for k in range(0, len(names), _NAME)
+            ]
+            array.__dict__["_reply"] = reply
+        return message
+
+    def _delete(self) -> None:
+        """Delete the replies of which nothing is needed any more."""
+        while self._dropped:
+            self._grid._runtime_client.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(
+                    node=self._grid.node,
+                    run_id=self._grid.run.run_id,
+                    message_object_id=self._dropped.pop(),
+                )
+            )
+
+
+def _arrays(message: Message) -> Iterator[Array]:
+    if message.has_content():
+        for record in message.content.array_records.values():
+            yield from record.values()
