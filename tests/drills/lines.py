@@ -155,8 +155,8 @@ def line(hidden: str, mbit: float) -> Line:
                 finish(deployment, run, SECONDS)
                 seconds = time.monotonic() - began
             except BaseException:
-                for log in sorted((place / "at" / "logs").glob("*.log")):
-                    print(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}")
+                for path in sorted((place / "at" / "logs").glob("*.log")):
+                    print(f"--- {path.name}\n{path.read_text(errors='replace')[-2500:]}")
                 raise
             total = carry() - before
             result = Run.read(deployment.home("operator") / "run")
@@ -240,6 +240,7 @@ def main() -> None:
     """Run the drill that is asked for, and print its rows."""
     if os.geteuid():
         sys.exit("network namespaces need root")
+    rows: Iterator[Memory | Line | Proxied]
     match sys.argv[1:]:
         case ["memory", *sizes]:
             rows = (memory(hidden) for hidden in sizes or ["64", "3500-3500", "5000-5000"])
