@@ -21,6 +21,7 @@ Error
 ├── ScheduleError            the file of a schedule or a clock is missing or wrong
 ├── WireError                a message between relay and node does not decode
 ├── PayloadError             the tensors in a message are not those of this run
+├── OfferError               offers lack the model that increments of letters are made of
 ├── SealError                a sealed message cannot be opened
 ├── RequestError             the relay asks for something that the run does not allow
 ├── StateError               a node does not have the state that a request builds on

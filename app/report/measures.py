@@ -240,6 +240,8 @@ def _bytes_to_best(run: Run, beside: Beside) -> float | None:
     ranked = [each for each in beside.values() if not is_yardstick(each.config)]
     if local is None or np.isnan(bytes_r).any() or not all(len(each.rounds) for each in ranked):
         return None
+    if any(each.progress.get("status") == "running" for each in beside.values()):
+        return None  # the best final gain is not known yet
     best = max(float(gain_course(each, local)[-1]) for each in ranked)
     return cost_to_best(gain_course(run, local), bytes_r, best)
 

@@ -25,7 +25,17 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a copy of the checkout with its own `.venv`, as after `make install`."""
     checkout = tmp_path_factory.mktemp("machine") / "coterie"
     checkout.mkdir()
-    for name in ("app", "coterie", "strategies", "clients", "datasets", "papers", "presets"):
+    for name in (
+        "app",
+        "coterie",
+        "strategies",
+        "clients",
+        "datasets",
+        "league",
+        "recipes",
+        "papers",
+        "presets",
+    ):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "LICENSE", ".gitignore"):
         shutil.copyfile(ROOT / name, checkout / name)

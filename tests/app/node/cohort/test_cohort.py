@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.app.node.cohort.stacking import Mail
-from coterie.app.wire.payload import Foreign, Readable
+from coterie.app.wire.payload import Foreign, LetterFormat, Readable
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.rule import Rule, State
@@ -181,7 +181,8 @@ def mail_of(part: Cohort, kinds: list[Kind]) -> Mail:
 
     def mail(kind: Kind, form: Readable) -> Foreign:
         kinds.append(kind)
-        assert form.max_bytes == 8 * size
+        assert isinstance(form, LetterFormat)
+        assert form.nbytes == 8 * size
         return foreign[kind]
 
     return mail
@@ -219,7 +220,8 @@ def test_a_cohort_writes_letters_to_peers_of_other_nodes() -> None:
     answers = list(part.answer_letters(1))
     assert sorted((p.sender, p.recipient) for p in answers) == [(0, 1), (0, 2), (3, 1), (3, 2)]
     for form, letters in ((part.offer_format(), offers), (part.answer_format(1), answers)):
-        assert {letter.nbytes for letter in letters} == {form.max_bytes} == {part.engine.d * 8}
+        assert isinstance(form, LetterFormat)
+        assert {letter.nbytes for letter in letters} == {form.nbytes} == {part.engine.d * 8}
     for letter in answers:
         assert isinstance(letter.payload, bytes)
         g = part.answer_format(1).decode(letter.payload)["g"]
