@@ -183,26 +183,3 @@ def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     assert leaders == "| [Tiny](results/league.md#tiny) | cobo | cobo |  |  | cobo 10 B |"
     assert "| cobo | **+40.00** |" in hooks.league_gains()
     assert "| **90.00 ± 0.00** | **+40.00 ± 0.40** |" in hooks.league_rows("cobo")
-
-
-def test_the_summary_has_the_numbers_of_the_tuned_tables() -> None:
-    tuned = (DOCS / "results" / "tuned.md").read_text("utf-8")
-    gains = [rows(section, 3) for section in re.split(r"^## ", tuned, flags=re.M)[1:]]
-    summary = (DOCS / "results" / "index.md").read_text("utf-8")
-    for column, tabled in enumerate(gains, start=1):
-        shown = {method: cell.strip("*") for method, cell in rows(summary, column).items()}
-        expected = {
-            method: f"{float(cell.split('±')[0]):+.1f}" for method, cell in tabled.items() if cell
-        }
-        assert {method: cell for method, cell in shown.items() if cell} == expected
-
-
-def rows(text: str, column: int) -> dict[str, str]:
-    """Return a column of the rows that start with a method, with or without a link."""
-    column_of = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else [""]
-        name = re.sub(r"\[([\w-]+)\].*", r"\1", cells[0])
-        if name in METHODS:
-            column_of[name] = cells[column]
-    return column_of
