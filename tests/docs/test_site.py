@@ -183,3 +183,17 @@ def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     assert leaders == "| [Tiny](results/league.md#tiny) | cobo | cobo |  |  | cobo 10 B |"
     assert "| cobo | **+40.00** |" in hooks.league_gains()
     assert "| **90.00 ± 0.00** | **+40.00 ± 0.40** |" in hooks.league_rows("cobo")
+
+
+def test_quoted_gains_are_those_of_the_league() -> None:
+    quoted = 0
+    for line in (DOCS / "which-method.md").read_text("utf-8").splitlines():
+        gains = re.findall(r"\(methods/([\w-]+)\.md\) ([-+]\d+\.\d)", line)
+        problem = re.search(r"league\.md#([\w-]+)", line)
+        if gains and problem:
+            rows = league.standings(league.read(problem[1], league.PUBLISHED))
+            leading = {row.method: row.entries["gain"] for row in rows if row.entries["gain"].leads}
+            measured = {method: f"{100 * (leading[method].value or 0):+.1f}" for method, _ in gains}
+            assert dict(gains) == measured, problem[1]
+            quoted += len(gains)
+    assert quoted
