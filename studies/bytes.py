@@ -1,7 +1,7 @@
 """Accuracy and bytes under `letters.scheme = "increments"`: `python -m studies.bytes`.
 
-Methods that average models and methods that query them, on the four problems of
-docs/results/tuned.md with the settings that its trials chose, with full letters and increments.
+Methods that average models and methods that query them, on four problems of the league with tuned
+settings, with full letters and increments.
 Finished runs are kept in `runs/bytes`, so an interrupted command continues. It writes `table.csv`
 there.
 """
@@ -27,7 +27,7 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
     "groups": ["presets/federico/digits-groups-3.toml", "federico.loss=mean"],
     "clusters": ["num-server-rounds=75", "partition.validation=0.2"],
 }
-"""Problems of docs/results/tuned.md."""
+"""Problems of the league: flipped-labels, three-classes, label-groups and permuted-labels."""
 TUNED: Mapping[str, Mapping[str, Sequence[str]]] = {
     "flips": {
         "fedavg": ["learning-rate=0.5623"],
@@ -62,7 +62,7 @@ TUNED: Mapping[str, Mapping[str, Sequence[str]]] = {
         "fedfomo": ["learning-rate=0.03", "fedfomo.epsilon=0.1"],
     },
 }
-"""Last column of the tables of docs/results/tuned.md."""
+"""Settings that `compare --tune` of version 0.1.0 chose with three learning rates."""
 _INCREMENTS = "letters.scheme=increments"
 LETTERS: Mapping[str, Sequence[str]] = {
     "full": [],

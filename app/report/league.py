@@ -297,11 +297,15 @@ def _leading(
     Empty if no method is significantly worse, or fewer than two have a value.
     """
     sign = -1.0 if columns()[key].better == "low" else 1.0
-    tested = "accuracy" if key == "gain" else key
+    local = _peers(measured, "local", "accuracy")
     values = {}
     for method, of in numbers.items():
         if key in of and not is_reference(method):
-            by_peer = _peers(measured, method, tested) or [np.array([x]) for x in of[key]]
+            by_peer = _peers(measured, method, "accuracy" if key in ("gain", "harmed") else key)
+            if key == "harmed":
+                pairs = zip(by_peer, local, strict=True)
+                by_peer = [np.where(np.isnan(x_n - y_n), np.nan, x_n < y_n) for x_n, y_n in pairs]
+            by_peer = by_peer or [np.array([x]) for x in of[key]]
             values[method] = {seed: sign * x_p for seed, x_p in enumerate(by_peer)}
     lead = leaders(values) if len(values) > 1 else []
     return [] if len(lead) == len(values) else lead

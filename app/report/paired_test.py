@@ -49,7 +49,8 @@ def p_value(differences: Sequence[Floats]) -> float:
     Returns
     -------
     float
-        The p-value; 1 if no test is possible, with too few seeds or without variance.
+        The p-value; 1 if no test is possible, with too few seeds or without variance. It is 0 if
+        all peers differ by the same amount with every seed.
     """
     seeds, effect = _effect(differences)
     if np.isnan(effect):
@@ -79,6 +80,8 @@ def seeds_needed(differences: Sequence[Floats]) -> int | None:
     from scipy.special import nctdtr, stdtrit
 
     _, effect = _effect(differences)
+    if np.isinf(effect):
+        return MIN_SEEDS
     seeds_s = np.arange(MIN_SEEDS, MAX_SEEDS + 1)
     critical_s = stdtrit(seeds_s - 1, 1 - LEVEL / 2)
     power_s = 1 - nctdtr(seeds_s - 1, abs(effect) * np.sqrt(seeds_s), critical_s)
@@ -87,7 +90,10 @@ def seeds_needed(differences: Sequence[Floats]) -> int | None:
 
 
 def _effect(differences: Sequence[Floats]) -> tuple[int, float]:
-    """Return the number of seeds, and mean over standard deviation; NaN if no test is possible."""
+    """Return the number of seeds, and mean over standard deviation; NaN if no test is possible.
+
+    Infinite if all peers differ by the same amount, other than 0, with every seed.
+    """
     kept = [d_p[~np.isnan(d_p)] for d_p in differences]
     kept = [d_p for d_p in kept if len(d_p)]
     if len(kept) < MIN_SEEDS:
@@ -95,7 +101,10 @@ def _effect(differences: Sequence[Floats]) -> tuple[int, float]:
     mean_s = np.array([d_p.mean() for d_p in kept])
     of_peers = [d_p.var(ddof=1) / len(d_p) if len(d_p) > 1 else 0.0 for d_p in kept]
     variance = max(float(mean_s.var(ddof=1)), float(np.mean(of_peers)))
-    return len(kept), float(mean_s.mean() / np.sqrt(variance)) if variance else np.nan
+    if variance:
+        return len(kept), float(mean_s.mean() / np.sqrt(variance))
+    is_shown = mean_s.any() and min(map(len, kept)) > 1
+    return len(kept), float(np.copysign(np.inf, mean_s.mean())) if is_shown else np.nan
 
 
 def holm(p_m: Sequence[float]) -> list[float]:

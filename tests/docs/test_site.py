@@ -185,24 +185,15 @@ def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     assert "| **90.00 ± 0.00** | **+40.00 ± 0.40** |" in hooks.league_rows("cobo")
 
 
-def test_the_summary_has_the_numbers_of_the_tuned_tables() -> None:
-    tuned = (DOCS / "results" / "tuned.md").read_text("utf-8")
-    gains = [rows(section, 3) for section in re.split(r"^## ", tuned, flags=re.M)[1:]]
-    summary = (DOCS / "results" / "index.md").read_text("utf-8")
-    for column, tabled in enumerate(gains, start=1):
-        shown = {method: cell.strip("*") for method, cell in rows(summary, column).items()}
-        expected = {
-            method: f"{float(cell.split('±')[0]):+.1f}" for method, cell in tabled.items() if cell
-        }
-        assert {method: cell for method, cell in shown.items() if cell} == expected
-
-
-def rows(text: str, column: int) -> dict[str, str]:
-    """Return a column of the rows that start with a method, with or without a link."""
-    column_of = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else [""]
-        name = re.sub(r"\[([\w-]+)\].*", r"\1", cells[0])
-        if name in METHODS:
-            column_of[name] = cells[column]
-    return column_of
+def test_quoted_gains_are_those_of_the_league() -> None:
+    quoted = 0
+    for line in (DOCS / "which-method.md").read_text("utf-8").splitlines():
+        gains = re.findall(r"\(methods/([\w-]+)\.md\) ([-+]\d+\.\d)", line)
+        problem = re.search(r"league\.md#([\w-]+)", line)
+        if gains and problem:
+            rows = league.standings(league.read(problem[1], league.PUBLISHED))
+            leading = {row.method: row.entries["gain"] for row in rows if row.entries["gain"].leads}
+            measured = {method: f"{100 * (leading[method].value or 0):+.1f}" for method, _ in gains}
+            assert dict(gains) == measured, problem[1]
+            quoted += len(gains)
+    assert quoted

@@ -63,6 +63,13 @@ def test_a_group_is_bold_and_a_reference_is_not_ranked(cells: Cells) -> None:
     assert not any(row.entries["accuracy"].leads for row in league.standings(two))
 
 
+def test_harming_every_peer_with_every_seed_is_not_bold(cells: Cells) -> None:
+    cells["fedavg", "accuracy"] = of(0.1, 0.1, 0.1, 0.1)
+    leading = {row.method for row in league.standings(cells) if row.entries["harmed"].leads}
+    assert entry(cells, "fedavg", "harmed").text == "100 ± 0"
+    assert leading == {"cobo", "dpfl"}
+
+
 def test_no_column_ranks_methods_over_columns_or_problems() -> None:
     assert list(league.columns()) == [
         "accuracy", "gain", "worst", "harmed", "bytes_to_best", "gradients", "attacked", "private"

@@ -37,6 +37,8 @@ def test_fewer_than_three_seeds_allow_no_test() -> None:
     assert p_value([np.array([5.0])] * 3) == 1.0, "no spread, nothing to judge by"
     assert p_value([*apart, np.array([np.nan])]) == 1.0
     assert p_value([*apart, apart[0] + 0.1]) < 0.01
+    assert p_value([np.ones(4)] * 3) == 0.0, "all peers differ by the same amount"
+    assert p_value([np.zeros(4)] * 3) == 1.0
 
 
 @pytest.mark.parametrize(("effect", "seeds"), [(0.5, 34), (0.8, 15), (1.0, 10), (1.5, 6)])
@@ -51,6 +53,7 @@ def test_too_many_seeds_and_too_little_data_give_no_number() -> None:
     assert seeds_needed([np.array([0.1 + x]) for x in (-1.0, 0.0, 1.0)]) is None, MAX_SEEDS
     assert seeds_needed([np.array([5.0])] * 2) is None
     assert seeds_needed([np.array([5.0])] * 3) is None, "no spread"
+    assert seeds_needed([np.ones(4)] * 3) == 3
 
 
 def test_holm_by_hand() -> None:
