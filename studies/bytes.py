@@ -1,15 +1,13 @@
 """Accuracy and bytes under `letters.scheme = "increments"`: `python -m studies.bytes`.
 
 Methods that average models and methods that query them, on four problems of the league with tuned
-settings, with full letters and increments.
-Finished runs are kept in `runs/bytes`, so an interrupted command continues. It writes `table.csv`
-there.
+settings, with full letters and increments. Finished runs are kept in `runs/bytes`, so an
+interrupted command continues; `table.csv` there has the results.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 
 from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
+from coterie.app.runs import atomic, cells
 from studies.kept import kept
 
 OUT = Path("runs/bytes")
@@ -156,11 +155,9 @@ def main() -> None:
                     f"({row.change:+5.2f}) {row.megabytes:7.3f} MB {100 * row.fraction:5.1f} %",
                     flush=True,
                 )
+    lines = [list(asdict(rows[0])), *(list(asdict(row).values()) for row in rows)]
     OUT.mkdir(parents=True, exist_ok=True)
-    with (OUT / "table.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(asdict(rows[0])))
-        writer.writeheader()
-        writer.writerows(map(asdict, rows))
+    atomic.write(OUT / "table.csv", cells.as_csv(lines))
 
 
 if __name__ == "__main__":

@@ -57,6 +57,22 @@ def check(config: Config) -> Problem:
     return problem
 
 
+def check_nodes(config: Config) -> None:
+    """Refuse a run that cannot be divided over several nodes.
+
+    Raises
+    ------
+    ConfigError
+        If readers on other nodes would miss increments by design.
+    """
+    if config.letters.scheme == "increments" and not config.strategy().is_constant:
+        raise ConfigError(
+            'letters.scheme = "increments" over several nodes needs a method, topology and '
+            "schedule in which every peer sends to every neighbour in every round; run in one "
+            'process (without --nodes), or set letters.scheme = "full"'
+        )
+
+
 def check_paths(config: Config) -> None:
     """Refuse keys that name a pipe or a device: reading one may never end.
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
-from coterie.app.config.preflight import check_method, problem_of
+from coterie.app.config.preflight import check_method, check_nodes, problem_of
 from coterie.app.node.cohort.attackers import Attackers, deceived
 from coterie.app.node.cohort.checked_rule import CheckedRule
 from coterie.app.node.cohort.cohort import Cohort
@@ -87,8 +87,8 @@ class Node:
         self._policy = None if deployed is None else deployed.policy
         if config.start_from and deployed is not None:  # the relay's word: no path to open
             raise ConfigError("start-from is for simulations")
-        if config.letters.scheme != "full" and len(self.peers) < config.peers:
-            self._check_gaps()
+        if len(self.peers) < config.peers:
+            check_nodes(config)
         problem = self._problem(config, deployed)
         # In a simulation of honest peers, received letters need no checks.
         doubts = deployed is not None or config.attack.kind != "none"
@@ -128,15 +128,6 @@ class Node:
         )
         # A deployed peer has its name from the trust file; the name in its data stays local.
         self._names = dict(enumerate(problem.names)) if deployed is None else None
-
-    def _check_gaps(self) -> None:
-        """Refuse increments to readers on other nodes that would miss some by design."""
-        if not self._strategy.is_constant:
-            raise ConfigError(
-                'letters.scheme = "increments" over several nodes needs a method, topology and '
-                "schedule in which every peer sends to every neighbour in every round; run in one "
-                'process (without --nodes), or set letters.scheme = "full"'
-            )
 
     def _problem(self, config: Config, deployed: Deployed | None) -> Problem:
         """Load the data; a deployed node divides it by its secret and checks the minimum size."""

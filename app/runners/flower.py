@@ -16,6 +16,7 @@ from rich.console import Console
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.newcomers import newcomers_of
+from coterie.app.config.preflight import check_nodes
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.conclude import conclude
 from coterie.app.runners.errors import FlowerError
@@ -76,6 +77,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         raise ConfigError("start-from is for simulations: leave it out")
     if newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: leave --federation out")
+    check_nodes(config)
     observers = Observers(config)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,8 @@ def run(
         raise ConfigError("hold-out is for runs without Flower: leave --nodes out")
     if nodes is not None and not 1 <= nodes <= config.peers:
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
+    if nodes is not None and nodes > 1:
+        preflight.check_nodes(config)
     machines = [cluster.here(config.device)] if nodes is None else cluster.survey(config.device)
     problem = preflight.check(config)
     starts.check(config, problem)

@@ -38,10 +38,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from coterie.clients.letters import Bools, Letters
+from coterie.clients.letters import Letters
 from coterie.clients.methods import fedrep
 from coterie.clients.methods.fedrep import FedRep, FedRepState, filled
-from coterie.clients.parts.prototypes import AlignedOptions, Prototypes
+from coterie.clients.parts.prototypes import AlignedOptions, AlignedState, Prototypes
 from coterie.clients.parts.simplex import minimise_on_simplex
 from coterie.clients.rule import Floats
 from coterie.ranges import Range
@@ -63,23 +63,17 @@ class Options(AlignedOptions, fedrep.Options):
 
 
 @dataclass(frozen=True)
-class FedPACState(FedRepState):
+class FedPACState(AlignedState, FedRepState):
     """State of FedPAC.
 
     Attributes
     ----------
-    prototypes : Tensor, (P, C, m)
-        Mean features of the classes over all peers; 0 for a class that nobody has.
-    aligned : ndarray of bool, (P,)
-        Peers that have received or computed prototypes.
     w : ndarray, (P, n)
         Weights of the heads.
     fitted : Tensor, (P, d)
         Models after the last local training.
     """
 
-    prototypes: Tensor
-    aligned: Bools
     w: Floats
     fitted: Tensor
 

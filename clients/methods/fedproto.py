@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.letters import Bools, Letters
+from coterie.clients.letters import Letters
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.parts.prototypes import AlignedOptions, Prototypes
-from coterie.clients.rule import Floats, State
+from coterie.clients.parts.prototypes import AlignedOptions, AlignedState, Prototypes
+from coterie.clients.rule import Floats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,21 +46,15 @@ class Options(AlignedOptions):
 
 
 @dataclass(frozen=True)
-class FedProtoState(State):
+class FedProtoState(AlignedState):
     """State of FedProto.
 
     Attributes
     ----------
-    prototypes : Tensor, (P, C, m)
-        Mean features of the classes over all peers; 0 for a class that nobody has.
-    aligned : ndarray of bool, (P,)
-        Peers that have received or computed prototypes.
     w : ndarray, (P, n)
         Weight of each peer's examples in the prototypes of a peer's own examples.
     """
 
-    prototypes: Tensor
-    aligned: Bools
     w: Floats
 
 

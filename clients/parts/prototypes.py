@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from coterie.clients.letters import Bools, Letters
-from coterie.clients.rule import Averages, Floats, Grid
+from coterie.clients.rule import Averages, Floats, Grid, State
 from coterie.ranges import Range
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from coterie.clients.engine.data import Batch
     from coterie.clients.engine.engine import Engine, GradientFunction, Gradients
     from coterie.clients.engine.network import Buffers
-    from coterie.clients.rule import State
     from coterie.datasets.problem import Problem
 
 
@@ -75,6 +74,22 @@ class AlignedOptions:
                 f"needs one class per example, but {problem.name} is a {problem.task} problem: "
                 "choose a data set with classes, or another method"
             )
+
+
+@dataclass(frozen=True)
+class AlignedState(State):
+    """State of methods that align features by class.
+
+    Attributes
+    ----------
+    prototypes : Tensor, (P, K, m)
+        Mean features of the classes over all peers; 0 for a class that nobody has.
+    aligned : ndarray of bool, (P,)
+        Peers that have received or computed prototypes.
+    """
+
+    prototypes: Tensor
+    aligned: Bools
 
 
 class Prototypes(Averages):

@@ -291,13 +291,14 @@ class Cohort:
         offers = all_offers(shown, mine, foreign, self.round, ages)
         sends = self._hosted & self.schedule.awake(self.round)  # waiting offers were sent earlier
         gone = edges[self._hosted[edges[:, 0]]]
-        nbytes = self._sending(gone)
+        nbytes = self._offer_bytes(gone, sent=True)
         awake = sends[gone[:, 0]]
         self._count_bytes(self.costs.sent, gone[awake, 0], nbytes[awake])
         wrote = np.isin(np.arange(self.engine.n), offers.authors)
         wrote[mine[~shown.sound[1]]] = False  # a non-finite offer is refused, as on other nodes
         arrived = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
-        self._count_bytes(self.costs.received, arrived[:, 1], self._receiving(arrived))
+        nbytes = self._offer_bytes(arrived, sent=False)
+        self._count_bytes(self.costs.received, arrived[:, 1], nbytes)
         rows_e = np.searchsorted(offers.authors, arrived[:, 0])
         self.received = replace(
             offers, senders=arrived[:, 0], recipients=arrived[:, 1], rows=rows_e
@@ -394,19 +395,13 @@ class Cohort:
             return state
         return self.copies.kept(own.state, public.state, state, damped=damped)
 
-    def _sending(self, edges: Edges) -> Ints:
-        """Return the cost (E,) of offers of hosted peers."""
+    def _offer_bytes(self, edges: Edges, *, sent: bool) -> Ints:
+        """Return the cost (E,) of offers of hosted peers if `sent`, else of those to them."""
         stacks = self._show().stacks
         if self.copies is None or not stacks:
             return np.full(len(edges), self._format(stacks).nbytes)
-        return self.copies.sending(edges, self.copies.format(stacks))
-
-    def _receiving(self, edges: Edges) -> Ints:
-        """Return the cost (E,) of offers to hosted peers."""
-        stacks = self._show().stacks
-        if self.copies is None or not stacks:
-            return np.full(len(edges), self._format(stacks).nbytes)
-        return self.copies.receiving(edges, self.copies.format(stacks))
+        charge = self.copies.sending if sent else self.copies.receiving
+        return charge(edges, self.copies.format(stacks))
 
     def _reaching(self, letters: Letters) -> Letters:
         """Return the letters from which rules learn, all but those of withheld peers."""

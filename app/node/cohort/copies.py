@@ -12,8 +12,7 @@ training instead trains its peer's own model with what it has read. On one node,
 has missed letters is charged for the missed increments, or for the whole copy if that is cheaper. A
 reader on another node that has missed one asks for a key letter, which has it.
 
-Legend: p = hosted peers, n = all
-peers, e = letters, s = rows of a stack.
+Legend: p = hosted peers, n = all peers, e = letters, s = rows of a stack.
 """
 
 from __future__ import annotations
@@ -56,17 +55,17 @@ class Copies:
         Memory of the operator.
     version : ndarray of int, (P,)
         Number of letters in each copy.
-    told : ndarray of int, (P, n)
+    sent : ndarray of int, (P, n)
         Version of each hosted peer's copy that each peer was sent last; 0: none.
-    seen : ndarray of int, (P, n)
+    received : ndarray of int, (P, n)
         Version of each peer's copy that each hosted peer has received last; 0: none.
     """
 
     x: Tensor
     memory: Tensor
     version: Ints
-    told: Ints
-    seen: Ints
+    sent: Ints
+    received: Ints
 
 
 class PublicCopies:
@@ -196,17 +195,7 @@ class PublicCopies:
         return replace(after, x=torch.where(rest_pd == 0, x_pd, x_pd + rest_pd))
 
     def letters(self, offers: Offers, peers: Ints, since: int) -> Iterator[PeerMessage]:
-        """Yield the offers of rounds from `since` on: increments, or key letters for lack of them.
-
-        Parameters
-        ----------
-        offers : Offers
-            Offers of hosted peers.
-        peers : ndarray of int
-            All hosted peers.
-        since : int
-            First round.
-        """
+        """Yield offers as increments, or as key letters for lack of them; see `offer_letters`."""
         form = self.format(offers.stacks)
         for row, (p, t) in enumerate(zip(offers.rows.tolist(), offers.written, strict=True)):
             if t >= since:
@@ -222,7 +211,7 @@ class PublicCopies:
     def sending(self, edges: Edges, form: IncrementFormat) -> Ints:
         """Return the cost (E,) of letters of hosted peers, and note their versions."""
         rows, to = np.searchsorted(self._engine.peers, edges[:, 0]), edges[:, 1]
-        return _charged(self.state.told, rows, to, self.state.version[rows], form)
+        return _charged(self.state.sent, rows, to, self.state.version[rows], form)
 
     def receiving(self, edges: Edges, form: IncrementFormat) -> Ints:
         """Return the cost (E,) of letters to hosted peers, and note their versions."""
@@ -232,7 +221,7 @@ class PublicCopies:
         for peer, copy in self.foreign.items():
             versions[peer] = copy.version
         rows = np.searchsorted(peers, edges[:, 1])
-        return _charged(self.state.seen, rows, senders, versions[senders], form)
+        return _charged(self.state.received, rows, senders, versions[senders], form)
 
     def packed(self) -> dict[str, Tensor]:
         """Return the copies of other nodes' peers as tensors by dotted name."""

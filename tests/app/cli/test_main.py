@@ -87,6 +87,10 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run cobo/fashion-mnist other.toml", "one preset at a time"),
         ("run --nodes 9", "--nodes 9: 8 peers need 1 to 8 nodes"),
         ("run --nodes 0", "--nodes 0: 8 peers need 1 to 8 nodes"),
+        (
+            "run --nodes 2 method=dpfl letters.scheme=increments partition.validation=0.2",
+            "over several nodes needs a method, topology and schedule in which every peer sends",
+        ),
         ("compare --methods cobo,lokal", 'unknown method "lokal", did you mean "local"?'),
         ("run partition.clusters=99", "partition.clusters = 99"),
         ("run topology=k-regular topology-degree=8", "no graph of 8 peers"),

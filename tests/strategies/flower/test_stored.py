@@ -122,7 +122,7 @@ def test_a_letter_survives_a_cut_after_any_of_its_objects(
 
 
 def test_the_relay_sends_no_chunk(link: SuperLink, exchange: Exchange) -> None:
-    """The chunks are in the store: what it sends are headers, whoever the recipients are."""
+    """The chunks are in the store; the relay sends headers, to any number of recipients."""
     one, other = link.join(), link.join()
 
     def script() -> Iterator[None]:
