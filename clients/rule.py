@@ -152,11 +152,11 @@ class Averages:
     def present(self, offers: Letters) -> Bools:
         """Return a mask (P, n) of the models that each peer can average.
 
-        These are the models it received, and its own unless that expired.
+        These are the models it received, and its own unless that expired and others arrived.
         """
-        self_pn = self.eye() > 0
-        self_pn[np.isin(self.engine.peers, offers.expired)] = False
-        return offers.senders_to(self.engine.peers, self.engine.n) | self_pn
+        received_pn = offers.senders_to(self.engine.peers, self.engine.n)
+        expired_p = np.isin(self.engine.peers, offers.expired) & received_pn.any(axis=1)
+        return received_pn | ((self.eye() > 0) & ~expired_p[:, None])
 
     def freshness(self, offers: Letters) -> Floats:
         """Return the staleness discount (n,) of each model: (s + 1)^-a at an age of s rounds."""

@@ -16,6 +16,7 @@ import pytest
 from coterie.app.config.config import Config
 from coterie.app.config.registry import METHODS
 from coterie.app.node.cohort.arrays import flatten
+from coterie.clients.letters import Letters, nobody
 from tests.inline import Run, run
 from tests.metering import Metered
 from tests.problems import write_quadratic
@@ -172,6 +173,19 @@ def test_who_sleeps_stands_still_and_pays_nothing(tmp_path: Path, method: str) -
         for name, value in vars(cohort.costs).items():
             assert (value[still] == paid[name][still]).all(), (t, name)
     assert slept
+
+
+@pytest.mark.parametrize("method", ON_QUADRATICS)
+def test_peers_that_wake_up_alone_have_a_model(tmp_path: Path, method: str) -> None:
+    """No letter arrives, and the own offers are too old to count."""
+    rule = Stepping(scheduled(method, tmp_path, {})).rule
+    state = rule.init()
+    _, offers = rule.offer(state, 1)
+    peers, none = np.arange(PEERS), nobody()
+    alone = Letters(none, none, none, peers, offers, np.zeros(PEERS, int), expired=peers)
+    state = rule.update(state, 1, alone, *[Letters(none, none, none, none, {})] * 2)
+    assert state.x.isfinite().all()
+    assert np.isfinite(rule.weights(state)).all()
 
 
 @pytest.mark.parametrize("method", ON_QUADRATICS)

@@ -137,10 +137,8 @@ class FedPAC(Prototypes, FedRep[FedPACState]):
         inner_ss = self.engine.products(g_sd, g_sd)
         variance_s = offers["variance"][:, 0].clamp_min(0).double().cpu().numpy()
         own_p = np.searchsorted(offers.authors, self.engine.peers)
-        present_pn = self.present(offers)
-        present_pn = np.where(present_pn.any(axis=1, keepdims=True), present_pn, self.eye() > 0)
-        w_pn = np.zeros(present_pn.shape)
-        for p, at in enumerate(map(np.flatnonzero, present_pn[:, offers.authors])):
+        w_pn = np.zeros((len(own_p), self.engine.n))
+        for p, at in enumerate(map(np.flatnonzero, self.present(offers)[:, offers.authors])):
             to_own_s = inner_ss[at, own_p[p]]
             apart = inner_ss[np.ix_(at, at)] - to_own_s[:, None] - to_own_s
             apart += inner_ss[own_p[p], own_p[p]]
