@@ -275,16 +275,22 @@ def _peers(measured: Cells, method: str, column: str) -> list[Floats]:
 
 
 def _bytes_to_best(method: str, measured: Cells) -> list[float]:
-    """Return the bytes until 90 % of the best ranked gain, per seed; see `measures.COLUMNS`."""
+    """Return the bytes until 90 % of the gain of the best ranked method, per seed.
+
+    The best method is the one with the best mean over seeds: the best of a single seed is there by
+    chance.
+    """
     courses = {at: cell.values for (at, column), cell in measured.items() if column == "course"}
     if method not in courses or "local" not in courses:
         return []
+    ends = {at: np.array([of[1][-1] for of in seeds]) for at, seeds in courses.items()}
+    best = max((at for at in ends if not is_reference(at)), key=lambda at: ends[at].mean())
     result = []
-    for s, (bytes_r, accuracy_r) in enumerate(courses[method]):
-        alone = courses["local"][s][1][-1]
-        ends = [of[s][1][-1] for other, of in courses.items() if not is_reference(other)]
+    for (bytes_r, accuracy_r), alone, end in zip(
+        courses[method], ends["local"], ends[best], strict=True
+    ):
         gain_r = np.array(accuracy_r, dtype=np.float64) - alone
-        cost = cost_to_best(gain_r, np.array(bytes_r, dtype=np.float64), max(ends) - alone)
+        cost = cost_to_best(gain_r, np.array(bytes_r, dtype=np.float64), end - alone)
         result += [] if cost is None else [cost]
     return result
 

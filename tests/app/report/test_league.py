@@ -50,6 +50,15 @@ def test_a_column_is_the_mean_over_seeds_of_its_definition(cells: Cells) -> None
     assert entry(cells, "local", "bytes_to_best").text == "never"
 
 
+def test_the_best_method_is_the_best_over_seeds_not_that_of_each_seed(cells: Cells) -> None:
+    """FedEM is above CoBo with seed 0 only, so CoBo's target stays its own end."""
+    cells["fedem", "accuracy"], cells["fedem", "course"] = (
+        of(0.9, 0.5, 0.5, 0.5),
+        course(0.9, *[0.5] * 3),
+    )
+    assert entry(cells, "cobo", "bytes_to_best").text == "200 B"
+
+
 def test_attackers_are_left_out(cells: Cells) -> None:
     cells["cobo", "attacked"] = Cell(values=[[None, 0.5], [0.7, None]])
     assert entry(cells, "cobo", "attacked").value == pytest.approx(0.6)
