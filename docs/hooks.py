@@ -53,6 +53,9 @@ API = {
 }
 """Package -> patterns of the modules on its page."""
 
+_LEADERS = 6
+"""Number of leading methods that a cell names."""
+
 _SECTIONS: Mapping[str, Kind] = {
     "Methods": "method",
     "Data sets": "dataset",
@@ -269,11 +272,7 @@ def league_leaders() -> str:
     for name, (problem, rows) in _league().items():
         if not rows:
             continue
-        cells = []
-        for key in keys:
-            is_measured = any(row.entries[key].value is not None for row in rows)
-            names = ", ".join(row.name for row in rows if row.entries[key].leads)
-            cells.append(names or "no difference" * is_measured)
+        cells = [_leading(rows, key) for key in keys]
         reached = sorted(
             (entry.value, row.name, entry.text)
             for row in rows
@@ -284,6 +283,20 @@ def league_leaders() -> str:
         lines.append((f"[{problem.title}](results/league.md#{name})", *cells, cheap))
     heads = "problem", *map(league.heading, keys), "fewest bytes to 90 % of the best gain"
     return _table(heads, lines) if lines else "No problem has been measured yet."
+
+
+def _leading(rows: Sequence[league.Standing], key: str) -> str:
+    """Return the leading methods of a column, the best means first."""
+    values = {row.name: row.entries[key].value for row in rows}
+    if all(value is None for value in values.values()):
+        return ""
+    names = [row.name for row in rows if row.entries[key].leads]
+    names.sort(key=lambda name: -(values[name] or 0.0))
+    more = len(names) - _LEADERS
+    if more < 2:
+        return ", ".join(names) or "no difference"
+    local = ", `local` among them" * ("local" in names[_LEADERS:])
+    return f"{', '.join(names[:_LEADERS])}, and {more} more{local}"
 
 
 def league_gains() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coterie.app.config import explain
@@ -183,6 +184,20 @@ def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     assert leaders == "| [Tiny](results/league.md#tiny) | cobo | cobo |  |  | cobo 10 B |"
     assert "| cobo | **+40.00** |" in hooks.league_gains()
     assert "| **90.00 ± 0.00** | **+40.00 ± 0.40** |" in hooks.league_rows("cobo")
+
+
+def test_of_many_leading_methods_the_best_means_are_named(published: Path) -> None:
+    names = ("local", "fedavg", "cobo", "wga", "dpfl", "ditto", "apfl", "fedrep", "pens")
+    noise = (-0.05, 0.0, 0.05)
+    cells: league.Cells = {
+        (name, "accuracy"): league.Cell(values=[[0.8 + k / 1e3 + x] for x in np.roll(noise, k)])
+        for k, name in enumerate(names)
+    }
+    cells["sgp", "accuracy"] = league.Cell(values=[[0.1 + x] for x in noise])
+    league.write("tiny", cells, published)
+    leaders = hooks.league_leaders().splitlines()[-1]
+    best = "pens, fedrep, apfl, ditto, dpfl, wga, and 3 more, `local` among them"
+    assert leaders.split(" | ")[1] == best
 
 
 def test_quoted_gains_are_those_of_the_league() -> None:
