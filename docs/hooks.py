@@ -180,9 +180,9 @@ def costs(method: str) -> dict[str, str]:
 
 
 def letters() -> dict[str, str]:
-    """Return the formulas of letters with a model: name -> formula."""
+    """Return the formulas of letters with fewer bytes: name or quoted payload -> formula."""
     rows = (_cells(line) for line in _section("index", "Letters with fewer bytes").splitlines())
-    return {row[0].strip("`"): row[1].strip("`") for row in rows if len(row) == 3 and row[1]}
+    return {row[0].strip("`"): row[1].strip("`") for row in rows if row and row[0][:1] == "`"}
 
 
 def source(method: str) -> tuple[str, str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,14 +140,7 @@ def test_a_step_of_a_quadratic_is_one_gradient_in_float64(tmp_path: Path, method
     assert {(mine["N"], mine["b"]) for mine in metered.rounds[0].names} == {(1, 8)}
 
 
-PRECISIONS: dict[str, Callable[[int], int]] = {
-    "full": lambda x: 4 * x,
-    "float16": lambda x: 2 * x,
-    "bfloat16": lambda x: 2 * x,
-    "int8": lambda x: x + math.ceil(x / 32),
-    "int4": lambda x: math.ceil(x / 2) + math.ceil(x / 32),
-}
-"""`payload` -> bytes of a tensor of x numbers, at least 64."""
+PRECISIONS = ("full", "float16", "bfloat16", "int8", "int4")
 INCREMENTS = {"letters.scheme": "increments", "letters.ratio": 0.5}
 LETTER_ROWS: list[tuple[str, dict[str, Any]]] = [
     (method, INCREMENTS)
@@ -169,10 +162,9 @@ LETTER_ROWS += [
 def priced(metered: Metered) -> list[dict[str, npt.NDArray[np.int64]]]:
     """Return the bytes of models that each peer sent and received in each round, (n,)."""
     config, engine, formulas = metered.config, metered.engine, hooks.letters()
-    shapes, read = engine.network.shapes, PRECISIONS[config.payload]
+    shapes = engine.network.shapes
     names = metered.rounds[0].names[0] | {
-        "q": lambda x: read(x) if x >= 64 else 4 * x, "T": len(shapes),
-        "ratio": config.letters.ratio,
+        "q": partial(size, config.payload), "T": len(shapes), "ratio": config.letters.ratio,
         "factors": sum(factors(shape, config.letters.ratio) for shape in shapes),
     }  # fmt: skip
     calls = {"__builtins__": {"min": min, "max": max, "round": round}}
@@ -191,6 +183,12 @@ def priced(metered: Metered) -> list[dict[str, npt.NDArray[np.int64]]]:
             costs["received"][j] += cost
         rounds.append(costs)
     return rounds
+
+
+def size(payload: str, x: int) -> int:
+    """Return the bytes of a tensor of x numbers of 4 bytes."""
+    text = hooks.letters()[f'"{payload if x >= 64 else "full"}"']
+    return int(eval(text, {"__builtins__": {}}, {"b": 4, "x": x}))
 
 
 def gaps(metered: Metered) -> list[dict[tuple[int, int], int]]:
@@ -226,11 +224,12 @@ def test_letters_cost_what_the_page_says(
     if method in GAPS:
         later = [gap for letters in gaps(metered)[1:] for gap in letters.values()]
         assert {0, 1, 3} <= set(later)
-    d, exact = metered.engine.d, PRECISIONS[metered.config.payload]
-    per_number = {"b": Fraction(exact(d), d)}
+    d = metered.engine.d
+    whole = size(metered.config.payload, d)
+    per_number = {"b": Fraction(whole, d)}
     for (names, paid, _), models in zip(metered.rounds, priced(metered), strict=True):
         for column, count in (("sent", "shown"), ("received", "heard")):
-            rest = [formula(method, column, n | per_number) - exact(d) * n[count] for n in names]
+            rest = [formula(method, column, n | per_number) - whole * n[count] for n in names]
             assert paid[column].tolist() == (models[column] + rest).tolist(), column
 
 
