@@ -41,24 +41,18 @@ class Meter:
     """
 
     def __init__(self, powercap: Path | None) -> None:
-        self._packages: list[tuple[Path, int]] = []
-        self._last: list[int] = []
+        self._ranges, self._last = dict[Path, int](), list[int]()
         self._microjoules, self._lock, self._over = 0, Lock(), Event()
         try:
-            folders = [
-                each
-                for each in (powercap.glob("intel-rapl:*") if powercap else ())
-                if (each / "name").read_text(encoding="utf-8").startswith("package")
-            ]
-            self._packages = [
-                (each / "energy_uj", _number(each / "max_energy_range_uj")) for each in folders
-            ]
-            self._last = [_number(path) for path, _ in self._packages]
+            for each in powercap.glob("intel-rapl:*") if powercap else ():
+                if (each / "name").read_text(encoding="utf-8").startswith("package"):
+                    self._ranges[each / "energy_uj"] = _number(each / "max_energy_range_uj")
+            self._last = [*map(_number, self._ranges)]
         except (OSError, ValueError):
-            self._packages = []
+            self._ranges.clear()
 
     def __enter__(self) -> Self:
-        if self._packages:
+        if self._ranges:
             Thread(target=self._read_at_times, name="energy", daemon=True).start()
         return self
 
@@ -73,13 +67,13 @@ class Meter:
         """Return the energy since the start; None if a counter is missing or not readable."""
         with self._lock:
             try:
-                now = [_number(path) for path, _ in self._packages]
+                now = [*map(_number, self._ranges)]
             except (OSError, ValueError):
-                self._packages = []
-            if not self._packages:
+                self._ranges.clear()
+            if not self._ranges:
                 return None
-            for (_, range_), before, after in zip(self._packages, self._last, now, strict=True):
-                self._microjoules += (after - before) % range_
+            for before, after, end in zip(self._last, now, self._ranges.values(), strict=True):
+                self._microjoules += (after - before) % end
             self._last = now
             return self._microjoules / 1e6
 

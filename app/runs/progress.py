@@ -23,13 +23,8 @@ STATES = ("running", "finished", "diverged", "stopped", "failed")
 """Possible values of `status`."""
 _COUNTS = ("round", "rounds", "messages", "relayed_bytes", "sealing_bytes", "refused", "diverged")
 _NUMBERS = (
-    "mean_test_accuracy",
-    "std_test_accuracy",
-    "mean_test_loss",
-    "bytes",
-    "seconds",
-    "joules",
-)
+    "mean_test_accuracy", "std_test_accuracy", "mean_test_loss", "bytes", "seconds", "joules",
+)  # fmt: skip
 _LINES = ("breaks", "faults", "refusals")
 _LARGEST, _LARGEST_NUMBER = 1 << 53, 1e300
 _PLAIN_SECONDS = 10.0
