@@ -55,7 +55,7 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
     groups = [(name, list(of)) for name, of in groupby(columns, key=lambda column: column.group)]
     quality = [each for each in groups if each[0] != COST]
     main = [column for column in columns if column.key in ("accuracy", "loss")][:1]
-    costs = [*((column.group, [column]) for column in main), *groups[len(quality) :]]
+    costs = [*(("", [column]) for column in main), *groups[len(quality) :]]
     common = _common(rows)
     return {
         "title": _heading(rows),
