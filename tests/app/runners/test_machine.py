@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_a_machine_has_a_processor_and_cores() -> None:
     assert description("NVIDIA H200").endswith(", NVIDIA H200")
 
 
-TINY = {
+TINY: dict[str, Any] = {
     "method": "fedavg", "peers": 2, "num-server-rounds": 4, "evaluate-every": 2, "device": "cpu",
     "partition.clusters": 2,
 }  # fmt: skip
