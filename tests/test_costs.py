@@ -100,7 +100,7 @@ def formula(method: str, column: str, names: Names) -> int:
 
 def assert_costs(metered: Metered, method: str) -> None:
     assert len(metered.rounds) == metered.config.num_server_rounds
-    for t, (names, paid) in enumerate(metered.rounds, start=1):
+    for t, (names, paid, _) in enumerate(metered.rounds, start=1):
         for column in COSTS:
             expected = [formula(method, column, mine) for mine in names]
             assert paid[column].tolist() == expected, (column, t)
