@@ -182,6 +182,12 @@ def costs(method: str) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if len(row) == 2 and row[0].isalpha()}
 
 
+def letters() -> dict[str, str]:
+    """Return the formulas of letters with fewer bytes: name or quoted payload -> formula."""
+    rows = (_cells(line) for line in _section("index", "Letters with fewer bytes").splitlines())
+    return {row[0].strip("`"): row[1].strip("`") for row in rows if row and row[0][:1] == "`"}
+
+
 def source(method: str) -> tuple[str, str]:
     """Return the citation of a method's page, and its deviations from the paper."""
     paragraphs = _section(method, "Source").split("\n\n")

@@ -23,10 +23,11 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 class Round(NamedTuple):
-    """Costs of one round: symbols of every peer, and its costs by column of the page, (n,)."""
+    """Costs of one round: symbols of every peer, its costs by column of the page, (n,), edges."""
 
     names: list[Names]
     paid: Columns
+    edges: Edges
 
 
 class Metered:
@@ -107,7 +108,7 @@ class Metered:
         every = [{name: column[i] for name, column in of_all.items()} for i in range(len(near))]
         round_ = {"t": t, "estimates": self._estimates(t)}
         names = [{**self._lasting(i), **round_, **mine} for i, mine in enumerate(every)]
-        self.rounds.append(Round(names, paid))
+        self.rounds.append(Round(names, paid, edges))
         self._w, self._further = np.array([r.weights for r in reports]), reported
 
     def _lasting(self, i: int) -> Names:

@@ -2,20 +2,26 @@
 
 The section "Costs" of a page holds the formulas. They are evaluated for every peer and round of
 small runs: uneven data, an uneven topology, several local steps, and the options that change a
-cost.
+cost. Those of docs/methods/index.md replace the bytes of a model under letters.scheme =
+"increments" and with a reduced payload.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from coterie.app.config.registry import METHODS, Method
+from coterie.app.wire.operators import OPERATORS
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.silent import Silent
@@ -78,6 +84,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "fedprox-ft": {"epochs": 2}, "fedrep": {"head-epochs": 3}, "ifca": {"clusters": 2},
 }  # fmt: skip
 """Options that have no default, or a slow one."""
+GAPS: dict[str, dict[str, Any]] = {"dac": {"models": 1, "gossip": False}}
+"""Options with which readers miss letters in six rounds."""
 ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (method, training, {}) for method in METHODS for training in (STEPS, EPOCHS)
 ]
@@ -92,7 +100,7 @@ def formula(method: str, column: str, names: Names) -> int:
 
 def assert_costs(metered: Metered, method: str) -> None:
     assert len(metered.rounds) == metered.config.num_server_rounds
-    for t, (names, paid) in enumerate(metered.rounds, start=1):
+    for t, (names, paid, _) in enumerate(metered.rounds, start=1):
         for column in COSTS:
             expected = [formula(method, column, mine) for mine in names]
             assert paid[column].tolist() == expected, (column, t)
@@ -130,6 +138,99 @@ def test_a_step_of_a_quadratic_is_one_gradient_in_float64(tmp_path: Path, method
     metered = Metered(flat | STEPS | configuration(method, {}, tmp_path))
     assert_costs(metered, method)
     assert {(mine["N"], mine["b"]) for mine in metered.rounds[0].names} == {(1, 8)}
+
+
+PRECISIONS = ("full", "float16", "bfloat16", "int8", "int4")
+INCREMENTS = {"letters.scheme": "increments", "letters.ratio": 0.5}
+LETTER_ROWS: list[tuple[str, dict[str, Any]]] = [
+    (method, INCREMENTS)
+    for method, row in METHODS.items()
+    if row.rule.offers_model and row.strategy is not Silent
+]
+LETTER_ROWS += [
+    ("cobo", {"payload": precision, **letters})
+    for precision in PRECISIONS
+    for letters in ({}, *(INCREMENTS | {"letters.operator": name} for name in OPERATORS))
+]
+LETTER_ROWS += [
+    ("dac", INCREMENTS | {"letters.operator": name, "payload": precision})
+    for precision in ("full", "int8")
+    for name in OPERATORS
+]
+
+
+def priced(metered: Metered) -> list[dict[str, npt.NDArray[np.int64]]]:
+    """Return the bytes of models that each peer sent and received in each round, (n,)."""
+    config, engine, formulas = metered.config, metered.engine, hooks.letters()
+    shapes = engine.network.shapes
+    names = metered.rounds[0].names[0] | {
+        "q": partial(size, config.payload), "T": len(shapes), "ratio": config.letters.ratio,
+        "factors": sum(factors(shape, config.letters.ratio) for shape in shapes),
+    }  # fmt: skip
+    calls = {"__builtins__": {"min": min, "max": max, "round": round}}
+    for name in ("k", "low", "first", "copy"):
+        names[name] = eval(formulas[name], calls, names)
+    names["increment"] = eval(formulas[config.letters.operator], calls, names)
+    has_increments = config.letters.scheme == "increments" and names["increment"] < names["first"]
+    rounds = []
+    for t, letters in enumerate(gaps(metered), start=1):
+        costs = {name: np.zeros(engine.n, dtype=np.int64) for name in ("sent", "received")}
+        for (i, j), gap in letters.items():
+            cost = names["copy" if has_increments and t > 1 else "first"]
+            if has_increments and gap:
+                cost = eval(formulas["letter"], calls, names | {"gap": gap})
+            costs["sent"][i] += cost
+            costs["received"][j] += cost
+        rounds.append(costs)
+    return rounds
+
+
+def size(payload: str, x: int) -> int:
+    """Return the bytes of a tensor of x numbers of 4 bytes."""
+    text = hooks.letters()[f'"{payload if x >= 64 else "full"}"']
+    return int(eval(text, {"__builtins__": {}}, {"b": 4, "x": x}))
+
+
+def gaps(metered: Metered) -> list[dict[tuple[int, int], int]]:
+    """Return (sender, reader) -> rounds since the reader's last letter, or 0, in each round."""
+    last, rounds = dict[tuple[int, int], int](), []
+    for t, round_ in enumerate(metered.rounds, start=1):
+        edges = [(i, j) for i, j in round_.edges.tolist()]
+        rounds.append({edge: t - last.get(edge, t) for edge in edges})
+        last |= dict.fromkeys(edges, t)
+    return rounds
+
+
+def factors(shape: tuple[int, ...], ratio: float) -> int:
+    """Return the number of numbers that low-rank sends of a tensor."""
+    m, n = shape[0], math.prod(shape[1:])
+    rank = max(1, int(ratio * m * n / (m + n)))
+    return min(rank * (m + n), m * n) if len(shape) > 1 else m
+
+
+@pytest.mark.parametrize(("method", "letters"), LETTER_ROWS, ids=str)
+def test_letters_cost_what_the_page_says(
+    tmp_path: Path, method: str, letters: dict[str, Any]
+) -> None:
+    """The cost table has the rest: answers and tensors beside the model."""
+    flat = {"model": "mlp", "mlp.hidden": "8", "partition.validation": 0.2, **STEPS, **letters}
+    if method in GAPS:
+        flat["num-server-rounds"] = 6
+    problem = classification(SIZES, validations=[2, 3, 4, 5, 6])
+    metered = Metered(
+        flat | configuration(method, GAPS.get(method, {}), tmp_path),
+        replace(problem, clusters=CLUSTERS),
+    )
+    if method in GAPS:
+        later = [gap for letters in gaps(metered)[1:] for gap in letters.values()]
+        assert {0, 1, 3} <= set(later)
+    d = metered.engine.d
+    whole = size(metered.config.payload, d)
+    per_number = {"b": Fraction(whole, d)}
+    for (names, paid, _), models in zip(metered.rounds, priced(metered), strict=True):
+        for column, count in (("sent", "shown"), ("received", "heard")):
+            rest = [formula(method, column, n | per_number) - whole * n[count] for n in names]
+            assert paid[column].tolist() == (models[column] + rest).tolist(), column
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS.items(), ids=METHODS)

@@ -195,7 +195,7 @@ def test_virtual_time_is_what_the_formulas_of_the_methods_page_say(
     """With equal machines and links, a round takes as long as its most expensive peer."""
     flat, result = always(method)
     total = 0.0
-    for t, (names, _) in enumerate(Metered(flat).rounds, start=1):
+    for t, (names, *_) in enumerate(Metered(flat).rounds, start=1):
         seconds = []
         for mine in names:
             sent, received = (formula(method, name, mine) for name in ("sent", "received"))

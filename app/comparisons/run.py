@@ -341,6 +341,9 @@ def _show(rows: Sequence[comparison.Row], request: Request, page: Path, console:
     console.print(comparison.table(rows, f"{request.title}, {seeds}"))
     for line in (verdict.outcome(rows), *verdict.notes(rows)):
         console.print(line, soft_wrap=True)
+    console.print(comparison.costs(rows))
+    for line in verdict.cost_notes(rows):
+        console.print(line, soft_wrap=True, markup=False)
     console.print(f"comparison: {page}", soft_wrap=True)
 
 

@@ -31,8 +31,9 @@ from coterie.strategies.names import display
 _DEVIATION_IN_TERMINAL = ("accuracy", "c_index", "gain", "loss_gain")
 _IN_TERMINAL = (
     *(*_DEVIATION_IN_TERMINAL, "newcomers", "fine_tuned", "improved"),
-    *("loss", "diverged", "bytes", "seconds"),
+    *("loss", "diverged", "bytes"),
 )
+_COSTS_IN_TERMINAL = ("bytes", "bytes_received", "gradients", "seconds", "joules")
 _LOSSES = ("loss", "loss_gain")
 _OF_DATA = ("peers", "split-seed", "data-dir", "hold-out")
 """Top-level keys that decide the peers' data."""
@@ -191,7 +192,8 @@ def shown(made: Sequence[Row]) -> list[Column]:
     """Return the columns to show: those that some method has, and that are not redundant.
 
     Without diverged peers there is no column of them, where all peers have the same number of
-    training examples no weighted mean, and where the worst 10 % are one peer no mean of them.
+    training examples no weighted mean, where the worst 10 % are one peer no mean of them, where all
+    that is sent arrives no bytes received, and where a run lacks joules none of the others.
     """
     redundant = set()
     if not any(row.diverged for row in made):
@@ -200,6 +202,10 @@ def shown(made: Sequence[Row]) -> list[Column]:
         redundant.add("weighted")
     if all(_are_close(row.values["worst"], row.values["worst_decile"]) for row in made):
         redundant.add("worst_decile")
+    if all(_are_close(row.values["bytes_received"], row.values["bytes"]) for row in made):
+        redundant.add("bytes_received")
+    if any(None in row.values["joules"] for row in made):
+        redundant.add("joules")
     return [
         column
         for column in COLUMNS
@@ -265,8 +271,16 @@ def table(made: Sequence[Row], title: str) -> Table:
     columns = [column for column in shown(made) if column.key in _IN_TERMINAL]
     if any(column.key == "accuracy" for column in columns):
         columns = [column for column in columns if column.key != "loss"]
-    if any(column.key == "diverged" for column in columns):
-        columns = [column for column in columns if column.key != "seconds"]
+    return _table(made, columns, title)
+
+
+def costs(made: Sequence[Row]) -> Table:
+    """Return the costs of a run as a table for a terminal of 80 columns."""
+    columns = [column for column in shown(made) if column.key in _COSTS_IN_TERMINAL]
+    return _table(made, columns, "Costs of a run")
+
+
+def _table(made: Sequence[Row], columns: Sequence[Column], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(noun(made), no_wrap=noun(made) == "method", overflow="fold")
     for column in columns:
@@ -284,12 +298,14 @@ def table(made: Sequence[Row], title: str) -> Table:
 
 def as_csv(made: Sequence[Row]) -> str:
     """Write a line per method and seed in full precision, empty where a number does not exist."""
-    columns = [column.key for column in COLUMNS]
+    columns = [column for column in COLUMNS if column.key != "joules" or column in shown(made)]
     swept = list(dict.fromkeys(key for row in made for key in row.swept if key != "method"))
-    lines: list[list[object]] = [["method", "seed", *columns, "settings", "edges", "run", *swept]]
+    lines: list[list[object]] = [
+        ["method", "seed", *(column.key for column in columns), "settings", "edges", "run", *swept]
+    ]
     for row in made:
         for k, run in enumerate(row.runs):
-            numbers = [row.values[column.key][k] for column in COLUMNS]
+            numbers = [row.values[column.key][k] for column in columns]
             lines.append(
                 [row.method, run.config.get("seed"),
                  *("" if number is None else repr(number) for number in numbers),

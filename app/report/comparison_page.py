@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from coterie.app.config.registry import METHODS
 from coterie.app.report import by_peer, comparison, diagnostics, html, verdict, words
 from coterie.app.report.comparison import Row
 from coterie.app.report.comparison_data import page_data, seeds_of
-from coterie.app.report.measures import Column
+from coterie.app.report.measures import COST, Column
 from coterie.app.report.paired_test import MIN_SEEDS
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER
@@ -53,6 +53,9 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
     """Return the values that fill the page's template."""
     columns = comparison.shown(rows)
     groups = [(name, list(of)) for name, of in groupby(columns, key=lambda column: column.group)]
+    quality = [each for each in groups if each[0] != COST]
+    main = [column for column in columns if column.key in ("accuracy", "loss")][:1]
+    costs = [*(("", [column]) for column in main), *groups[len(quality) :]]
     common = _common(rows)
     return {
         "title": _heading(rows),
@@ -66,8 +69,9 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
         "significance": _significance(rows, columns),
         "noun": comparison.noun(rows),
         "labels": {row.method: row.label for row in rows},
-        "groups": groups,
-        "results": _results(rows, groups),
+        "results": _table(rows, quality),
+        "costs": _table(rows, costs),
+        "cost_notes": verdict.cost_notes(rows),
         "by_peer": by_peer.table(rows),
         "diagnostics": diagnostics.compared(rows),
         "own": {row.method: _own(row, common) for row in rows},
@@ -136,7 +140,7 @@ def _trials(rows: Sequence[Row]) -> str:
 
 
 class Cell(NamedTuple):
-    """Cell of the results: formatted mean and deviation, sort value, CSS classes."""
+    """Cell of a table: formatted mean and deviation, sort value, CSS classes."""
 
     mean: str
     deviation: str
@@ -144,10 +148,11 @@ class Cell(NamedTuple):
     classes: str | None
 
 
-def _results(
-    rows: Sequence[Row], groups: Iterable[tuple[str, Sequence[Column]]]
-) -> dict[str, list[Cell]]:
-    """Return the cells of each method; the first column of a group has the class "start"."""
+def _table(rows: Sequence[Row], groups: Sequence[tuple[str, Sequence[Column]]]) -> dict[str, Any]:
+    """Return the groups of columns of a table, and the cells of each method.
+
+    The first column of a group has the class "start".
+    """
     cells: dict[str, list[Cell]] = {row.method: [] for row in rows}
     for _, columns in groups:
         for column in columns:
@@ -160,7 +165,7 @@ def _results(
                 if mean == "-":
                     mean = units.NONE
                 cells[row.method].append(Cell(mean, deviation, value, classes))
-    return cells
+    return {"groups": groups, "cells": cells}
 
 
 def _common(rows: Sequence[Row]) -> dict[str, Any]:

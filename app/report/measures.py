@@ -25,6 +25,8 @@ Beside = Mapping[str, Run]
 """Method -> its run of the same seed."""
 Measure = Callable[[Run, Beside], float | None]
 Better = Literal["high", "low", ""]
+COST = "Cost"
+"""Group of the columns of a run's costs."""
 
 
 @dataclass(frozen=True)
@@ -191,9 +193,12 @@ def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
     return scored
 
 
-def _seconds(run: Run, _: Beside) -> float | None:
-    seconds = run.progress.get("seconds")
-    return None if seconds is None else float(seconds)
+def _progress(name: str) -> Measure:
+    def of(run: Run, _: Beside) -> float | None:
+        value = run.progress.get(name)
+        return None if value is None else float(value)
+
+    return of
 
 
 def course(run: Run, name: str) -> Floats:
@@ -493,30 +498,40 @@ COLUMNS = (
     ),
     Column(
         "bytes", "sent / peer", _field("bytes_sent"), units.size,
-        "", "Cost",
+        "", COST,
         "Payload bytes sent per peer, mean over peers.",
     ),
     Column(
+        "bytes_received", "received / peer", _field("bytes_received"), units.size,
+        "", COST,
+        "Payload bytes received per peer, mean over peers.",
+    ),
+    Column(
         "gradients", "gradients / peer", _field("gradient_evaluations"), _shown(",.0f"),
-        "", "Cost",
+        "", COST,
         "Sample gradients evaluated per peer, mean over peers.",
     ),
     Column(
-        "seconds", "seconds", _seconds, _shown(".1f"),
-        "", "Cost",
+        "seconds", "seconds", _progress("seconds"), _shown(".1f"),
+        "", COST,
         "Wall time of a run; parallel runs share the machine.",
+    ),
+    Column(
+        "joules", "joules", _progress("joules"), _shown(",.0f"),
+        "", COST,
+        "Energy of all processors of the machine during a run, if no other run shares it.",
     ),
     Column(
         "bytes_to_best", "sent to 90 % of best gain", _bytes_to_best,
         lambda size: units.size(size) if np.isfinite(size) else "never",
-        "", "Cost",
+        "", COST,
         "Payload bytes sent per peer until the mean over peers has 90 % of the best final gain "
         "over Local of all ranked methods.",
     ),
     Column(
         "time_to_best", "time to 90 % of the best", _time_to_best,
         lambda seconds: units.duration(seconds) if np.isfinite(seconds) else "never",
-        "", "Cost",
+        "", COST,
         "Virtual time until the mean over peers reaches 90 % of the best method's best mean.",
     ),
 )  # fmt: skip

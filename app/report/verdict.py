@@ -75,11 +75,6 @@ def notes(rows: Sequence[Row]) -> list[str]:
     if any(row.is_yardstick for row in rows):
         names = _listed([row.name for row in rows if row.is_yardstick])
         footnotes.append(f"* not ranked: {names} is given the true clusters")
-    broadcasts: dict[str, list[str]] = {}
-    for row in rows:
-        if caption := methods.all_to_all(row.runs[0].config):
-            broadcasts.setdefault(caption, []).append(row.name)
-    footnotes += [f"{', '.join(names)}: {caption}" for caption, names in broadcasts.items()]
     edges = [
         f"{row.name} ({key} = {schema.written(row.choice.settings[key])}, {row.choice.edge(key)})"
         for row in rows
@@ -87,6 +82,28 @@ def notes(rows: Sequence[Row]) -> list[str]:
     ]
     if edges:
         footnotes.append(f"tuned to the edge of the range, try values beyond: {', '.join(edges)}")
+    return footnotes
+
+
+def cost_notes(rows: Sequence[Row]) -> list[str]:
+    """Return the footnotes of the costs: bytes, machines of the seconds, joules."""
+    keys = {column.key for column in comparison.shown(rows)}
+    broadcasts: dict[str, list[str]] = {}
+    for row in rows:
+        if caption := methods.all_to_all(row.runs[0].config):
+            broadcasts.setdefault(caption, []).append(row.name)
+    footnotes = [f"{', '.join(names)}: {caption}" for caption, names in broadcasts.items()]
+    if "bytes" in keys and "bytes_received" not in keys:
+        footnotes.append("received: on average as many bytes as sent")
+    if "seconds" in keys:
+        told = [run.progress.get("machine") for row in rows for run in row.runs]
+        machines = list(dict.fromkeys(filter(None, told)))
+        where = f" on {_listed(machines)}" if machines else ""
+        footnotes.append(f"seconds: wall time of a run{where}; runs in parallel share the machine")
+    if "joules" in keys:
+        footnotes.append(
+            "joules: energy of all processors of the machine during a run, other programs included"
+        )
     return footnotes
 
 

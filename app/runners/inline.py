@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.node.node import Node
+from coterie.app.runners import machine
+from coterie.app.runners.machine import Meter
 from coterie.app.runners.newcomers import LateTransport, write_control
 from coterie.app.runs.recorder import RunRecorder
+from coterie.clients.engine.engine import device_of
 from coterie.errors import line_of
 from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport
@@ -23,7 +28,12 @@ from coterie.strategies.relay.broker import Broker
 JOIN_SECONDS = 1.0  # the node is available from the start
 
 
-def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+def run(
+    config: Config,
+    watch: Callable[[Mapping[str, Any]], None] | None = None,
+    *,
+    is_alone: bool = True,
+) -> None:
     """Run `config`, whose directory is set, or continue it if `config.resume` is set.
 
     Parameters
@@ -31,6 +41,8 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
     watch : callable or None
         Function that is called after each round with the content of progress.json; in a round
         without evaluation only the round changes.
+    is_alone : bool
+        No other run of this program shares the machine: its energy is measured.
 
     Raises
     ------
@@ -40,9 +52,11 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
         The method, the model or the data set raised an error.
     """
     directory, rounds = Path(config.run_dir), config.num_server_rounds
+    gpu = _gpu(config)
+    meter = Meter(machine.POWERCAP if is_alone and not gpu else None)
     recorder = RunRecorder(
         directory, config.peers, rounds, resume=config.resume, watch=watch,
-        run=config_digest_of(config),
+        run=config_digest_of(config), machine=machine.description(gpu), joules=meter.joules,
     )  # fmt: skip
 
     def on_round(t: int) -> None:
@@ -50,12 +64,13 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
             watch({**recorder.progress, "round": t})
 
     try:
-        if newcomers_of(config):
-            _run_with_newcomers(config, recorder)
-        else:
-            node = Node(config, range(config.peers), directory, on_round=on_round)
-            transport = InProcessTransport([node])
-            _broker(config, transport, recorder, JOIN_SECONDS)
+        with meter:
+            if newcomers_of(config):
+                _run_with_newcomers(config, recorder)
+            else:
+                node = Node(config, range(config.peers), directory, on_round=on_round)
+                transport = InProcessTransport([node])
+                _broker(config, transport, recorder, JOIN_SECONDS)
     except Exception as error:
         recorder.fail(line_of(error))
         raise
@@ -63,6 +78,12 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
         recorder.stop()
         raise
     recorder.finish()
+
+
+def _gpu(config: Config) -> str:
+    """Return the name of the GPU that computes the run; empty if processors do."""
+    is_used = device_of(config.device, 0).type == "cuda" and torch.cuda.is_available()
+    return torch.cuda.get_device_name(0) if is_used else ""
 
 
 def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:

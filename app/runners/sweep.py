@@ -189,7 +189,10 @@ def _side_by_side(
 
 
 def run_one(
-    config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
+    config: Config,
+    watch: Callable[[Mapping[str, Any]], None] | None = None,
+    *,
+    is_alone: bool = True,
 ) -> Exception | None:
     """Execute or continue a run, and write its summary; return the error if it failed.
 
@@ -199,6 +202,8 @@ def run_one(
     ----------
     watch : callable or None
         Function that is called after each round.
+    is_alone : bool
+        No other run goes on at the same time.
     """
     from coterie.app.runners import inline  # loads torch
     from coterie.app.runs import summary
@@ -216,7 +221,7 @@ def run_one(
                         if watch is not None:
                             watch(now)
 
-                    inline.run(config, show)
+                    inline.run(config, show, is_alone=is_alone)
             summary.finish(directory)
     except Exception as error:
         return error
@@ -225,7 +230,7 @@ def run_one(
 
 def line_of_run(config: Config) -> str | None:
     """Execute a run in a process of Ray, which cannot return error objects."""
-    error = run_one(config)
+    error = run_one(config, is_alone=False)
     return None if error is None else line_of(error)
 
 

@@ -22,7 +22,9 @@ OVER = ("finished", "diverged")
 STATES = ("running", "finished", "diverged", "stopped", "failed")
 """Possible values of `status`."""
 _COUNTS = ("round", "rounds", "messages", "relayed_bytes", "sealing_bytes", "refused", "diverged")
-_NUMBERS = ("mean_test_accuracy", "std_test_accuracy", "mean_test_loss", "bytes", "seconds")
+_NUMBERS = (
+    "mean_test_accuracy", "std_test_accuracy", "mean_test_loss", "bytes", "seconds", "joules",
+)  # fmt: skip
 _LINES = ("breaks", "faults", "refusals")
 _LARGEST, _LARGEST_NUMBER = 1 << 53, 1e300
 _PLAIN_SECONDS = 10.0
@@ -62,7 +64,7 @@ def checked(key: str, value: Any) -> Any:
         The value has the wrong type.
     """
     wrong = False
-    if key == "error":
+    if key in ("error", "machine"):
         wrong = not isinstance(value, str | None)
     elif key in _COUNTS:
         wrong = type(value) is not int or not 0 <= value <= _LARGEST

@@ -53,6 +53,10 @@ class RunRecorder:
         Called with the content of progress.json after each change.
     run : bytes
         Digest of the run's configuration; the checkpoint of another run is rejected.
+    machine : str
+        Name of the machine, for the file.
+    joules : callable
+        Returns the energy in joules since the start; None if it is not measured.
     durable : bool
         Sync committed rounds to disk, so that they survive a power failure.
 
@@ -73,6 +77,8 @@ class RunRecorder:
         resume: bool = False,
         watch: Callable[[Mapping[str, Any]], None] | None = None,
         run: bytes = b"",
+        machine: str = "",
+        joules: Callable[[], float | None] = lambda: None,
         durable: bool = False,
     ) -> None:
         self._watch = watch
@@ -88,6 +94,8 @@ class RunRecorder:
         saved = self._read() if resume else {}
         self.ledger = saved.get("ledger", Ledger())
         self._refused: int = saved.get("refused", 0)
+        self._machine, self._joules = machine, joules
+        self._joules_before: float | None = saved.get("joules") if saved else 0.0
         self._started: float = time.monotonic() - (saved.get("seconds") or 0.0)
         self._latest: dict[int, Report] = {}
         self._had_loss = set[int]()
@@ -129,7 +137,7 @@ class RunRecorder:
         saved = {
             "ledger": asdict(ledger),
             "refused": self._refused,
-            "seconds": self._seconds(),
+            **self._spent(),
             "written": written,
         }
         content = json.dumps(saved | self._seen())
@@ -304,7 +312,8 @@ class RunRecorder:
             "mean_test_loss": measured.get("test_loss"),
             "breaks": self.ledger.breaks,
             "diverged": len(self._diverged()),
-            "seconds": self._seconds(),
+            **self._spent(),
+            **({"machine": self._machine} if self._machine else {}),
         }
         self.progress = progress | self._seen() | self._attendance()
         atomic.write(self._directory / "progress.json", json.dumps(self.progress) + "\n")
@@ -325,8 +334,13 @@ class RunRecorder:
         t, took_part = self.ledger.round, self.ledger.awake
         return {"took_part": took_part} if any(rounds < t for rounds in took_part) else {}
 
-    def _seconds(self) -> float:
-        return round(time.monotonic() - self._started, 3)
+    def _spent(self) -> dict[str, float]:
+        """Return seconds, and joules if they were measured from the first round on."""
+        spent = {"seconds": round(time.monotonic() - self._started, 3)}
+        before, joules = self._joules_before, self._joules()
+        if before is not None and joules is not None:
+            spent["joules"] = round(before + joules, 3)
+        return spent
 
 
 def _require(sound: bool) -> None:

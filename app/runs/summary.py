@@ -56,6 +56,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "backend": run.progress.get("backend"),
         "messages": run.progress.get("messages"),
         "wall_seconds": run.progress.get("seconds"),
+        **({"joules": run.progress["joules"]} if "joules" in run.progress else {}),
         "versions": {
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in ("torch", "flwr", "numpy")},

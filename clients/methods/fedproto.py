@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class FedProtoState(AlignedState):
 
 class FedProto(Prototypes, LocalTraining[FedProtoState]):
     """Local training towards class prototypes that all peers average."""
+
+    offers_model: ClassVar[bool] = False
 
     def init(self) -> FedProtoState:
         state = self.start()

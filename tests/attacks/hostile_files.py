@@ -399,6 +399,9 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "progress: large": writes(
         "progress.json", '{"status": "failed", "round": 1' + "0" * 5000 + "}"
     ),
+    "progress: a machine": writes(
+        "progress.json", '{"status": "failed", "round": 1, "machine": {"a": "[/b]"}}'
+    ),
     "progress: names": writes(
         "progress.json", '{"status": "failed", "round": 1, "names": {"a": []}}'
     ),

@@ -8,19 +8,21 @@ import { follow } from "./live.js";
 const shape = ({ methods, seeds, metrics, gains, maps }) =>
   JSON.stringify([methods, seeds, Object.keys(metrics), !gains, maps?.of.map(({ seed }) => seed)]);
 
-const rowsOf = (page) => [...page.querySelectorAll("#results tbody tr")];
+const rowsOf = (page) => [...page.querySelectorAll(".measures tbody tr")];
+const keyOf = (row) => `${row.closest("table").id} ${row.dataset.method}`;
+const cellsOf = (page) => rowsOf(page).map((row) => row.cells.length);
 function showResults(page) {
-  const old = new Map(rowsOf(document).map((row) => [row.dataset.method, row]));
+  const old = new Map(rowsOf(document).map((row) => [keyOf(row), row]));
   for (const row of rowsOf(page))
     for (const [k, cell] of [...row.cells].entries())
-      if (k) old.get(row.dataset.method).cells[k].replaceWith(cell.cloneNode(true));
+      if (k) old.get(keyOf(row)).cells[k].replaceWith(cell.cloneNode(true));
 }
 
 startFigures();
 start();
 follow((page) => {
   const data = JSON.parse(page.getElementById("run").textContent);
-  const [before, now] = [document, page].map((where) => rowsOf(where)[0]?.cells.length);
+  const [before, now] = [document, page].map((where) => String(cellsOf(where)));
   if (shape(data) !== shape(DATA) || before !== now) {
     location.reload();
     return;

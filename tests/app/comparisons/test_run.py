@@ -114,7 +114,7 @@ def test_poor_trials_end_early(tmp_path: Path) -> None:
 def test_a_comparison_survives_a_run_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(config: Config, watch: object) -> None:
+    def run(config: Config, watch: object, **how: object) -> None:
         if (config.method, config.seed) == ("fedavg", 1):
             raise ZeroDivisionError("by a test")
         inline_run(config)

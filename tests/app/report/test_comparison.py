@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.table import Table
 
-from coterie.app.report import comparison, comparison_data, run_data
+from coterie.app.report import comparison, comparison_data, run_data, verdict
 from coterie.app.report.measures import COLUMNS, odds_gap, parity_gap
 from coterie.app.report.tuning import Choice
 from coterie.app.runs.rundir import Run
@@ -319,13 +320,54 @@ def test_csv_gives_every_number_back(tmp_path: Path) -> None:
     lines = list(csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text())))
     assert [line["method"] for line in lines] == ["local", "cobo"]
     for row, line in zip(rows, lines, strict=True):
-        for column in COLUMNS:
+        for column in (each for each in COLUMNS if each.key != "joules"):
             (value,) = row.values[column.key]
             assert (float(line[column.key]) if line[column.key] else None) == value
     assert lines[1]["settings"] == '{"learning-rate": 0.1, "cobo.sampling": "a \\"b\\", c"}'
     assert lines[1]["edges"] == '{"learning-rate": "high"}'
     assert (lines[0]["settings"], lines[0]["edges"]) == ("{}", "{}")
     assert lines[1]["run"] == "cobo-0"
+    assert "joules" not in lines[0]
+
+
+def test_joules_are_shown_if_every_run_has_them(tmp_path: Path) -> None:
+    """Not as zero, not as an empty column, and not of some of the runs."""
+    runs = {m: [made(tmp_path, m, seed, [0.5, 0.7]) for seed in (0, 1)] for m in ("local", "cobo")}
+    measured = 0
+    for run in (run for of_method in runs.values() for run in of_method):
+        rows = comparison.rows(
+            {m: [Run.read(r.directory) for r in of] for m, of in runs.items()}, {}
+        )
+        assert COLUMN["joules"] not in comparison.shown(rows)
+        assert "joules" not in printed(comparison.costs(rows))
+        assert "joules" not in comparison.as_csv(rows)
+        assert not any("joules" in note for note in verdict.cost_notes(rows))
+        measured += 1000
+        write_progress(run.directory, seconds=2.5, machine="Some CPU, 2 cores", joules=measured)
+    rows = comparison.rows({m: [Run.read(r.directory) for r in of] for m, of in runs.items()}, {})
+    assert [comparison.cell(row, COLUMN["joules"]) for row in rows] == ["1,500", "3,500"]
+    lines = list(csv.DictReader(io.StringIO(comparison.as_csv(rows))))
+    assert [line["joules"] for line in lines] == ["1000.0", "2000.0", "3000.0", "4000.0"]
+    assert "1,500" in printed(comparison.costs(rows))
+    *_, seconds, joules = verdict.cost_notes(rows)
+    assert seconds.startswith("seconds: wall time of a run on Some CPU, 2 cores;")
+    assert joules.startswith("joules: ")
+
+
+def test_bytes_received_are_shown_if_they_are_not_those_sent(tmp_path: Path) -> None:
+    run = made(tmp_path, "cobo", 0, [0.5, 0.7])
+    records = [
+        {"round": 0, "peer": peer, "test_loss": 1.0, "bytes_sent": 50.0, "bytes_received": received}
+        for peer, received in enumerate((20.0, 80.0))
+    ]
+    for row, is_shown in ((records, False), (records[:1], True)):
+        write_metrics(run.directory, row)
+        rows = comparison.rows({"cobo": [Run.read(run.directory)]}, {})
+        assert (COLUMN["bytes_received"] in comparison.shown(rows)) is is_shown
+        assert ("received: on average as many bytes as sent" in verdict.cost_notes(rows)) is (
+            not is_shown
+        )
+    assert rows[0].values["bytes_received"] == (20.0,)
 
 
 def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Path) -> None:
@@ -374,12 +416,17 @@ def test_latex_explains_what_it_has_and_nothing_else(tmp_path: Path) -> None:
 def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
     local = [made(tmp_path, "local", s, [0.5, 0.7]) for s in (0, 1)]
     rows = comparison.rows({"local": local}, {})
-    console = Console(width=80, file=io.StringIO())
-    console.print(comparison.table(rows, "[title]"))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = printed(comparison.table(rows, "[title]"))
     assert "60.00 ± 0.00" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def printed(table: Table) -> str:
+    """Return a table as a terminal of 80 columns shows it."""
+    console = Console(width=80, file=io.StringIO())
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_plugins_have_display_names_unless_two_would_be_the_same(tmp_path: Path) -> None:

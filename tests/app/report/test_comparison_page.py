@@ -14,6 +14,7 @@ import pytest
 from coterie.app.config.keys import flatten
 from coterie.app.report import comparison, comparison_data, comparison_page
 from coterie.app.report.comparison import Row
+from coterie.app.report.measures import COST, Column
 from coterie.app.report.tuning import Choice
 from coterie.app.runs.graph_scores import learnt_edges, row_scales
 from coterie.app.runs.rundir import Run
@@ -165,9 +166,19 @@ def test_a_map_shows_the_latest_recorded_weights(tmp_path: Path) -> None:
 def test_the_table_is_the_comparison(tmp_path: Path) -> None:
     rows = made(tmp_path, ["local", "cobo", "wga"])
     html = page_of(tmp_path, rows).html
-    table = html[html.index('id="results"') : html.index("</table>")]
-    body = table[table.index("<tbody>") :].split("<tr")[1:]
     columns = comparison.shown(rows)
+    quality, costs = (
+        [column for column in columns if (column.group == COST) is is_cost]
+        for is_cost in (False, True)
+    )
+    assert_table(html, "results", rows, quality)
+    assert_table(html, "costs", rows, [columns[0], *costs])
+    assert columns[0].key == "accuracy"
+
+
+def assert_table(html: str, name: str, rows: tuple[Row, ...], columns: list[Column]) -> None:
+    table = html[html.index(f'id="{name}"') :].partition("</table>")[0]
+    body = table[table.index("<tbody>") :].split("<tr")[1:]
     for row, text in zip(rows, body, strict=True):
         cells = text.split("<td")[2:]
         for column, cell in zip(columns, cells, strict=True):

@@ -5,16 +5,17 @@ import { byId, pick, view, watch } from "../page.js";
 import { swatch } from "./methods.js";
 
 export function startTable() {
-  const table = byId("results");
-  const rows = [...table.tBodies[0].rows];
-  rows.forEach((row, m) => {
+  const tables = [...document.querySelectorAll(".measures")];
+  const rows = tables.flatMap((table) => [...table.tBodies[0].rows]);
+  for (const row of rows) {
+    const m = Number(row.dataset.method);
     row.querySelector(".key").append(swatch(m));
     row.onclick = () => pick(m);
-  });
-  sortable(table);
-  if (byId("by-peer")) sortable(byId("by-peer"));
+  }
+  for (const table of [...tables, byId("by-peer")]) if (table) sortable(table);
   watch(() => {
-    for (const [m, row] of rows.entries()) {
+    for (const row of rows) {
+      const m = Number(row.dataset.method);
       row.classList.toggle("picked", view.picked === m);
       row.querySelector("button").setAttribute("aria-pressed", String(view.picked === m));
     }

@@ -419,7 +419,9 @@ def test_attacks_and_defences_see_the_rebuilt_copy(kind: str, tmp_path: Path) ->
 # --- configuration ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedrep", "fedem", "l2c", "dispfl", "fedpac", "local"])
+@pytest.mark.parametrize(
+    "method", ["fedrep", "fedem", "l2c", "dispfl", "fedpac", "fedproto", "local"]
+)
 def test_methods_that_do_not_offer_their_model_are_refused(method: str) -> None:
     with pytest.raises(ConfigError, match=f'letters.scheme.*{method}.*"full"'):
         Config.from_flat(DIGITS | INCREMENTS | {"method": method, "model": "mlp"})
