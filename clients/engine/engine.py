@@ -238,6 +238,7 @@ class Engine:
         private = self.guard is not None
         examples = probe.examples(self.network, problem)
         chosen = choose(backend, self.network, self.task, examples, private=private)
+        self.network.release()
         self.backend = chosen.name
         if self.device.type == "cpu" and not chosen.stacks:
             self.data.lay_channels_last()

@@ -229,7 +229,7 @@ class Cohort:
 
     def begin(self, t: int) -> None:
         """Make the offers of round `t`, unless the run is over."""
-        self.round, self.answered = t, False
+        self.round, self.answered, self._shown = t, False, None
         if t > self.rounds:
             self.offers = Offers()
             return
