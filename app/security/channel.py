@@ -50,7 +50,7 @@ class SecureChannel:
     names : dict of int to str
         Names of the peers in the trust file.
     written : dict of int to int
-        Sender -> round of its offer in the request.
+        Sender -> round of its offer in the request, as the relay states it.
     """
 
     def __init__(
@@ -156,6 +156,7 @@ class SecureChannel:
         due = self._due(kind)
         result: Foreign = {}
         plain: dict[int, str] = {}  # sender -> digest of the plain letter
+        rounds: dict[str, int] = {}  # sender -> round of its letter
         letters = self._unread.pop(kind, [])[::-1]
         while letters:
             letter = letters.pop()
@@ -175,10 +176,11 @@ class SecureChannel:
                 self._refuse(letter, digest, str(error))
             else:
                 self._log_received(letter, digest, "accepted")
+                rounds[str(letter.sender)] = letter.round
         if self._ledger is not None:
             self._count(self._ledger, kind, plain)
         if kind == "offer" and self._max_age and result:
-            self._memory.heard |= {str(k): self.written[k] for k, _ in result}
+            self._memory.heard |= rounds
             self._memory.keep()
         return result
 

@@ -303,6 +303,16 @@ def test_a_plain_simulation_writes_nothing_down(run: Path) -> None:
     assert not list((run / "nodes").iterdir())
 
 
+def test_a_refused_offer_does_not_make_later_ones_old(run: Path) -> None:
+    """A relay adds a forged letter of a later round, so that the node refuses those in between."""
+    sender, node = begun(channel(run, 1), "start", 0), begun(aged(run, 0, max_age=3), "start", 0)
+    letters = {t: offer(sender, 1, t) for t in (1, 2)}
+    begun(node, "update", 3, letters=[letters[1], replace(letters[2], round=3)])
+    assert list(node.read("offer", FORM)) == [(1, None)]
+    begun(node, "update", 3, letters=[letters[2]])
+    assert list(node.read("offer", FORM)) == [(1, None)]
+
+
 def test_an_older_offer_is_heard_within_its_age_but_never_after_a_newer_one(run: Path) -> None:
     """Refuse replayed letters, also in a new process."""
     sender, node = channel(run, 1), aged(run, 0, max_age=2)
