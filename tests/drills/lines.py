@@ -119,7 +119,7 @@ class Line:
     ----------
     letter : size of a letter in MB.
     mbit : rate of a line.
-    seconds : from the first byte of a letter to the end of the run.
+    seconds : from the arrival of the app at the nodes to the end of the run.
     limit : seconds that a node's letters take on its line.
     carried : bytes on the lines of the nodes, relative to those of their letters.
     absent : times that the relay went on without a node.
