@@ -8,7 +8,7 @@ a deployment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -105,8 +105,9 @@ class Request:
         edges of "answer" may be missing, if their other end has failed since.
     asked : ndarray of bool, (E,)
         Mask of the edges that are answered.
-    letters : tuple of PeerMessage
-        Letters from other nodes, sorted by (sender, recipient), offers first.
+    letters : Sequence of PeerMessage
+        Letters from other nodes, sorted by (sender, recipient), offers first. A node empties a list
+        when it begins the request, so that a letter's memory is free once the letter is opened.
     committed : int
         Last round that the relay has checkpointed; a node may delete older versions.
     attempt : str
@@ -125,7 +126,7 @@ class Request:
     last: int
     edges: Edges = field(default_factory=no_edges)
     asked: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
-    letters: tuple[PeerMessage, ...] = ()
+    letters: Sequence[PeerMessage] = ()
     committed: int = 0
     attempt: str = ""
     samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))

@@ -336,7 +336,7 @@ class Node:
         done = self._cohort.answered and self._strategy.wanted_by == 1
         if self._policy is not None and not done:
             check_wanted(request, self._strategy, self.peers, self._cohort.wants(t))
-        ages = {letter.sender: t - letter.round for letter in request.letters}
+        ages = {sender: t - written for sender, written in self._channel.written.items()}
         return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t), ages)
 
     def _end(self, t: int, reports: Sequence[Report], since: int = 0) -> Response:

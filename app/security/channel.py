@@ -49,6 +49,8 @@ class SecureChannel:
     ----------
     names : dict of int to str
         Names of the peers in the trust file.
+    written : dict of int to int
+        Sender -> round of its offer in the request, as the relay states it.
     """
 
     def __init__(
@@ -85,11 +87,14 @@ class SecureChannel:
             The request is of a round that the relay has committed: letters of that round are never
             accepted again.
         """
-        self._request = request
+        self._request = replace(request, letters=())
         self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)
         self._unread: dict[Kind, list[PeerMessage]] = {"offer": [], "answer": []}
         for letter in request.letters:
             self._unread[letter.kind].append(letter)
+        self.written = {letter.sender: letter.round for letter in self._unread["offer"]}
+        if isinstance(request.letters, list):
+            request.letters.clear()
         self._foreign_offers: dict[int, bytes] = {}  # sender -> digest of its offer
         self._refused: list[str] = []
         if self._sealing.keys:
@@ -151,7 +156,10 @@ class SecureChannel:
         due = self._due(kind)
         result: Foreign = {}
         plain: dict[int, str] = {}  # sender -> digest of the plain letter
-        for letter in self._unread.pop(kind, ()):
+        rounds: dict[str, int] = {}  # sender -> round of its letter
+        letters = self._unread.pop(kind, [])[::-1]
+        while letters:
+            letter = letters.pop()
             digest = self._digest(letter.payload)
             ends = letter.sender, letter.recipient
             try:
@@ -168,11 +176,11 @@ class SecureChannel:
                 self._refuse(letter, digest, str(error))
             else:
                 self._log_received(letter, digest, "accepted")
+                rounds[str(letter.sender)] = letter.round
         if self._ledger is not None:
             self._count(self._ledger, kind, plain)
         if kind == "offer" and self._max_age and result:
-            written = {str(k.sender): k.round for k in self._request.letters if k.kind == "offer"}
-            self._memory.heard |= {str(k): written[str(k)] for k, _ in result}
+            self._memory.heard |= rounds
             self._memory.keep()
         return result
 
@@ -201,7 +209,6 @@ class SecureChannel:
             for letter in letters:
                 self._refuse(letter, self._digest(letter.payload), _UNEXPECTED)
         self._memory.keep_heads()
-        self._request = replace(self._request, letters=())  # their memory is free until the next
         return tuple(self._refused)
 
     def _due(self, kind: Kind) -> set[tuple[int, int | None]]:

@@ -31,7 +31,7 @@ from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data, SplitName
 from coterie.clients.engine.evaluation import Evaluator, Recording, Scores
 from coterie.clients.engine.execution import Execution, Footprint
-from coterie.clients.engine.network import Buffers, Network
+from coterie.clients.engine.network import Buffers, ModelError, Network
 from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
@@ -238,6 +238,7 @@ class Engine:
         private = self.guard is not None
         examples = probe.examples(self.network, problem)
         chosen = choose(backend, self.network, self.task, examples, private=private)
+        self.network.release()
         self.backend = chosen.name
         if self.device.type == "cpu" and not chosen.stacks:
             self.data.lay_channels_last()
@@ -357,7 +358,12 @@ class Engine:
 
     def _begun(self, peer: int) -> nn.Module:
         """Return the module that a peer draws."""
-        return self._fresh(int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63)))
+        module = self._fresh(int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63)))
+        if module is self.network.module:
+            raise ModelError(
+                "the function of the model returns the same network again: build a new one per call"
+            )
+        return module
 
     def _fresh(self, key: int) -> nn.Module:
         """Build a module initialised from a key; torch's generator keeps its state."""

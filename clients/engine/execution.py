@@ -246,7 +246,7 @@ def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output that its own node saves would never be freed
 
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
     with torch.enable_grad(), hooks:  # the caller may evaluate

@@ -196,6 +196,12 @@ class Network:
         buffers = self.buffers(models)
         return stacks, {name: buffers[name] for name in self.buffer_names}
 
+    def release(self) -> None:
+        """Free the template's trainable tensors, which calls replace by those of a copy."""
+        for name in self.trained:
+            tensor = self.module.get_parameter(name)
+            tensor.data = tensor.data.new_zeros(()).expand(tensor.shape)
+
     def buffers(self, models: int) -> Buffers:
         """Return a copy of the template's buffers per model."""
         return {k: v.expand(models, *v.shape).clone() for k, v in self._buffers.items()}

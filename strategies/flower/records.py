@@ -53,7 +53,7 @@ def encode_request(request: Request) -> RecordDict:
 
 
 def decode_request(record: RecordDict) -> Request:
-    """Decode a request on a node; payloads become bytes.
+    """Decode a request on a node; payloads become bytes, and letters a list.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def decode_request(record: RecordDict) -> Request:
     edges, asked = _edges(header, "edges"), fields.unpacked(header, "asked", "u1")
     if asked.shape != (len(edges),) or (asked > 1).any():
         raise WireError(f"asked: must be {len(edges)} values of 0 or 1")
-    letters = tuple(_letters(record, header, 1, opened=True))
+    letters = [*_letters(record, header, 1, opened=True)]
     for letter in letters:
         if letter.round != t and (letter.kind == "answer" or letter.round > t):
             raise WireError(f"a letter of round {letter.round} in a request of round {t}")

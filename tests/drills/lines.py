@@ -1,10 +1,10 @@
 """Large models over bad lines, and nodes behind an HTTP proxy. As root, with network namespaces.
 
-`python -m tests.drills.lines line HIDDEN MBIT` runs FedAvg on digits with an MLP of the HIDDEN
-sizes (3150-5000: 64 MB) between three nodes whose lines have MBIT Mbit/s and lose 1 % of their
-packets each way. The line of node 1 is cut while it sends its first letter, that of node 2 while it
-receives the letters of the others. The run must end with every peer in every round, and with the
-metrics of the same run in one process.
+`python -m tests.drills.lines line HIDDEN MBIT ROUNDS` runs FedAvg on digits with an MLP of the
+HIDDEN sizes (3150-5000: 64 MB) between three nodes whose lines have MBIT Mbit/s and lose 1 % of
+their packets each way. The line of node 1 is cut while it sends its first letter, that of node 2
+while it receives the letters of the others. The run must end with every peer in every round, and
+with the metrics of the same run in one process.
 
 `python -m tests.drills.lines memory HIDDEN ...` measures the memory of every process per letter, on
 one host. `python -m tests.drills.lines proxy` needs tinyproxy: the nodes cannot reach the relay
@@ -21,9 +21,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 
 from coterie.app.config.config import Config
@@ -46,10 +48,10 @@ ROLES = {
 """Part of a command line -> process."""
 
 
-def settings(hidden: str) -> dict[str, Scalar]:
+def settings(hidden: str, rounds: int = ROUNDS) -> dict[str, Scalar]:
     """The run's configuration."""
     return {
-        "method": "fedavg", "peers": NODES, "num-server-rounds": ROUNDS, "evaluate-every": 1,
+        "method": "fedavg", "peers": NODES, "num-server-rounds": rounds, "evaluate-every": 1,
         "partition.kind": "iid", "partition.samples-per-peer": 30, "local-steps": 1,
         "mlp.hidden": hidden, "device": "cpu", "round-seconds": SECONDS,
     }  # fmt: skip
@@ -117,7 +119,7 @@ class Line:
     ----------
     letter : size of a letter in MB.
     mbit : rate of a line.
-    seconds : from the first byte of a letter to the end of the run.
+    seconds : from the arrival of the app at the nodes to the end of the run.
     limit : seconds that a node's letters take on its line.
     carried : bytes on the lines of the nodes, relative to those of their letters.
     absent : times that the relay went on without a node.
@@ -126,6 +128,7 @@ class Line:
 
     letter: float
     mbit: float
+    rounds: int
     seconds: float
     limit: float
     carried: float
@@ -134,19 +137,19 @@ class Line:
     peak: Mapping[str, int]
 
 
-def line(hidden: str, mbit: float) -> Line:
+def line(hidden: str, mbit: float, rounds: int) -> Line:
     """Run over slow lines that lose packets and are cut."""
-    letter = size(hidden)
+    letter, configuration = size(hidden), settings(hidden, rounds)
     with tempfile.TemporaryDirectory() as directory, network(NODES) as hosts:
         place, nodes = Path(directory), {k: hosts[f"node-{k}"] for k in range(NODES)}
-        expected = simulated(
-            Config.from_flat(settings(hidden) | {"run-dir": str(place / "expected")})
-        )
+        config = Config.from_flat(configuration | {"run-dir": str(place / "expected")})
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # then its memory is free
+            expected = pool.submit(simulated, config).result()
         for peer, host in nodes.items():
             slow(f"node-{peer}", host, hosts["relay"], mbit, LOSS)
         with Deployment(place / "at", hosts["relay"], nodes) as deployment, peaks(place) as peak:
             try:
-                run = deployment.run(settings(hidden))
+                run = deployment.run(configuration)
                 before = carry()
                 deployment.wait(lambda: carry() - before > 2e6, "no letter is sent", SECONDS)
                 began = time.monotonic()
@@ -163,9 +166,9 @@ def line(hidden: str, mbit: float) -> Line:
             log = (deployment.home("operator") / "run" / "flower.log").read_text()
             print(*(row for row in log.splitlines() if "logger=relay" in row), sep="\n", flush=True)
     # Each node sends its letter for each round, and receives those of the others.
-    per_node = ROUNDS * NODES * letter
+    per_node = rounds * NODES * letter
     return Line(
-        letter / 1e6, mbit, round(seconds, 1), round(per_node * 8e-6 / mbit, 1),
+        letter / 1e6, mbit, rounds, round(seconds, 1), round(per_node * 8e-6 / mbit, 1),
         round(total / (NODES * per_node), 3), log.count("continuing without this node"),
         difference(result, expected), {role: round(value) for role, value in peak.items()},
     )  # fmt: skip
@@ -244,8 +247,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["memory", *sizes]:
             rows = (memory(hidden) for hidden in sizes or ["64", "3500-3500", "5000-5000"])
-        case ["line", hidden, mbit]:
-            rows = (line(hidden, float(each)) for each in [mbit])
+        case ["line", hidden, mbit, rounds]:
+            rows = (line(hidden, float(each), int(rounds)) for each in [mbit])
         case ["proxy"]:
             rows = (proxied(hidden) for hidden in ["64"])
         case _:

@@ -201,11 +201,13 @@ class Cohort:
         for local, rows, tensors in pieces:
             for name, value in tensors.items():
                 part, _, rest = name.partition(".")
-                if part in parts:
-                    shape = len(self.peers), *value.shape[1:]
-                    parts[part].setdefault(rest, value.new_empty(shape))[on(local)] = value[
-                        on(rows)
-                    ]
+                if part not in parts:
+                    continue
+                some, shape = value[at(rows)], (len(self.peers), *value.shape[1:])
+                if some.shape == shape:  # no copy: equal models stay one, as before the snapshot
+                    parts[part][rest] = some
+                else:
+                    parts[part].setdefault(rest, value.new_empty(shape))[on(local)] = some
             for kind, several in offers.items():
                 several.append(unpacked_offers(tensors, kind, self.peers, local, device))
         self.offers, self.coming = (Offers.together(several) for several in offers.values())
@@ -229,7 +231,7 @@ class Cohort:
 
     def begin(self, t: int) -> None:
         """Make the offers of round `t`, unless the run is over."""
-        self.round, self.answered = t, False
+        self.round, self.answered, self._shown = t, False, None
         if t > self.rounds:
             self.offers = Offers()
             return

@@ -56,12 +56,13 @@ def all_offers(
         rows = torch.from_numpy(at)
         for name, value in shown.sound[0].items():
             stack[name] = value.new_empty((len(authors), *value.shape[1:]))
-            stack[name][rows.to(value.device)] = value
         for k, recipient in list(foreign):  # a letter's memory is free once it is copied
             tensors = foreign.pop((k, recipient))
             row = int(np.searchsorted(authors, k))
             for name, value in shown.sound[0].items():
                 stack[name][row] = tensors[name].to(value.device)
+        for name, value in shown.sound[0].items():
+            stack[name][rows.to(value.device)] = value
     expired = mine[shown.written == UNWRITTEN]
     senders, recipients = no_edges().T
     return Letters(senders, recipients, nobody(), authors, stack, ages_s, expired)

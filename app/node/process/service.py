@@ -103,6 +103,7 @@ def _handle(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
     began = time.monotonic()
     try:
         request = decode_request(record)
+        record.clear()  # each letter's memory is free once the node has opened it
         where |= {"round": request.round, "stage": request.stage, "letters": len(request.letters)}
         response = _respond(request, job)
         encoded = encode_response(response, request)

@@ -73,6 +73,9 @@ def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
     content = atomic.read_checked(path, bound=bound)
     tensors = load(content)
     same = metadata(io.BytesIO(content)).get(_SAME, {})  # missing in older files
+    del content
+    for name, value in tensors.items():
+        tensors[name] = value.clone()  # aligned as a new tensor: results depend on it
     return tensors | {name: tensors[first] for name, first in same.items()}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
@@ -87,15 +88,24 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_channel_keeps_no_letter_after_its_request(run: Path) -> None:
-    """A letter can be large, and the next request comes after training."""
-    letter = replace(offer(begun(channel(run, 1), "start", 0), 1, 1))
-    lives, node = weakref.ref(letter), begun(channel(run, 0, 2), "update", 1, letters=[letter])
-    del letter
-    assert read(node)
-    assert lives() is not None
-    node.finish()
-    assert lives() is None
+def test_the_channel_keeps_no_letter_that_it_has_opened(run: Path) -> None:
+    """A letter can be large, and training follows."""
+    letters = [replace(offer(begun(channel(run, k), "start", 0), k, 1)) for k in (1, 2)]
+    lives, node = [weakref.ref(letter) for letter in letters], channel(run, 0)
+    node.begin(Request("update", 1, 1, EDGES, np.zeros(6, dtype=np.bool_), letters, attempt="a"))
+    alive = list[list[bool]]()
+
+    class Watched:
+        max_bytes = FORM.max_bytes
+
+        def decode(self, payload: bytes, sender: int) -> dict[str, Tensor]:
+            alive.append([each() is not None for each in lives])
+            return FORM.decode(payload, sender)
+
+    assert not letters
+    assert len(node.read("offer", Watched())) == 2
+    assert alive == [[True, True], [False, True]]
+    assert [each() for each in lives] == [None, None]
 
 
 def test_another_process_of_the_node_opens_what_the_first_would(run: Path) -> None:
@@ -291,6 +301,16 @@ def test_a_plain_simulation_writes_nothing_down(run: Path) -> None:
     assert read(begun(node, "update", 1, letters=[letter]))
     assert [path.name for path in run.iterdir()] == ["nodes"]
     assert not list((run / "nodes").iterdir())
+
+
+def test_a_refused_offer_does_not_make_later_ones_old(run: Path) -> None:
+    """A relay adds a forged letter of a later round, so that the node refuses those in between."""
+    sender, node = begun(channel(run, 1), "start", 0), begun(aged(run, 0, max_age=3), "start", 0)
+    letters = {t: offer(sender, 1, t) for t in (1, 2)}
+    begun(node, "update", 3, letters=[letters[1], replace(letters[2], round=3)])
+    assert list(node.read("offer", FORM)) == [(1, None)]
+    begun(node, "update", 3, letters=[letters[2]])
+    assert list(node.read("offer", FORM)) == [(1, None)]
 
 
 def test_an_older_offer_is_heard_within_its_age_but_never_after_a_newer_one(run: Path) -> None:

@@ -17,7 +17,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from coterie.clients.engine.data import Batch, SplitName
 from coterie.clients.engine.engine import Engine, Fit, Gradients, device_of
 from coterie.clients.engine.layers import Dropout
-from coterie.clients.engine.network import LAYER_STEP, Buffers
+from coterie.clients.engine.network import LAYER_STEP, Buffers, ModelError
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Part
 from coterie.clients.models.build import build
@@ -170,6 +170,17 @@ def normed(monkeypatch: pytest.MonkeyPatch) -> str:
 
     monkeypatch.setitem(MODELS, "normed", Model("of a test", network))
     return "normed"
+
+
+def test_a_function_that_returns_one_network_again_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The engine empties the network that it keeps, so it cannot be the start as well."""
+    again = nn.Sequential(nn.Flatten(), nn.Linear(9, 3))
+    monkeypatch.setitem(MODELS, "again", Model("of a test", lambda shape, outputs: again))
+    problem = classification(SIZES, shape=(9,), classes=3)
+    with pytest.raises(ModelError, match="build a new one per call"):
+        engine_of(problem, "again").initial()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,15 @@ def test_what_autograd_keeps_is_counted_once() -> None:
     assert held_bytes(lambda: (x * x).exp()) == 16_000  # and the result of exp
     assert held_bytes(lambda: x + y) == 0
     assert held_bytes(lambda: x * y, shared=[y[:10]]) == 8_000
+
+
+def test_counting_keeps_no_tensor() -> None:
+    """An output that its own node saves (sigmoid's) would keep the whole graph."""
+    x = torch.ones(8, requires_grad=True)
+    lives = weakref.ref(x)
+    assert held_bytes(x.sigmoid) == 32
+    del x
+    assert lives() is None
 
 
 def test_no_choice_depends_on_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,13 @@ def engine_of(model: str, shape: tuple[int, ...], chunk: int, **training: Any) -
 MODELS = [("mlp", (1, 28, 28)), ("lenet", (3, 32, 32))]
 
 
+@pytest.mark.parametrize(("model", "shape"), MODELS)
+def test_an_engine_holds_no_model(model: str, shape: tuple[int, ...]) -> None:
+    """A deployed node has one model: a template of its own would be a second one."""
+    engine = engine_of(model, shape, 1)
+    assert sum(each.untyped_storage().nbytes() for each in engine.network.module.parameters()) < 100
+
+
 @pytest.mark.parametrize("chunk", [1, 4, 16])
 @pytest.mark.parametrize(("model", "shape"), MODELS)
 def test_training_holds_the_new_state_and_one_chunk(

@@ -162,7 +162,7 @@ def test_the_relay_forwards_a_record_by_reference_and_never_looks_inside() -> No
     forwarded = encode_request(Request("update", 1, 1, letters=received.letters))
     assert forwarded["letter-0"] is record["letter-0"]
     array.__dict__["data"] = content
-    assert decode_request(forwarded).letters == (offer,)
+    assert decode_request(forwarded).letters == [offer]
 
 
 def test_nodes_neither_copy_what_they_seal_nor_what_they_open() -> None:

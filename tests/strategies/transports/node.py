@@ -73,7 +73,7 @@ def echo(request: Request) -> Response:
         uuid.uuid4().hex,
     ]
     reports = (Report(request.round, 0, {"test_loss": 0.1, "test_accuracy": None}, (0.5, 1.0)),)
-    return Response((0,), request.letters, request.edges, reports, tuple(lines), (7,))
+    return Response((0,), tuple(request.letters), request.edges, reports, tuple(lines), (7,))
 
 
 def digest(payload: object) -> str:

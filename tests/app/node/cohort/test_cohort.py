@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,6 +75,14 @@ ALL = edges_of(*((k, i) for i in range(N) for k in range(N) if k != i))
 
 def foreign_offers(cohort: Cohort, *authors: int) -> Foreign:
     return {(k, None): {"x": torch.full((cohort.engine.d,), k + 1.0).double()} for k in authors}
+
+
+def test_a_round_is_trained_without_the_offers_of_the_last_one() -> None:
+    cohort = cohort_of([0, 1])
+    lives = weakref.ref(cohort.offers.stacks["x"])
+    cohort.step(Round(1, ALL, np.zeros(len(ALL), dtype=np.bool_), False, {}))
+    cohort.rule.seen = None  # type: ignore[attr-defined]
+    assert lives() is None
 
 
 def test_hosted_peers_hear_the_same_wherever_the_others_are() -> None:

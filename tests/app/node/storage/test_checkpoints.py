@@ -320,6 +320,16 @@ def test_models_that_are_offered_as_they_are_lie_in_a_checkpoint_once(tmp_path: 
         read_checked(tmp_path / "file", bound=b"another run")
 
 
+def test_models_that_are_offered_as_they_are_come_back_once(tmp_path: Path) -> None:
+    saved, again = (cohort_of([0, 1, 3]) for _ in range(2))
+    saved.begin(1)
+    CheckpointStore(tmp_path, saved).save((0, 0))
+    CheckpointStore(tmp_path, again).recall((0, 0))
+    for cohort in (saved, again):
+        assert cohort.state.x.data_ptr() == cohort.offers.stacks["x"].data_ptr()
+        assert cohort.state.x.data_ptr() % 64 == 0  # sums depend on the alignment
+
+
 def test_files_from_before_models_were_written_once_are_read(tmp_path: Path) -> None:
     tensors = {"state.x": torch.randn(3, 5), "offer.x": torch.randn(3, 5)}
     for name, metadata in (("state", {"peers": "0 1 2"}), ("letters", None)):
