@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,47 @@ def test_every_method_fine_tunes_adapters(
     (tmp_path / "notes.txt").write_text("a b c")
     with pytest.raises(ConfigError, match=r"a language model takes tokens: an .npz with x"):
         read(tmp_path / "notes.txt", model.about)
+
+
+INCREMENTS = {"letters.scheme": "increments", "payload": "int8"}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "trust"])
+def test_increments_of_adapters_have_one_bit_per_number(
+    method: str, flat: dict[str, Any], tmp_path: Path
+) -> None:
+    """Send the adapters in int8 first, then a bit per number and a scale of int8 per tensor.
+
+    int8 adds a byte per 32 numbers to tensors of at least 64; A and B of five layers are ten
+    tensors, whose scales are one tensor of ten float32.
+    """
+    result = run(flat | INCREMENTS | {"method": method}, tmp_path)
+    first = ADAPTERS + math.ceil(ADAPTERS / 32)
+    increment = math.ceil(ADAPTERS / 8) + 4 * len(result.models()[0])
+    assert len(result.models()[0]) == 10
+    assert (result.metric("bytes_sent") == 3 * (first + 5 * increment)).all()
+    assert (result.metric("test_loss") < result.metric("test_loss", 0) - 0.1).all()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "trust"])
+def test_the_identity_increment_of_adapters_changes_no_number(
+    method: str, flat: dict[str, Any], tmp_path: Path
+) -> None:
+    identity = {"letters.scheme": "increments", "letters.operator": "top-k", "letters.ratio": 1.0}
+    full = run(flat | {"method": method}, tmp_path / "full")
+    same = run(flat | {"method": method} | identity, tmp_path / "same")
+    assert same.reports == full.reports
+
+
+def test_increments_of_adapters_are_the_same_over_nodes(
+    flat: dict[str, Any], tmp_path: Path
+) -> None:
+    keys = flat | INCREMENTS | {"method": "fedavg"}
+    alone = run(keys, tmp_path / "one")
+    for nodes in (2, 4):
+        result = run(keys, tmp_path / str(nodes), nodes)
+        assert result.reports == alone.reports
+        assert not result.refused
 
 
 def test_a_comparison_tells_models_apart_by_what_is_in_their_folder(
