@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from coterie.app.config.registry import METHODS, Method
-from coterie.strategies.everyone import Everyone
+from coterie.strategies.everyone import Everyone, EveryoneAfterWarmup
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.silent import Silent
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
@@ -28,6 +28,7 @@ from tests.test_table import REFUSES
 EXCHANGES = {
     Silent: "none",
     Everyone: "pull",
+    EveryoneAfterWarmup: "pull",
     Wanted: "wants",
     WantedAnswers: "ask",
     WantedHelp: "ask",

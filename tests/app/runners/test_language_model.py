@@ -96,10 +96,11 @@ def test_the_identity_increment_of_adapters_changes_no_number(
     assert same.reports == full.reports
 
 
+@pytest.mark.parametrize("method", ["fedavg", "trust"])
 def test_increments_of_adapters_are_the_same_over_nodes(
-    flat: dict[str, Any], tmp_path: Path
+    method: str, flat: dict[str, Any], tmp_path: Path
 ) -> None:
-    keys = flat | INCREMENTS | {"method": "fedavg"}
+    keys = flat | INCREMENTS | {"method": method}
     alone = run(keys, tmp_path / "one")
     for nodes in (2, 4):
         result = run(keys, tmp_path / str(nodes), nodes)
