@@ -11,10 +11,14 @@ import pytest
 import torch
 
 from coterie.app.config.config import Config
+from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError
 from coterie.app.runners.sweep import placed
 from coterie.app.trained.inputs import read
 from coterie.app.trained.personal import Named, load
+from coterie.app.wire.increments import MODEL, IncrementFormat
+from coterie.app.wire.operators import OPERATORS
+from coterie.app.wire.payload import LetterFormat
 from tests.datasets.own.test_text import WORDS, write_part, write_tokenizer
 from tests.inline import run
 
@@ -106,6 +110,26 @@ def test_increments_of_adapters_are_the_same_over_nodes(
         result = run(keys, tmp_path / str(nodes), nodes)
         assert result.reports == alone.reports
         assert not result.refused
+
+
+def test_letters_of_the_full_size_preset() -> None:
+    """GPT-2 at rank 4: 589,824 numbers in 96 tensors, A and B of four layers in twelve blocks.
+
+    float32: 2.36 MB; int8: a byte per number, and per 32 of them; sign: a bit per number and 96
+    scales in int8.
+    """
+    items = ["presets/cobo/table2-languages.toml", "letters.scheme=increments", "payload=int8"]
+    config = Config.from_flat(read_items(items, {})[1])
+    rank, width = config.flat()["gpt2.rank"], 768
+    sides = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)] * 12
+    shapes = [shape for m, n in sides for shape in ((m, rank), (rank, n))]
+    layout = {MODEL: ((sum(math.prod(shape) for shape in shapes),), torch.float32)}
+    operator = OPERATORS[config.letters.operator](shapes, config.letters.ratio)
+    form = IncrementFormat(layout, operator, "int8")
+    assert layout[MODEL][0] == (589_824,)
+    assert LetterFormat(layout, "full").nbytes == 4 * 589_824 == 2_359_296
+    assert form.first.nbytes == 589_824 + 589_824 // 32 == 608_256
+    assert form.increment.nbytes == 589_824 // 8 + 96 + 96 // 32 == 73_827
 
 
 def test_a_comparison_tells_models_apart_by_what_is_in_their_folder(
