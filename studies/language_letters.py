@@ -22,7 +22,7 @@ from studies.kept import kept
 
 OUT = Path("runs/language-letters")
 SEEDS = 2
-RATES = (0.0003, 0.001, 0.003)
+RATES = (0.0003, 0.001, 0.003, 0.01)
 METHODS = ("local", "fedavg", "trust")
 COMPARED = [
     *((method, "full") for method in METHODS),
