@@ -1,7 +1,8 @@
-"""Strategy of federated averaging: every peer receives the models of all its neighbours."""
+"""Strategies of averaging: every peer receives the models of all its neighbours."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -23,3 +24,26 @@ class Everyone(Brokering):
         """Return all edges of the topology."""
         edges = self._neighbours(t)
         return edges, np.zeros(len(edges), dtype=np.bool_)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EveryoneAfterWarmup(Everyone):
+    """All edges of the topology after the first rounds, which have none (trust).
+
+    Attributes
+    ----------
+    warmup : int
+        Number of rounds without edges.
+    """
+
+    warmup: int = 0
+
+    @property
+    def _is_everyone(self) -> bool:
+        return not self.warmup
+
+    def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
+        """Return all edges of the topology, or none in a round of the warm-up."""
+        edges, asked = super().edges(t, wants)
+        end = len(edges) if t > self.warmup else 0
+        return edges[:end], asked[:end]

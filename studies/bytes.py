@@ -65,6 +65,7 @@ TUNED: Mapping[str, Mapping[str, Sequence[str]]] = {
 _INCREMENTS = "letters.scheme=increments"
 LETTERS: Mapping[str, Sequence[str]] = {
     "full": [],
+    "int8": ["payload=int8"],
     "int4": [_INCREMENTS, "letters.operator=int4", "payload=int8"],
     "sign": [_INCREMENTS, "letters.operator=sign", "payload=int8"],
     "sign, int4": [_INCREMENTS, "letters.operator=sign", "payload=int4"],
@@ -77,7 +78,7 @@ LETTERS: Mapping[str, Sequence[str]] = {
     ],
 }  # fmt: skip
 """Letters that are compared; "damped" are full letters with the damping of top-k."""
-COMPARED = [name for name in LETTERS if name != "damped"]
+COMPARED = [name for name in LETTERS if name not in ("int8", "damped")]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 from coterie.datasets.published.languages import LanguagesOptions, read_languages
 
 LANGUAGES, CONTEXT = "da-en-fr-it-pt-sv", 64
-STEPS, BATCH, RATE = 800, 32, 3e-3
+LAYERS, WIDTH, HEADS = 6, 384, 6
+STEPS, BATCH, RATE = 800, 16, 1e-3
 
 
 def main(folder: Path) -> None:
@@ -27,8 +28,9 @@ def main(folder: Path) -> None:
     inputs, targets = torch.from_numpy(source.inputs), torch.from_numpy(source.targets)
     torch.manual_seed(0)
     config = GPTNeoXConfig(
-        vocab_size=source.outputs, hidden_size=64, intermediate_size=256, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=CONTEXT, bos_token_id=0, eos_token_id=0,
+        vocab_size=source.outputs, hidden_size=WIDTH, intermediate_size=4 * WIDTH,
+        num_hidden_layers=LAYERS, num_attention_heads=HEADS, max_position_embeddings=CONTEXT,
+        bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     network = GPTNeoXForCausalLM(config)
 
@@ -37,7 +39,7 @@ def main(folder: Path) -> None:
         return F.cross_entropy(logits.flatten(0, 1), targets[rows].flatten().long())
 
     optimizer = torch.optim.Adam(network.parameters(), lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS, pct_start=0.1)
     train, test = torch.from_numpy(source.train), torch.from_numpy(source.test)
     began = time.process_time()
     for _ in range(STEPS):

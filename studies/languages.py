@@ -4,7 +4,6 @@
 presets/cobo/table2-languages-mini.toml left their runs in DIRECTORY. Prints each method's
 perplexities and the weights that the first language gives over the steps, mean over seeds, which it
 also draws; then, of the first seed, how the others' gradients agree with its own (see `agreement`).
-Without SVG it prints perplexities and weights alone, as for presets/language-model.toml.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def perplexities(runs: Sequence[Run]) -> Floats:
     return result
 
 
-def main(directory: Path, picture: Path | None = None) -> None:
+def main(directory: Path, picture: Path) -> None:
     """Print tables to standard output, and write the figure."""
     methods: dict[str, list[Run]] = {}
     for path in sorted(directory.glob("*-seed*")):
@@ -124,8 +123,6 @@ def main(directory: Path, picture: Path | None = None) -> None:
     _print_head("step", *names[1:])
     for t, weights_sk in zip(rounds, weights_srk.swapaxes(0, 1), strict=True):
         _print_row(t, *_spread(weights_sk))
-    if picture is None:
-        return
     draw(rounds, weights_srk, names, picture)
     _print_head("step", *names[1:])
     for step, *columns in agreement(runs[0], 2 * int(runs[0].config["evaluate-every"])):

@@ -22,7 +22,7 @@ import pytest
 
 from coterie.app.config.registry import METHODS, Method
 from coterie.app.wire.operators import OPERATORS
-from coterie.strategies.everyone import Everyone
+from coterie.strategies.everyone import Everyone, EveryoneAfterWarmup
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.silent import Silent
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
@@ -34,6 +34,7 @@ from tests.test_table import REFUSES
 EXCHANGES = {
     Silent: "none",
     Everyone: "pull",
+    EveryoneAfterWarmup: "pull",
     Wanted: "wants",
     WantedAnswers: "ask",
     WantedHelp: "ask",

@@ -52,7 +52,7 @@ from coterie.clients.methods import (
 from coterie.clients.rule import Rule
 from coterie.datasets import plugins
 from coterie.strategies.brokering import Brokering
-from coterie.strategies.everyone import Everyone
+from coterie.strategies.everyone import Everyone, EveryoneAfterWarmup
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import METRICS
 from coterie.strategies.schedule import SCHEDULES, ScheduleKind
@@ -354,11 +354,12 @@ METHODS: dict[str, Method] = {
         exposes=_CHOICE,
     ),
     "trust": Method(
-        Wanted,
+        EveryoneAfterWarmup,
         trust.Trust,
         trust.Options,
         "averages all models by their similarity on its validation data",
         group="unknown",
+        strategy_options=("warmup",),
         learns_graph=True,
         exposes=_LOSSES,
     ),

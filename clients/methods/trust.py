@@ -31,7 +31,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.letters import Bools, Letters
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import Floats, Grid, State
 from coterie.ranges import Range
@@ -79,10 +79,6 @@ class Trust(LocalTraining[TrustState]):
 
     def init(self) -> TrustState:
         return TrustState(**vars(self.start()), w=self.eye())
-
-    def wants(self, state: TrustState, round_: int) -> Ints:
-        near_pn = self.engine.topology[self.engine.peers]
-        return self.pairs(near_pn & (round_ > self.options.warmup))
 
     def update(
         self, state: TrustState, round_: int, offers: Letters, sent: Letters, answers: Letters

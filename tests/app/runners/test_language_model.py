@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import pytest
 import torch
 
 from coterie.app.config.config import Config
+from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError
 from coterie.app.runners.sweep import placed
 from coterie.app.trained.inputs import read
 from coterie.app.trained.personal import Named, load
+from coterie.app.wire.increments import MODEL, IncrementFormat
+from coterie.app.wire.operators import OPERATORS
+from coterie.app.wire.payload import LetterFormat
 from tests.datasets.own.test_text import WORDS, write_part, write_tokenizer
 from tests.inline import run
 
@@ -63,6 +68,68 @@ def test_every_method_fine_tunes_adapters(
     (tmp_path / "notes.txt").write_text("a b c")
     with pytest.raises(ConfigError, match=r"a language model takes tokens: an .npz with x"):
         read(tmp_path / "notes.txt", model.about)
+
+
+INCREMENTS = {"letters.scheme": "increments", "payload": "int8"}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "trust"])
+def test_increments_of_adapters_have_one_bit_per_number(
+    method: str, flat: dict[str, Any], tmp_path: Path
+) -> None:
+    """Send the adapters in int8 first, then a bit per number and a scale of int8 per tensor.
+
+    int8 adds a byte per 32 numbers to tensors of at least 64; A and B of five layers are ten
+    tensors, whose scales are one tensor of ten float32.
+    """
+    result = run(flat | INCREMENTS | {"method": method}, tmp_path)
+    first = ADAPTERS + math.ceil(ADAPTERS / 32)
+    increment = math.ceil(ADAPTERS / 8) + 4 * len(result.models()[0])
+    assert len(result.models()[0]) == 10
+    assert (result.metric("bytes_sent") == 3 * (first + 5 * increment)).all()
+    assert (result.metric("test_loss") < result.metric("test_loss", 0) - 0.1).all()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "trust"])
+def test_the_identity_increment_of_adapters_changes_no_number(
+    method: str, flat: dict[str, Any], tmp_path: Path
+) -> None:
+    identity = {"letters.scheme": "increments", "letters.operator": "top-k", "letters.ratio": 1.0}
+    full = run(flat | {"method": method}, tmp_path / "full")
+    same = run(flat | {"method": method} | identity, tmp_path / "same")
+    assert same.reports == full.reports
+
+
+@pytest.mark.parametrize("method", ["fedavg", "trust"])
+def test_increments_of_adapters_are_the_same_over_nodes(
+    method: str, flat: dict[str, Any], tmp_path: Path
+) -> None:
+    keys = flat | INCREMENTS | {"method": method}
+    alone = run(keys, tmp_path / "one")
+    for nodes in (2, 4):
+        result = run(keys, tmp_path / str(nodes), nodes)
+        assert result.reports == alone.reports
+        assert not result.refused
+
+
+def test_letters_of_the_full_size_preset() -> None:
+    """GPT-2 at rank 4: 589,824 numbers in 96 tensors, A and B of four layers in twelve blocks.
+
+    float32: 2.36 MB; int8: a byte per number, and per 32 of them; sign: a bit per number and 96
+    scales in int8.
+    """
+    items = ["presets/cobo/table2-languages.toml", "letters.scheme=increments", "payload=int8"]
+    config = Config.from_flat(read_items(items, {})[1])
+    rank, width = config.flat()["gpt2.rank"], 768
+    sides = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)] * 12
+    shapes = [shape for m, n in sides for shape in ((m, rank), (rank, n))]
+    layout = {MODEL: ((sum(math.prod(shape) for shape in shapes),), torch.float32)}
+    operator = OPERATORS[config.letters.operator](shapes, config.letters.ratio)
+    form = IncrementFormat(layout, operator, "int8")
+    assert layout[MODEL][0] == (589_824,)
+    assert LetterFormat(layout, "full").nbytes == 4 * 589_824 == 2_359_296
+    assert form.first.nbytes == 589_824 + 589_824 // 32 == 608_256
+    assert form.increment.nbytes == 589_824 // 8 + 96 + 96 // 32 == 73_827
 
 
 def test_a_comparison_tells_models_apart_by_what_is_in_their_folder(

@@ -224,7 +224,7 @@ def test_after_a_gap_the_cheaper_of_missed_increments_and_a_key_is_sent(
 # --- hosting, loss, resumption ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedavg", "cobo", "pfedgraph", "ditto", "fedamp"])
+@pytest.mark.parametrize("method", ["fedavg", "cobo", "pfedgraph", "ditto", "fedamp", "trust"])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_one_node_and_many_give_the_same_bits(method: str, operator: str, tmp_path: Path) -> None:
     flat = DIGITS | TOP_K | {"method": method, "letters.operator": operator}
@@ -444,7 +444,14 @@ def test_keys_that_do_not_go_together_are_refused(keys: dict[str, Any], reason: 
         Config.from_flat(DIGITS | keys).strategy()
 
 
-@pytest.mark.parametrize("world", [{"method": "dpfl"}, {"method": "fedavg", **SLEEP}])
+@pytest.mark.parametrize(
+    "world",
+    [
+        {"method": "dpfl"},
+        {"method": "trust", "trust.warmup": 1},
+        {"method": "fedavg", **SLEEP},
+    ],
+)
 def test_gaps_between_nodes_are_refused_with_a_remedy(
     world: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -1,0 +1,74 @@
+"""Perplexity and bytes of a language model's adapters: `python -m studies.language_letters`.
+
+Four institutions with a language each adapt the network of `studies.language_model` (problem
+presets/language-model.toml): alone, by one average, and by trust's weights. Each method has the
+learning rate of `RATES` with the lowest validation loss of seed 0, chosen with full letters.
+Finished runs are kept in `runs/language-letters`, so an interrupted command continues; `table.csv`
+there has perplexity and bytes after each evaluation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from coterie.app.config.config import Config
+from coterie.app.config.items import read_items
+from coterie.app.runs import atomic, cells
+from coterie.app.runs.rundir import Floats, Run
+from studies.bytes import LETTERS
+from studies.kept import kept
+
+OUT = Path("runs/language-letters")
+SEEDS = 2
+RATES = (0.0003, 0.001, 0.003, 0.01)
+METHODS = ("local", "fedavg", "trust")
+COMPARED = [
+    *((method, "full") for method in METHODS),
+    *((method, letters) for letters in ("sign", "int8") for method in METHODS[1:]),
+]
+"""Methods with the letters that each is compared with."""
+
+
+def run(method: str, rate: float, letters: str, seed: int) -> Run:
+    """Return a finished run; carry it out if it is missing."""
+    items = ["presets/language-model.toml", *LETTERS[letters], f"method={method}"]
+    items += [f"learning-rate={rate}", f"seed={seed}", "device=cpu"]
+    return kept(Config.from_flat(read_items(items, {})[1]), OUT)
+
+
+def perplexity(run: Run, split: str) -> Floats:
+    """Return the perplexity per byte after each evaluation, e to the mean loss of the peers."""
+    result: Floats = np.exp(run.metric(f"{split}_loss").mean(axis=1))
+    return result
+
+
+def chosen(method: str) -> float:
+    """Return the learning rate with the lowest validation loss of seed 0; print all."""
+    tried = {rate: perplexity(run(method, rate, "full", 0), "validation")[-1] for rate in RATES}
+    print(method, ", ".join(f"{rate}: {value:.3f}" for rate, value in tried.items()), flush=True)
+    return min(tried, key=lambda rate: tried[rate])
+
+
+def main() -> None:
+    """Run the study."""
+    rates = {method: chosen(method) for method in METHODS}
+    lines: list[list[object]] = [
+        ["method", "letters", "learning-rate", "round", "megabytes", "perplexity", "deviation"]
+    ]
+    for method, letters in COMPARED:
+        runs = [run(method, rates[method], letters, seed) for seed in range(SEEDS)]
+        tested_sr = np.array([perplexity(of_seed, "test") for of_seed in runs])
+        sent_sr = np.array([of_seed.metric("bytes_sent").mean(axis=1) for of_seed in runs])
+        columns = (sent_sr.mean(axis=0) / 1e6, tested_sr.mean(axis=0), tested_sr.std(axis=0))
+        for t, *values in zip(runs[0].rounds, *columns, strict=True):
+            lines.append([method, letters, rates[method], t, *map(float, values)])
+        print(method, letters, f"{sent_sr[:, -1].mean():.0f} B", tested_sr[:, -1], flush=True)
+        if method == "trust":
+            print(np.mean([of_seed.weights[-1] for of_seed in runs], axis=0).round(2), flush=True)
+    atomic.write(OUT / "table.csv", cells.as_csv(lines))
+
+
+if __name__ == "__main__":
+    main()
