@@ -120,7 +120,7 @@ def test_letters_of_the_full_size_preset() -> None:
     """
     items = ["presets/cobo/table2-languages.toml", "letters.scheme=increments", "payload=int8"]
     config = Config.from_flat(read_items(items, {})[1])
-    rank, width = config.flat()["gpt2.rank"], 768
+    rank, width = int(config.flat()["gpt2.rank"]), 768
     sides = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)] * 12
     shapes = [shape for m, n in sides for shape in ((m, rank), (rank, n))]
     layout = {MODEL: ((sum(math.prod(shape) for shape in shapes),), torch.float32)}
