@@ -109,6 +109,7 @@ def page(paper: Paper) -> str:
 
 def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
     """Return the number of figures and of claims that hold."""
+    of = published(paper, of)
     held, against, open_, laws = (len(list(judged(paper, of, key))) for key in KEYS)
     made = sum(kept is not None for kept in of.values())
     checks = f" Comparisons of runs with closed forms that agree: {laws}." if laws else ""
@@ -116,6 +117,13 @@ def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
         f"{made} of {len(of)} tables and figures were made at size small. Claims: {held} held, "
         f"{against} contradicted, {open_} that cannot be judged at this size.{checks}"
     )
+
+
+def published(paper: Paper, of: Mapping[str, Kept | None]) -> dict[str, Kept | None]:
+    """Return the results of a paper's own figures, without our attempts to explain them."""
+    return {
+        name: kept for name, kept in of.items() if not paper.figures[name].where.startswith("ours")
+    }
 
 
 def judged(
@@ -260,7 +268,7 @@ def verdict(claim: Mapping[str, Any], note: str) -> str:
 def index() -> str:
     """Return the front page: every paper with its counts, and every claim by verdict."""
     papers = [figures.read(name) for name in figures.names()]
-    of = {paper.name: results(paper) for paper in papers}
+    of = {paper.name: published(paper, results(paper)) for paper in papers}
     parts = [
         NOTE,
         "# The papers, figure by figure",
@@ -275,7 +283,7 @@ def index() -> str:
         made = sum(kept is not None for kept in of[paper.name].values())
         name = f"[{paper.title}]({paper.name}.md)" if made else paper.title
         counts = [str(len(list(judged(paper, of[paper.name], key)))) for key in KEYS]
-        table.append([name, f"{made} of {len(paper.figures)}", *counts])
+        table.append([name, f"{made} of {len(of[paper.name])}", *counts])
     parts.append(markdown(["paper", "figures made", *HOLDS.values(), "closed forms"], table))
     for key in KEYS:
         sentences = [
