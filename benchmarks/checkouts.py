@@ -48,7 +48,9 @@ _METHODS = "coterie.app.config.registry", "app.config.registry"
 HOSTINGS = "inline", "2 nodes"
 PROBLEMS = "digits", "quadratic", "table"
 REFUSED = {
-    (method, problem) for method in ("fedpac", "oracle") for problem in ("quadratic", "table")
+    (method, problem)
+    for method in ("fedpac", "fedproto", "oracle")
+    for problem in ("quadratic", "table")
 }
 """Methods that cannot run on a problem: it has no classes, or no true clusters."""
 

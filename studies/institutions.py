@@ -47,11 +47,11 @@ WHOLE = ("heart-disease",)
 """Sets on which every trial has all rounds; successive halving on the others."""
 LEVEL = 0.95
 ALONE = "local"
-INFORMED = ("oracle", "ifca")
-"""Methods that are given the true clusters or their number, which no real set has."""
+LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto")
+"""Methods that need the true clusters or their number, or a network with a hidden layer."""
 CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")
 """Sets of two classes, which have an accuracy."""
-COMPARED = tuple(method for method in METHODS if method not in INFORMED)
+COMPARED = tuple(method for method in METHODS if method not in LEFT_OUT)
 SHOWN = ("fedavg", "fedavg-ft", "ditto", "cobo", "all-for-one", "dpfl", "pfedgraph")
 """Methods of the tables by institution."""
 FEW = 8

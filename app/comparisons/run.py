@@ -122,12 +122,12 @@ def compare(request: Request, console: Console) -> Path:
     rows = comparison.rows({name: of for name, of in runs.items() if of}, choices, swept)
     page = request.directory / "comparison.html"
     if rows:
+        subject.write(request.directory)
         comparison.write(rows, request.directory, columns)
         atomic.write(request.directory / by_peer.FILE, by_peer.as_csv(rows))
         if table := diagnostics.as_csv(rows):
             atomic.write(request.directory / diagnostics.FILE, table)
         page = comparison_page.write(rows, request.directory, request.title, _lines(failed))
-        subject.write(request.directory)
         _show(rows, request, page, console)
     report_failures(failed, console)
     return page

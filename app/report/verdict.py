@@ -96,8 +96,8 @@ def cost_notes(rows: Sequence[Row]) -> list[str]:
     if "bytes" in keys and "bytes_received" not in keys:
         footnotes.append("received: on average as many bytes as sent")
     if "seconds" in keys:
-        told = [run.progress.get("machine") for row in rows for run in row.runs]
-        machines = list(dict.fromkeys(filter(None, told)))
+        names = [run.progress.get("machine") for row in rows for run in row.runs]
+        machines = list(dict.fromkeys(filter(None, names)))
         where = f" on {_listed(machines)}" if machines else ""
         footnotes.append(f"seconds: wall time of a run{where}; runs in parallel share the machine")
     if "joules" in keys:

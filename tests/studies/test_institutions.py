@@ -9,7 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.app.catalogue.fetch import fetch
+from coterie.app.catalogue.sets import SETS
 from coterie.app.comparisons import tune
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.items import read_items
+from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
 from studies import institutions
 from studies.institutions import Result, by_kind, by_method, interval
@@ -56,8 +61,20 @@ def test_institutions_are_grouped_by_size_and_distance() -> None:
     ]
 
 
-def test_all_methods_without_knowledge_of_clusters_are_compared() -> None:
-    assert {*institutions.COMPARED} == {*METHODS} - {"oracle", "ifca"}
+def test_every_method_is_compared_that_can_run_on_a_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fetch("heart-disease", SETS["heart-disease"], institutions.DATA)
+    _, keys = read_items(["institutions/heart-disease"])
+    refused = set()
+    for method in METHODS:
+        try:
+            check(Config.from_flat({**tune.with_validation(keys), "method": method}))
+        except ConfigError:
+            refused.add(method)
+    assert refused == {"oracle", "ifca", "fedpac", "fedproto"}
+    assert {*institutions.COMPARED} == {*METHODS} - refused
 
 
 def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

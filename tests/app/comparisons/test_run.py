@@ -160,6 +160,17 @@ def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> N
     assert len(read(tmp_path / "comparison.csv")) == 6, "nothing of the first is lost"
 
 
+def test_the_same_command_continues_where_the_page_could_not_be_written(tmp_path: Path) -> None:
+    page = tmp_path / "comparison.html"
+    page.mkdir()
+    with pytest.raises(OSError, match=r"comparison\.html"):
+        compared(tmp_path, "local")
+    assert (tmp_path / "comparison.csv").exists()
+    page.rmdir()
+    compared(tmp_path, "local")
+    assert page.is_file()
+
+
 def test_every_method_of_a_comparison_has_the_same_validation_data(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3, "dpfl.init-epochs": 1}
     output = compared(tmp_path / "auto", "local,dpfl", flat=flat)
