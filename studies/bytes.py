@@ -2,12 +2,11 @@
 
 Every method that offers models, on four problems of the league with the settings that it chose. The
 results with full letters are those of the league. Finished runs are kept in `runs/bytes`, so an
-interrupted command continues; `table.csv` there has the results.
+interrupted command continues. Writes `table.csv` there, and the tables of docs/results/bytes.md.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,14 +20,14 @@ from coterie.app.config.registry import METHODS
 from coterie.app.report import league
 from coterie.app.runs import atomic, cells
 from studies.kept import kept
+from studies.tables import fill
 
 OUT = Path("runs/bytes")
+PAGE = Path("docs/results/bytes.md")
 PROBLEMS = ("flipped-labels", "three-classes", "label-groups", "permuted-labels")
 SEEDS = 3
 _INCREMENTS = "letters.scheme=increments"
 LETTERS: Mapping[str, Sequence[str]] = {
-    "full": [],
-    "int8": ["payload=int8"],
     "int4": [_INCREMENTS, "letters.operator=int4", "payload=int8"],
     "sign": [_INCREMENTS, "letters.operator=sign", "payload=int8"],
     "sign, int4": [_INCREMENTS, "letters.operator=sign", "payload=int4"],
@@ -41,6 +40,10 @@ LETTERS: Mapping[str, Sequence[str]] = {
     ],
 }  # fmt: skip
 """Letters that are compared; "damped" are full letters with the damping of top-k."""
+SHOWN = ("fedavg", "ditto", "pfedgraph", "cobo", "dpfl", "fedfomo")
+"""Methods that are measured with all letters."""
+ANSWERING = ("cobo", "wga", "bias-correction", "all-for-one", "federico", "federated-clustering")
+"""Methods whose answers are as large as offers: also "sign, int4"."""
 
 
 @dataclass(frozen=True)
@@ -91,35 +94,58 @@ def outcome(problem: str, method: str, letters: str) -> Outcome:
     )  # fmt: skip
 
 
-def offering() -> list[str]:
-    """Return the methods whose offers are their models."""
-    return [name for name, row in METHODS.items() if row.rule.offers_model and name != "local"]
+def plan() -> dict[str, Sequence[str]]:
+    """Return the letters of each method whose offers are models."""
+    offering = [name for name, row in METHODS.items() if row.rule.offers_model]
+    few = {name: ("sign", "sign, int4") if name in ANSWERING else ("sign",) for name in offering}
+    return few | dict.fromkeys(SHOWN, tuple(LETTERS))
+
+
+def tables(rows: Sequence[Outcome]) -> dict[str, list[str]]:
+    """Return the page's tables: all methods with signs, and a few methods with all letters."""
+    at = {(row.problem, row.method, row.letters): row for row in rows}
+    titles = {name: league.problem(name, league.PUBLISHED).title for name in PROBLEMS}
+
+    def cell(row: Outcome | None) -> str:
+        if row is None:
+            return "–"
+        reached = row.change >= -1 and row.fraction <= 0.1
+        text = f"{row.change:+.1f} ± {row.deviation:.1f}, {100 * row.fraction:.1f} %"
+        return f"**{text}**" if reached else text
+
+    def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+        return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines)]
+
+    def signs(letters: str) -> list[list[str]]:
+        methods = dict.fromkeys(row.method for row in rows if row.letters == letters)
+        return [[m, *(cell(at.get((p, m, letters))) for p in PROBLEMS)] for m in methods]
+
+    letters = [
+        [titles[p], m, *(cell(at.get((p, m, name))) for name in LETTERS)]
+        for p in PROBLEMS for m in SHOWN
+    ]  # fmt: skip
+    head = ["method", *titles.values()]
+    return {
+        "sign": table(head, signs("sign")),
+        "sign int4": table(head, signs("sign, int4")),
+        "letters": table(["problem", "method", *LETTERS], letters),
+    }
 
 
 def main() -> None:
     """Run the study."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", default=",".join(PROBLEMS))
-    parser.add_argument("--methods", default=",".join(offering()))
-    parser.add_argument("--letters", default="sign")
-    options = parser.parse_args()
     rows: list[Outcome] = []
-    for problem in options.problems.split(","):
-        for method in options.methods.split(","):
-            if (method, "accuracy") not in league.read(problem, league.PUBLISHED):
-                continue
-            for letters in options.letters.split(";"):
-                row = outcome(problem, method, letters)
-                rows.append(row)
-                print(
-                    f"{problem:15} {method:20} {letters:11} {row.accuracy:6.2f} "
-                    f"({row.change:+5.2f} ± {row.deviation:4.2f}) {row.megabytes:7.3f} MB "
-                    f"{100 * row.fraction:5.1f} %",
-                    flush=True,
-                )
+    for problem in PROBLEMS:
+        measured = league.read(problem, league.PUBLISHED)
+        for method, of_method in plan().items():
+            if (method, "accuracy") in measured:
+                for letters in of_method:
+                    rows.append(outcome(problem, method, letters))
+                    print(rows[-1], flush=True)
     lines = [list(asdict(rows[0])), *(list(asdict(row).values()) for row in rows)]
     OUT.mkdir(parents=True, exist_ok=True)
     atomic.write(OUT / "table.csv", cells.as_csv(lines))
+    fill(PAGE, tables(rows))
 
 
 if __name__ == "__main__":

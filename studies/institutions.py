@@ -17,7 +17,6 @@ import argparse
 import csv
 import itertools
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +36,11 @@ from coterie.app.report.tuning import FILE as TUNING
 from coterie.app.runs import atomic, cells
 from coterie.app.runs.metrics import Floats
 from coterie.app.runs.rundir import Run
+from studies.tables import fill
 
 OUT = Path("runs/institutions")
 DATA = Path("data")
 PAGE = Path("docs/results/institutions.md")
-END = "<!-- / -->"
 SEEDS = 10
 WHOLE = ("heart-disease",)
 """Sets on which every trial has all rounds; successive halving on the others."""
@@ -304,21 +303,10 @@ def blocks(sets: Mapping[str, Sequence[Result]]) -> dict[str, list[str]]:
     return made
 
 
-def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
-    """Replace the tables of a page: the lines between `<!-- NAME -->` and `<!-- / -->`."""
-
-    def table(match: re.Match[str]) -> str:
-        lines = tables.get(match[1])
-        return "\n".join([f"<!-- {match[1]} -->", "", *lines, "", END]) if lines else match[0]
-
-    return re.sub(rf"<!-- ([\w -]+) -->\n.*?{END}", table, page, flags=re.DOTALL)
-
-
 def write(sets: Mapping[str, Sequence[Result]], directory: Path, page: Path) -> None:
     """Write results.csv, and the tables of the page if there is one."""
     atomic.write(directory / "results.csv", cells.as_csv(as_csv(sets)))
-    if page.exists():
-        page.write_text(filled(page.read_text("utf-8"), blocks(sets)), encoding="utf-8")
+    fill(page, blocks(sets))
 
 
 def main() -> None:
