@@ -35,6 +35,7 @@ from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.app.report import league
+from coterie.app.report.paired_test import redivision
 from coterie.clients.attack import AttackKind
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
@@ -253,13 +254,11 @@ def catalogue_table() -> str:
 @lru_cache
 def _league() -> dict[str, tuple[league.Problem, list[league.Standing]]]:
     """Return name -> problem and rows of the league."""
-    return {
-        name: (
-            league.problem(name, league.PUBLISHED),
-            league.standings(league.read(name, league.PUBLISHED)),
-        )
-        for name in league.problems(league.PUBLISHED)
-    }
+    made = {}
+    for name in league.problems(league.PUBLISHED):
+        problem, measured = (of(name, league.PUBLISHED) for of in (league.problem, league.read))
+        made[name] = problem, league.standings(measured, redivision(problem.keys))
+    return made
 
 
 def league_tables() -> str:

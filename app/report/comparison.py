@@ -20,9 +20,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from coterie.app.config.keys import flatten
 from coterie.app.report import methods
 from coterie.app.report.measures import COLUMNS, Column
-from coterie.app.report.paired_test import leaders
+from coterie.app.report.paired_test import leaders, redivision
 from coterie.app.report.tuning import Choice
 from coterie.app.runs import atomic, cells, plan
 from coterie.app.runs.rundir import Floats, Run
@@ -255,7 +256,10 @@ def leading(made: Sequence[Row], column: Column) -> list[Row]:
         method: {seed: sign * of_p for seed, of_p in row.by_seed(column).items()}
         for method, row in rows.items()
     }
-    return [rows[method] for method in leaders(values)] if rows else []
+    if not rows:
+        return []
+    redivided = redivision(flatten(made[0].runs[0].config))
+    return [rows[method] for method in leaders(values, redivided)]
 
 
 def bold(made: Sequence[Row], column: Column) -> frozenset[str]:

@@ -221,13 +221,21 @@ def write(name: str, measured: Cells, directory: Path) -> None:
     atomic.write(directory / f"{name}.csv", cells.as_csv(lines))
 
 
-def standings(measured: Cells) -> list[Standing]:
-    """Return the rows of a problem's table, in the order of methods."""
+def standings(measured: Cells, redivided: float = 0.0) -> list[Standing]:
+    """Return the rows of a problem's table, in the order of methods.
+
+    Parameters
+    ----------
+    redivided : float
+        See `coterie.app.report.paired_test.redivision`.
+    """
     methods = list(dict.fromkeys(method for method, _ in measured))
     shown = columns()
     numbers = {method: _numbers(method, measured) for method in methods}
     leading = {
-        key: _leading(key, measured, numbers) for key, column in shown.items() if column.better
+        key: _leading(key, measured, numbers, redivided)
+        for key, column in shown.items()
+        if column.better
     }
     return [
         Standing(
@@ -296,7 +304,10 @@ def _bytes_to_best(method: str, measured: Cells) -> list[float]:
 
 
 def _leading(
-    key: str, measured: Cells, numbers: Mapping[str, Mapping[str, Sequence[float]]]
+    key: str,
+    measured: Cells,
+    numbers: Mapping[str, Mapping[str, Sequence[float]]],
+    redivided: float,
 ) -> list[str]:
     """Return the method with the best mean of a column, and those not significantly worse.
 
@@ -313,7 +324,7 @@ def _leading(
                 by_peer = [np.where(np.isnan(x_n - y_n), np.nan, x_n < y_n) for x_n, y_n in pairs]
             by_peer = by_peer or [np.array([x]) for x in of[key]]
             values[method] = {seed: sign * x_p for seed, x_p in enumerate(by_peer)}
-    lead = leaders(values) if len(values) > 1 else []
+    lead = leaders(values, redivided) if len(values) > 1 else []
     return [] if len(lead) == len(values) else lead
 
 

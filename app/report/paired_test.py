@@ -12,6 +12,10 @@ seeds and for other peers. Below `MIN_SEEDS` seeds there is no test: with two, t
 freedom, hence no mean and next to no power. (Flipping signs would need no normal means, but can
 reject nothing before the sixth seed, which comparisons rarely have.)
 
+Where every seed divides the same rows of institutions again, the seeds are not independent either:
+1/S becomes 1/S + test rows per training row (Nadeau and Bengio, "Inference for the Generalization
+Error", 2003).
+
 The method with the best mean is compared with each other method. The tests are two-sided because
 the data selected this method. Holm's correction bounds the chance of any false "worse" by `LEVEL`.
 
@@ -25,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.app.config.schema import Scalar
 from coterie.app.runs.rundir import Floats
 
 LEVEL = 0.05
@@ -38,13 +43,27 @@ Values = Mapping[Any, Floats]
 """Seed -> (n,) value of each peer; NaN if it has none."""
 
 
-def p_value(differences: Sequence[Floats]) -> float:
+def redivision(keys: Mapping[str, Scalar]) -> float:
+    """Return the test rows per training row if every seed divides the same rows again; else 0.
+
+    Parameters
+    ----------
+    keys : Mapping of str to Scalar
+        Flat keys of the runs.
+    """
+    test = keys.get(f"{keys.get('dataset')}.test")
+    return test / (1 - test) if isinstance(test, float) and keys["split-seed"] == "seed" else 0.0
+
+
+def p_value(differences: Sequence[Floats], redivided: float = 0.0) -> float:
     """Return the two-sided p-value of the differences between two methods.
 
     Parameters
     ----------
     differences : Sequence of ndarray, (n,)
         Differences of the peers, for each seed.
+    redivided : float
+        See `redivision`.
 
     Returns
     -------
@@ -57,20 +76,23 @@ def p_value(differences: Sequence[Floats]) -> float:
         return 1.0
     from scipy.special import stdtr  # only comparisons test; scipy.stats takes half a second
 
-    return float(2 * stdtr(seeds - 1, -abs(effect) * np.sqrt(seeds)))
+    return float(2 * stdtr(seeds - 1, -abs(effect) / np.sqrt(1 / seeds + redivided)))
 
 
-def seeds_needed(differences: Sequence[Floats]) -> int | None:
+def seeds_needed(differences: Sequence[Floats], redivided: float = 0.0) -> int | None:
     """Return the number of seeds with which the test finds a difference like the measured one.
 
     The minimum number S for a power of `POWER` at `LEVEL`, if mean and standard deviation of the
     difference stay as measured: t then has a noncentral t-distribution with S - 1 degrees of
-    freedom and noncentrality sqrt(S) mean / deviation.
+    freedom and noncentrality sqrt(S) mean / deviation, with redivided rows mean / deviation /
+    sqrt(1/S + `redivided`).
 
     Parameters
     ----------
     differences : Sequence of ndarray, (n,)
         Differences of the peers, for each seed.
+    redivided : float
+        See `redivision`.
 
     Returns
     -------
@@ -84,7 +106,8 @@ def seeds_needed(differences: Sequence[Floats]) -> int | None:
         return MIN_SEEDS
     seeds_s = np.arange(MIN_SEEDS, MAX_SEEDS + 1)
     critical_s = stdtrit(seeds_s - 1, 1 - LEVEL / 2)
-    power_s = 1 - nctdtr(seeds_s - 1, abs(effect) * np.sqrt(seeds_s), critical_s)
+    shift_s = abs(effect) / np.sqrt(1 / seeds_s + redivided)
+    power_s = 1 - nctdtr(seeds_s - 1, shift_s, critical_s)
     enough = seeds_s[power_s >= POWER]
     return int(enough[0]) if len(enough) else None
 
@@ -116,13 +139,15 @@ def holm(p_m: Sequence[float]) -> list[float]:
     return corrected
 
 
-def leaders(values: Mapping[str, Values]) -> list[str]:
+def leaders(values: Mapping[str, Values], redivided: float = 0.0) -> list[str]:
     """Return the method with the largest mean, and those not significantly worse.
 
     Parameters
     ----------
     values : Mapping of str to Values
         Values of each method; larger is better.
+    redivided : float
+        See `redivision`.
     """
     mean = {
         method: float(np.mean([np.nanmean(v_p) for v_p in of.values()]))
@@ -133,5 +158,5 @@ def leaders(values: Mapping[str, Values]) -> list[str]:
         [values[top][seed] - values[method][seed] for seed in values[top] if seed in values[method]]
         for method in others
     ]
-    p_m = holm([p_value(of) for of in differences])
+    p_m = holm([p_value(of, redivided) for of in differences])
     return [top, *(method for method, p in zip(others, p_m, strict=True) if p > LEVEL)]
