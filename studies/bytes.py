@@ -30,6 +30,9 @@ _INCREMENTS = "letters.scheme=increments"
 LETTERS: Mapping[str, Sequence[str]] = {
     "int4": [_INCREMENTS, "letters.operator=int4", "payload=int8"],
     "sign": [_INCREMENTS, "letters.operator=sign", "payload=int8"],
+    "sign, damped": [
+        *(_INCREMENTS, "letters.operator=sign", "letters.damping=0.5", "payload=int8"),
+    ],
     "sign, int4": [_INCREMENTS, "letters.operator=sign", "payload=int4"],
     "top-k": [
         *(_INCREMENTS, "letters.operator=top-k", "letters.ratio=0.05"),
@@ -39,7 +42,9 @@ LETTERS: Mapping[str, Sequence[str]] = {
         _INCREMENTS, "letters.operator=top-k", "letters.ratio=1.0", "letters.damping=0.5",
     ],
 }  # fmt: skip
-"""Letters that are compared; "damped" are full letters with the damping of top-k."""
+"""Letters that are compared; "damped" are full letters with the same damping."""
+EVERY = "int4", "sign", "sign, damped"
+"""Letters that are measured with every method."""
 SHOWN = ("fedavg", "ditto", "pfedgraph", "cobo", "dpfl", "fedfomo")
 """Methods that are measured with all letters."""
 ANSWERING = ("cobo", "wga", "bias-correction", "all-for-one", "federico", "federated-clustering")
@@ -97,7 +102,7 @@ def outcome(problem: str, method: str, letters: str) -> Outcome:
 def plan() -> dict[str, Sequence[str]]:
     """Return the letters of each method whose offers are models."""
     offering = [name for name, row in METHODS.items() if row.rule.offers_model]
-    few = {name: ("sign", "sign, int4") if name in ANSWERING else ("sign",) for name in offering}
+    few = {name: (*EVERY, "sign, int4") if name in ANSWERING else EVERY for name in offering}
     return few | dict.fromkeys(SHOWN, tuple(LETTERS))
 
 
