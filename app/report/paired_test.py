@@ -79,20 +79,17 @@ def p_value(differences: Sequence[Floats], redivided: float = 0.0) -> float:
     return float(2 * stdtr(seeds - 1, -abs(effect) / np.sqrt(1 / seeds + redivided)))
 
 
-def seeds_needed(differences: Sequence[Floats], redivided: float = 0.0) -> int | None:
+def seeds_needed(differences: Sequence[Floats]) -> int | None:
     """Return the number of seeds with which the test finds a difference like the measured one.
 
     The minimum number S for a power of `POWER` at `LEVEL`, if mean and standard deviation of the
     difference stay as measured: t then has a noncentral t-distribution with S - 1 degrees of
-    freedom and noncentrality sqrt(S) mean / deviation, with redivided rows mean / deviation /
-    sqrt(1/S + `redivided`).
+    freedom and noncentrality sqrt(S) mean / deviation.
 
     Parameters
     ----------
     differences : Sequence of ndarray, (n,)
         Differences of the peers, for each seed.
-    redivided : float
-        See `redivision`.
 
     Returns
     -------
@@ -106,8 +103,7 @@ def seeds_needed(differences: Sequence[Floats], redivided: float = 0.0) -> int |
         return MIN_SEEDS
     seeds_s = np.arange(MIN_SEEDS, MAX_SEEDS + 1)
     critical_s = stdtrit(seeds_s - 1, 1 - LEVEL / 2)
-    shift_s = abs(effect) / np.sqrt(1 / seeds_s + redivided)
-    power_s = 1 - nctdtr(seeds_s - 1, shift_s, critical_s)
+    power_s = 1 - nctdtr(seeds_s - 1, abs(effect) * np.sqrt(seeds_s), critical_s)
     enough = seeds_s[power_s >= POWER]
     return int(enough[0]) if len(enough) else None
 

@@ -11,11 +11,10 @@ from safetensors.numpy import load_file
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from coterie.app.config.keys import ConfigError, flatten, nearest
+from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.config.schema import Scalar
 from coterie.app.report import measures
 from coterie.app.report.measures import COLUMNS, Beside, Better, Column, Measure, last
-from coterie.app.report.paired_test import redivision
 from coterie.app.runs import graph
 from coterie.app.runs.graph_scores import learnt_edges, score
 from coterie.app.runs.rundir import Floats, Run
@@ -334,11 +333,6 @@ class Results:
         for trial in self.runs.get(place, {}):
             of_split.setdefault(trial.split, []).append(self._peers(place, trial, column))
         return {split: np.mean(values, axis=0) for split, values in of_split.items()}
-
-    def redivided(self, place: Place) -> float:
-        """Return `redivision` of the runs of a place, whose divisions are those of their trials."""
-        runs = [*self.runs.get(place, {}).values()]
-        return redivision(flatten(runs[0].config) | {"split-seed": "seed"}) if runs else 0.0
 
     def of_trials(self, place: Place, column: str) -> Floats:
         """Return the measure of each trial, (T,), the mean over peers."""
