@@ -107,34 +107,27 @@ def plan() -> dict[str, Sequence[str]]:
 
 
 def tables(rows: Sequence[Outcome]) -> dict[str, list[str]]:
-    """Return the page's tables: all methods with signs, and a few methods with all letters."""
-    at = {(row.problem, row.method, row.letters): row for row in rows}
-    titles = {name: league.problem(name, league.PUBLISHED).title for name in PROBLEMS}
+    """Return the page's tables: methods by problems, one for each kind of letters.
+
+    Bold: at most a tenth of the bytes, and at most one point lost.
+    """
+    at = {(row.letters, row.method, row.problem): row for row in rows}
+    titles = [league.problem(name, league.PUBLISHED).title for name in PROBLEMS]
 
     def cell(row: Outcome | None) -> str:
         if row is None:
             return "–"
-        reached = row.change >= -1 and row.fraction <= 0.1
         text = f"{row.change:+.1f} ± {row.deviation:.1f}, {100 * row.fraction:.1f} %"
-        return f"**{text}**" if reached else text
+        return f"**{text}**" if row.change >= -1 and row.fraction <= 0.1 else text
 
-    def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-        return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines)]
-
-    def signs(letters: str) -> list[list[str]]:
+    made = {}
+    for letters in LETTERS:
         methods = dict.fromkeys(row.method for row in rows if row.letters == letters)
-        return [[m, *(cell(at.get((p, m, letters))) for p in PROBLEMS)] for m in methods]
-
-    letters = [
-        [titles[p], m, *(cell(at.get((p, m, name))) for name in LETTERS)]
-        for p in PROBLEMS for m in SHOWN
-    ]  # fmt: skip
-    head = ["method", *titles.values()]
-    return {
-        "sign": table(head, signs("sign")),
-        "sign int4": table(head, signs("sign, int4")),
-        "letters": table(["problem", "method", *LETTERS], letters),
-    }
+        lines = [[m, *(cell(at.get((letters, m, p))) for p in PROBLEMS)] for m in methods]
+        head = ["method", *titles]
+        every = head, ["---"] * len(head), *lines
+        made[letters.replace(",", "")] = ["| " + " | ".join(line) + " |" for line in every]
+    return made
 
 
 def main() -> None:
