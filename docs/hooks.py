@@ -256,7 +256,8 @@ def _league() -> dict[str, tuple[league.Problem, list[league.Standing]]]:
     """Return name -> problem and rows of the league."""
     made = {}
     for name in league.problems(league.PUBLISHED):
-        problem, measured = (of(name, league.PUBLISHED) for of in (league.problem, league.read))
+        problem = league.problem(name, league.PUBLISHED)
+        measured = league.read(name, league.PUBLISHED)
         made[name] = problem, league.standings(measured, redivision(problem.keys))
     return made
 

@@ -44,6 +44,8 @@ _TABLES = ("table", "scatter", "maps")
 """Forms that show the numbers of their columns, too."""
 _PATH = re.compile(r'\bd="[^"]*"')
 _FRACTION = re.compile(r"-?\d+\.\d{3,}")
+_LISTED = 6
+"""Maximum number of seeds that are listed one by one."""
 HOLDS = {True: "holds", False: "does not hold", None: "cannot be judged"}
 
 
@@ -337,4 +339,6 @@ def seeds(results: Results) -> str:
     seeds = sorted({trial.seed for trial in trials})
     splits = sorted({trial.split for trial in trials})
     listed = f"seeds {', '.join(map(str, seeds))}"
+    if len(seeds) > _LISTED:
+        listed = f"{len(seeds)} seeds from {seeds[0]} to {seeds[-1]}"
     return listed if splits == seeds else f"{listed}, each with {len(splits)} splits"
