@@ -2,7 +2,8 @@
 
 Every method that offers models, on four problems of the league with the settings that it chose. The
 results with full letters are those of the league. Finished runs are kept in `runs/bytes`, so an
-interrupted command continues. Writes `table.csv` there, and the tables of docs/results/bytes.md.
+interrupted command continues. Writes `table.csv` there, and the tables and the figure of
+docs/results/bytes.md.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from coterie.app.config.registry import METHODS
 from coterie.app.report import league
 from coterie.app.runs import atomic, cells
 from studies.kept import kept
+from studies.svg import save
 from studies.tables import fill
 
 OUT = Path("runs/bytes")
 PAGE = Path("docs/results/bytes.md")
+FIGURE = Path("docs/images/bytes.svg")
 PROBLEMS = ("flipped-labels", "three-classes", "label-groups", "permuted-labels")
 SEEDS = 3
 _INCREMENTS = "letters.scheme=increments"
@@ -47,6 +50,10 @@ EVERY = "int4", "sign", "sign, damped"
 """Letters that are measured with every method."""
 SHOWN = ("fedavg", "ditto", "pfedgraph", "cobo", "dpfl", "fedfomo")
 """Methods that are measured with all letters."""
+_COLOURS = {"whole": "black", "int4": "#0072b2", "sign": "#d55e00", "sign, damped": "#009e73"}
+"""Colours of the letters of the figure (Okabe and Ito)."""
+_SHOWN = 25
+"""Points of accuracy below the best that the figure shows."""
 ANSWERING = ("cobo", "wga", "bias-correction", "all-for-one", "federico", "federated-clustering")
 """Methods whose answers are as large as offers: also "sign, int4"."""
 
@@ -130,6 +137,42 @@ def tables(rows: Sequence[Outcome]) -> dict[str, list[str]]:
     return made
 
 
+def draw(rows: Sequence[Outcome], path: Path) -> None:
+    """Draw accuracy over bytes: a panel per problem, a point per method and kind of letters.
+
+    Named: the best method of each kind. Points more than `_SHOWN` points below the best lie on the
+    lower edge.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    for axes, problem in zip(figure.subplots(2, 2).flat, PROBLEMS, strict=True):
+        points: dict[str, list[tuple[float, float, str]]] = {name: [] for name in _COLOURS}
+        for row in rows:
+            if row.problem == problem and row.letters in points and row.method != "oracle":
+                points[row.letters].append((row.megabytes, row.accuracy, row.method))
+                if row.letters == "int4":
+                    whole = row.megabytes / row.fraction, row.accuracy - row.change, row.method
+                    points["whole"].append(whole)
+        low = max(y for of in points.values() for _, y, _ in of) - _SHOWN
+        for name, of in points.items():
+            x, y = zip(*((x, max(y, low)) for x, y, _ in of), strict=True)
+            axes.scatter(x, y, s=14, color=_COLOURS[name], label=name, alpha=0.8)
+            best = max(of, key=lambda point: point[1])
+            offset = 0, -11 if "damped" in name else 5
+            axes.annotate(best[2], best[:2], fontsize=7, xytext=offset, ha="center",
+                          textcoords="offset points", color=_COLOURS[name])  # fmt: skip
+        axes.set_ylim(low - 1, low + _SHOWN + 3)
+        axes.set_xscale("log")
+        axes.set_title(league.problem(problem, league.PUBLISHED).title, fontsize=9)
+        axes.grid(alpha=0.25)
+    figure.supxlabel("MB that a peer sent", fontsize=9)
+    figure.supylabel("test accuracy, %", fontsize=9)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    save(figure, path)
+
+
 def main() -> None:
     """Run the study."""
     rows: list[Outcome] = []
@@ -144,6 +187,7 @@ def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     atomic.write(OUT / "table.csv", cells.as_csv(lines))
     fill(PAGE, tables(rows))
+    draw(rows, FIGURE)
 
 
 if __name__ == "__main__":
