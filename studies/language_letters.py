@@ -9,6 +9,7 @@ there has perplexity and bytes after each evaluation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,15 @@ from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
 from coterie.app.runs import atomic, cells
 from coterie.app.runs.rundir import Floats, Run
-from studies.bytes import LETTERS
 from studies.kept import kept
 
 OUT = Path("runs/language-letters")
 SEEDS = 2
+LETTERS: Mapping[str, Sequence[str]] = {
+    "full": [],
+    "int8": ["payload=int8"],
+    "sign": ["letters.scheme=increments", "letters.operator=sign", "payload=int8"],
+}
 RATES = (0.0003, 0.001, 0.003, 0.01)
 METHODS = ("local", "fedavg", "trust")
 COMPARED = [
@@ -31,11 +36,16 @@ COMPARED = [
 """Methods with the letters that each is compared with."""
 
 
-def run(method: str, rate: float, letters: str, seed: int) -> Run:
-    """Return a finished run; carry it out if it is missing."""
+def configuration(method: str, rate: float, letters: str, seed: int) -> Config:
+    """Return the configuration of a run."""
     items = ["presets/language-model.toml", *LETTERS[letters], f"method={method}"]
     items += [f"learning-rate={rate}", f"seed={seed}", "device=cpu"]
-    return kept(Config.from_flat(read_items(items, {})[1]), OUT)
+    return Config.from_flat(read_items(items, {})[1])
+
+
+def run(method: str, rate: float, letters: str, seed: int) -> Run:
+    """Return a finished run; carry it out if it is missing."""
+    return kept(configuration(method, rate, letters, seed), OUT)
 
 
 def perplexity(run: Run, split: str) -> Floats:
