@@ -274,7 +274,8 @@ def index() -> str:
         "# The papers, figure by figure",
         "`coterie reproduce PAPER/FIGURE` makes a table or figure of one of these papers and "
         "judges the paper's claims about it. At size small it runs offline on stand-in data: "
-        "digits, Fashion-MNIST, synthetic problems. A claim is judged by a paired test over seeds, "
+        "digits, Fashion-MNIST, synthetic problems; `coterie reproduce all` makes all figures "
+        "(1,503 runs) in 95 minutes of one core. A claim is judged by a paired test over seeds, "
         "or by a closed form; it cannot be judged if a difference is not significant. A claim that "
         "does not hold on stand-in data may hold on the paper's.",
     ]
