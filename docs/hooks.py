@@ -35,7 +35,6 @@ from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.app.report import league
-from coterie.app.report.paired_test import redivision
 from coterie.clients.attack import AttackKind
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
@@ -257,8 +256,7 @@ def _league() -> dict[str, tuple[league.Problem, list[league.Standing]]]:
     made = {}
     for name in league.problems(league.PUBLISHED):
         problem = league.problem(name, league.PUBLISHED)
-        measured = league.read(name, league.PUBLISHED)
-        made[name] = problem, league.standings(measured, redivision(problem.keys))
+        made[name] = problem, league.standings(league.read(name, league.PUBLISHED), problem.keys)
     return made
 
 

@@ -13,7 +13,6 @@ from coterie.app.comparisons import league as runner
 from coterie.app.config import parts
 from coterie.app.config.keys import ConfigError
 from coterie.app.report import league
-from coterie.app.report.paired_test import redivision
 from coterie.app.runners.errors import Interrupted, SweepError
 
 _NOTE = (
@@ -69,8 +68,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
 def _show(options: argparse.Namespace, console: Console) -> None:
     for name in options.problems or league.problems(options.directory):
         problem = league.problem(name, options.directory)
-        measured = league.read(name, options.directory)
-        if rows := league.standings(measured, redivision(problem.keys)):
+        if rows := league.standings(league.read(name, options.directory), problem.keys):
             console.print(league.table(f"{problem.title} ({name})", rows))
     console.print(_NOTE)
 

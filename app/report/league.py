@@ -28,7 +28,7 @@ from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
 from coterie.app.report.measures import COLUMNS, Column, cost_to_best
-from coterie.app.report.paired_test import leaders
+from coterie.app.report.paired_test import leaders, redivision
 from coterie.app.report.tuning import Choice
 from coterie.app.runs import atomic, cells, files, units
 from coterie.app.runs.files import ResultsError
@@ -221,17 +221,18 @@ def write(name: str, measured: Cells, directory: Path) -> None:
     atomic.write(directory / f"{name}.csv", cells.as_csv(lines))
 
 
-def standings(measured: Cells, redivided: float = 0.0) -> list[Standing]:
+def standings(measured: Cells, keys: Mapping[str, Scalar]) -> list[Standing]:
     """Return the rows of a problem's table, in the order of methods.
 
     Parameters
     ----------
-    redivided : float
-        See `coterie.app.report.paired_test.redivision`.
+    keys : Mapping of str to Scalar
+        Flat keys of the problem's runs.
     """
     methods = list(dict.fromkeys(method for method, _ in measured))
     shown = columns()
     numbers = {method: _numbers(method, measured) for method in methods}
+    redivided = redivision(keys)
     leading = {
         key: _leading(key, measured, numbers, redivided)
         for key, column in shown.items()

@@ -52,7 +52,8 @@ def redivision(keys: Mapping[str, Scalar]) -> float:
         Flat keys of the runs.
     """
     test = keys.get(f"{keys.get('dataset')}.test")
-    return test / (1 - test) if isinstance(test, float) and keys["split-seed"] == "seed" else 0.0
+    is_divided = keys.get("split-seed", "seed") == "seed"
+    return test / (1 - test) if isinstance(test, float) and is_divided else 0.0
 
 
 def p_value(differences: Sequence[Floats], redivided: float = 0.0) -> float:

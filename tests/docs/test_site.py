@@ -206,7 +206,8 @@ def test_quoted_gains_are_those_of_the_league() -> None:
         gains = re.findall(r"\(methods/([\w-]+)\.md\) ([-+]\d+\.\d)", line)
         problem = re.search(r"league\.md#([\w-]+)", line)
         if gains and problem:
-            rows = league.standings(league.read(problem[1], league.PUBLISHED))
+            keys = league.problem(problem[1], league.PUBLISHED).keys
+            rows = league.standings(league.read(problem[1], league.PUBLISHED), keys)
             leading = {row.method: row.entries["gain"] for row in rows if row.entries["gain"].leads}
             measured = {method: f"{100 * (leading[method].value or 0):+.1f}" for method, _ in gains}
             assert dict(gains) == measured, problem[1]

@@ -154,6 +154,19 @@ def test_bold_is_who_leads_by_the_test(tmp_path: Path) -> None:
     assert comparison.bold(alone, COLUMN["accuracy"]) == set(), "one seed tells nothing"
 
 
+def test_divisions_of_the_same_rows_show_less(tmp_path: Path) -> None:
+    """Differences 0.02, 0.025, 0.015: t = 6.9 (p = 0.02); half of the rows tested: 3.5 (0.07)."""
+    means = {"a": (0.9, 0.9, 0.9), "b": (0.88, 0.875, 0.885)}
+    runs = {method: seeds_of(tmp_path, method, of) for method, of in means.items()}
+    assert comparison.bold(comparison.rows(runs, {}), COLUMN["accuracy"]) == {"a"}
+    for method, of in runs.items():
+        for seed, run in enumerate(of):
+            keys = {"method": method, "peers": run.peers, "seed": seed, "dataset": "table"}
+            write_config(Path(run.directory), keys | {"table": {"test": 0.5}})
+    again = {method: [Run.read(run.directory) for run in of] for method, of in runs.items()}
+    assert comparison.bold(comparison.rows(again, {}), COLUMN["accuracy"]) == set()
+
+
 def test_the_oracle_never_leads(tmp_path: Path) -> None:
     means = {"oracle": (0.99, 0.99, 0.98), "a": (0.90, 0.91, 0.90), "b": (0.5, 0.52, 0.51)}
     rows = comparison.rows({m: seeds_of(tmp_path, m, of) for m, of in means.items()}, {})

@@ -35,7 +35,7 @@ def cells() -> Cells:
 
 
 def entry(cells: Cells, method: str, column: str) -> league.Entry:
-    return {row.method: row for row in league.standings(cells)}[method].entries[column]
+    return {row.method: row for row in league.standings(cells, {})}[method].entries[column]
 
 
 def test_a_column_is_the_mean_over_seeds_of_its_definition(cells: Cells) -> None:
@@ -65,16 +65,24 @@ def test_attackers_are_left_out(cells: Cells) -> None:
 
 
 def test_a_group_is_bold_and_a_reference_is_not_ranked(cells: Cells) -> None:
-    leading = {row.method for row in league.standings(cells) if row.entries["accuracy"].leads}
+    leading = {row.method for row in league.standings(cells, {}) if row.entries["accuracy"].leads}
     assert leading == {"cobo", "dpfl"}, "not local, and not oracle with the highest mean"
-    assert not any(row.entries["gradients"].leads for row in league.standings(cells))
+    assert not any(row.entries["gradients"].leads for row in league.standings(cells, {}))
     two = {at: cell for at, cell in cells.items() if at[0] in ("cobo", "dpfl")}
-    assert not any(row.entries["accuracy"].leads for row in league.standings(two))
+    assert not any(row.entries["accuracy"].leads for row in league.standings(two, {}))
+
+
+def test_no_method_leads_on_divisions_of_the_same_patients() -> None:
+    measured = league.read("heart-disease", league.PUBLISHED)
+    keys = league.problem("heart-disease", league.PUBLISHED).keys
+    for at, leading in (({}, ["knn-per"]), (keys, [])):
+        rows = league.standings(measured, at)
+        assert [row.method for row in rows if row.entries["accuracy"].leads] == leading
 
 
 def test_harming_every_peer_with_every_seed_is_not_bold(cells: Cells) -> None:
     cells["fedavg", "accuracy"] = of(0.1, 0.1, 0.1, 0.1)
-    leading = {row.method for row in league.standings(cells) if row.entries["harmed"].leads}
+    leading = {row.method for row in league.standings(cells, {}) if row.entries["harmed"].leads}
     assert entry(cells, "fedavg", "harmed").text == "100 ± 0"
     assert leading == {"cobo", "dpfl"}
 
