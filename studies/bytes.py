@@ -100,9 +100,10 @@ def outcome(problem: str, method: str, letters: str) -> Outcome:
     ]
     accuracy = 100 * np.array([run.metric("test_accuracy")[-1].mean() for run in runs])
     sent = np.array([run.metric("bytes_sent")[-1].mean() for run in runs])
+    change = accuracy - full
     return Outcome(
-        problem, method, letters, float(accuracy.mean()), float((accuracy - full).mean()),
-        float((accuracy - full).std()), float(sent.mean() / 1e6), float(sent.sum() / whole.sum()),
+        problem, method, letters, float(accuracy.mean()), float(change.mean()),
+        float(change.std(ddof=1)), float(sent.mean() / 1e6), float(sent.sum() / whole.sum()),
     )  # fmt: skip
 
 
