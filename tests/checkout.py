@@ -1,8 +1,9 @@
-"""A `.venv` for a copy of the checkout, as `make install` leaves it, and a Flower of its own."""
+"""A copy of the checkout, its `.venv` as `make install` leaves it, and a Flower of its own."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,19 @@ from pathlib import Path
 
 from coterie.app.runners.guard import working_in
 from coterie.app.runners.superlink import QUIET, free_port
+
+ROOT = Path(__file__).parents[1]
+
+
+def copy(place: Path) -> Path:
+    """Copy what git tracks or would track to `place`, links as links."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, files.split("\0")):
+        if (ROOT / name).exists():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, place / name, follow_symlinks=False)
+    return place
 
 
 def install(checkout: Path) -> None:

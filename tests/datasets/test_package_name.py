@@ -18,7 +18,7 @@ import coterie.datasets.problem
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import dataset_of
 dataset_of("digits").load(Partition(), 8, 0, Path("."), None)
-assert Path(coterie.datasets.problem.__file__).parent == Path({ours!r})
+assert Path(coterie.datasets.problem.__file__).resolve().parent == Path({ours!r})
 assert not {{"torch", "torchvision", "flwr"}} & set(sys.modules)
 """
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
-from tests.checkout import install
+from tests.checkout import copy, install
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -246,15 +245,7 @@ def checkout(tmp_path: Path) -> Path:
 
     Docker (`tests/docs/compose.py`) and sudo, which a test machine may lack, have replacements.
     """
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    place = tmp_path / "checkout"
-    for file in filter(None, listed.split("\0")):
-        if (ROOT / file).is_file():
-            (place / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / file, place / file)
+    place = copy(tmp_path / "checkout")
     install(place)
     stand_ins = {"docker": f'{sys.executable} {COMPOSE} "$@"', "sudo": '"$@"'}
     for command, line in stand_ins.items():

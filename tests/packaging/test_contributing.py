@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
-import pytest
+from tests.checkout import copy
 
-ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^( *)```\w+ title="([^"\n]+)"\n(.*?)^ *```$', re.M | re.S)
 SCRIPT = """
 import sys
@@ -35,20 +33,6 @@ sys.exit(pytest.main(["-q", "-p", "no:xdist", "-m", "not e2e", "-k", chosen, *te
 """
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """Make a copy of what git tracks or would track."""
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
-    copy = tmp_path / "checkout"
-    for name in filter(None, files.split("\0")):
-        source, target = ROOT / name, copy / name
-        if source.is_file() and not source.is_symlink():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-    return copy
-
-
 def follow(checkout: Path) -> list[str]:
     """Do what the page says, and return the titles of its blocks."""
     titles = []
@@ -69,7 +53,8 @@ def follow(checkout: Path) -> list[str]:
     return titles
 
 
-def test_the_page_adds_a_method_a_model_a_topology_and_more(checkout: Path) -> None:
+def test_the_page_adds_a_method_a_model_a_topology_and_more(tmp_path: Path) -> None:
+    checkout = copy(tmp_path / "checkout")
     titles = follow(checkout)
     assert [title.partition(",")[0] for title in titles] == [
         "clients/methods/halfway.py",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +19,7 @@ from flwr.cli.build import build_fab_from_disk
 from nbclient import NotebookClient
 
 from coterie.app.runners import bundle
-from tests.checkout import bare_environment, end_processes
+from tests.checkout import bare_environment, copy, end_processes
 
 ROOT = Path(__file__).parents[2]
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -28,13 +29,7 @@ PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a source distribution of what git tracks, and of the wheel built from it."""
     place = tmp_path_factory.mktemp("distributions")
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
-    for name in filter(None, files.split("\0")):
-        source, target = ROOT / name, place / "checkout" / name
-        if source.is_file() and not source.is_symlink():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
+    copy(place / "checkout")
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place)]
     done = subprocess.run([*build, str(place / "checkout")], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -108,12 +103,14 @@ def test_an_index_accepts_the_distributions(distributions: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_mypy_sees_every_module() -> None:
-    """`.mypy/coterie` has a link for each folder and module, which mypy cannot find otherwise."""
-    links = {path.name: path.resolve() for path in (ROOT / ".mypy" / "coterie").iterdir()}
-    modules = {path.name: path for path in (ROOT / "coterie").glob("*.py")}
-    folders = {name: ROOT / name for name in ("app", "clients", "datasets", "strategies")}
-    assert links == modules | folders
+def test_an_editor_finds_every_package_through_a_link() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
+    packages = {name.split(".")[1] for name in tool["setuptools"]["packages"] if "." in name}
+    links = {
+        path.name: path.readlink() for path in (ROOT / "coterie").iterdir() if path.is_symlink()
+    }
+    assert links == {name: Path("..", name) for name in packages}
+    assert set(tool["ruff"]["extend-exclude"]) == {f"coterie/{name}" for name in links}
 
 
 @pytest.mark.e2e

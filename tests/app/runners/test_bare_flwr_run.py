@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from coterie.app.config.root import ROOT
 from coterie.app.runs.rundir import Run
-from tests.checkout import bare_environment, end_processes, install
+from tests.checkout import bare_environment, copy, end_processes, install
 
 pytestmark = pytest.mark.e2e
 
@@ -23,22 +21,7 @@ TINY = "num-server-rounds=4 evaluate-every=2 peers=4 partition.clusters=2 local-
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a copy of the checkout with its own `.venv`, as after `make install`."""
-    checkout = tmp_path_factory.mktemp("machine") / "coterie"
-    checkout.mkdir()
-    for name in (
-        "app",
-        "coterie",
-        "strategies",
-        "clients",
-        "datasets",
-        "league",
-        "recipes",
-        "papers",
-        "presets",
-    ):
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "LICENSE", ".gitignore"):
-        shutil.copyfile(ROOT / name, checkout / name)
+    checkout = copy(tmp_path_factory.mktemp("machine") / "coterie")
     install(checkout)
     yield checkout
     end_processes(checkout.parent)

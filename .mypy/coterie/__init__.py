@@ -1,1 +1,0 @@
-../../coterie/__init__.py

@@ -1,1 +1,0 @@
-../../coterie/__main__.py

@@ -1,1 +1,0 @@
-../../coterie/errors.py

@@ -1,1 +1,0 @@
-../../coterie/ranges.py

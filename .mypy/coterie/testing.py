@@ -1,1 +1,0 @@
-../../coterie/testing.py
