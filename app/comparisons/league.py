@@ -3,8 +3,9 @@
 A problem has three conditions: "plain"; "attacked", with the settings of "plain"; and "private",
 tuned for itself. Tuning is that of `coterie compare --tune` (`tune.tuned`). The first methods of a
 problem decide the learning rates; later ones are tried with these. A cell is written as soon as its
-seeds have ended, with a digest of its configurations: keys that differ from their defaults, files
-that they name, and code of plugins. A cell whose digest differs is measured again.
+seeds have ended, with a digest of its configurations: the keys that decide its results, with their
+values (`coterie.app.config.digest.deciding`), files that they name, and code of plugins. A cell
+whose digest differs is measured again.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from rich.console import Console
 
 from coterie.app.comparisons import tune
 from coterie.app.comparisons.run import report_failures
-from coterie.app.config import defaults
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.digest import deciding
 from coterie.app.config.preflight import check
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
@@ -36,7 +37,10 @@ from coterie.datasets.problem import DataError
 
 RUNS = Path("runs/league")
 """Directory of the runs."""
-_NOT_HASHED = ("name", "run-dir", "resume", "out", "seed")
+BEFORE: dict[str, Scalar] = {}
+"""Key that is newer than kept cells -> value with which their runs come out the same. With this
+value, a key is not in a digest, so those cells stay valid. A key of a feature that is off by
+default needs no entry."""
 _TUNED_AS = {"attacked": "plain"}
 """Condition -> condition whose choices it uses."""
 
@@ -207,13 +211,12 @@ def configurations(
 
 def digest(configs: Sequence[Config]) -> str:
     """Return the digest of a cell's configurations, which differ in the seed only."""
-    usual, (one, *_) = defaults.of_project(), configs
     flat = {
         key: value
-        for key, value in one.flat().items()
-        if key not in _NOT_HASHED and usual.get(key) != value
+        for key, value in deciding(configs[0]).items()
+        if key != "seed" and (key not in BEFORE or BEFORE[key] != value)
     }
-    return sweep.digest(one, {**flat, "seeds": [config.seed for config in configs]})
+    return sweep.digest(configs[0], {**flat, "seeds": [config.seed for config in configs]})
 
 
 def values_of(column: str, runs: Sequence[Run]) -> list[Any]:

@@ -22,9 +22,11 @@ from coterie.app.config import defaults
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
+from coterie.app.config.schema import Scalar
 from coterie.app.report import league
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs.rundir import Run
+from coterie.clients.letter_options import LetterOptions
 
 TINY = """
 title = "Tiny"
@@ -218,19 +220,56 @@ def test_a_cell_of_another_configuration_is_measured_again(
     assert check("local", "accuracy") == 0
 
 
-def test_the_digest_has_only_what_differs_from_the_defaults(
+def digests(place: Path) -> dict[tuple[str, str], str]:
+    """Return the digest of each kept cell's configurations, as they are now."""
+    problem = league.problem("tiny", place / "league")
+    condition_of = {column: key for key, of in league.CONDITIONS.items() for column in of}
+    return {
+        (method, column): runner.digest(
+            runner.configurations(problem, condition_of[column], method, cell.choice.settings)
+        )
+        for (method, column), cell in league.read("tiny", place / "league").items()
+        if not cell.refused
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "default", "stale"),
+    [
+        ("momentum", 0.9, ["local", "knn-per"]),  # the recipe d-psgd has its own
+        ("mixing", "uniform", ["knn-per"]),
+        ("defence.norm", False, METHODS_HERE),
+        ("knn-per.neighbours", 3, ["knn-per"]),
+        ("privacy.delta", 1e-6, ["private"]),
+        ("letters.operator", "int4", []),
+        ("topology-degree", 4, []),
+        ("partition.alpha", 0.5, []),
+        ("cobo.rho", 9.0, []),
+    ],
+)
+def test_a_changed_default_makes_the_cells_stale_that_it_changes(
+    key: str, default: Scalar, stale: list[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, usual = digests(place), defaults.of_project()
+    cells = league.read("tiny", place / "league")
+    assert kept == {at: cell.digest for at, cell in cells.items() if not cell.refused}
+    monkeypatch.setattr(defaults, "of_project", lambda: {**usual, key: default})
+    if key.startswith("letters."):  # they are compared with their defaults
+        monkeypatch.setattr(LetterOptions, key.removeprefix("letters."), default)
+    now = digests(place)
+    assert {at for at in kept if now[at] != kept[at]} == {at for at in kept if {*at} & {*stale}}
+
+
+def test_a_new_key_leaves_cells_fresh_with_the_value_that_reproduces_them(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that a later version adds changes no digest as long as it has its default."""
-    problem = league.problem("tiny", place / "league")
-    configs = runner.configurations(problem, "plain", "fedavg", {})
-    usual, flat = defaults.of_project(), Config.flat
-    before = runner.digest(configs)
-    monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "letters.scheme": "full"})
-    monkeypatch.setattr(defaults, "of_project", lambda: {**usual, "letters.scheme": "full"})
-    assert runner.digest(configs) == before
-    monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "letters.scheme": "half"})
-    assert runner.digest(configs) != before
+    kept, flat = digests(place), Config.flat
+    monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "table.scale": "own"})
+    assert not {*kept.items()} & {*digests(place).items()}
+    monkeypatch.setitem(runner.BEFORE, "table.scale", "own")
+    assert digests(place) == kept
+    monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "table.scale": "common"})
+    assert not {*kept.items()} & {*digests(place).items()}
 
 
 def test_code_that_a_file_names_is_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,5 +337,8 @@ def test_published_cells_are_those_of_their_configurations(
             with pytest.raises(ConfigError):
                 runner.configurations(*at)
         else:
-            assert cell.digest == runner.digest(runner.configurations(*at)), (method, column)
+            assert cell.digest == runner.digest(runner.configurations(*at)), (
+                f"{method}, {column}: a key that decides its runs is new or has a new default: "
+                "`coterie league run`, or an entry in BEFORE of app/comparisons/league.py"
+            )
             assert len(cell.values) == problem.seeds
