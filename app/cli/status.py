@@ -8,7 +8,6 @@ runs and SuperNodes.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from rich.table import Table
 from coterie.app.config.keys import ConfigError
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
-from coterie.app.runs import files, progress, units
+from coterie.app.runs import atomic, files, progress, units
 from coterie.app.runs.files import ResultsError
 
 ROWS = 20
@@ -168,12 +167,14 @@ def _letters(directory: Path, name: str) -> Iterator[Mapping[str, Any]]:
     ResultsError
         A line is not JSON.
     """
-    for line in _tail(directory, name):
-        try:
-            letter = json.loads(line)
-        except (ValueError, RecursionError):
-            letter = None
-        if not isinstance(letter, dict) or not letter.keys() >= _WRITTEN:
+    with files.opened(directory, name, _LOG) as file:
+        start = max(0, file.seek(0, 2) - _TAIL)
+        file.seek(start)
+        content = file.read()
+    for letter in atomic.parsed(
+        content[content.find(b"\n") + 1 if start else 0 :], directory / name
+    ):
+        if not letter.keys() >= _WRITTEN:
             raise ResultsError(f"{directory / name}: a line does not describe a letter")
         if not isinstance(letter["to"], list):
             raise ResultsError(f"{directory / name}: a letter has no recipients")
@@ -185,15 +186,6 @@ def _newest(runs: Path) -> Path:
     if not runs_by_time:
         raise ConfigError(f"no run in {runs}: name a run directory, or a connection of Flower's")
     return runs_by_time[-1].parent
-
-
-def _tail(directory: Path, name: str) -> list[str]:
-    """Return the last whole lines of a log."""
-    with files.opened(directory, name, _LOG) as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _TAIL))
-        lines = file.read().decode(errors="replace").split("\n")
-    return lines[size > _TAIL : -1]
 
 
 def _ask(*arguments: str) -> dict[str, Any]:

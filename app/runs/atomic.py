@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import mmap
 import os
@@ -17,6 +18,8 @@ from coterie.errors import Error
 
 _DIGEST = 32
 """Bytes of a SHA-256."""
+_BLOCK = 1 << 16
+"""Bytes in which the end of a file is searched for a line break."""
 
 
 class DamagedError(Error, ValueError):
@@ -135,32 +138,84 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         os.close(handle)
 
 
-def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Append a line of JSON to a file; it is on disk when this returns."""
+def append(path: Path, *lines: Mapping[str, Any], durable: bool = True) -> bytes:
+    """Append lines of JSON to a file, all or none, and return them as bytes.
+
+    They replace text after the last line break, which a killed process or a full disk left behind.
+    Processes that append to the same file need a lock.
+
+    Parameters
+    ----------
+    path : Path
+        File; only its owner can read a new one.
+    durable : bool
+        Sync file and directory to disk, so that the lines survive a power failure.
+    """
+    texts = [json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines]
+    content = "".join(texts).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    is_new = not path.exists()
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    with os.fdopen(handle, "r+b", buffering=0) as file:
+        end = _end_of_lines(file)
+        try:
+            file.truncate(end)
+            file.seek(end)
+            written = 0
+            while written < len(content):
+                written += file.write(content[written:])
+            if durable:
+                os.fsync(handle)
+                if is_new:
+                    sync(path.parent)
+        except OSError as error:
+            file.truncate(end)
+            raise OSError(error.errno, error.strerror, str(path)) from None
+    return content
 
 
-def lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
+def _end_of_lines(file: io.FileIO) -> int:
+    """Return the position after the last line break of a file."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        if at := file.read(end - start).rfind(b"\n") + 1:
+            return start + at
+        end = start
+    return 0
+
+
+def whole_lines(path: Path, start: int = 0) -> bytes:
     """Return the lines of `append` from byte `start` on; empty if there is no file.
 
-    Raises
-    ------
-    ValueError
-        If a line is damaged; the message names the file.
+    Text after the last line break was never written.
     """
     if not path.exists():
-        return []
+        return b""
     with path.open("rb") as file:
         file.seek(start)
         content = file.read()
+    return content[: content.rfind(b"\n") + 1]
+
+
+def parsed(content: bytes, path: Path) -> list[dict[str, Any]]:
+    """Parse the whole lines of a file.
+
+    Raises
+    ------
+    DamagedError
+        A line is not a JSON object; names the file.
+    """
     try:
-        records = [json.loads(line) for line in content.splitlines()]
+        records = [json.loads(line) for line in content.split(b"\n")[:-1]]
     except (ValueError, RecursionError):
         records = [None]
-    if not all(isinstance(line, dict) for line in records):
-        raise ValueError(f"{path} has a line that is damaged")
+    if not all(isinstance(record, dict) for record in records):
+        raise DamagedError(f"{path} has a line that is damaged")
     return records
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of `append`; raise DamagedError as `parsed` does."""
+    return parsed(whole_lines(path), path)

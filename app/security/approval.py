@@ -11,11 +11,9 @@ import getpass
 import hashlib
 import re
 import shlex
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-
-from filelock import FileLock
 
 from coterie.app.config.config import Config
 from coterie.app.runs import atomic
@@ -87,13 +85,14 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
     file = _config_file(digest)
     line = {"digest": digest, "config": file, "policy": _digest_of_file(policy)}
     line["decision"] = decision
-    last = atomic.lines(directory / _DECISIONS)[-1:]
-    if last and line.items() <= last[0].items():
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / file).exists():
-        atomic.write(directory / file, config.toml())
-    atomic.append(directory / _DECISIONS, {"time": _now(), **line})
+    with _locked(directory.parent):
+        last = atomic.lines(directory / _DECISIONS)[-1:]
+        if last and line.items() <= last[0].items():
+            return
+        directory.mkdir(parents=True, exist_ok=True)
+        if not (directory / file).exists():
+            atomic.write(directory / file, config.toml())
+        atomic.append(directory / _DECISIONS, {"time": _now(), **line})
 
 
 def newest_config(directory: Path) -> tuple[Path, str]:
@@ -119,10 +118,9 @@ def _config_file(digest: str) -> str:
     return f"config-{digest}.toml"
 
 
-def _locked(out: Path) -> FileLock:
-    """Return a lock on the approvals, for all processes of this machine."""
-    (out / OWN).mkdir(parents=True, exist_ok=True)
-    return FileLock(out / OWN / f"{_APPROVALS}.lock")
+def _locked(out: Path) -> AbstractContextManager[None]:
+    """Lock the approvals and decisions over all processes of this machine."""
+    return atomic.locked(out / OWN / f"{_APPROVALS}.lock")
 
 
 def _approvals(out: Path, digest: str) -> tuple[set[str], int]:

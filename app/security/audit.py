@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from coterie.app.runs import atomic
 from coterie.strategies.protocol import PeerMessage
 
 
@@ -21,7 +21,6 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(
         self,
@@ -48,8 +47,7 @@ class Audit:
             "sealed": bool(letter.keys),
             "verdict": verdict,
         }
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        atomic.append(self._path, line, durable=False)
 
 
 def _label(peer: int, names: Mapping[int, str]) -> str:

@@ -2,10 +2,9 @@
 
 Beside a ledger, a file `.head` has its length in bytes and its SHA-256. The head is written after
 the line. A ledger may therefore be ahead of its head (the process was killed between the two), but
-never behind it. Text after the last line break was never completed: the process that wrote it was
-killed before the action that the line would have counted, and the next line replaces it. Copies of
-the head in the memory of each run (`coterie.app.security.memory`) detect that a ledger and its head
-were rolled back together.
+never behind it. Text after the last line break (`atomic.append`) counts for nothing: its process
+was killed before the action that the line would have counted. Copies of the head in the memory of
+each run (`coterie.app.security.memory`) detect that ledger and head were rolled back together.
 
 Ledger and head are read and written under a lock over all processes.
 """
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,17 +85,7 @@ class Journal:
 
     def add(self, *lines: Mapping[str, Any]) -> None:
         """Append lines while the ledger is `locked`; they are on disk when this returns."""
-        texts = [json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines]
-        content, is_new = "".join(texts).encode(), not self.path.exists()
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.truncate(self._size)
-            file.seek(self._size)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            atomic.sync(self.path.parent)
+        content = atomic.append(self.path, *lines)
         longer = self._hash.copy()
         longer.update(content)
         size = self._size + len(content)
@@ -106,13 +94,8 @@ class Journal:
 
     def _read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
         head = self._read_head()
-        content, size = b"", 0
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(self._size)
-                content = file.read()
-        content = content[: content.rfind(b"\n") + 1]
+        size = self.path.stat().st_size if self.path.exists() else 0
+        content = atomic.whole_lines(self.path, self._size)
         end = self._size + len(content)
         if size < self._size or (head is not None and head.size < self._size):
             raise LedgerError(f"{self.path} was rolled back: {_REMEDY}")
@@ -123,21 +106,15 @@ class Journal:
             if mark.size > end or hashed.hexdigest() != mark.digest:
                 raise LedgerError(f"{self.path} was changed, cut or rolled back: {_REMEDY}")
         hashed.update(content[at:])
-        lines = [self._parsed(line, parse) for line in content.split(b"\n")[:-1]]
+        try:
+            lines = [parse(line) for line in atomic.parsed(content, self.path)]
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            raise LedgerError(f"{self.path} has a line that is damaged: {_REMEDY}") from None
         now = Head(end, hashed.hexdigest())
         if head != now and end:
             self._write_head(now)
         self._size, self._hash, self._seen = end, hashed, ()
         return lines
-
-    def _parsed(self, text: bytes, parse: Callable[[dict[str, Any]], T]) -> T:
-        try:
-            line = json.loads(text)
-            if not isinstance(line, dict):
-                raise TypeError
-            return parse(line)
-        except (ArithmeticError, LookupError, TypeError, ValueError):
-            raise LedgerError(f"{self.path} has a line that is damaged: {_REMEDY}") from None
 
     def _read_head(self) -> Head | None:
         """Read the head; None before the first line, and for a ledger of an older version."""

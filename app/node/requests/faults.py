@@ -6,6 +6,7 @@ the relay gets one of these lines, and the log of the node has the details.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 
 from coterie.app.config.config import ConfigError
@@ -72,4 +73,6 @@ def line_of(error: Exception) -> str:
 
 def code_of(error: Exception) -> str:
     """Return the code of an error."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "machine"
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "failed")
