@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 
 from coterie.app.node.process.job import Job
 from coterie.app.node.process.service import handle_request
+from coterie.strategies.flower.stored import cut
 
 _STATE = "coterie"
 
@@ -27,12 +28,18 @@ def handle(message: Message, context: Context) -> Message:
         version if isinstance(version, int) else None,
         in_simulation(),
     )
-    if not job.simulated and job.node_config.get("worker", True) and sys.platform == "linux":
+    respond = handle_request
+    if not job.simulated and sys.platform == "linux":
         from coterie.app.node.process import worker  # Linux only, not needed in a simulation
 
-        record, version = worker.forward_request(message.content, job)
-    else:
-        record, version = handle_request(message.content, job)
+        worker.lift_limit()
+        if job.node_config.get("worker", True):
+            respond = worker.forward_request
+    record, version = respond(message.content, job)
+    if not job.simulated:
+        for letter in record.array_records.values():
+            for array in letter.values():
+                cut(array)
     if version is not None:
         context.state[_STATE] = ConfigRecord({"version": version})
     return Message(record, reply_to=message)

@@ -41,6 +41,15 @@ MATRIX = 1024
 """Maximum number of peers whose collaboration matrix is recorded in full, see `Report`."""
 
 
+def has_key_letter(t: int, sent: int) -> bool:
+    """Return True if a peer that has sent this many key letters on request owes another one.
+
+    Of its letters up to round `t`, at most 1 + t / 10 are key letters on request: whoever asks for
+    more than it needs, a node or the relay, cannot make all letters whole.
+    """
+    return sent < 1 + t // 10
+
+
 def no_edges() -> Edges:
     """Return an empty edge list, shape (0, 2)."""
     return np.empty((0, 2), dtype=np.int64)
@@ -118,7 +127,8 @@ class Request:
     clock : float
         In a "preflight" the relay's time, in seconds since 1970; else 0.
     owed : tuple of int
-        In "update" the node's peers whose next offer must be a key letter, see `Response.gaps`.
+        In "update" the node's peers whose next offer must be a key letter, see `Response.gaps` and
+        `has_key_letter`.
     """
 
     stage: Stage
@@ -202,6 +212,9 @@ class Response:
         Name of the node's engine backend, in the response to "start"; else empty.
     gaps : tuple of int
         Peers of other nodes whose increments this node cannot read until their next key letter.
+    reads : int
+        In the response to "start": maximum size in bytes of a letter that the node reads; the relay
+        forwards no larger one to it. 0: not stated.
     """
 
     peers: tuple[int, ...]
@@ -218,6 +231,7 @@ class Response:
     ready: tuple[int, ...] = ()
     backend: str = ""
     gaps: tuple[int, ...] = ()
+    reads: int = 0
 
 
 class Handler(Protocol):

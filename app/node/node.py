@@ -35,6 +35,7 @@ from coterie.app.security.channel import SecureChannel
 from coterie.app.security.disclosure import Reports
 from coterie.app.security.policy import AnswerPolicy, PolicyError
 from coterie.app.security.run_check import check_counts, check_letters, is_own, max_parameters
+from coterie.app.security.seal import TAG
 from coterie.app.security.sealing import simulated
 from coterie.app.security.split import split_seed
 from coterie.app.trained import starts
@@ -109,8 +110,7 @@ class Node:
             withheld=config.withheld, letters=config.letters,
             keeps_all=config.keep_models == "best",
         )  # fmt: skip
-        if self._policy is not None:
-            check_letters(self._policy, self._bytes_a_round())
+        self._reads = self._largest_letter() if len(self.peers) < config.peers else 0
         self._quality = survey(problem, self.peers)
         self._models = ModelFiles(
             directory, config, problem, self.peers, type(rule), self._policy, self._quality,
@@ -194,11 +194,13 @@ class Node:
         except ModelError as error:
             raise ConfigError(str(error)) from error
 
-    def _bytes_a_round(self) -> int:
-        """Return the bytes of the letters of a round: one or two from each neighbour."""
-        cohort, method = self._cohort, self._strategy
-        letters = [cohort.offer_format().max_bytes, cohort.answer_format(1).max_bytes]
-        return sum(letters) * int(method.topology[list(self.peers)].sum(axis=1).max())
+    def _largest_letter(self) -> int:
+        """Return the maximum size of a letter in bytes; refuse letters beyond the policy."""
+        offer, answer = self._cohort.letter_bytes()
+        if self._policy is not None:  # one or two letters from each neighbour
+            degree = int(self._strategy.topology[list(self.peers)].sum(axis=1).max())
+            check_letters(self._policy, (offer + answer) * degree)
+        return max(offer, answer) + TAG
 
     def handle(self, request: Request) -> Response:
         """Execute a request.
@@ -248,6 +250,7 @@ class Node:
             names=called,
             claims=self._channel.claims(),
             backend=self._cohort.engine.backend,
+            reads=self._reads,
         )
 
     def _privately(self, request: Request) -> Response:

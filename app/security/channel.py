@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.audit import Audit
@@ -169,7 +170,7 @@ class SecureChannel:
                     raise PayloadError("was received before")
                 opened = self._open(letter, digest, form.max_bytes)
                 self._check_age(letter)
-                result[ends] = form.decode(opened, letter.sender)
+                result[ends] = _decoded(form, opened, letter.sender)
                 if self._ledger is not None:
                     plain[letter.sender] = digest_of(opened).hex()
             except (PayloadError, SealError) as error:
@@ -285,3 +286,13 @@ class SecureChannel:
         if self._audit is not None:
             attempt = self._scope.attempt
             self._audit.write(letter, to, digest, verdict, attempt=attempt, names=self.names)
+
+
+def _decoded(form: Readable, payload: bytes, sender: int) -> Mapping[str, Tensor]:
+    """Decode a payload; whatever error a decoder raises refuses this letter, and no more."""
+    try:
+        return form.decode(payload, sender)
+    except PayloadError:
+        raise
+    except Exception as error:
+        raise PayloadError(f"cannot be decoded: {type(error).__name__}: {error}") from error

@@ -65,7 +65,7 @@ class IncrementFormat:
     """
 
     def __init__(self, layout: Layout, operator: Operator, precision: Precision) -> None:
-        self._operator, self._dtype = operator, layout[MODEL][1]
+        self._operator, (self._shape, self._dtype) = operator, layout[MODEL]
         others = {name: entry for name, entry in layout.items() if name != MODEL}
         parts = operator.layout(self._dtype)
         self.first = LetterFormat(layout, precision)
@@ -134,12 +134,14 @@ class IncrementFormat:
         """
         kind, version, signed = _STAMP.unpack(payload[: _STAMP.size].ljust(_STAMP.size, b"\0"))
         body = payload[_STAMP.size :]
+        if not version:
+            raise PayloadError("is of version 0, before the first letter")
         if kind in (_FIRST, _KEY):
             tensors = (self.first if kind == _FIRST else self.key).decode(body)
         elif kind != _INCREMENT or not self.is_shorter:
             raise PayloadError("is neither a key letter nor an increment")
         else:
-            if before.version not in (version - 1, version):
+            if before.x.shape != self._shape or before.version not in (version - 1, version):
                 raise PayloadError(
                     f"adds to version {version - 1} of the public copy of peer {author}, and this "
                     f"node has version {before.version}; its next letter is a key letter"

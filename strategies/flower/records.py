@@ -112,6 +112,7 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "ready": list(response.ready),
             "backend": response.backend,
             "gaps": list(response.gaps),
+            "reads": response.reads,
             "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
@@ -181,6 +182,7 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         tuple(fields.counts(header, "ready")),
         fields.require(header, "backend", str),
         tuple(fields.counts(header, "gaps")),
+        fields.count(header, "reads"),
     )
 
 
@@ -232,6 +234,8 @@ def _letters(
         if list(payload) != [_PAYLOAD] or payload[_PAYLOAD].stype != _STYPE:
             raise WireError(f"letter-{k}: must be one {_STYPE} array")
         size = size_of(payload[_PAYLOAD])
+        if (payload[_PAYLOAD].dtype, payload[_PAYLOAD].shape) != ("uint8", (size,)):
+            raise WireError(f"letter-{k}: {size} bytes that do not add up to its shape")
         if not nbytes <= size <= nbytes + _OVERHEAD:
             raise WireError(f"letter-{k}: {size} bytes that claim to hold {nbytes}")
         if any(len(key) > _KEY for key in keys.get(k, {}).values()):

@@ -4,18 +4,22 @@ Flower splits an array into chunks of 5 MB, objects named by their SHA-256, and 
 once for all messages that contain it. The relay forwards letters and never reads them, so it does
 not hold them either: it pulls a reply chunk by chunk, which shows that the letter has arrived and
 how large it is, and keeps the names of the chunks. A request with these chunks finds them in the
-store. Only this module uses private names of Flower's grid.
+store. Flower joins an array's chunks as often as the array names them, so a letter is its own
+chunks, each once. Only this module uses private names of Flower's grid and arrays.
 """
 
 from __future__ import annotations
 
 import gc
+import json
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flwr.app import Array, Message
+from flwr.app.message import array as arrays
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     PullObjectRequest,
@@ -28,14 +32,20 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from coterie.strategies.errors import WireError
+
 if TYPE_CHECKING:  # nodes import this module too, and need no grid
     from flwr.superlink.grid import HttpGrid
 
-_CHUNK = "ArrayChunk"
+_ARRAY, _CHUNK = "Array", "ArrayChunk"
 _CHUNKS = "_chunks"
 """Attribute of an `Array` in which Flower caches its chunks."""
 _NAME = 64
 """Characters of an object's name."""
+_HEADS = 2**24
+"""Maximum bytes of a reply besides its chunks: the names of all objects, and those not chunks."""
+_DIVIDER = b"\0"
+"""Between head and body of an object."""
 
 
 class StoredChunk(InflatableObject):
@@ -67,6 +77,18 @@ class StoredChunk(InflatableObject):
         raise RuntimeError("the SuperLink has lost a letter of this round: resume the run")
 
 
+def cut(array: Array) -> None:
+    """Cut an array into chunks of different lengths, so that no two are equal."""
+    data, start = memoryview(array.data), 0
+    chunks: list[tuple[str, InflatableObject]] = []
+    while start < len(data):
+        size = vars(arrays)["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] - len(chunks)
+        chunk = ArrayChunk(data[start : start + size])
+        chunks.append((chunk.object_id, chunk))
+        start += size
+    array.__dict__[_CHUNKS] = chunks
+
+
 def size_of(array: Array) -> int:
     """Return the size of an array in bytes, without hashing its data."""
     chunks = [chunk for _, chunk in array.__dict__.get(_CHUNKS, ())]
@@ -83,6 +105,8 @@ class _Arrival:
         Name of the reply's message.
     missing : list of str
         Names of the objects that have not arrived, the next one last.
+    room : int
+        Bytes that may still arrive, except in chunks.
     heads : dict of str to bytes
         Objects that arrived, except chunks.
     chunks : dict of str to InflatableObject
@@ -91,6 +115,7 @@ class _Arrival:
 
     name: str
     missing: list[str]
+    room: int
     heads: dict[str, bytes] = field(default_factory=dict)
     chunks: dict[str, InflatableObject] = field(default_factory=dict)
 
@@ -157,7 +182,8 @@ class StoredReplies:
             response.messages_list, response.message_object_trees, strict=True
         ):
             names = dict.fromkeys(node.object_id for node in iterate_object_tree(tree))
-            arrival = _Arrival(tree.object_id, list(names)[::-1])
+            room = _HEADS - _NAME * len(names)
+            arrival = _Arrival(tree.object_id, list(names)[::-1], room)
             self._arriving[message.metadata.reply_to_message_id] = arrival
 
     def _advance(self, arrival: _Arrival) -> Message | None:
@@ -174,10 +200,16 @@ class StoredReplies:
             if not response.object_available:
                 return None
             content = response.object_content
-            kind, _, size = get_object_head_values_from_object_content(content)
+            kind, children, _ = get_object_head_values_from_object_content(content)
+            body = content.index(_DIVIDER) + 1
             if kind == _CHUNK:
-                arrival.chunks[name] = StoredChunk(name, size)
+                arrival.chunks[name] = StoredChunk(name, len(content) - body)
             else:
+                arrival.room -= len(content)
+                if arrival.room < 0:
+                    raise WireError(f"more than {_HEADS} bytes besides the chunks of letters")
+                if kind == _ARRAY:
+                    _check_chunks(content[body:], children, arrival.chunks)
                 arrival.heads[name] = content
             arrival.missing.pop()
             gc.collect(0)  # Flower's client leaves each chunk in a cycle of references
@@ -208,6 +240,13 @@ class StoredReplies:
                     message_object_id=self._dropped.pop(),
                 )
             )
+
+
+def _check_chunks(body: bytes, children: Sequence[str], chunks: Collection[str]) -> None:
+    """Refuse an array that names a chunk twice, or anything else than chunks that have arrived."""
+    order, names = json.loads(body)["arraychunk_ids"], set(children)
+    if order != [*range(len(names))] or len(names) < len(children) or not names.issubset(chunks):
+        raise WireError("an array that names a chunk twice, or what is not a chunk")
 
 
 def _arrays(message: Message) -> Iterator[Array]:

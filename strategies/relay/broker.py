@@ -9,6 +9,7 @@ which all nodes fail is repeated once there is a quorum; if it happens twice, th
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections import Counter
@@ -19,9 +20,23 @@ import numpy as np
 
 from coterie.strategies.brokering import Brokering, Round
 from coterie.strategies.errors import DesertedError, RelayError
-from coterie.strategies.protocol import PeerMessage, Report, Request, Response, Stage, Transport
+from coterie.strategies.protocol import (
+    Kind,
+    PeerMessage,
+    Report,
+    Request,
+    Response,
+    Stage,
+    Transport,
+    has_key_letter,
+)
 from coterie.strategies.relay.commit import Commit, Ledger, Recorder, means
-from coterie.strategies.relay.delivery import answer_requests, deliverable, update_requests
+from coterie.strategies.relay.delivery import (
+    Hosts,
+    answer_requests,
+    deliverable,
+    update_requests,
+)
 from coterie.strategies.relay.roster import Proof, Roster
 from coterie.strategies.relay.vetting import fault_of, named, one_line, vetted
 from coterie.strategies.schedule import ByClock
@@ -95,6 +110,7 @@ class Broker:
         self._faults: list[str] = []  # since the last commit
         self._means: dict[int, dict[str, float]] = {}
         self._gaps: frozenset[int] = frozenset()  # peers that owe key letters
+        self._keys: Counter[int] = Counter()  # key letters on request, by peer
 
     def run(self) -> dict[int, dict[str, float]]:
         """Run all rounds.
@@ -221,7 +237,7 @@ class Broker:
         changes = schedule.changes(this.t)
         hosts = {node: peers for node, peers in roster.hosts.items() if changes[[*peers]].any()}
         requests = update_requests(this, hosts, offers, answers, served=asking.keys())
-        owed, self._gaps = self._gaps, frozenset()
+        owed = self._owed(this.t, hosts)
         requests = {
             node: replace(request, owed=tuple(sorted(owed.intersection(hosts[node]))))
             for node, request in requests.items()
@@ -238,6 +254,17 @@ class Broker:
         self._seconds += schedule.elapsed(np.array(seconds))
         self._gaps -= owed  # their key letters are on the way
         self._require_nodes(this.t, "update")
+
+    def _owed(self, t: int, hosts: Hosts) -> set[int]:
+        """Return the peers of some nodes whose next offer must be a key letter."""
+        here = self._gaps.intersection(peer for peers in hosts.values() for peer in peers)
+        owed = {peer for peer in here if has_key_letter(t, self._keys[peer])}
+        self._gaps = frozenset()
+        self._keys.update(owed)
+        if owed:
+            line = "asked for key letters: other nodes cannot read these peers' increments"
+            _log.warning(line, extra={"round": t, "peers": named(owed)})
+        return owed
 
     def _commit(self, t: int) -> None:
         """Commit round `t` to the recorder."""
@@ -317,7 +344,7 @@ class Broker:
             node: replace(
                 request, committed=self._ledger.round, attempt=self._attempt, samples=samples
             )
-            for node, request in requests.items()
+            for node, request in self._without_large(requests).items()
         }
         outcome = self._transport.exchange(requests)
         self._messages += len(requests)
@@ -342,6 +369,25 @@ class Broker:
                 _log.warning("%s", line, extra={"round": request.round, "stage": request.stage})
             self._refused += refused
         return responses
+
+    def _without_large(self, requests: Mapping[int, Request]) -> dict[int, Request]:
+        """Remove letters that are larger than their node reads, with one line for each letter."""
+        result, large = {}, dict[tuple[Kind, int, int], list[int]]()
+        for node, request in requests.items():
+            limit = self._roster.reads.get(node, math.inf)
+            for letter in request.letters:
+                if letter.nbytes > limit:
+                    ends = letter.kind, letter.sender, letter.nbytes
+                    large.setdefault(ends, []).extend(self._roster.hosts[node])
+            letters = tuple(letter for letter in request.letters if letter.nbytes <= limit)
+            result[node] = replace(request, letters=letters)
+        for (kind, sender, nbytes), peers in large.items():
+            t = max(request.round for request in requests.values())
+            line = f"round {t}: the relay refused the {kind} of peer {sender}: {nbytes} bytes are "
+            line = one_line(line + f"more than peers {named(peers)} read")
+            _log.warning("%s", line)
+            self._refused.append(line)
+        return result
 
     def _add(self, node: int, request: Request, response: Response) -> bool:
         """Let a new or returning node take part, unless the roster objects."""

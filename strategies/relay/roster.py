@@ -38,6 +38,8 @@ class Roster:
         Display names announced by the nodes.
     backends : tuple of str
         Names of the nodes' engine backends.
+    reads : dict of int to int
+        Maximum size of a letter that a node reads, of nodes that have stated it.
     """
 
     def __init__(self, peers: int, proves: Proof | None = None) -> None:
@@ -49,6 +51,7 @@ class Roster:
         self.offers: dict[tuple[int, int], PeerMessage] = {}
         self.names: dict[int, str] = {}
         self.backends: set[str] = set()
+        self.reads: dict[int, int] = {}
         self._wants: dict[int, Edges] = {}
         self._owners: dict[int, int] = {}
 
@@ -103,6 +106,8 @@ class Roster:
             self._rename(response)
         if response.backend:
             self.backends.add(response.backend)
+        if response.reads:
+            self.reads[node] = response.reads
 
     def _rename(self, response: Response) -> None:
         """Set the names announced by a node, except those of other peers."""

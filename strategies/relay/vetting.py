@@ -103,6 +103,8 @@ def vetted(
     else:
         valid_w &= np.isin(wants[:, strategy.wanted_by], response.peers)
     invalid += [f"the requested edge {edge}" for edge in wants[~valid_w].tolist()]
+    read = {letter.sender for letter in request.letters if letter.kind == "offer"}
+    invalid += [f"a gap: no letter of peer {k} to read" for k in sorted({*response.gaps} - read)]
     names = response.names if request.stage == "start" else ()
     if deployed and not all(is_name(name) for name in names if name):
         invalid.append("the name of a peer")
@@ -119,7 +121,7 @@ def vetted(
         wants=np.unique(wants[valid_w], axis=0),
         names=tuple(one_line(name)[:NAME] for name in names),
         backend=response.backend if response.backend in BACKENDS else "",
-        gaps=tuple(sorted({*response.gaps} & {*range(n)} - peers)),
+        gaps=tuple(sorted({*response.gaps} & read)),
     )
     return kept, refused
 

@@ -100,7 +100,12 @@ def command(service: Service, arguments: Sequence[str]) -> list[str]:
     entry = list(service.get("entrypoint", ()))
     inside = ["env", *environment(), *entry, *arguments]
     enter = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(root)]
-    return [*enter, *bound, "--", "/var/lib/coterie", *inside]
+    limits = [
+        f"--{name}={of['soft']}:{'unlimited' if of['hard'] < 0 else of['hard']}"
+        for name, of in service.get("ulimits", {}).items()
+    ]
+    limited = ["prlimit", *limits] if limits else []
+    return [*limited, *enter, *bound, "--", "/var/lib/coterie", *inside]
 
 
 def environment() -> list[str]:

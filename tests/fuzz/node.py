@@ -1,32 +1,39 @@
-"""A hostile node of the drill: the node's own code, with what it answers forged on the way out.
+"""A hostile party of the drill: its own code, with what it sends forged on the way out.
 
-Every Python process of the node's executor runs `install`. The file that HOSTILE names says in
-which manner it lies: "replies" (each is one that no relay can use), "letters" (each letter is
-altered, the rest is honest), or not at all; a line for each lie is appended to `<file>.forged`.
+Every Python process of its executor runs `install`. The file that HOSTILE names says in which
+manner it lies: "replies" (each is one that no relay can use), "letters" (each letter is altered,
+the rest is honest), "bombs" (each letter, a node's or one that the relay forwards, is a chunk that
+is named 20,000 times), or not at all; a line for each lie is appended to `<file>.forged`.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.clientapp import ClientApp
+from flwr.superlink.grid import HttpGrid
 
 START = "from tests.fuzz.node import install\ninstall()\n"
 """Content of a `sitecustomize.py` that makes an executor hostile."""
+_CHUNK, _TIMES = 5 * 2**20, 20_000
 
 
 def install() -> None:
-    """Let every ClientApp of this process lie."""
-    honest = ClientApp.__call__
+    """Let every ClientApp and every relay of this process lie."""
+    honest, pushed = ClientApp.__call__, HttpGrid.push_messages
 
     def lying(app: ClientApp, message: Message, context: Context) -> Message:
         reply = honest(app, message, context)
         manner = Path(os.environ["HOSTILE"])
-        forge = {"replies": _unusable, "letters": _altered}.get(manner.read_text())
+        forge = {"replies": _unusable, "letters": _altered, "bombs": _inflating}.get(
+            manner.read_text()
+        )
         if forge is None or reply.has_error():
             return reply
         record = forge(message.content, reply.content, int(context.run_config["peers"]))
@@ -34,7 +41,27 @@ def install() -> None:
             file.write(f"{manner.read_text()}\n")
         return Message(record, reply_to=message)
 
+    def forwarding(grid: HttpGrid, messages: Iterable[Message]) -> Iterable[str]:
+        manner, messages = Path(os.environ["HOSTILE"]), list(messages)
+        for message in messages if manner.read_text() == "bombs" else ():
+            letters = message.content.array_records
+            for name in letters:
+                message.content[name] = bomb()
+            if letters:
+                with manner.with_suffix(".forged").open("a") as file:
+                    file.write("bombs\n")
+        return pushed(grid, messages)
+
     ClientApp.__call__ = lying  # type: ignore[method-assign,assignment]
+    HttpGrid.push_messages = forwarding  # type: ignore[method-assign]
+
+
+def bomb(size: int = _CHUNK, times: int = _TIMES) -> ArrayRecord:
+    """Return a letter of one chunk that its reader joins many times."""
+    chunk = ArrayChunk(memoryview(os.urandom(size)))
+    record = ArrayRecord({"payload": Array("uint8", (size * times,), "coterie.payload", b"")})
+    record["payload"].__dict__["_chunks"] = [(chunk.object_id, chunk)] * times
+    return record
 
 
 # The app that Flower has brought is imported first by the ClientApp, hence these imports inside.
@@ -60,6 +87,16 @@ def _unusable(asked: RecordDict, reply: RecordDict, peers: int) -> RecordDict:
             return record
         if fault_of(decoded, request, response.peers, peers):
             return record
+
+
+def _inflating(asked: RecordDict, reply: RecordDict, peers: int) -> RecordDict:
+    """The reply with a bomb in place of each letter, of the size that it claims."""
+    for name in reply.array_records:
+        reply[name] = bomb()
+    header = reply.config_records.get("response", {})
+    if "letter-nbytes" in header:
+        header["letter-nbytes"] = [_CHUNK * _TIMES] * len(reply.array_records)
+    return reply
 
 
 def _altered(asked: RecordDict, reply: RecordDict, peers: int) -> RecordDict:

@@ -38,6 +38,8 @@ CONNECTION = "drill"
 _START_SECONDS = 90.0
 _OURS = ("env", f"PYTHONPATH={ROOT}")  # nodes have what Flower brings them and nothing else
 _RESTART_SECONDS = 2.0
+_DATA = 2**31
+"""Bytes of a message's process, as deploy/ and docker/ have it."""
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -212,7 +214,13 @@ class Deployment:
 
     def make_hostile(self, peer: int) -> Path:
         """Make a node hostile from its next start; return the file that sets its forgery."""
-        home, (_, executor) = self.home(f"node-{peer}"), self.of_node(peer)
+        return self._make_hostile(self.home(f"node-{peer}"), self.of_node(peer)[1])
+
+    def make_relay_hostile(self) -> Path:
+        """Make the relay hostile from its next start; return the file that sets its forgery."""
+        return self._make_hostile(self.home("relay"), "relay")
+
+    def _make_hostile(self, home: Path, executor: str) -> Path:
         (home / "sitecustomize.py").write_text(hostile_node.START)
         manner = home / "manner"
         manner.write_text("")
@@ -322,6 +330,8 @@ class Deployment:
             executor, host, home, "flower-superexec", "--insecure",
             "--runtime-api-address", f"127.0.0.1:{port}", "--superexec-auth-secret-file", secret,
         )  # fmt: skip
+        service = self.services[executor]
+        service.command = ("prlimit", f"--data={_DATA}:unlimited", *service.command)
         return node, executor
 
     def _operate(self, *command: str) -> subprocess.Popen[str]:

@@ -463,7 +463,7 @@ class Cohort:
         self._take(part, state)
         stacks = self._attackers.offers(self.round, part.engine.peers, stacks, self.received)
         if self.copies is not None:
-            stacks = self.copies.advance(rows, stacks)
+            stacks = self.copies.advance(rows, stacks, self.round)
         made = Offers.made(stacks, rows, self._due(rows), self._format(stacks))
         self.coming = self.coming.beside(made)
 
@@ -544,6 +544,15 @@ class Cohort:
         """Return the format of the answers of round `t`."""
         shapes = self.rule.answer_shapes(t)
         return format_of({k: (s, self.engine.dtype) for k, s in shapes.items()}, self.precision)
+
+    def letter_bytes(self) -> tuple[int, int]:
+        """Return the maximum size of an offer and of an answer in bytes, of all rounds."""
+        first = self.peers[:1] - self.peers[0]
+        engine = self.engine.narrowed(first, idle=True)
+        _, stacks = self.rule.narrowed(engine).offer(rows_of(self.state, first), 1)
+        sized = self._format(stacks) if self.copies is None else self.copies.format(stacks)
+        answers = {self.answer_format(t).max_bytes for t in range(1, self.rounds + 1)}
+        return sized.max_bytes, max(answers)
 
     def offer_letters(self, since: int) -> Iterator[PeerMessage]:
         """Yield the offers of rounds from `since` on, one letter per peer."""

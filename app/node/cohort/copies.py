@@ -29,12 +29,12 @@ from coterie.app.node.cohort.arrays import finite, on
 from coterie.app.node.cohort.offers import Offers
 from coterie.app.wire.increments import MODEL, Copy, IncrementFormat, increment_format
 from coterie.app.wire.operators import OPERATORS
-from coterie.app.wire.payload import PayloadError, Precision, layout_of
+from coterie.app.wire.payload import Precision, layout_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letter_options import LetterOptions
 from coterie.clients.letters import Bools, Ints
 from coterie.errors import Error
-from coterie.strategies.protocol import Edges, PeerMessage
+from coterie.strategies.protocol import Edges, PeerMessage, has_key_letter
 
 _FOREIGN = "foreign"
 
@@ -59,6 +59,8 @@ class Copies:
         Version of each hosted peer's copy that each peer was sent last; 0: none.
     received : ndarray of int, (P, n)
         Version of each peer's copy that each hosted peer has received last; 0: none.
+    asked : ndarray of int, (P,)
+        Number of key letters that each peer has sent on request.
     """
 
     x: Tensor
@@ -66,6 +68,7 @@ class Copies:
     version: Ints
     sent: Ints
     received: Ints
+    asked: Ints
 
 
 class PublicCopies:
@@ -104,7 +107,7 @@ class PublicCopies:
         zeros = np.zeros((peers, n), dtype=np.int64)
         self.state = Copies(
             like.repeat(peers, 1), memory_m.repeat(peers, 1), zeros[:, 0].copy(), zeros,
-            zeros.copy(),
+            zeros.copy(), zeros[:, 0].copy(),
         )  # fmt: skip
         self.foreign: dict[int, Copy] = {}
         self.gaps: set[int] = set()
@@ -120,7 +123,7 @@ class PublicCopies:
             )
         return increment_format(tuple(layout.items()), self._operator, self._precision)
 
-    def advance(self, rows: Ints, stacks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def advance(self, rows: Ints, stacks: Mapping[str, Tensor], t: int) -> Mapping[str, Tensor]:
         """Add an increment to the copies of some peers; return their offers with the copies.
 
         A model that is not finite is returned as it is: it is never sent.
@@ -131,6 +134,8 @@ class PublicCopies:
             Local indices of the peers.
         stacks : Mapping of str to Tensor
             Their offers, with their models.
+        t : int
+            Round of the offers.
         """
         form, state, x_sd = self.format(stacks), self.state, stacks[MODEL]
         after_sd, sound = form.first.rounded(stacks)[MODEL].clone(), finite(x_sd).tolist()
@@ -149,13 +154,15 @@ class PublicCopies:
                     self._parts[p] = parts
             state.x[p] = after_sd[s]
             state.version[p] += 1
-            if int(self._engine.peers[p]) in self._owed:
-                self._parts.pop(p, None)
+            owed = p in self._parts and int(self._engine.peers[p]) in self._owed
+            if owed and has_key_letter(t, int(state.asked[p])):
+                state.asked[p] += 1
+                del self._parts[p]
         self._owed.clear()
         return {**stacks, MODEL: after_sd}
 
     def owe(self, peers: Iterable[int]) -> None:
-        """Make the next letters of some hosted peers key letters."""
+        """Make the next letters of some hosted peers key letters, if there were not too many."""
         self._owed |= set(peers)
 
     def shown(self, state: Any, rows: Ints, shown: Offers, fresh_s: Bools) -> Any:
@@ -260,7 +267,7 @@ class Reader:
         before = self.copies.foreign.get(sender, none)
         try:
             tensors, after = self.form.decode(payload, before, sender)
-        except PayloadError:
+        except Exception:
             self.copies.gaps.add(sender)
             raise
         self.copies.foreign[sender] = after

@@ -105,6 +105,8 @@ def _handle(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
         request = decode_request(record)
         record.clear()  # each letter's memory is free once the node has opened it
         where |= {"round": request.round, "stage": request.stage, "letters": len(request.letters)}
+        if request.owed:
+            _log.info("the relay asks for key letters", extra=where | {"owed": named(request.owed)})
         response = _respond(request, job)
         encoded = encode_response(response, request)
     except Exception as error:
