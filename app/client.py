@@ -7,11 +7,16 @@ import sys
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
+from coterie.app.node.process import private_ray
 from coterie.app.node.process.job import Job
 from coterie.app.node.process.service import handle_request
 from coterie.strategies.flower.stored import cut
 
 _STATE = "coterie"
+
+_ray = sys.modules.get("ray")
+if "flwr.simulation.app" in sys.modules and (_ray is None or not _ray.is_initialized()):
+    private_ray.stay_private()  # the process of a simulation imports this module, then starts Ray
 
 app = ClientApp()
 

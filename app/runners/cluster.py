@@ -14,12 +14,14 @@ import tarfile
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.node.process import private_ray
+from coterie.app.node.process.private_ray import address
 from coterie.app.runners import bundle, cores
 from coterie.app.runs import plan
 from coterie.errors import RunError
@@ -65,11 +67,6 @@ def _identity(directory: Path) -> tuple[int, float]:
     return status.st_ino, status.st_mtime
 
 
-def address() -> str:
-    """Return the address of the Ray cluster; empty without one."""
-    return os.environ.get("RAY_ADDRESS", "")
-
-
 @contextmanager
 def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> Iterator[None]:
     """Connect to the cluster, or start one here that ends with this process, even by SIGKILL.
@@ -87,32 +84,28 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
     RunError
         No cluster answers.
     """
-    import ray
-
-    # Suppresses a warning: later versions of Ray show GPUs to tasks that requested none.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    try:
-        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
-            warnings.simplefilter("ignore", FutureWarning)
-            if address():
-                package = bundle.write_package(Path(scratch))
-                sent = {"py_modules": [str(package)], "env_vars": dict(environment or {})}
-                _require_answer(address())
-                ray.init(address(), runtime_env=sent, **quiet)
-            else:
-                ray.init(
-                    "local", num_cpus=cpus, object_store_memory=_STORE, include_dashboard=False,
-                    _node_ip_address="127.0.0.1", **quiet,
-                )  # fmt: skip
-    except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())
-        hint = ": start that cluster, or unset RAY_ADDRESS" if address() else ""
-        raise RunError(f"Ray, RAY_ADDRESS={address()}: {why}{hint}") from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with private_ray.private() if not address() else nullcontext():
+        import ray
+
+        try:
+            with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
+                warnings.simplefilter("ignore", FutureWarning)
+                if address():
+                    package = bundle.write_package(Path(scratch))
+                    sent = {"py_modules": [str(package)], "env_vars": dict(environment or {})}
+                    _require_answer(address())
+                    ray.init(address(), runtime_env=sent, **quiet)
+                else:
+                    ray.init("local", num_cpus=cpus, object_store_memory=_STORE, **quiet)
+        except (OSError, ValueError) as error:
+            why = " ".join(str(error).split())
+            hint = ": start that cluster, or unset RAY_ADDRESS" if address() else ""
+            raise RunError(f"Ray, RAY_ADDRESS={address()}: {why}{hint}") from None
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _require_answer(where: str) -> None:

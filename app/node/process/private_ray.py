@@ -1,0 +1,92 @@
+"""Ray that this process starts: it listens to this machine only, to processes with its secret.
+
+Ray executes what its callers send, by default for whoever reaches its ports. Flower pins Ray's
+version; this module uses internals of that version.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+
+def address() -> str:
+    """Return the address of the Ray cluster of several machines; empty without one."""
+    return os.environ.get("RAY_ADDRESS", "")
+
+
+@contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables of this process and of those that it starts, and restore them."""
+    before = {key: os.environ.get(key) for key in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key) if value is None else os.environ.update({key: value})
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """Make the Ray that this process starts private: start and stop it inside this block.
+
+    Its processes get a new secret through their environment, which other users cannot read, and
+    their files are in a folder that other users cannot open. They listen on loopback addresses.
+    There is no dashboard process, which would ask the metadata services of three clouds where it is.
+    """
+    values = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on these systems: loopback
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # the default, without a warning
+    }
+    with ExitStack() as until_end:
+        if "RAY_TMPDIR" not in os.environ:
+            short = "/tmp" if sys.platform == "darwin" else None  # paths of sockets have a maximum
+            folder = tempfile.TemporaryDirectory(
+                prefix="coterie-", dir=short, ignore_cleanup_errors=True
+            )
+            values["RAY_TMPDIR"] = until_end.enter_context(folder)
+        until_end.enter_context(environment(values))
+        until_end.enter_context(_settings())
+        yield
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Set what Ray read from the environment if somebody imported it before; omit the dashboard."""
+    from ray._private import ray_constants, services
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    def use(mode: str) -> None:
+        Config.initialize(json.dumps({"AUTH_MODE": mode}))
+        AuthenticationTokenLoader.instance().reset_cache()
+
+    def start_nothing(*_: Any, **__: Any) -> tuple[None, None]:
+        return None, None
+
+    cluster, start = ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server
+    use("token")
+    ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server = False, start_nothing
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server = cluster, start
+        use("disabled")
+
+
+def stay_private() -> None:
+    """Make the Ray private that this process starts later and stops at its end."""
+    if address():
+        return
+    until_exit = ExitStack()
+    atexit.register(until_exit.close)  # before Ray's own function, which then runs first
+    until_exit.enter_context(private())
