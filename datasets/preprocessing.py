@@ -20,6 +20,8 @@ _DEPTH = 8
 """Maximum depth of nested lists."""
 NO_CODE = -1
 """Value in `Preprocessing.code` for a numeric feature."""
+_OF_SCHEMA = ("cuts", "mean", "scale")
+"""Fields of a column that a model file does not have."""
 IS_MISSING = -2
 """Value in `Preprocessing.code` for an indicator of missing cells."""
 
@@ -45,6 +47,8 @@ class Column:
         -9.0.
     cuts : tuple of float
         Ends of the intervals of a time to an event, ascending, from 0; empty for other columns.
+    mean, scale : float or None
+        Values on which all institutions agree: an input is (cell - mean) / scale.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Column:
     high: float | None = None
     na_values: tuple[str, ...] = ()
     cuts: tuple[float, ...] = ()
+    mean: float | None = None
+    scale: float | None = None
 
     @property
     def na_numbers(self) -> tuple[float, ...]:
@@ -62,8 +68,8 @@ class Column:
         return tuple(filter(np.isfinite, map(_number, self.na_values)))
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to a JSON object; without `cuts`, which a feature does not need."""
-        return {name: value for name, value in vars(self).items() if name != "cuts"}
+        """Convert to a JSON object, without what a fitted feature does not need."""
+        return {name: value for name, value in vars(self).items() if name not in _OF_SCHEMA}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +108,7 @@ class Preprocessing:
     fill : ndarray, (features,), or None
         Value of each feature for a missing cell.
     mean, std : ndarray or None
-        The peer's own statistics, broadcast over an example; None if the run has common ones.
+        Scale of the inputs, broadcast over an example; None if the run's keys have one.
     schema : str
         Digest of the schema.toml that describes the columns; empty if there is none.
     """
@@ -249,7 +255,7 @@ def _column(data: Any) -> Column:
     ValueError
         The dict is invalid.
     """
-    known = {each.name for each in fields(Column)} - {"cuts"}
+    known = {each.name for each in fields(Column)} - {*_OF_SCHEMA}
     if not isinstance(data, dict) or not data.keys() <= known:
         raise ValueError("its preprocessing has an invalid column")
     categories, na_values = data.get("categories"), data.get("na_values", [])

@@ -167,7 +167,10 @@ def _toml(path: Path) -> dict[str, Scalar]:
         nested: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    return parts.unpacked(flatten(nested))
+    flat = parts.unpacked(flatten(nested))
+    if flat.get("dataset") == "table" and is_of_run(path):
+        flat.setdefault("table.scale", "own")  # runs of versions that had no other
+    return flat
 
 
 def _check(path: Path, flat: Mapping[str, Scalar], theirs: Mapping[str, type]) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Literal
 
 from coterie.app.config import parts, schema
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.newcomers import newcomers_of
 from coterie.clients.models.options import MODELS, Adaptation, check_image, check_task, model_of
 from coterie.clients.parts.validation import required
 from coterie.datasets.files.locate import without_downloads
+from coterie.datasets.own.scale import on_agreed_scale, on_common_scale
+from coterie.datasets.own.tabular import TableOptions
 from coterie.datasets.problem import Problem
 
 
@@ -30,13 +34,56 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
     DataError
         If the data set or its partition cannot be loaded.
     """
-    deployed = config.source.deployed
+    deployed, folder, options = (
+        config.source.deployed,
+        Path(config.data_dir),
+        config.dataset_options,
+    )
     if deployed is not None and peer is not None:
         seed = config.division if split is None else split
-        return deployed(peer, config.peers, seed, Path(config.data_dir), config.dataset_options)
+        problem = deployed(peer, config.peers, seed, folder, options)
+        # The common scale needs the statistics of the other nodes, see `coterie.app.node`.
+        return problem if scale_of(config) == "common" else _scaled(config, problem)
     with nullcontext() if peer is None else without_downloads():
-        folder, options = Path(config.data_dir), config.dataset_options
-        return config.source.load(config.partition, config.peers, config.division, folder, options)
+        problem = config.source.load(
+            config.partition, config.peers, config.division, folder, options
+        )
+    return _scaled(config, problem)
+
+
+def scale_of(config: Config) -> Literal["common", "own", "schema"]:
+    """Return how a run scales the numbers of tables, see `table.scale`.
+
+    Under privacy, statistics of the rows would need a share of the budget; so the common scale is
+    that of schema.toml.
+    """
+    options = config.dataset_options
+    if not isinstance(options, TableOptions):
+        return "own"
+    if options.mean:  # the run's keys are the scale, with a schema in the place of the schema's
+        return "schema" if options.schema else "own"
+    if options.scale == "common" and config.privacy.kind != "none":
+        return "schema"
+    return "own" if config.peers == 1 and options.scale == "common" else options.scale
+
+
+def _scaled(config: Config, problem: Problem) -> Problem:
+    """Put the numbers of a table on the run's scale.
+
+    Raises
+    ------
+    DataError
+        The scale is that of schema.toml, which does not have it.
+    """
+    scale, options = scale_of(config), config.dataset_options
+    if scale == "own":
+        return problem
+    assert isinstance(options, TableOptions)
+    if scale == "common":
+        late = newcomers_of(config)
+        peers = tuple(peer for peer in range(config.peers) if peer not in late)
+        return on_common_scale(problem, peers, options.missing)
+    return on_agreed_scale(problem, options.missing)
 
 
 def check(config: Config) -> Problem:

@@ -65,6 +65,7 @@ def _column(name: str, entry: Mapping[str, Any]) -> Column:
         values[key] = tuple(cells if key == "cuts" else map(str, cells))
     column = Column(name, **values)
     _check_cuts(column)
+    _check_scale(column)
     repeats = len(set(column.categories)) < len(column.categories)
     is_category = column.kind == "category"
     if column.kind not in _KINDS or repeats or is_category != bool(column.categories):
@@ -85,12 +86,31 @@ def _check_cuts(column: Column) -> None:
         )
 
 
+def _check_scale(column: Column) -> None:
+    """Refuse limits and constants of a column that are no numbers, or do not belong to it.
+
+    Raises
+    ------
+    DataError
+        Names the column, the key and the remedy.
+    """
+    where = f"table: {FILE}: column {column.name}"
+    for key in ("low", "high", "mean", "scale"):
+        value = getattr(column, key)
+        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+            raise DataError(f"{where}: {key} must be a number")
+    if (column.mean is None) != (column.scale is None):
+        raise DataError(f"{where}: set both mean and scale, or neither")
+    if column.scale is not None and (column.scale <= 0 or column.kind == "category"):
+        raise DataError(f"{where}: scale must be above 0; a category has neither mean nor scale")
+
+
 def digest(schema: Schema) -> str:
     """Return a digest of a schema, independent of the order of its lines."""
     columns = {name: asdict(column) for name, column in schema.items()}
     for entry in columns.values():
-        for key in ("na_values", "cuts"):  # keeps digests of schemas from before there were any
-            if not entry[key]:
+        for key in ("na_values", "cuts", "mean", "scale"):  # keeps digests of earlier schemas
+            if entry[key] in ((), None):
                 del entry[key]
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

@@ -78,10 +78,14 @@ class TableOptions(NormalisedOptions):
         Name of the column that is 1 where the event happened at the time that is the label, and 0
         where observation ended (censored); a category has these two values in this order. Needs a
         schema with `cuts` of the label. Empty for other tasks than survival.
+    scale : {"common", "own", "schema"}
+        Mean and deviation of the numbers: "common" those of all peers' training rows together, or
+        of the schema under privacy; "own" those of each peer's training rows; "schema" the `mean`
+        and `scale` of schema.toml. Categories are 0 or 1, except with "own".
     mean : str
-        Mean of each column; empty for each peer's own.
+        Mean of each column that is not a category, instead of `scale`.
     std : str
-        Standard deviation of each column; empty for each peer's own.
+        Standard deviation of each of these columns.
     """
 
     columns: str = ""
@@ -92,9 +96,11 @@ class TableOptions(NormalisedOptions):
     schema: str = ""
     bad_rows: Literal["refuse", "leave-out"] = "refuse"
     event: str = ""
+    scale: Literal["common", "own", "schema"] = "common"
 
     def __post_init__(self) -> None:
-        self.check_normalised(None if self.columns == "all" else len(words(self.columns)) or None)
+        is_counted = self.columns != "all" and not self.schema  # of a schema only the numbers
+        self.check_normalised(len(words(self.columns)) or None if is_counted else None)
 
     def check_peers(self, peers: int) -> None:
         """Check that the run names its columns."""
@@ -114,7 +120,11 @@ class TableOptions(NormalisedOptions):
             )
         if self.columns == "all" and self.mean:
             raise ValueError('columns = "all": mean and std need named columns')
-        if self.missing == "indicator" and self.mean:
+        if self.scale != "common" and self.mean:
+            raise ValueError(f'scale = "{self.scale}": mean and std must be empty')
+        if self.scale == "schema" and not self.schema:
+            raise ValueError('scale = "schema": set schema, whose columns have mean and scale')
+        if self.missing == "indicator" and self.mean and not self.schema:
             raise ValueError('missing = "indicator": mean and std must be empty')
         if len(set(words(self.classes))) != len(words(self.classes)):
             raise ValueError("classes must name each class once")
@@ -174,10 +184,10 @@ def read_table(
         "table",
         task,
         len(classes) or 1,
-        numbers("mean", options.mean),
-        numbers("std", options.std),
+        None if described else numbers("mean", options.mean),
+        None if described else numbers("std", options.std),
         tuple(classes),
-        columns,
+        _with_constants(columns, options) if described and options.mean else columns,
         fill="mean" if options.missing == "refuse" else options.missing,
         schema=digest(described) if described else "",
     )
@@ -210,6 +220,29 @@ def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[C
     )
 
 
+def _with_constants(columns: Sequence[Column], options: TableOptions) -> tuple[Column, ...]:
+    """Give the columns of a schema that are not categories the run's mean and deviation.
+
+    Raises
+    ------
+    DataError
+        There are more or fewer of them.
+    """
+    names = [column.name for column in columns if column.kind != "category"]
+    try:
+        mean, std = (numbers(k, getattr(options, k), len(names)) for k in ("mean", "std"))
+    except ValueError as error:
+        raise DataError(f"table: {error} that are no categories: {', '.join(names)}") from None
+    assert mean is not None and std is not None
+    constants = dict(zip(names, zip(mean.tolist(), std.tolist(), strict=True), strict=True))
+    return tuple(
+        replace(column, mean=constants[column.name][0], scale=constants[column.name][1])
+        if column.name in constants
+        else column
+        for column in columns
+    )
+
+
 def _file(folder: Path, name: str) -> Path | None:
     paths = (folder / f"{name}{suffix}" for suffix in FORMATS)
     return next((path for path in paths if path.is_file()), None)
@@ -225,8 +258,6 @@ def _described(folder: Path, options: TableOptions) -> Schema:
     """
     if not options.schema:
         return {}
-    if options.mean:
-        raise DataError("table: mean and std cannot be set with a schema")
     schema = read_schema(folder)
     if options.schema not in ("file", digest(schema)):
         raise DataError(

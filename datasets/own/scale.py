@@ -1,0 +1,109 @@
+"""Scale of a table's numbers: one for all peers, from everybody's statistics or from schema.toml.
+
+A peer that centres its columns on its own rows hides from a shared model how its patients differ
+from those elsewhere. A common scale keeps the difference. Statistics are (count, mean, variance) of
+each column, and NaN of a category, which needs none. Legend: p = peers, c = columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from coterie.datasets.preprocessing import NO_CODE, Column, Floats
+from coterie.datasets.problem import DataError, Problem
+from coterie.datasets.quality import survey
+
+
+def statistics(problem: Problem, peer: int) -> Floats:
+    """Return the statistics of a peer's training rows, (3, c), without missing cells.
+
+    A value that may mean "not measured" by `coterie.datasets.quality` counts as missing.
+    """
+    assert problem.table is not None
+    columns = problem.table.columns
+    cells = problem.table.cells[problem.train.rows[peer]]
+    code_c = np.array([each.code for each in survey(problem, [peer])])
+    known = ~np.isnan(cells) & (cells != code_c)
+    count_c = known.sum(axis=0)
+    mean_c = np.where(known, cells, 0.0).sum(axis=0) / np.maximum(count_c, 1)
+    squares_c = np.square(np.where(known, cells - mean_c, 0.0)).sum(axis=0)
+    result = np.stack([count_c, mean_c, squares_c / np.maximum(count_c, 1)])
+    result[:, [column.kind == "category" for column in columns]] = np.nan
+    return result
+
+
+def combined(statistics_p: Sequence[Floats]) -> Floats:
+    """Return mean and deviation of all rows together, (2, c); NaN of a column without values."""
+    count_pc, mean_pc, variance_pc = np.nan_to_num(np.stack(statistics_p, axis=1))
+    with np.errstate(invalid="ignore"):
+        share_pc = count_pc / count_pc.sum(axis=0)
+    mean_c = (share_pc * mean_pc).sum(axis=0)
+    variance_c = (share_pc * (variance_pc + (mean_pc - mean_c) ** 2)).sum(axis=0)
+    return np.stack([mean_c, np.sqrt(variance_c)])
+
+
+def agreed(columns: Sequence[Column]) -> Floats:
+    """Return mean and deviation of each column in schema.toml, (2, c); NaN of a category.
+
+    Raises
+    ------
+    DataError
+        schema.toml has none for a column.
+    """
+    lacking = [c.name for c in columns if c.kind != "category" and (c.mean is None or not c.scale)]
+    if lacking:
+        raise DataError(
+            f"table: schema.toml has no mean and scale of {', '.join(lacking)}: add them, the same "
+            'in every institution (coterie schema proposes them), or set table.scale = "own"'
+        )
+    return np.array([(c.mean, c.scale) for c in columns], dtype=np.float64).T
+
+
+@lru_cache(maxsize=2)  # relay and node of a simulation share a problem
+def on_common_scale(problem: Problem, peers: tuple[int, ...], missing: str) -> Problem:
+    """Return the problem on the scale of the training rows of some peers together."""
+    statistics_p = [statistics(problem, peer) for peer in peers]
+    return rescaled(problem, combined(statistics_p), missing)
+
+
+@lru_cache(maxsize=2)
+def on_agreed_scale(problem: Problem, missing: str) -> Problem:
+    """Return the problem on the scale that schema.toml has."""
+    assert problem.table is not None
+    return rescaled(problem, agreed(problem.table.columns), missing)
+
+
+def rescaled(problem: Problem, scale_2c: Floats, missing: str) -> Problem:
+    """Return the problem with the numbers of all peers on one scale.
+
+    Parameters
+    ----------
+    scale_2c : ndarray, (2, c)
+        Mean and deviation of each column; NaN of a category and of a column without values.
+    missing : str
+        The run's `table.missing`. With "median" a peer's missing cells keep its own median, or have
+        the scale's mean where it has no values; otherwise they have the scale's mean.
+    """
+    table = problem.table
+    assert table is not None
+    inputs, preprocessing = problem.inputs.copy(), list(problem.preprocessing)
+    for peer, own in enumerate(preprocessing):
+        if own is None:
+            continue
+        assert own.source is not None and own.fill is not None
+        mean, std = scale_2c[:, own.source]
+        mean = np.where((own.code == NO_CODE) & ~np.isnan(mean), mean, 0.0)
+        std = np.where((own.code == NO_CODE) & (std > 0), std, 1.0)
+        keeps = np.array(own.code != NO_CODE)
+        if missing == "median":
+            train = table.cells[problem.train.rows[peer]]
+            keeps |= ~np.isnan(train).all(axis=0)[own.source]
+        fitted = replace(own, mean=mean, std=std, fill=np.where(keeps, own.fill, mean))
+        parts = problem.train, problem.validation, problem.test
+        rows = np.concatenate([part.rows[peer] for part in parts])
+        inputs[rows], preprocessing[peer] = fitted.apply(table.cells[rows]), fitted
+    return replace(problem, inputs=inputs, preprocessing=tuple(preprocessing))
