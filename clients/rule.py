@@ -216,6 +216,8 @@ class Rule(Averages, Generic[S]):
     """Rounds end in an average whose weights a topology may set (`Engine.mixing`)."""
     offers_model: ClassVar[bool] = True
     """Offers have the peer's model, `State.x`, as "x": the scheme "increments" compresses it."""
+    pools: ClassVar[bool] = False
+    """Training uses the data of all peers (`Engine.fit_pooled`); only simulations have them."""
     reported: ClassVar[tuple[str, ...]] = ()
     """Names of additional metrics in a report; the relay rejects any others."""
 

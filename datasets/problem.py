@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -128,6 +128,29 @@ class Problem:
         """Return the number of a peer's "train", "test" and "validation" examples."""
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
         return {name: len(part.rows[peer]) for name, part in parts.items()}
+
+    def pooled(self) -> Problem:
+        """Return the problem of one peer that has the training examples of all peers.
+
+        Its quadratic loss has the gradient of the mean of the peers' losses, weighted by `samples`;
+        its noise is that of the mean of their stochastic gradients.
+        """
+        rows, targets = np.concatenate(self.train.rows), np.concatenate(self.train.targets)
+        inputs, noise = self.inputs, self.noise
+        p_n = self.samples / self.samples.sum()
+        if self.task == "quadratic":
+            curvature_nd, centre_nd = inputs[rows].swapaxes(0, 1)
+            curvature_d = p_n @ curvature_nd
+            centre_d = p_n @ (curvature_nd * centre_nd) / np.where(curvature_d, curvature_d, 1)
+            inputs, rows, targets = np.stack([[curvature_d, centre_d]]), rows[:1] * 0, targets[:1]
+        if noise is not None:
+            noise = np.sqrt([np.square(p_n * noise).sum()])
+        nothing = Split((rows[:0],), (targets[:0],))
+        return replace(
+            self, inputs=inputs, train=Split((rows,), (targets,)), validation=nothing, test=nothing,
+            samples=self.samples.sum(keepdims=True), clusters=None, start=None, noise=noise,
+            names=(), preprocessing=(),
+        )  # fmt: skip
 
     def rarest_class(self, peer: int) -> int:
         """Return the number of test examples of a peer's rarest class, or with an event; else 0."""

@@ -119,6 +119,7 @@ class Metered:
         options = {fields[key]: v for key, v in schema.values(config.options).items()}
         examples = int(engine.data.shards["train"].lengths_p[i])
         first, epochs = min(config.batch_size, examples), config.local_epochs
+        every = 1 if engine.kind == "quadratic" else int(engine.data.shards["train"].lengths_p.sum())
         asks = options.get("targets", "all")
         same = near[i] if clusters is None else clusters == clusters[i]
         asking = near[i] & same if options.get("helpers") == "cluster" else near[i]
@@ -135,6 +136,8 @@ class Metered:
             "V": int(engine.data.shards["validation"].lengths_p[i]), "B": config.batch_size,
             "first": first,
             "train": epochs * examples if epochs else config.local_steps * first,
+            "pooled": config.local_steps * min(config.batch_size, every)
+            if not epochs else epochs * every,
             "kept": sum(getattr(self.cohort.rule, "kept", ())),
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),
             "mates": (near[i] & same).sum(), "targets": asking[targets].sum(),

@@ -53,6 +53,7 @@ REFUSES = {
 """Methods that refuse quadratics, with a word of the error message."""
 ON_DIGITS = (
     "oracle",
+    "pooled",
     "fedavg",
     "federico",
     "dpfl",

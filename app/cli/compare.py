@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 
-from coterie.app.comparisons.run import Request, compare
+from coterie.app.comparisons.run import Request, Yardsticks, compare
 from coterie.app.config.items import read_items, read_pair
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
@@ -69,6 +70,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=int, help="number of parallel runs (as many as cores allow)"
     )
+    parser.add_argument(
+        "--yardsticks",
+        choices=get_args(Yardsticks),
+        default="auto",
+        help="rows by scikit-learn in comparisons of tables (auto)",
+    )
     parser.add_argument("--out", help="directory of the comparison (runs/compare/<preset>)")
     usual = ",".join(comparison.IN_LATEX)
     parser.add_argument(
@@ -91,6 +98,7 @@ def _request(options: argparse.Namespace) -> Request:
         workers=options.workers,
         columns=None if options.columns is None else options.columns.split(","),
         settings=_settings(options.set),
+        yardsticks=options.yardsticks,
     )
 
 

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -34,6 +35,7 @@ from coterie.errors import line_of
 
 ALL = "all"
 _NOT_SWEPT = {"seed", "name", "out", "run-dir", "resume", "preflight", "track", "trust"}
+Yardsticks = Literal["auto", "none"]
 Configs = Mapping[str, Sequence[Config]]
 """Method -> its configuration for each seed."""
 
@@ -66,6 +68,9 @@ class Request:
     sweep : Mapping of str to Sequence of Scalar
         Values of keys: a row per combination, instead of one per method. A combination lists only
         the keys that its method and data use.
+    yardsticks : {"auto", "none"}
+        "auto" adds rows by scikit-learn where the data are a table with a class or a number to
+        predict.
     """
 
     title: str
@@ -78,6 +83,7 @@ class Request:
     columns: Sequence[str] | None = None
     settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     sweep: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
+    yardsticks: Yardsticks = "auto"
 
 
 def compare(request: Request, console: Console) -> Path:
@@ -110,7 +116,7 @@ def compare(request: Request, console: Console) -> Path:
     subject = Subject.of(configs, flat, request.tuning, own if swept else request.settings)
     subject.check(request.directory)
     choices, failed = _choices(request, configs, console)
-    placed = _placed(request, configs, choices)
+    placed = _placed(request, configs, choices) | _yardsticks(request, flat, configs)
     failed |= sweep.run_all(
         [config for of_method in placed.values() for config in of_method], request.workers, console,
         values={Path(c.run_dir).name: swept[label] for label in swept for c in placed[label]},
@@ -328,6 +334,32 @@ def _placed(
         name: [sweep.placed(config, request.directory) for config in of_method]
         for name, of_method in configs.items()
     }
+
+
+def _yardsticks(
+    request: Request, flat: Mapping[str, Scalar], configs: Configs
+) -> dict[str, list[Config]]:
+    """Return the placed configurations of scikit-learn's models; none where they do not apply."""
+    first = next(iter(configs.values()))
+    problem = problem_of(first[0])
+    linear = {"classification": "logistic", "regression": "ridge"}.get(problem.task)
+    if request.yardsticks == "none" or request.sweep or problem.table is None or linear is None:
+        return {}
+    keys = {key: value for key, value in flat.items() if key != "recipe"}
+    try:
+        return {
+            name: [
+                sweep.placed(
+                    Config.from_flat({**keys, "method": name, "seed": config.seed}),
+                    request.directory,
+                )
+                for config in first
+            ]
+            for name in (linear, f"{linear}-pooled", "forest", "forest-pooled")
+            if name not in configs
+        }
+    except ConfigError:  # no yardstick under privacy
+        return {}
 
 
 def _lines(failed: Mapping[str, Exception]) -> dict[str, str]:

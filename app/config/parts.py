@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from coterie.app.config import recipes, schema
 from coterie.app.config.keys import ConfigError, TopLevel, nearest
 from coterie.app.config.keys import paths as paths_of_ours
-from coterie.app.config.registry import METHODS, method_of, schedule_of, topology_of
+from coterie.app.config.registry import METHODS, YARDSTICKS, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import ATTACKS, Attack, attack_of
 from coterie.clients.defence import RULES, Defence, rule_of
@@ -76,7 +76,7 @@ class Part:
 
 
 PARTS: Mapping[Kind, Part] = {
-    "method": Part("method", TopLevel.method, METHODS, method_of, has_options=True),
+    "method": Part("method", TopLevel.method, METHODS | YARDSTICKS, method_of, has_options=True),
     "model": Part("model", TopLevel.model, MODELS, model_of, has_options=True),
     "dataset": Part("dataset", TopLevel.dataset, DATASETS, dataset_of, has_options=True),
     "partition": Part("partition.kind", Partition.kind, KINDS, kind_of, has_options=True),

@@ -45,9 +45,11 @@ from coterie.clients.methods import (
     pens,
     perfedavg,
     pfedgraph,
+    pooled,
     random_graph,
     trust,
     wga,
+    yardsticks,
 )
 from coterie.clients.rule import Rule
 from coterie.datasets import plugins
@@ -60,7 +62,7 @@ from coterie.strategies.silent import Silent
 from coterie.strategies.topology import TOPOLOGIES, Topology
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 
-__all__ = ["GROUPS", "METHODS", "Group", "Method", "method_of", "schedule_of", "topology_of"]
+__all__ = ["GROUPS", "METHODS", "YARDSTICKS", "Group", "Method", "method_of", "schedule_of", "topology_of"]
 
 
 Group = Literal["unknown", "groups", "personal", "helpers", "alike", "references"]
@@ -99,6 +101,9 @@ class Method:
     told_truth : bool or Mapping of str to str
         True if the method is given the true clusters, which other methods must learn; or the
         option keys and values with which it is.
+    reference : str
+        Reason why the method is not ranked, as "NAME ..."; empty: it is, unless it is told the
+        truth.
     exposes : str
         Reason why differential privacy does not cover the method: a dependence on private examples
         other than gradients. Empty: covered.
@@ -112,6 +117,7 @@ class Method:
     strategy_options: tuple[str, ...] = ()
     learns_graph: bool = False
     told_truth: bool | Mapping[str, str] = False
+    reference: str = ""
     exposes: str = ""
 
     def brokering(self, options: object, **run: Any) -> Brokering:
@@ -136,11 +142,16 @@ class Method:
             return self.told_truth
         return any(options.get(key) == value for key, value in self.told_truth.items())
 
+    def unranked(self, options: Mapping[str, Any]) -> str:
+        """Return why the method with these options is a reference; empty if it is ranked."""
+        return self.reference or self.is_told(options) * "is given the true clusters"
+
 
 _LOSSES = "losses on private examples choose its weights"
 _CHOICE = "losses on private examples choose its models"
 _MEMORY = "it predicts from a memory of private examples"
 _FEATURES = "its letters hold mean features of private examples"
+_POOLED = "it trains on the private examples of all peers"
 _TUNED = "each evaluation trains on private examples again"
 
 METHODS: dict[str, Method] = {
@@ -165,6 +176,15 @@ METHODS: dict[str, Method] = {
         "FedAvg inside the true cluster",
         group="references",
         told_truth=True,
+    ),
+    "pooled": Method(
+        Silent,
+        pooled.Pooled,
+        pooled.Options,
+        "one model, trained on the data of all peers",
+        group="references",
+        reference="is trained on the data of all peers",
+        exposes=_POOLED,
     ),
     "cobo": Method(
         Pairs,
@@ -420,6 +440,25 @@ METHODS: dict[str, Method] = {
 """Name -> method."""
 
 
+_HELD = "it is a reference without privacy"
+
+YARDSTICKS: dict[str, Method] = {
+    name: Method(
+        Silent, rule, local.Options, f"scikit-learn's {what}", group="references",
+        reference="is scikit-learn's", exposes=_HELD,
+    )  # fmt: skip
+    for name, rule, what in (
+        ("logistic", yardsticks.Linear, "logistic regression, by each peer alone"),
+        ("logistic-pooled", yardsticks.PooledLinear, "logistic regression on all peers' data"),
+        ("ridge", yardsticks.Linear, "ridge regression, by each peer alone"),
+        ("ridge-pooled", yardsticks.PooledLinear, "ridge regression on all peers' data"),
+        ("forest", yardsticks.Forest, "random forest, by each peer alone"),
+        ("forest-pooled", yardsticks.PooledForest, "random forest on all peers' data"),
+    )
+}
+"""Name -> yardstick, a row that comparisons of tables add."""
+
+
 def method_of(name: str) -> Method:
     """Return a built-in method or a plugin by name.
 
@@ -428,7 +467,7 @@ def method_of(name: str) -> Method:
     PluginError
         If there is no such plugin, or it is not a method.
     """
-    method = plugins.row("method", name, METHODS, Method)
+    method = plugins.row("method", name, METHODS | YARDSTICKS, Method)
     plugins.checked_options(method.options, name)
     return method
 

@@ -133,6 +133,11 @@ class Node:
         """Load the data; a deployed node divides it by its secret and checks the minimum size."""
         if deployed is None:
             problem = problem_of(config)
+        elif config.row.rule.pools:
+            raise ConfigError(
+                f"{config.method} trains on the data of all peers, which only a simulation has in "
+                "one place: choose another method"
+            )
         else:
             secret = split_seed(self._directory.parent / OWN, config)
             problem = problem_of(config, self.peers[0], secret)
@@ -183,6 +188,7 @@ class Node:
                 privacy=config.privacy,
                 adaptation=config.adaptation,
                 max_parameters=MAX_PARAMETERS if policy is None else max_parameters(policy, config),
+                pools=config.row.rule.pools,
             )
         except SizeError as error:
             if policy is None:

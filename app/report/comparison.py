@@ -78,14 +78,14 @@ class Row:
         return bool(self.runs[0].config["method"] == "local")
 
     @property
-    def is_yardstick(self) -> bool:
-        """True if the method is given the true clusters."""
-        return methods.is_yardstick(self.runs[0].config)
+    def reference(self) -> str:
+        """Reason why the method is not ranked, see `methods.reference`."""
+        return methods.reference(self.runs[0].config)
 
     @property
     def label(self) -> str:
-        """Name in a table; a star marks a method that is given the true clusters."""
-        return f"{self.name} *" if self.is_yardstick else self.name
+        """Name in a table; a star marks a reference."""
+        return f"{self.name} *" if self.reference else self.name
 
     @property
     def peers(self) -> int:
@@ -242,7 +242,7 @@ def candidates(made: Sequence[Row], column: Column) -> list[Row]:
         row
         for row in made
         if column.better
-        and not row.is_yardstick
+        and not row.reference
         and row.summary(column)
         and not (row.diverged and column.key in _LOSSES)
     ]
@@ -338,7 +338,7 @@ def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
         r"\usepackage{booktabs}": True,
         "bold: best mean, and means not significantly worse (paired test over seeds and peers)":
             any(leads.values()),
-        "*: a reference that is given the true clusters": any(row.is_yardstick for row in made),
+        "*: a reference, which is not ranked": any(row.reference for row in made),
         "dagger: the lowest or highest value that was tried": any(r.choice.edges for r in made),
     }  # fmt: skip
     titles = [noun(made), *(_escaped(column.title) for column in columns), *["tuned"] * is_tuned]

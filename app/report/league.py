@@ -259,8 +259,8 @@ def standings(measured: Cells, keys: Mapping[str, Scalar]) -> list[Standing]:
 
 
 def is_reference(method: str) -> bool:
-    """Return whether the method is given the true clusters and is therefore not ranked."""
-    return method in METHODS and METHODS[method].is_told({})
+    """Return whether the method is a reference, which is not ranked."""
+    return method in METHODS and bool(METHODS[method].unranked({}))
 
 
 def _numbers(method: str, measured: Cells) -> dict[str, list[float]]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.app.report.methods import is_yardstick, learns_graph
+from coterie.app.report.methods import learns_graph, reference
 from coterie.app.report.run_data import weights_between
 from coterie.app.runs import files, units
 from coterie.app.runs.diagnostics import MAX_PEERS
@@ -242,7 +242,7 @@ def cost_to_best(gain_r: Floats, cost_r: Floats, best: float) -> float | None:
 
 def _bytes_to_best(run: Run, beside: Beside) -> float | None:
     local, bytes_r = beside.get("local"), course(run, "bytes_sent")
-    ranked = [each for each in beside.values() if not is_yardstick(each.config)]
+    ranked = [each for each in beside.values() if not reference(each.config)]
     if local is None or np.isnan(bytes_r).any() or not all(len(each.rounds) for each in ranked):
         return None
     if any(each.progress.get("status") == "running" for each in beside.values()):

@@ -1,16 +1,16 @@
-"""Properties of a run's method: learns a graph, knows the true clusters, sends all-to-all."""
+"""Properties of a run's method: learns a graph, is a reference, sends all-to-all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.app.config.registry import METHODS
+from coterie.app.config.registry import METHODS, YARDSTICKS
 from coterie.strategies.everyone import Everyone
 
 
-def is_yardstick(config: Mapping[str, Any]) -> bool:
-    """Return whether the method is given the true clusters, which other methods must learn.
+def reference(config: Mapping[str, Any]) -> str:
+    """Return why the method is a reference, as "is given the true clusters"; empty if it is ranked.
 
     Parameters
     ----------
@@ -19,13 +19,14 @@ def is_yardstick(config: Mapping[str, Any]) -> bool:
     """
     name = str(config["method"])
     options = config.get(name)
-    return name in METHODS and METHODS[name].is_told(options if isinstance(options, dict) else {})
+    row = METHODS.get(name) or YARDSTICKS.get(name)
+    return row.unranked(options if isinstance(options, dict) else {}) if row else ""
 
 
 def learns_graph(config: Mapping[str, Any]) -> bool:
     """Return whether the method learns weights between peers; assumed of methods of plugins."""
     method = METHODS.get(str(config["method"]))
-    return not is_yardstick(config) and (method is None or method.learns_graph)
+    return not reference(config) and (method is None or method.learns_graph)
 
 
 def all_to_all(config: Mapping[str, Any]) -> str:

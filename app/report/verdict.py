@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from coterie.app.config import schema
+from coterie.app.config.keys import flatten
+from coterie.app.config.registry import YARDSTICKS
 from coterie.app.report import comparison, methods
 from coterie.app.report.comparison import Row
 from coterie.app.report.measures import Column
-from coterie.app.report.paired_test import MIN_SEEDS
+from coterie.app.report.paired_test import LEVEL, MIN_SEEDS, p_value, redivision
 from coterie.app.runs import units
 
 _MAX_NAMES = 4
@@ -17,18 +21,38 @@ _MAX_NAMES = 4
 def outcome(rows: Sequence[Row]) -> str:
     """Name the best method if the paired test supports it, else those it cannot separate.
 
-    A method that is given the true clusters is not ranked. Neither is a method that diverged, if
-    there is no accuracy.
+    References are not ranked. Neither is a method that diverged, if there is no accuracy.
     """
     columns = {column.key: column for column in comparison.shown(rows)}
     main = columns.get("accuracy") or columns.get("loss")
-    sentences = [] if main is None else _ranking(rows, main, columns)
+    sentences = [] if main is None else [*_at_home(rows, main), *_ranking(rows, main, columns)]
     if main is not None and not comparison.have_same_data(rows):
         sentences.append("Not ranked, because the peers have different data")
     lost = [f"{row.name} ({row.diverged} of {row.peers} peers)" for row in rows if row.diverged]
     if lost:
         sentences.append(f"Diverged: {', '.join(lost)}")
     return " ".join(f"{each}." for each in sentences) or "There is nothing to compare yet."
+
+
+def _at_home(rows: Sequence[Row], main: Column) -> list[str]:
+    """Say first that no method beats a plain model of each peer alone, if none does."""
+    plain = next((row for row in rows if row.method in ("logistic", "ridge")), None)
+    ranked = comparison.leading(rows, main)
+    if plain is None or not ranked or plain.summary(main) is None:
+        return []
+    of, best = plain.by_seed(main), ranked[0]
+    sign = 1.0 if main.better == "high" else -1.0
+    ahead = [sign * (of_p - of[seed]) for seed, of_p in best.by_seed(main).items() if seed in of]
+    redivided = redivision(flatten(best.runs[0].config))
+    gain = float(np.mean([np.nanmean(of_p) for of_p in ahead]))
+    if gain > 0 and p_value(ahead, redivided) <= LEVEL:
+        return []
+    model = "Plain logistic regression" if plain.method == "logistic" else "Plain ridge regression"
+    unit = "\u00a0%" if main.key == "accuracy" else ""
+    values = [f"{comparison.cell(row, main)}{unit}" for row in (plain, best)]
+    is_tested = min(len(plain.runs), len(best.runs)) >= MIN_SEEDS
+    verdict = "is as good as the best method" if gain <= 0 or is_tested else "is close to the best"
+    return [f"{model} by each peer alone {verdict}, {best.name}: {values[0]} against {values[1]}"]
 
 
 def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -> list[str]:
@@ -58,9 +82,9 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
             sentences.append(f"No clear winner among {names}: {why}")
             sentences.append(f"{top.name} has the {end} {what}: {value}")
     return sentences + [
-        f"{row.name}, which is given the true clusters, reaches {comparison.cell(row, main)}{unit}"
+        f"{row.name}, which {row.reference}, reaches {comparison.cell(row, main)}{unit}"
         for row in rows
-        if row.is_yardstick and row.summary(main)
+        if row.reference and row.summary(main) and row.runs[0].config["method"] not in YARDSTICKS
     ]
 
 
@@ -72,9 +96,13 @@ def notes(rows: Sequence[Row]) -> list[str]:
             "a setting that is chosen by these results is tuned on test data; compare --tune "
             "chooses on validation data"
         )
-    if any(row.is_yardstick for row in rows):
-        names = _listed([row.name for row in rows if row.is_yardstick])
-        footnotes.append(f"* not ranked: {names} is given the true clusters")
+    references: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reference:
+            references.setdefault(row.reference, []).append(row.name)
+    if references:
+        each = [f"{_listed(names)} {why}" for why, names in references.items()]
+        footnotes.append(f"* not ranked: {'; '.join(each)}")
     edges = [
         f"{row.name} ({key} = {schema.written(row.choice.settings[key])}, {row.choice.edge(key)})"
         for row in rows

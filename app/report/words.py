@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.app.config.keys import TopLevel
-from coterie.app.report.methods import is_yardstick, learns_graph
+from coterie.app.report.methods import learns_graph, reference
 from coterie.app.report.run_data import weights_between
 from coterie.app.runs.graph import rounds_measured, weight_to
 from coterie.app.runs.rundir import Floats, Ints, Run, label_of
@@ -249,8 +249,8 @@ def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
 def _recovery_tile(recovery: Mapping[str, Any] | None, run: Run) -> Tile:
     name = "Graph recovery"
     if recovery is None:
-        if is_yardstick(run.config):
-            why = "the true clusters are given"
+        if reference(run.config):
+            why = f"not learnt: the method {reference(run.config)}"
         elif not learns_graph(run.config):
             why = "this method learns no graph"
         else:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -140,6 +141,8 @@ class Engine:
         Adaptation of the network, see `coterie.clients.models.options.Adaptation`.
     max_parameters : int
         Maximum size of a model; a larger one is rejected before its allocation.
+    pools : bool
+        Keep the training examples of all peers, for `fit_pooled`.
 
     Attributes
     ----------
@@ -196,6 +199,7 @@ class Engine:
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
         max_parameters: int = MAX_PARAMETERS,
+        pools: bool = False,
     ) -> None:
         if mixed_precision and dtype != "float32":
             raise ValueError(f"mixed-precision goes with dtype float32, not {dtype}")
@@ -210,9 +214,11 @@ class Engine:
         self.defence = defence or Defence()
         self.staleness_discount = staleness_discount
         self.weighting, self.mixing = weighting, mixing
-        self.data = Data(
-            problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
+        data_of = partial(
+            Data, training=training, seed=seed, device=self.device, dtype=self.dtype
         )
+        self.data = data_of(problem, self.peers)
+        self._pool = data_of(problem.pooled(), np.array([0])) if pools else None
         self.batches: Callable[..., list[Batch]] = self.data.batches
         self.kind, self.task = problem.task, TASKS[problem.task]
         shape = problem.inputs.shape[1:]
@@ -241,7 +247,8 @@ class Engine:
         self.network.release()
         self.backend = chosen.name
         if self.device.type == "cpu" and not chosen.stacks:
-            self.data.lay_channels_last()
+            for data in filter(None, (self.data, self._pool)):
+                data.lay_channels_last()
         materializes = private and chosen.materializes
         if self.guard is not None:
             chosen = Clipped(chosen, self.guard.options.clip)
@@ -412,6 +419,33 @@ class Engine:
             return self._trainer.follow(before, batches, training, drift, gradient)
         return self._trainer.fit(before, self._paid(batches), training, drift)
 
+    def fit_pooled(
+        self, x_pd: Tensor, buffers: Buffers, opt_state: optimizers.OptState, round_: int
+    ) -> Fit:
+        """Train the peers' models for a round on the data of all peers; equal models once.
+
+        The engine must pool, see `pools`. Each peer pays for the training of its model.
+        """
+        assert self._pool is not None
+        stacks = x_pd, *buffers.values(), *opt_state.values()
+        models = 1 if all(bool((stack == stack[:1]).all()) for stack in stacks) else len(x_pd)
+        few = [{name: value[:models] for name, value in of.items()} for of in (buffers, opt_state)]
+        before, training = Fit(x_pd[:models], *few), self.training
+        if training.reset_optimizer:
+            before = self._forgetful(before, training)
+        batches = self._pool.batches(round_, peers=np.zeros(models, dtype=np.int64))
+        per_step = 2 if training.sam_radius else 1
+        self.n_gradients += per_step * sum(int(batch.counts_e[0]) for batch in batches)
+        trainer = replace(self._trainer, data=self._pool)
+        fit = trainer.fit(before, batches, training, None)
+        if models == len(x_pd):
+            return fit
+        of_all = [
+            {name: value.repeat(len(x_pd), *[1] * (value.dim() - 1)) for name, value in of.items()}
+            for of in ({"x": fit.x}, fit.buffers, fit.opt_state)
+        ]
+        return Fit(of_all[0]["x"], *of_all[1:])
+
     def step(
         self,
         x_ed: Tensor,
@@ -557,6 +591,16 @@ class Engine:
     ) -> Tensor:
         """Return the predictions (E, b, ...) of the models at `at` for their inputs."""
         return self.task.predict(self._evaluator.outputs(backend, x_pd, buffers, at, inputs_eb))
+
+    def training_rows(self, peer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return normalised inputs (n, m) and targets (n, ...) of the training examples.
+
+        They are those of a hosted peer, by local index, or of all peers if the engine pools.
+        """
+        data = self._pool or self.data
+        batch = data.everything(np.array([0 if self._pool else peer]))
+        inputs, targets = data.minibatch(batch)
+        return inputs[0].flatten(1).double().cpu().numpy(), targets[0].cpu().numpy()
 
     def embed(
         self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor

@@ -217,6 +217,12 @@ def test_a_method_that_needs_the_true_clusters_is_refused(tmp_path: Path) -> Non
         deployed(FLAT | {"method": "oracle"}, tmp_path, data)
 
 
+def test_a_method_that_needs_all_data_in_one_place_is_refused(tmp_path: Path) -> None:
+    data = fill(tmp_path / "data")
+    with pytest.raises(Exception, match=r"pooled .*only a simulation has in one place"):
+        deployed(FLAT | {"method": "pooled"}, tmp_path, data)
+
+
 def policy_with(disclosure: Disclosure) -> Policy:
     data, answers = DataPolicy(min_examples=2), AnswerPolicy("plain", min_examples=2)
     return Policy(data=data, answers=answers, reports=ReportPolicy(disclosure=disclosure))

@@ -35,7 +35,7 @@ def models(result: Run) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of its own numbers
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - REFUSES.keys()))
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - REFUSES.keys() - {"pooled"}))
 def test_one_that_diverges_spoils_nobody_wherever_it_is_hosted(tmp_path: Path, method: str) -> None:
     keys = flat(tmp_path, method)
     alone, apart = run(keys, tmp_path / "one", 1), run(keys, tmp_path / "many", PEERS)

@@ -1,0 +1,144 @@
+"""Yardsticks: scikit-learn's models on the peers' rows, what an institution would use without us.
+
+Linear: logistic regression, whose C has the best log loss in a cross-validation inside the training
+rows; ridge regression for numbers. Forest: a random forest. They are fitted once, to the rows of
+each peer or to those of all peers, and evaluated as the models of methods are. Rows, splits and
+scale are those of the run.
+
+A class that does not occur in n training rows is possible nevertheless, so the probabilities of k
+classes are (n p + 1 / k) / (n + 1), as if one more row were of no class in particular: the log loss
+is finite, and neither decisions nor AUROC change.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.methods.local import Local
+from coterie.clients.rule import Floats, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from coterie.clients.engine.backends.backend import Backend
+    from coterie.clients.engine.data import SplitName
+    from coterie.clients.engine.engine import Engine, Scores
+
+STRENGTHS = tuple(10.0**k for k in range(-3, 3))
+"""Tried values of C, and of 1 / alpha of a ridge regression."""
+FOLDS, TREES, LEAF = 5, 200, 3
+
+
+class Yardstick(Local):
+    """Base of the yardsticks; subclasses choose the model."""
+
+    def __init__(self, engine: Engine, options: Any, rounds: int) -> None:
+        super().__init__(engine, options, rounds)
+        self._models: list[Predictor] = []
+        self._known: dict[SplitName, list[Tensor]] = {}
+
+    def estimator(self, targets_n: Ints | Floats) -> Any:
+        """Return the unfitted model for training targets."""
+        raise NotImplementedError
+
+    def update(
+        self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
+    ) -> State:
+        return state
+
+    def evaluate(self, state: State, split: SplitName) -> Scores:
+        known = self._known.setdefault(split, [])
+        is_new, calls = not known, iter(tuple(known))
+
+        def predict(backend: Backend, at: Tensor, inputs_eb: Tensor) -> Tensor:
+            if is_new:
+                values = [
+                    self.models[p](rows.flatten(1).double().cpu().numpy())
+                    for p, rows in zip(at.tolist(), inputs_eb, strict=True)
+                ]
+                known.append(self.engine.tensor(np.stack(values)))
+            return known[-1] if is_new else next(calls)
+
+        return self.engine.prediction_losses(predict, split)
+
+    @property
+    def models(self) -> Sequence[Predictor]:
+        """The fitted model of each hosted peer."""
+        if not self._models:
+            count = 1 if self.pools else len(self.engine.peers)
+            fitted = [self._fitted(*self.engine.training_rows(p)) for p in range(count)]
+            self._models = fitted * (len(self.engine.peers) // count)
+        return self._models
+
+    def _fitted(self, inputs_nm: Floats, targets_n: Ints | Floats) -> Predictor:
+        from sklearn.exceptions import ConvergenceWarning
+
+        is_constant = self.engine.kind == "classification" and len(np.unique(targets_n)) == 1
+        model = None if is_constant else self.estimator(targets_n)
+        if model is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                model.fit(inputs_nm, targets_n)
+        return Predictor(model, targets_n, self.engine.outputs, self.engine.kind)
+
+
+class Predictor:
+    """Predictions of a fitted model; without a model, of the only class of the training rows."""
+
+    def __init__(self, model: Any, targets_n: Ints | Floats, outputs: int, kind: str) -> None:
+        self._model, self._outputs, self._kind = model, outputs, kind
+        self._classes, self._rows = np.unique(targets_n), len(targets_n)
+
+    def __call__(self, inputs_bm: Floats) -> Floats:
+        """Return class probabilities (b, k), or numbers (b, outputs)."""
+        if self._kind == "regression":
+            return np.asarray(self._model.predict(inputs_bm)).reshape(len(inputs_bm), -1)
+        p_bk = np.zeros((len(inputs_bm), self._outputs))
+        p_bk[:, self._classes] = 1 if self._model is None else self._model.predict_proba(inputs_bm)
+        smooth_bk: Floats = (self._rows * p_bk + 1 / self._outputs) / (self._rows + 1)
+        return smooth_bk
+
+
+class Linear(Yardstick):
+    """Logistic or ridge regression."""
+
+    def estimator(self, targets_n: Ints | Floats) -> Any:
+        from sklearn.linear_model import LogisticRegression, RidgeCV
+        from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+        if self.engine.kind == "regression":
+            return RidgeCV([1 / strength for strength in STRENGTHS])
+        model = LogisticRegression(max_iter=1000)
+        folds = min(FOLDS, int(np.unique(targets_n, return_counts=True)[1].min()))
+        if folds < 2:
+            return model
+        parts = StratifiedKFold(folds, shuffle=True, random_state=self.engine.seed)
+        return GridSearchCV(model, {"C": STRENGTHS}, scoring="neg_log_loss", cv=parts)
+
+
+class Forest(Yardstick):
+    """Random forest."""
+
+    def estimator(self, targets_n: Ints | Floats) -> Any:
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+        is_regression = self.engine.kind == "regression"
+        kind = RandomForestRegressor if is_regression else RandomForestClassifier
+        return kind(TREES, min_samples_leaf=LEAF, random_state=self.engine.seed)
+
+
+class PooledLinear(Linear):
+    """Logistic or ridge regression on the rows of all peers."""
+
+    pools: ClassVar[bool] = True
+
+
+class PooledForest(Forest):
+    """Random forest on the rows of all peers."""
+
+    pools: ClassVar[bool] = True
