@@ -16,6 +16,8 @@ _BYTES = 1 << 23
 """Maximum bytes of a TOML file."""
 _BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
 """Files and folders that mark a folder as a run directory; it has at least one of them."""
+_BEFORE = {"table": {"table.split": "plain"}}
+"""Data set -> values of keys that runs recorded before there were these keys."""
 
 
 def read_items(
@@ -167,7 +169,8 @@ def _toml(path: Path) -> dict[str, Scalar]:
         nested: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    return parts.unpacked(flatten(nested))
+    flat = parts.unpacked(flatten(nested))
+    return _BEFORE.get(str(flat.get("dataset")), {}) | flat if is_of_run(path) else flat
 
 
 def _check(path: Path, flat: Mapping[str, Scalar], theirs: Mapping[str, type]) -> None:

@@ -78,6 +78,10 @@ class TableOptions(NormalisedOptions):
         Name of the column that is 1 where the event happened at the time that is the label, and 0
         where observation ended (censored); a category has these two values in this order. Needs a
         schema with `cuts` of the label. Empty for other tasks than survival.
+    split : {"by-class", "plain"}
+        "by-class" draws the test and validation rows of a classification class by class, so that
+        each part has every class in proportion; "plain" draws from all rows. A recorded run without
+        this key was divided plainly.
     mean : str
         Mean of each column; empty for each peer's own.
     std : str
@@ -92,6 +96,7 @@ class TableOptions(NormalisedOptions):
     schema: str = ""
     bad_rows: Literal["refuse", "leave-out"] = "refuse"
     event: str = ""
+    split: Literal["by-class", "plain"] = "by-class"
 
     def __post_init__(self) -> None:
         self.check_normalised(None if self.columns == "all" else len(words(self.columns)) or None)
@@ -186,7 +191,9 @@ def read_table(
         name: read(table, files[name] or folder, expected, options)
         for name, table in tables.items()
     }
-    return expected, make_holding(expected, parts, options, seed, peer)
+    return expected, make_holding(
+        expected, parts, options, seed, peer, by_class=options.split == "by-class"
+    )
 
 
 def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[Column, ...]:
@@ -324,6 +331,8 @@ def _numbers(table: pa.Table, column: Column, path: Path) -> npt.NDArray[np.floa
         )
         if all(is_number(str(cell).replace(",", ".", 1)) for cell in cells):
             remedy = "it has decimal commas: write 37.9 instead of 37,9"
+        elif all(is_number(str(cell).split()[0]) for cell in cells if str(cell).strip()):
+            remedy = 'it has units beside numbers: write 140 instead of "140 mmHg"'
         raise RefusedError(
             f"table: column {column.name} of {path.name} is not numeric: {remedy}",
             named(errors, path),
