@@ -137,12 +137,7 @@ def drafted(
     for name in dict.fromkeys(name for table in tables.values() for name in table.column_names):
         having = [table for table in tables.values() if name in table.column_names]
         if len(having) < len(tables):
-            lacking = {
-                key: table for key, table in tables.items() if name not in table.column_names
-            }
-            left_out[name] = "; ".join(
-                f"not in {key}{_renamed(name, table, having[0])}" for key, table in lacking.items()
-            )
+            left_out[name] = _absent(name, tables)
         elif column := _drafted(name, having, na_values):
             schema[name] = column
         else:
@@ -150,6 +145,18 @@ def drafted(
                 "neither numbers, dates nor at most 20 categories"
             )
     return schema, left_out
+
+
+def _absent(name: str, tables: Mapping[str, pa.Table]) -> str:
+    """Return which tables lack a column, or which ones alone have it, and what they may call it."""
+    having = {key: table for key, table in tables.items() if name in table.column_names}
+    lacking = {key: table for key, table in tables.items() if key not in having}
+    model = next(iter(having.values()))
+    if len(having) < len(lacking):
+        return f"only in {', '.join(having)}{_renamed(name, next(iter(lacking.values())), model)}"
+    return "; ".join(
+        f"not in {key}{_renamed(name, table, model)}" for key, table in lacking.items()
+    )
 
 
 def _renamed(name: str, table: pa.Table, model: pa.Table) -> str:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -374,8 +374,9 @@ def test_columns_that_pandas_numbers_are_a_header(tmp_path: Path) -> None:
     assert cells.open_table(tmp_path / "data.csv").column_names == ["0", "1", "2"]
 
 
-def divided(folder: Path, seed: int, **options: object) -> Problem:
-    return load("table", folder, replace(ROWS, test=0.25, validation=0.25, **options), 1, seed)
+def divided(folder: Path, seed: int, split: Literal["by-class", "plain"] = "by-class") -> Problem:
+    options = replace(ROWS, test=0.25, validation=0.25, split=split)
+    return load("table", folder, options, 1, seed)
 
 
 def test_every_part_of_a_small_table_has_the_classes_in_proportion(tmp_path: Path) -> None:
@@ -401,7 +402,7 @@ def test_a_recorded_run_without_the_key_keeps_its_plain_split(tmp_path: Path) ->
     text += '[table]\ncolumns = "age"\nlabel = "bmi"\n'
     for added, split in (("", "plain"), ('split = "by-class"\n', "by-class")):
         config.write_text(text + added)
-        assert config_of(tmp_path / "run").dataset_options.split == split
+        assert config_of(tmp_path / "run").flat()["table.split"] == split
         assert read_items([str(config)])[1]["table.split"] == split
     config.rename(tmp_path / "preset.toml").write_text(text)
     assert read_items([str(tmp_path / "preset.toml")])[1]["table.split"] == "by-class"
