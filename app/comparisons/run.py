@@ -23,7 +23,14 @@ from coterie.app.config.keys import nearest
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.registry import METHODS, method_of
 from coterie.app.config.schema import Scalar
-from coterie.app.report import by_peer, comparison, comparison_page, diagnostics, verdict
+from coterie.app.report import (
+    by_peer,
+    comparison,
+    comparison_page,
+    decisions,
+    diagnostics,
+    verdict,
+)
 from coterie.app.report.measures import COLUMNS
 from coterie.app.report.tuning import Choice
 from coterie.app.runners import sweep, tracking
@@ -133,8 +140,11 @@ def compare(request: Request, console: Console) -> Path:
         atomic.write(request.directory / by_peer.FILE, by_peer.as_csv(rows))
         if table := diagnostics.as_csv(rows):
             atomic.write(request.directory / diagnostics.FILE, table)
+        decided = decisions.compared(rows)
+        if decided is not None:
+            atomic.write(request.directory / decisions.FILE, decided.as_csv())
         page = comparison_page.write(rows, request.directory, request.title, _lines(failed))
-        _show(rows, request, page, console)
+        _show(rows, decided, request, page, console)
     report_failures(failed, console)
     return page
 
@@ -367,8 +377,17 @@ def _lines(failed: Mapping[str, Exception]) -> dict[str, str]:
     return {Path(run_dir).name: line_of(error) for run_dir, error in failed.items()}
 
 
-def _show(rows: Sequence[comparison.Row], request: Request, page: Path, console: Console) -> None:
-    """Print the table, the verdict, notes, and the path of the page."""
+def _show(
+    rows: Sequence[comparison.Row],
+    decided: decisions.Decisions | None,
+    request: Request,
+    page: Path,
+    console: Console,
+) -> None:
+    """Print the decisions, the table, the verdict, notes, and the path of the page."""
+    if decided is not None:
+        for line in [*decided.lines(), f"Consortium: {' '.join(decided.consortium)}"]:
+            console.print(line, soft_wrap=True, markup=False)
     seeds = units.plural(request.seeds, "seed")
     console.print(comparison.table(rows, f"{request.title}, {seeds}"))
     for line in (verdict.outcome(rows), *verdict.notes(rows)):

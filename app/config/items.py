@@ -16,6 +16,8 @@ _BYTES = 1 << 23
 """Maximum bytes of a TOML file."""
 _BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
 """Files and folders that mark a folder as a run directory; it has at least one of them."""
+_BEFORE = {"table": {"table.scale": "own", "table.split": "plain"}}
+"""Data set -> values of keys that runs recorded before there were these keys."""
 
 
 def read_items(
@@ -168,9 +170,7 @@ def _toml(path: Path) -> dict[str, Scalar]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     flat = parts.unpacked(flatten(nested))
-    if flat.get("dataset") == "table" and is_of_run(path):
-        flat.setdefault("table.scale", "own")  # runs of versions that had no other
-    return flat
+    return _BEFORE.get(str(flat.get("dataset")), {}) | flat if is_of_run(path) else flat
 
 
 def _check(path: Path, flat: Mapping[str, Scalar], theirs: Mapping[str, type]) -> None:

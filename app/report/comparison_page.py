@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from coterie.app.config import schema
 from coterie.app.config.keys import ambiguous, flatten
 from coterie.app.config.registry import METHODS
-from coterie.app.report import by_peer, comparison, diagnostics, html, verdict, words
+from coterie.app.report import by_peer, comparison, decisions, diagnostics, html, verdict, words
 from coterie.app.report.comparison import Row
 from coterie.app.report.comparison_data import page_data, seeds_of
 from coterie.app.report.measures import COST, Column
@@ -63,6 +63,7 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
         "facts": _facts(rows),
         "notice": _notice(rows, failed),
         "outcome": verdict.outcome(rows),
+        "decisions": decisions.compared(rows),
         "notes": verdict.notes(rows),
         "failed": failed,
         "several": any(len(row.runs) > 1 for row in rows),

@@ -98,7 +98,7 @@ def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
                 f"{np.mean([getattr(each, key) for each in several]):,.0f}"
                 for key in ("examples", "positives")
             )
-            cells = [_mean([each.measures.get(key) for each in several]) for key in shown]
+            cells = [mean_estimate([each.measures.get(key) for each in several]) for key in shown]
             made.append(_row(name, method, numbers, cells))
     titles = [MEASURES[name] for name in shown]
     return DiagnosticTable(*_words(first), titles, made, [], [], len(results))
@@ -161,7 +161,7 @@ def _cell(estimate: Estimate | None) -> EstimateCell:
     return EstimateCell(f"{value:.2f}", "" if np.isnan(low) else f"{low:.2f} to {high:.2f}")
 
 
-def _mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
+def mean_estimate(estimates: Sequence[Estimate | None]) -> Estimate | None:
     """Return the mean of values and of the ends of intervals, where they are defined."""
     known = [each for each in estimates if each is not None and not np.isnan(each[0])]
     if not known:

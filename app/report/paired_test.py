@@ -72,25 +72,54 @@ def p_value(differences: Sequence[Floats], redivided: float = 0.0) -> float:
         The p-value; 1 if no test is possible, with too few seeds or without variance. It is 0 if
         all peers differ by the same amount with every seed.
     """
-    seeds, effect = _effect(differences)
-    if np.isnan(effect):
+    seeds, mean, deviation = _mean_deviation(differences)
+    if np.isnan(deviation):
         return 1.0
     from scipy.special import stdtr  # only comparisons test; scipy.stats takes half a second
 
-    return float(2 * stdtr(seeds - 1, -abs(effect) / np.sqrt(1 / seeds + redivided)))
+    effect = abs(mean) / deviation if deviation else np.inf
+    return float(2 * stdtr(seeds - 1, -effect / np.sqrt(1 / seeds + redivided)))
 
 
-def seeds_needed(differences: Sequence[Floats]) -> int | None:
+def interval(
+    differences: Sequence[Floats], redivided: float = 0.0, tests: int = 1
+) -> tuple[float, float, float]:
+    """Return the mean difference and its 95 % interval: the values that the test does not reject.
+
+    Parameters
+    ----------
+    differences, redivided
+        See `p_value`.
+    tests : int
+        Number of methods from which this one was selected by the same data; the interval has the
+        level of the first step of Holm's correction, 1 - `LEVEL` / `tests`.
+
+    Returns
+    -------
+    mean, low, high : float
+        NaN as ends if no test is possible.
+    """
+    seeds, mean, deviation = _mean_deviation(differences)
+    if np.isnan(deviation):
+        return mean, np.nan, np.nan
+    from scipy.special import stdtrit
+
+    critical = float(stdtrit(seeds - 1, 1 - LEVEL / tests / 2))
+    reach = critical * deviation * float(np.sqrt(1 / seeds + redivided))
+    return mean, mean - reach, mean + reach
+
+
+def seeds_needed(differences: Sequence[Floats], redivided: float = 0.0) -> int | None:
     """Return the number of seeds with which the test finds a difference like the measured one.
 
     The minimum number S for a power of `POWER` at `LEVEL`, if mean and standard deviation of the
     difference stay as measured: t then has a noncentral t-distribution with S - 1 degrees of
-    freedom and noncentrality sqrt(S) mean / deviation.
+    freedom and noncentrality mean / deviation / sqrt(1/S + redivided).
 
     Parameters
     ----------
-    differences : Sequence of ndarray, (n,)
-        Differences of the peers, for each seed.
+    differences, redivided
+        See `p_value`.
 
     Returns
     -------
@@ -99,32 +128,33 @@ def seeds_needed(differences: Sequence[Floats]) -> int | None:
     """
     from scipy.special import nctdtr, stdtrit
 
-    _, effect = _effect(differences)
-    if np.isinf(effect):
+    _, mean, deviation = _mean_deviation(differences)
+    if deviation == 0:
         return MIN_SEEDS
+    effect = mean / deviation
     seeds_s = np.arange(MIN_SEEDS, MAX_SEEDS + 1)
     critical_s = stdtrit(seeds_s - 1, 1 - LEVEL / 2)
-    power_s = 1 - nctdtr(seeds_s - 1, abs(effect) * np.sqrt(seeds_s), critical_s)
+    power_s = 1 - nctdtr(seeds_s - 1, abs(effect) / np.sqrt(1 / seeds_s + redivided), critical_s)
     enough = seeds_s[power_s >= POWER]
     return int(enough[0]) if len(enough) else None
 
 
-def _effect(differences: Sequence[Floats]) -> tuple[int, float]:
-    """Return the number of seeds, and mean over standard deviation; NaN if no test is possible.
+def _mean_deviation(differences: Sequence[Floats]) -> tuple[int, float, float]:
+    """Return the number of seeds, and mean and standard deviation of the differences.
 
-    Infinite if all peers differ by the same amount, other than 0, with every seed.
+    The deviation is 0 if all peers differ by the same amount, other than 0, with every seed; NaN if
+    no test is possible.
     """
     kept = [d_p[~np.isnan(d_p)] for d_p in differences]
     kept = [d_p for d_p in kept if len(d_p)]
-    if len(kept) < MIN_SEEDS:
-        return len(kept), np.nan
     mean_s = np.array([d_p.mean() for d_p in kept])
+    mean = float(mean_s.mean()) if kept else np.nan
+    if len(kept) < MIN_SEEDS:
+        return len(kept), mean, np.nan
     of_peers = [d_p.var(ddof=1) / len(d_p) if len(d_p) > 1 else 0.0 for d_p in kept]
     variance = max(float(mean_s.var(ddof=1)), float(np.mean(of_peers)))
-    if variance:
-        return len(kept), float(mean_s.mean() / np.sqrt(variance))
-    is_shown = mean_s.any() and min(map(len, kept)) > 1
-    return len(kept), float(np.copysign(np.inf, mean_s.mean())) if is_shown else np.nan
+    is_shown = variance > 0 or (mean_s.any() and min(map(len, kept)) > 1)
+    return len(kept), mean, float(np.sqrt(variance)) if is_shown else np.nan
 
 
 def holm(p_m: Sequence[float]) -> list[float]:

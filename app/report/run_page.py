@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.app.report import diagnostics, html, methods, png, quality, words
+from coterie.app.report import decisions, diagnostics, html, methods, png, quality, words
 from coterie.app.report.run_data import page_data
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER
@@ -62,6 +62,7 @@ def content(run: Run) -> dict[str, Any]:
         ],
         "notice": _notice(run.progress),
         "outcome": words.outcome(run, summary),
+        "decisions": decisions.of_run(run),
         "tiles": words.tiles(run, summary),
         "costs": words.costs(run),
         "diagnostics": diagnostics.table(run),

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.app.runs import progress, summary, units
+from coterie.app.runs.rundir import Run
 
 
 def conclude(run_dir: Path, console: Console) -> None:
@@ -21,12 +22,16 @@ def conclude(run_dir: Path, console: Console) -> None:
         `run_dir` is not a run directory.
     """
     from coterie.app.report import (  # matplotlib: half a second, not at the start of a run
+        decisions,
         methods,
         run_page,
     )
 
     numbers = summary.finish(run_dir)
     page = run_page.write(run_dir)
+    if decided := decisions.of_run(Run.read(run_dir)):
+        for line in [*decided.lines(), *decided.consortium]:
+            console.print(line, soft_wrap=True, markup=False)
     console.print(digest(numbers, methods.all_to_all(numbers)))
     console.print(f"run directory: {run_dir}", soft_wrap=True)
     console.print(f"report: {page}", soft_wrap=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv as text_csv
 import datetime
+import difflib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,8 +47,8 @@ def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
     import pyarrow as pa  # slow to import
     from pyarrow import csv, parquet
 
-    if path.suffix == ".csv" and (cause := _no_csv(path)):
-        raise DataError(f"table: {path.name} {cause}")
+    if path.suffix == ".csv":
+        _check_csv(path)
     try:
         if path.suffix == ".csv":
             types = dict.fromkeys(as_text, pa.string())
@@ -59,36 +61,94 @@ def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
     duplicates = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
     if duplicates:
         raise RefusedError(
-            f"table: {path.name} has duplicate columns ({len(duplicates)})", duplicates
+            f"table: {path.name} has duplicate columns ({len(duplicates)})"
+            f"{_asked_header(table.column_names)}",
+            duplicates,
         )
     return table
 
 
-def _no_csv(path: Path) -> str:
-    """Return why the start of a file is not that of a CSV table, and the remedy; "" if it is."""
+def _check_csv(path: Path) -> None:
+    """Check that the start of a file is that of a CSV table with a header.
+
+    Raises
+    ------
+    DataError
+        It is not; the message has the cause and the remedy.
+    """
+    cause, lines = _start(path)
+    if cause:
+        raise DataError(f"table: {path.name} {cause}")
+    if len(lines) and _is_data(lines[0], lines[1:]):
+        raise RefusedError(
+            f"table: {path.name}, line 1 has no header but the cells of an example: add a line "
+            "with the names of the columns above it",
+            [f"line 1 is {', '.join(lines[0])[:80]}"],
+        )
+
+
+def _start(path: Path) -> tuple[str, list[list[str]]]:
+    """Return why a file is no CSV table, or "", and the cells of its first lines."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}", []
     if head.startswith(b"PK\x03\x04"):
-        return "is a spreadsheet or an archive: save it as CSV"
+        return "is a spreadsheet or an archive: save it as CSV", []
     if b"\0" in head:
-        return "is UTF-16, or no text: save it as CSV in UTF-8"
+        return "is UTF-16, or no text: save it as CSV in UTF-8", []
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if error.end < len(head):  # not cut off at the end
-            return "is not UTF-8: save it as CSV in UTF-8"
+            return "is not UTF-8: save it as CSV in UTF-8", []
         text = head[: error.start].decode("utf-8-sig")
-    names = text.partition("\n")[0].strip().replace('"', "").split(",")
+    try:
+        lines = [*text_csv.reader(text.splitlines())]
+    except text_csv.Error:
+        return "", []  # the parser of the whole file says why
     for separator, called in ((";", "semicolons"), ("\t", "tabs")):
-        if len(names) == 1 and separator in names[0]:
-            return f"separates columns by {called}: save it with commas, and points in numbers"
-    is_cell = all(name.strip() in ("", "?") or is_number(name) for name in names)
-    if text and is_cell and names != [str(k) for k in range(len(names))]:
-        return "has no header: its first line has numbers instead of the names of columns; add them"
-    return ""
+        if lines and len(lines[0]) == 1 and separator in lines[0][0]:
+            return f"separates columns by {called}: save it with commas, and points in numbers", []
+    return "", [[cell.strip() for cell in line] for line in lines]
+
+
+def _is_data(names: Sequence[str], below: Iterable[Sequence[str]]) -> bool:
+    """Return whether the first line of a table looks like an example instead of a header.
+
+    Each cell of it is a number, a date or a mark of a missing value, or occurs again below.
+    """
+    if names == [str(k) for k in range(len(names))]:
+        return False
+    seen: list[set[str]] = [set() for _ in names]
+    for line in below:
+        for cell, cells in zip(line, seen, strict=False):
+            cells.add(cell)
+    return all(
+        name in ("", "?") or is_number(name) or _is_date(name) or name in cells
+        for name, cells in zip(names, seen, strict=True)
+    )
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.date.fromisoformat(text[:10])
+    except ValueError:
+        return False
+    return True
+
+
+def _asked_header(names: Iterable[str]) -> str:
+    """Return a hint for a table that has numbers among the names of its columns."""
+    return "; is its header missing?" if any(map(is_number, names)) else ""
+
+
+def similar(name: str, names: Iterable[str]) -> str:
+    """Return the column with the most similar name, regardless of case and marks; "" if none is."""
+    plain = {"".join(filter(str.isalnum, each.casefold())): each for each in names}
+    close = difflib.get_close_matches("".join(filter(str.isalnum, name.casefold())), plain, 1)
+    return plain[close[0]] if close else ""
 
 
 def is_number(text: str) -> bool:
@@ -110,11 +170,14 @@ def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
     """
     missing = [name for name in names if name not in table.column_names]
     if missing:
-        hint = "; is its header missing?" if any(map(is_number, table.column_names)) else ""
+        others = [each for each in table.column_names if each not in names]
+        meant = [f'{name}: did you mean "{similar(name, others)}"?' for name in missing]
         raise RefusedError(
-            f"table: {path.name} has no column {', '.join(missing)}{hint}",
-            [f"it has {', '.join(table.column_names)}"],
-        )
+            f"table: {path.name} has no column {', '.join(missing)}"
+            f"{_asked_header(table.column_names)}",
+            [*(each for each in meant if '""' not in each),
+             f"it has {', '.join(table.column_names)}"],
+        )  # fmt: skip
 
 
 def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Errors]:

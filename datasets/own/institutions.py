@@ -193,7 +193,8 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
             if differing := sorted(_names(requirements) ^ _names(expected)):
                 raise DataError(
                     f"{expected.name}: {folders[0].name} and {folder.name} have different columns "
-                    f"({_listed(differing)}): name the columns to use in {expected.name}.columns"
+                    f"({_listed(differing)}): rename them if they mean the same, or name the "
+                    f"columns to use in {expected.name}.columns"
                 )
         holdings = {peer: holding for peer, (_, holding) in enumerate(read_p)}
         problem = join_holdings(expected, holdings, peers)
@@ -270,6 +271,8 @@ def make_holding(
     options: HeldOptions,
     seed: int,
     peer: int,
+    *,
+    by_class: bool = False,
 ) -> Holding:
     """Join an institution's parts, draw missing test and validation parts, and preprocess.
 
@@ -285,6 +288,8 @@ def make_holding(
         Seed of the draws.
     peer : int
         Id of the peer.
+    by_class : bool
+        Draw the same share of each class.
 
     Raises
     ------
@@ -296,6 +301,8 @@ def make_holding(
     rows = {name: np.arange(ends[k], ends[k + 1]) for k, name in enumerate(present)}
     rng = np.random.default_rng([seed, peer, _HOLD_OUT])
     shuffled = rng.permutation(rows["train"])
+    if by_class and expected.task == "classification":
+        shuffled = shuffled[_interleaved(parts["train"][1][shuffled])]
     for name, share in (("test", options.test), ("validation", options.validation_share)):
         if name not in rows:
             count = round(share * len(rows["train"]))
@@ -308,6 +315,15 @@ def make_holding(
     preprocessing = _fitted(inputs, rows["train"], expected)
     cells = inputs if expected.columns else None
     return Holding(preprocessing.apply(inputs), targets, rows, preprocessing, cells)
+
+
+def _interleaved(classes_n: Ints) -> Ints:
+    """Return an order in which the first examples have each class in proportion."""
+    place_n = np.empty(len(classes_n))
+    for each in np.unique(classes_n):
+        at = np.flatnonzero(classes_n == each)
+        place_n[at] = (np.arange(len(at)) + 0.5) / len(at)
+    return np.argsort(place_n, kind="stable")
 
 
 def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preprocessing:

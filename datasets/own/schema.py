@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.datasets.own.cells import encoded
+from coterie.datasets.own.cells import encoded, is_number, named, similar
 from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import DataError
 
@@ -29,7 +29,10 @@ FILE = "schema.toml"
 _KINDS = ("number", "category", "date")
 _KEYS = {field.name.replace("_", "-") for field in fields(Column)} - {"name"}
 _DIGITS = 16
+_SHOWN = 3
 _MAX_CATEGORIES = 20
+_MIN_NUMBERS = 10
+"""Number of different numbers above which a column with some texts is no category."""
 MARKS = ("?", "-", "--", ".", "n/a", "N/A", "#N/A", "na", "NA", "nan", "NaN", "null", "NULL")
 """Cells that a draft takes for missing values."""
 Schema = Mapping[str, Column]
@@ -154,13 +157,54 @@ def drafted(
     for name in dict.fromkeys(name for table in tables.values() for name in table.column_names):
         having = [table for table in tables.values() if name in table.column_names]
         if len(having) < len(tables):
-            lacking = [key for key, table in tables.items() if name not in table.column_names]
-            left_out[name] = f"not in {', '.join(lacking)}"
+            left_out[name] = _absent(name, tables)
         elif column := _drafted(name, having, na_values):
             schema[name] = column
         else:
-            left_out[name] = "neither numbers, dates nor at most 20 categories"
+            left_out[name] = _texts_among_numbers(name, tables, na_values) or (
+                "neither numbers, dates nor at most 20 categories"
+            )
     return schema, left_out
+
+
+def _absent(name: str, tables: Mapping[str, pa.Table]) -> str:
+    """Return which tables lack a column, or which ones alone have it, and what they may call it."""
+    having = {key: table for key, table in tables.items() if name in table.column_names}
+    lacking = {key: table for key, table in tables.items() if key not in having}
+    model = next(iter(having.values()))
+    if len(having) < len(lacking):
+        return f"only in {', '.join(having)}{_renamed(name, next(iter(lacking.values())), model)}"
+    return "; ".join(
+        f"not in {key}{_renamed(name, table, model)}" for key, table in lacking.items()
+    )
+
+
+def _renamed(name: str, table: pa.Table, model: pa.Table) -> str:
+    """Return which column of a table may be the missing one, by its name or else its place."""
+    others = [each for each in table.column_names if each not in model.column_names]
+    meant, place = similar(name, others), model.column_names.index(name)
+    if not meant and place < table.num_columns and table.column_names[place] in others:
+        meant = table.column_names[place]
+    return f' (did you mean "{meant}"? rename it)' if meant else ""
+
+
+def _texts_among_numbers(
+    name: str, tables: Mapping[str, pa.Table], na_values: Sequence[str]
+) -> str:
+    """Return file, line and value of the first texts in a column of numbers; "" if it is none."""
+    column = Column(name, na_values=(*MARKS, *na_values))
+    wrong, known = [], 0
+    for key, table in tables.items():
+        values, errors = encoded(table, [column])
+        known += int((~np.isnan(values)).sum())
+        wrong += [f"{Path(key).parent / line}" for line in named(errors, Path(key))]
+    if known <= len(wrong):
+        return ""
+    more = f" and {len(wrong) - _SHOWN} other lines" if len(wrong) > _SHOWN else ""
+    return (
+        f"{'; '.join(wrong[:_SHOWN])}{more}: write only the number, or name the marks of missing "
+        "values with --na-values"
+    )
 
 
 def _drafted(name: str, tables: Sequence[pa.Table], na_values: Sequence[str]) -> Column | None:
@@ -174,7 +218,7 @@ def _drafted(name: str, tables: Sequence[pa.Table], na_values: Sequence[str]) ->
     marks = tuple(sorted(texts & {*MARKS, *na_values}))
     texts -= {"", *marks}
     candidates = [Column(name, na_values=marks), Column(name, "date", na_values=marks)]
-    if len(texts) <= _MAX_CATEGORIES:
+    if len(texts) <= _MAX_CATEGORIES and sum(map(is_number, texts)) <= _MIN_NUMBERS:
         categories = tuple(sorted(texts))
         candidates.append(Column(name, "category", categories, na_values=marks))
     for column in candidates if texts else ():

@@ -82,6 +82,10 @@ class TableOptions(NormalisedOptions):
         Mean and deviation of the numbers: "common" those of all peers' training rows together, or
         of the schema under privacy; "own" those of each peer's training rows; "schema" the `mean`
         and `scale` of schema.toml. Categories are 0 or 1, except with "own".
+    split : {"by-class", "plain"}
+        "by-class" draws the test and validation rows of a classification class by class, so that
+        each part has every class in proportion; "plain" draws from all rows. A recorded run without
+        this key was divided plainly.
     mean : str
         Mean of each column that is not a category, instead of `scale`.
     std : str
@@ -97,6 +101,7 @@ class TableOptions(NormalisedOptions):
     bad_rows: Literal["refuse", "leave-out"] = "refuse"
     event: str = ""
     scale: Literal["common", "own", "schema"] = "common"
+    split: Literal["by-class", "plain"] = "by-class"
 
     def __post_init__(self) -> None:
         is_counted = self.columns != "all" and not self.schema  # of a schema only the numbers
@@ -120,8 +125,8 @@ class TableOptions(NormalisedOptions):
             )
         if self.columns == "all" and self.mean:
             raise ValueError('columns = "all": mean and std need named columns')
-        if self.scale != "common" and self.mean:
-            raise ValueError(f'scale = "{self.scale}": mean and std must be empty')
+        if self.scale == "schema" and self.mean:
+            raise ValueError('scale = "schema": mean and std must be empty')
         if self.scale == "schema" and not self.schema:
             raise ValueError('scale = "schema": set schema, whose columns have mean and scale')
         if self.missing == "indicator" and self.mean and not self.schema:
@@ -196,7 +201,9 @@ def read_table(
         name: read(table, files[name] or folder, expected, options)
         for name, table in tables.items()
     }
-    return expected, make_holding(expected, parts, options, seed, peer)
+    return expected, make_holding(
+        expected, parts, options, seed, peer, by_class=options.split == "by-class"
+    )
 
 
 def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[Column, ...]:
@@ -355,6 +362,8 @@ def _numbers(table: pa.Table, column: Column, path: Path) -> npt.NDArray[np.floa
         )
         if all(is_number(str(cell).replace(",", ".", 1)) for cell in cells):
             remedy = "it has decimal commas: write 37.9 instead of 37,9"
+        elif all(is_number(str(cell).split()[0]) for cell in cells if str(cell).strip()):
+            remedy = 'it has units beside numbers: write 140 instead of "140 mmHg"'
         raise RefusedError(
             f"table: column {column.name} of {path.name} is not numeric: {remedy}",
             named(errors, path),

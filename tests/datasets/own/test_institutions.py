@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,8 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from coterie.app.config.items import read_items
+from coterie.app.runners.recorded import config_of
 from coterie.datasets.own import cells
 from coterie.datasets.own.image_folder import ImageFolderOptions
 from coterie.datasets.own.tabular import TableOptions, read_table
@@ -247,7 +250,7 @@ def test_all_columns_are_those_that_every_peer_has(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r'columns = "all" is for simulations: name the columns'):
         alone("table", tmp_path / "a", options, 0)
     write_csv(tmp_path / "c" / "data.csv", [(1, "no", 2)] * 5, ("z", "ill", "x"))
-    with pytest.raises(DataError, match=r"a and c have different columns \(y, z\): name"):
+    with pytest.raises(DataError, match=r"a and c have different columns \(y, z\): rename"):
         load("table", tmp_path, options, peers=3)
 
 
@@ -337,7 +340,12 @@ ROWS_OF_TEXT = "age,bmi,ill\n31,22.5,no\n64,37.9,yes\n"
         (ROWS_OF_TEXT.replace("age", "âge"), "latin-1", "is not UTF-8: save it as CSV in UTF-8"),
         ("28,1,?,130\n29,1,2,120\n", "utf-8", "has no header"),
         ("28,22.5,no\n29,37.9,yes\n", "utf-8", "no column age, bmi, ill; is its header missing?"),
+        ("63,m,2021-03-01,no\n29,m,2020-01-01,no\n", "utf-8", "data.csv, line 1 has no header"),
+        ("63,x,63\n29,y,1\n", "utf-8", "duplicate columns (1); is its header missing?"),
         (ROWS_OF_TEXT.replace("ill", "sick"), "utf-8", "it has age, bmi, sick"),
+        (ROWS_OF_TEXT.replace("bmi", "BMI_"), "utf-8", 'bmi: did you mean "BMI_"?'),
+        (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", 'write 140 instead of "140 mmHg"'),
+        (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", "data.csv, line 3: bmi '37.9 kg/m2'"),
         ("PK\x03\x04", "utf-8", "is a spreadsheet"),
         (ROWS_OF_TEXT.replace("37.9", '"37,9"'), "utf-8", "decimal commas: write 37.9"),
         (ROWS_OF_TEXT.replace("31", ""), "utf-8", "data.csv, line 2: missing"),
@@ -364,3 +372,37 @@ def test_a_byte_order_mark_and_long_files_are_read(tmp_path: Path) -> None:
 def test_columns_that_pandas_numbers_are_a_header(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("0,1,2\n4,5,6\n")
     assert cells.open_table(tmp_path / "data.csv").column_names == ["0", "1", "2"]
+
+
+def divided(folder: Path, seed: int, split: Literal["by-class", "plain"] = "by-class") -> Problem:
+    options = replace(ROWS, test=0.25, validation=0.25, split=split)
+    return load("table", folder, options, 1, seed)
+
+
+def test_every_part_of_a_small_table_has_the_classes_in_proportion(tmp_path: Path) -> None:
+    rows = [(k, k, "yes" if k < 4 else "no") for k in range(12)]
+    write_csv(tmp_path / "a" / "data.csv", rows, ("age", "bmi", "ill"))
+    tests = set()
+    for seed in range(5):
+        (counts,) = divided(tmp_path, seed).describe()
+        parts = [counts[part]["labels"] for part in ("train", "validation", "test")]
+        assert parts == [[4, 2], [2, 1], [2, 1]]
+        tests.add(tuple(divided(tmp_path, seed).test.rows[0].tolist()))
+    assert len(tests) == 5, "each seed draws other rows"
+    plain = [divided(tmp_path, seed, split="plain").describe()[0]["test"] for seed in range(5)]
+    assert {tuple(part["labels"]) for part in plain} != {(2, 1)}
+
+
+def test_a_recorded_run_without_the_key_keeps_its_plain_split(tmp_path: Path) -> None:
+    ward(tmp_path / "data" / "a", 0)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "split.json").write_text("[]")
+    config = tmp_path / "run" / "config.toml"
+    text = f'peers = 1\nmethod = "local"\ndataset = "table"\ndata-dir = "{tmp_path}/data"\n'
+    text += '[table]\ncolumns = "age"\nlabel = "bmi"\n'
+    for added, split in (("", "plain"), ('split = "by-class"\n', "by-class")):
+        config.write_text(text + added)
+        assert config_of(tmp_path / "run").flat()["table.split"] == split
+        assert read_items([str(config)])[1]["table.split"] == split
+    config.rename(tmp_path / "preset.toml").write_text(text)
+    assert read_items([str(tmp_path / "preset.toml")])[1]["table.split"] == "by-class"

@@ -313,3 +313,23 @@ def test_the_command_drafts_from_several_tables(
     assert f"{one}: chol is 0 in 25 % of the rows; 0 may mean 'not measured'" in printed
     assert f'table.schema = "{digest(read_schema(tmp_path))}"' in printed
     assert main(["schema", str(one), "--out", str(out)]) == 2
+
+
+def test_a_draft_names_file_line_and_value_and_renamed_columns(tmp_path: Path) -> None:
+    tables = {}
+    for name, head, unit in (
+        ("a", "age,rest_bp,chol,ill", ""),
+        ("b", "age,RestBP,fat,ill", " mmHg"),
+    ):
+        path = tmp_path / name / "data.csv"
+        path.parent.mkdir()
+        rows = [f"{k}{unit if k == 5 else ''},{k},{k},no" for k in range(12)]
+        path.write_text("\n".join([head, *rows]) + "\n")
+        tables[str(path)] = open_table(path)
+    schema, left_out = drafted(tables)
+    assert [*schema] == ["ill"]
+    assert left_out["age"].startswith(
+        f"{tmp_path}/b/data.csv, line 7: age '5 mmHg' is not a number"
+    )
+    assert left_out["rest_bp"].endswith('b/data.csv (did you mean "RestBP"? rename it)')
+    assert left_out["chol"].endswith('b/data.csv (did you mean "fat"? rename it)'), "by its place"

@@ -1,0 +1,56 @@
+"""Peers whose test rows cannot judge a model: too few of them, or a single class.
+
+Only data of institutions are checked, where each peer counts for itself. The peers of a divided
+data set are judged together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coterie.app.runs.rundir import PARTS, Bools, Run
+from coterie.datasets.quality import FILE
+from coterie.datasets.table import DATASETS
+
+MIN_ROWS = 20
+"""Number of rows below which a peer's result is not a number to judge by."""
+TOO_FEW = "too few to judge"
+ONE_CLASS = "one class only ({}): accuracy is trivially 100 %"
+
+
+def is_of_institutions(run: Run) -> bool:
+    """Return whether the peers of a run are institutions: own data, or a table with quality.csv."""
+    row = DATASETS.get(str(run.config.get("dataset")))
+    return (row is not None and row.deployed is not None) or (run.directory / FILE).is_file()
+
+
+def unjudged(run: Run) -> Bools:
+    """Mask of the institutions with fewer than `MIN_ROWS` test rows, or one class, (n,)."""
+    few_n = np.zeros(run.peers, dtype=np.bool_)
+    sizes_n = run.sizes("test")
+    if sizes_n is None or not is_of_institutions(run):
+        return few_n
+    few_n |= sizes_n < MIN_ROWS
+    few_n[[*one_class(run)]] = True
+    return few_n
+
+
+def one_class(run: Run) -> dict[int, str]:
+    """Return the finding about each institution whose rows all have the same class."""
+    parts = [run.labels(part) for part in PARTS]
+    if not is_of_institutions(run) or parts[0] is None:
+        return {}
+    counts = np.sum([part for part in parts if part is not None], axis=0)
+    return one_class_of(counts.tolist(), run.classes)
+
+
+def one_class_of(counts_nk: Sequence[Sequence[int]], classes: Sequence[str]) -> dict[int, str]:
+    """Return the finding about each peer with examples of one class, from the counts by class."""
+    return {
+        peer: ONE_CLASS.format(classes[k] if classes else f"class {k}")
+        for peer, counts_k in enumerate(counts_nk)
+        for k, count in enumerate(counts_k)
+        if count and len(counts_k) > 1 and count == sum(counts_k)
+    }
