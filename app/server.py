@@ -74,6 +74,7 @@ def main(grid: Grid, context: Context) -> None:
                 patience=config.patience,
                 quorum=config.quorum,
                 proves=proves,
+                waits=recorder.waiting,
             )
         except Exception as error:
             recorder.fail(line_of(error))

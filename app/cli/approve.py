@@ -77,12 +77,17 @@ def _ask(digest: str, wanted: str | None) -> None:
         It is not approved.
     """
     if wanted is None and sys.stdin.isatty():
-        answer = ""
-        with suppress(EOFError):
-            answer = input("Type yes to approve one run of it: ")
-        if answer.strip().lower() != "yes":
+        if not confirmed("Type yes to approve one run of it: "):
             raise ConfigError("not approved")
     elif wanted is None:
         raise ConfigError(f"not approved: no terminal to ask; add --digest {digest}")
     elif wanted != digest:
         raise ConfigError("not approved: the digest of this configuration differs from --digest")
+
+
+def confirmed(question: str) -> bool:
+    """Return whether a person at the terminal types yes."""
+    answer = ""
+    with suppress(EOFError):
+        answer = input(question)
+    return answer.strip().lower() == "yes"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from coterie.app.cli.approve import confirmed
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
 from coterie.app.security.trust import Entry, KeysError, create, read_entries, read_trust
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Make keys, or add public keys to a trust file."""
+    """Make keys, or trust public keys."""
     commands = parser.add_subparsers(dest="what", required=True)
     new = commands.add_parser("new", help="make the keys of a peer")
     new.add_argument("name", help="of the peer, e.g. hospital-a")
@@ -25,6 +26,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     trust.add_argument("public", nargs="+", type=Path, metavar="NAME.pub.toml")
     trust.add_argument("--peer", type=int, help="number of the peer, where its file has none")
     trust.add_argument("--file", type=Path, default=Path("trust.toml"), help="(trust.toml)")
+    trust.add_argument("--replace", action="store_true", help="new keys of peers that are trusted")
+    trust.add_argument("--yes", action="store_true", help="do not ask: fingerprints were compared")
     try:
         _manage(parser.parse_args(arguments), console)
     except KeysError as error:
@@ -47,35 +50,67 @@ def _manage(options: argparse.Namespace, console: Console) -> None:
         console.print(f"public keys:  {public}  (for the others' trust files)", soft_wrap=True)
         _show(entry, console)
     else:
-        _trust(options.public, options.peer, options.file, console)
+        _trust(options, console)
 
 
-def _trust(files: Sequence[Path], peer: int | None, target: Path, console: Console) -> None:
-    """Append the entries of some public files to a trust file, all or none."""
-    entries = [entry for file in files for entry in read_entries(file)]
-    if peer is not None:
+def _trust(options: argparse.Namespace, console: Console) -> None:
+    """Add entries of public files to a trust file, or replace them, all or none, if confirmed."""
+    target: Path = options.file
+    entries = [entry for file in options.public for entry in read_entries(file)]
+    if options.peer is not None:
         if len(entries) != 1:
-            raise KeysError(f"--peer {peer} is for one peer, not {len(entries)}")
-        entries = [replace(entries[0], peer=peer)]
-    known = {entry.name for entry in read_entries(target)} if target.exists() else set()
-    for entry in entries:
-        if entry.name in known:
-            raise KeysError(f"{target} has an entry [{entry.name}] already: remove it first")
-        known.add(entry.name)
+            raise KeysError(f"--peer {options.peer} is for one peer, not {len(entries)}")
+        entries = [replace(entries[0], peer=options.peer)]
     before = target.read_text(encoding="utf-8") if target.exists() else ""
+    known = {entry.name: entry for entry in read_entries(target)} if before else {}
+    if options.replace:
+        entries = [_successor(entry, known.get(entry.name), target) for entry in entries]
+        replaced = {entry.name for entry in entries}
+        before = "\n".join(old.toml() for name, old in known.items() if name not in replaced)
+    elif again := [entry.name for entry in entries if entry.name in known]:
+        raise KeysError(
+            f"{target} has an entry [{again[0]}] already: add --replace if that peer has new keys"
+        )
     with atomic.replacing(target) as draft:
-        text = before + "".join(f"\n{entry.toml()}" for entry in entries)
-        draft.write_text(text, encoding="utf-8")
+        draft.write_text(before + "".join(f"\n{e.toml()}" for e in entries), encoding="utf-8")
         draft.chmod(0o644)
         try:
             read_trust(draft)
         except KeysError as error:
             raise KeysError(str(error).replace(str(draft), str(target))) from None
-    for entry in entries:
-        _show(entry, console)
-    console.print(f"in {target}. Compare fingerprints over another channel.", soft_wrap=True)
+        for entry in entries:
+            if entry.name in known:
+                _show(known[entry.name], console, "old keys of ")
+            _show(entry, console, "new keys of " if entry.name in known else "")
+        if not options.yes:
+            _ask()
+    console.print(f"trusted in {target}", soft_wrap=True)
 
 
-def _show(entry: Entry, console: Console) -> None:
+def _successor(entry: Entry, old: Entry | None, target: Path) -> Entry:
+    """Return an entry with the number of the one that it replaces."""
+    if old is None:
+        raise KeysError(f"{target} has no entry [{entry.name}] to replace: leave out --replace")
+    return replace(entry, peer=old.peer if entry.peer is None else entry.peer)
+
+
+def _ask() -> None:
+    """Ask a person whether the fingerprints are right.
+
+    Raises
+    ------
+    KeysError
+        They are not confirmed.
+    """
+    if not sys.stdin.isatty():
+        raise KeysError(
+            "not trusted: no terminal to ask; compare the fingerprints over another channel, "
+            "then add --yes"
+        )
+    if not confirmed("Compare the fingerprints over another channel. Type yes to trust: "):
+        raise KeysError("not trusted")
+
+
+def _show(entry: Entry, console: Console, what: str = "") -> None:
     number = "" if entry.peer is None else f" (peer {entry.peer})"
-    console.print(f"{entry.name}{number}: {entry.keys.fingerprint}", soft_wrap=True)
+    console.print(f"{what}{entry.name}{number}: {entry.keys.fingerprint}", soft_wrap=True)

@@ -16,7 +16,8 @@ from coterie.app.report import league
 from coterie.app.runners.errors import Interrupted, SweepError
 
 _NOTE = (
-    "Test accuracy in percent: mean over peers, lowest peer, under attack, at epsilon 4. To best: "
+    "Test accuracy in percent: mean over peers, lowest peer, and, where measured, under the "
+    "problem's attack and with its differential privacy. To best: "
     "bytes sent per peer until 90 % of the best gain over local. Bold: the best of a column, and "
     "those not significantly worse (paired test over seeds and peers). *: not ranked, it is given "
     "the true clusters."
@@ -68,8 +69,10 @@ def _run(options: argparse.Namespace, console: Console) -> None:
 def _show(options: argparse.Namespace, console: Console) -> None:
     for name in options.problems or league.problems(options.directory):
         problem = league.problem(name, options.directory)
-        if rows := league.standings(league.read(name, options.directory), problem.keys):
+        cells = problem.measured(league.read(name, options.directory))
+        if rows := league.standings(cells, problem.keys):
             console.print(league.table(f"{problem.title} ({name})", rows))
+            console.print(problem.legend, soft_wrap=True)
     console.print(_NOTE)
 
 
@@ -90,7 +93,9 @@ def _check(options: argparse.Namespace, console: Console) -> None:
     cells = [
         (name, method, column, cell)
         for name in names
-        for (method, column), cell in league.read(name, options.directory).items()
+        for (method, column), cell in problems[name]
+        .measured(league.read(name, options.directory))
+        .items()
         if cell.values and all(each in (method, column) for each in options.cell[1:])
         if ":" not in method or method in options.cell
     ]

@@ -81,7 +81,7 @@ def _ask(options: argparse.Namespace, console: Console) -> None:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     _, flat = read_items(options.items, deployed=True)
     flat |= {"name": f"preflight-{stamp}", "preflight": True}
-    flat |= {"out": options.out} if options.out else {}
+    flat["out"] = str(Path(options.out or str(flat["out"])).absolute())  # also for the relay
     config = Config.from_flat(flat).located(stamp)
     answers = flower.survey(config, options.federation, console)
     not_ready = show(answers, console)

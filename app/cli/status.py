@@ -1,14 +1,16 @@
 """`coterie status`: show the state of a run on one screen.
 
 On the relay's machine: the round, participating and missing peers, and the last refusals and
-errors. On a node's machine: the node's states and letters of the run. For a connection: Flower's
-runs and SuperNodes.
+errors. On a node's machine: the node's states and letters of the run; for the node's `out`, its
+last runs, approvals that are waited for, and the privacy that its peer has spent. For a connection:
+Flower's runs and SuperNodes.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +20,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from coterie.app.config.config import Config
+from coterie.app.config.items import read_toml
 from coterie.app.config.keys import ConfigError
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
 from coterie.app.runs import atomic, files, progress, units
 from coterie.app.runs.files import ResultsError
+from coterie.app.security import approval
+from coterie.app.security.journal import Journal
+from coterie.app.security.privacy_ledger import PrivacyLedger
+from coterie.clients.engine import accountant
+from coterie.clients.privacy import Privacy
 
 ROWS = 20
 _LINES = 5
@@ -37,12 +46,14 @@ _WRITTEN = {"time", "direction", "kind", "round", "from", "to", "verdict"}
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Show a run on this machine, or the state of a SuperLink."""
-    parser.add_argument("what", nargs="?", metavar="RUN_DIR|CONNECTION", help="(the newest run)")
+    parser.add_argument(
+        "what", nargs="?", metavar="RUN_DIR|OUT|CONNECTION", help="(the newest run)"
+    )
     show(console, parser.parse_args(arguments).what)
 
 
 def show(console: Console, what: str | None) -> None:
-    """Show a run directory, the newest of `runs/`, or else a connection of Flower's.
+    """Show a run directory, a node's `out`, the newest of `runs/`, or a connection of Flower's.
 
     Raises
     ------
@@ -50,7 +61,11 @@ def show(console: Console, what: str | None) -> None:
         There is no such run or connection.
     """
     directory = Path(what) if what else _newest(Path("runs"))
-    lines = of_run(directory) if directory.is_dir() else of_connection(str(what))
+    if not directory.is_dir():
+        lines = of_connection(str(what))
+    else:
+        is_node = (directory / approval.OWN).is_dir()
+        lines = of_institution(directory) if is_node else of_run(directory)
     for line in lines:
         console.print(line, soft_wrap=isinstance(line, str))
 
@@ -71,6 +86,42 @@ def of_run(directory: Path) -> Iterator[RenderableType]:
         yield from _of_relay(directory, now)
     if states and (directory / "nodes").is_dir():
         yield from _of_node(directory, states, now.get("names", {}))
+
+
+def of_institution(out: Path) -> Iterator[RenderableType]:
+    """Return the lines about a node: privacy spent, approvals waited for, last runs.
+
+    Raises
+    ------
+    ConfigError, DecisionError, LedgerError
+        A file is damaged.
+    """
+    try:
+        decided = sorted(
+            ((str(line["time"]), path.parent, str(line["decision"]))
+             for path in out.glob(f"*/{approval.DECISIONS}")
+             for line in atomic.lines(path)[-1:]),
+            reverse=True,
+        )[:ROWS]  # fmt: skip
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"the decisions in {out} are damaged: {error}") from None
+    configs = {
+        run: Config.from_flat(read_toml(approval.newest_config(run)[0])) for _, run, _ in decided
+    }
+    private = next((of.privacy for of in configs.values() if of.privacy.kind != "none"), Privacy())
+    for path in sorted((out / approval.OWN).glob("privacy-*.jsonl")):
+        spent_1a = PrivacyLedger(Journal(path), "").spent()[None]
+        spent = float(accountant.epsilon(spent_1a, private.delta)[0])
+        limit = f", {max(0.0, private.budget - spent):.2f} left" if private.budget else ""
+        peer = path.stem.removeprefix("privacy-")
+        yield f"peer {peer}: epsilon {spent:.2f} spent{limit} (delta {private.delta:g}, all runs)"
+    for _, run, decision in decided:
+        if decision.startswith(approval.WAITS):
+            until = approval.first_asked(run) + configs[run].join_seconds
+            command = shlex.join(["coterie", "approve", str(run)])
+            yield f"{run.name} waits for approval: {command}; {progress.minutes_left(until)}"
+    rows = [(run.name, configs[run].label, at, decision) for at, run, decision in decided]
+    yield _table(("run", "method", "decided", "decision"), rows)
 
 
 def of_connection(connection: str) -> Iterator[RenderableType]:
@@ -106,6 +157,8 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
     ago = time.time() - (directory / "progress.json").stat().st_mtime
     state = now["status"] if now["status"] != "running" else f"running, last update {_ago(ago)}"
     yield f"{directory.name}: round {now['round']} of {now['rounds']}, {state}"
+    if waits := progress.waiting(now):
+        yield waits
     yield (
         f"{progress.describe(now)}; over the relay {units.size(now.get('relayed_bytes', 0))}"
         f" in {units.plural(now['messages'], 'message')};"

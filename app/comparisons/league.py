@@ -1,11 +1,11 @@
 """League: every method on the same problems, tuned equally; each cell is measured once and kept.
 
-A problem has three conditions: "plain"; "attacked", with the settings of "plain"; and "private",
-tuned for itself. Tuning is that of `coterie compare --tune` (`tune.tuned`). The first methods of a
-problem decide the learning rates; later ones are tried with these. A cell is written as soon as its
-seeds have ended, with a digest of its configurations: the keys that decide its results, with their
-values (`coterie.app.config.digest.deciding`), files that they name, and code of plugins. A cell
-whose digest differs is measured again.
+A problem has up to three conditions: "plain"; "attacked", with the settings of "plain"; and
+"private", tuned for itself. Tuning is that of `coterie compare --tune` (`tune.tuned`). The first
+methods of a problem decide the learning rates; later ones are tried with these. A cell is written
+as soon as its seeds have ended, with a digest of its configurations: the keys that decide its
+results, with their values (`coterie.app.config.digest.deciding`), files that they name, and code of
+plugins. A cell whose digest differs is measured again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def run(
     for name in names:
         problem = league.problem(name, directory)
         try:
-            for condition in CONDITIONS:
+            for condition in problem.conditions:
                 configurations(problem, condition, "local", {})
         except ConfigError as error:
             raise ConfigError(f"{name}.toml: {error}") from None
@@ -93,8 +93,9 @@ def run(
             tables.append(_Table(name, problem, methods, directory, workers, console))
     for condition in CONDITIONS:
         for table in tables:
-            console.print(f"{table.problem.title}: {condition}", soft_wrap=True)
-            failed |= table.measure(condition)
+            if condition in table.problem.conditions:
+                console.print(f"{table.problem.title}: {condition}", soft_wrap=True)
+                failed |= table.measure(condition)
     report_failures(failed, console)
 
 

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.app.config import schema
+from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError, flatten, nearest
 from coterie.app.config.registry import METHODS
@@ -67,7 +68,8 @@ class Problem:
     seeds : int
         Number of seeds.
     conditions : Mapping of str to Mapping of str to Scalar
-        Keys that a condition of `CONDITIONS` adds.
+        Keys that a condition of `CONDITIONS` adds; "attacked" and "private" only if they are
+        defined.
     """
 
     title: str
@@ -75,6 +77,28 @@ class Problem:
     keys: Mapping[str, Scalar]
     seeds: int
     conditions: Mapping[str, Mapping[str, Scalar]]
+
+    @property
+    def legend(self) -> str:
+        """The attack and the privacy of its conditions in a sentence each; empty without both."""
+        texts = []
+        for name, keys in self.conditions.items():
+            config = Config.from_flat({**self.keys, **keys, "method": "local"})
+            attack, privacy = config.attack, config.privacy
+            if name == "attacked":
+                who = (
+                    f"{attack.share:.0%} of the peers" if attack.share else f"peers {attack.peers}"
+                )
+                texts.append(f"Attacked: {attack.kind} by {who}.")
+            elif name == "private":
+                limit = f"epsilon {privacy.budget:g}" if privacy.budget else "no limit of epsilon"
+                texts.append(f"Private: {limit}, noise {privacy.noise:g}, delta {privacy.delta:g}.")
+        return " ".join(texts)
+
+    def measured(self, cells: Cells) -> Cells:
+        """Return the cells of the conditions that the problem has."""
+        columns = {column for name in self.conditions for column in CONDITIONS[name]}
+        return {at: cell for at, cell in cells.items() if at[1] in columns}
 
 
 @dataclass(frozen=True)
@@ -159,7 +183,11 @@ def problem(name: str, directory: Path) -> Problem:
         raise ConfigError(f'unknown problem "{name}"{nearest(name, known)}')
     path = known[name]
     content = files.toml_of(path.parent, path.name) or {}
-    conditions = {each: flatten(content.pop(each, {})) for each in CONDITIONS}
+    conditions = {
+        each: flatten(content.pop(each, {}))
+        for each in CONDITIONS
+        if each == "plain" or each in content
+    }
     try:
         title, about, seeds = (content.pop(key) for key in ("title", "about", "seeds"))
         preset, own = content.pop("preset", ""), flatten(content.pop("keys", {}))

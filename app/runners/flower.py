@@ -116,7 +116,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        The relay is on another machine.
+        The relay's answer is not on this machine, or in another directory.
     FlowerError, RunError
         The relay did not ask its nodes.
     """
@@ -128,7 +128,10 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
         _follow(space, run_id, federation, config, display.show)
     file = run_dir / SURVEY
     if not file.exists():
-        raise ConfigError(f"the relay runs on another machine and has written {file} there")
+        raise ConfigError(
+            f"the relay has not written {file}: start this command on the relay's machine, and set "
+            "--out to a directory there in which its executor and you may write"
+        )
     answers: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
     return answers
 

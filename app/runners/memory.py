@@ -8,6 +8,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 
 _PROCESS = 600 << 20  # PyTorch and everything else that is imported
+_RESIDENT = 1.25  # resident bytes per byte of a step's tensors (benchmarks/memory.py)
 
 
 def of_runs(configs: Sequence[Config]) -> list[int]:
@@ -17,7 +18,8 @@ def of_runs(configs: Sequence[Config]) -> list[int]:
     for config in configs:
         alike = (
             config.dataset, config.dataset_options, config.model, config.model_options,
-            config.adaptation, config.peers, config.dtype, config.training,
+            config.adaptation, config.peers, config.dtype, config.training, config.privacy,
+            config.engine,
         )  # fmt: skip
         if alike not in known:
             try:
@@ -40,10 +42,12 @@ def of_run(config: Config) -> int:
     training = config.training
     one = Engine(
         problem, config.network, config.model_options, [0], training,
-        device="cpu", dtype=config.dtype, adaptation=config.adaptation,
+        device="cpu", dtype=config.dtype, backend=config.engine.backend, privacy=config.privacy,
+        adaptation=config.adaptation,
     )  # fmt: skip
     x, _ = one.initial()
     numbers = x.numel() + sum(value.numel() for value in one.opt_state(x).values())
     state = config.peers * numbers * one.dtype.itemsize
-    chunk = max(tuning.CHUNK_BYTES, one.holds(training.batch_size))
-    return 2 * state + chunk + 2 * problem.inputs.nbytes + _PROCESS
+    examples = min(training.batch_size, int(problem.samples.max()))
+    chunk = max(tuning.CHUNK_BYTES, one.step_bytes(examples))
+    return 2 * state + int(_RESIDENT * chunk) + 2 * problem.inputs.nbytes + _PROCESS

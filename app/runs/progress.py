@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -73,6 +74,9 @@ def checked(key: str, value: Any) -> Any:
         value = value if value is not None and abs(value) <= _LARGEST_NUMBER else None
     elif key in _LINES:
         wrong = not all(isinstance(line, str) for line in value) or not isinstance(value, list)
+    elif key == "waiting":
+        value = {"for": list(value["for"]), "until": float(value["until"])}
+        wrong = not all(isinstance(name, str) for name in value["for"])
     elif key == "took_part":
         wrong = not all(type(n) is int and 0 <= n <= _LARGEST for n in value)
     elif key == "names":
@@ -154,7 +158,8 @@ class Display:
         """Update the display."""
         if not progress:
             return
-        state = line(progress, self._pace) if is_measured(progress) else "starting"
+        begun = line(progress, self._pace) if is_measured(progress) else "starting"
+        state = waiting(progress) or begun
         self._bar.update(self._task, completed=progress["round"], state=state)
         if not self._console.is_terminal and time.monotonic() - self._spoken > _PLAIN_SECONDS:
             self._spoken = time.monotonic()
@@ -178,6 +183,20 @@ def attendance(took_part: Mapping[str, int], rounds: int) -> list[str]:
     return [
         f"peers: in {low} to {high} of {units.plural(rounds, 'round')}, half in {middle} or more"
     ]
+
+
+def waiting(progress: Mapping[str, Any]) -> str:
+    """Return who has not approved the run, and the minutes left; empty if nobody."""
+    if "waiting" not in progress or progress["status"] != "running":
+        return ""
+    left = minutes_left(progress["waiting"]["until"])
+    return f"waiting for approval: {', '.join(progress['waiting']['for'])}; {left}"
+
+
+def minutes_left(until: float) -> str:
+    """Return the time until a moment in seconds since 1970, in whole minutes."""
+    seconds = until - time.time()
+    return f"{math.ceil(seconds / 60)} min left" if seconds > 0 else "no time left"
 
 
 def is_measured(progress: Mapping[str, Any]) -> bool:

@@ -115,11 +115,13 @@ class RunRecorder:
             except _WRONG:
                 raise ResultsError(f"{self._metrics}: a line is not a measurement") from None
         self._saved = time.monotonic()
+        self._waiting: dict[str, Any] = {"for": []}
         self._progress("running")
 
     def round(self, commit: Commit) -> None:
         """Commit a round: see `coterie.strategies.relay.commit.Recorder`."""
         self._names |= commit.names
+        self._waiting = {"for": []}
         self._backends |= commit.backends
         lines = (json.dumps(self._line(report)) + "\n" for report in commit.reports)
         self._append(self._metrics, "".join(lines).encode())
@@ -176,6 +178,12 @@ class RunRecorder:
         head = {"round": report.round, "peer": report.peer, "peer_name": name}
         lies = {"attacker": True} if report.metrics.get("attacker") else {}
         return head | dict(report.metrics) | lies | head  # `head` wins over metrics
+
+    def waiting(self, names: Sequence[str], seconds: float) -> None:
+        """Record who has not approved the run yet, and how long the relay waits."""
+        if [*names] != self.progress.get("waiting", {}).get("for", []):
+            self._waiting = {"for": [*names], "until": round(time.time() + seconds, 3)}
+            self._progress("running")
 
     def finish(self) -> None:
         """Record the end of the run: "finished", or "diverged" if every peer diverged."""
@@ -314,6 +322,7 @@ class RunRecorder:
             "diverged": len(self._diverged()),
             **self._spent(),
             **({"machine": self._machine} if self._machine else {}),
+            **({"waiting": self._waiting} if self._waiting["for"] else {}),
         }
         self.progress = progress | self._seen() | self._attendance()
         atomic.write(self._directory / "progress.json", json.dumps(self.progress) + "\n")

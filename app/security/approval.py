@@ -23,7 +23,9 @@ from coterie.errors import Error
 OWN = "institution"
 """The folder in a node's `out` that belongs to no run: approvals and ledgers."""
 _APPROVALS = "approvals.jsonl"
-_DECISIONS = "decisions.jsonl"
+DECISIONS = "decisions.jsonl"
+WAITS = "refused: the run waits for approval"
+"""Beginning of the decision about a run that nobody has approved yet."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -86,13 +88,13 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
     line = {"digest": digest, "config": file, "policy": _digest_of_file(policy)}
     line["decision"] = decision
     with _locked(directory.parent):
-        last = atomic.lines(directory / _DECISIONS)[-1:]
+        last = atomic.lines(directory / DECISIONS)[-1:]
         if last and line.items() <= last[0].items():
             return
         directory.mkdir(parents=True, exist_ok=True)
         if not (directory / file).exists():
             atomic.write(directory / file, config.toml())
-        atomic.append(directory / _DECISIONS, {"time": _now(), **line})
+        atomic.append(directory / DECISIONS, {"time": _now(), **line})
 
 
 def newest_config(directory: Path) -> tuple[Path, str]:
@@ -103,15 +105,22 @@ def newest_config(directory: Path) -> tuple[Path, str]:
     DecisionError
         There is no such file.
     """
-    path = directory / _DECISIONS
+    path = directory / DECISIONS
     if not path.is_file():
-        raise DecisionError(f"{directory} has no {_DECISIONS}: no such run was sent to this node")
+        raise DecisionError(f"{directory} has no {DECISIONS}: no such run was sent to this node")
     digest = None
     with suppress(ValueError, IndexError):
         digest = atomic.lines(path)[-1].get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise DecisionError(f"{path}: the last line has no digest of a configuration")
     return directory / _config_file(digest), digest
+
+
+def first_asked(directory: Path) -> float:
+    """Return when this node first asked to approve the run's last configuration, since 1970."""
+    lines = atomic.lines(directory / DECISIONS)
+    asked = (line for line in lines if line["digest"] == lines[-1]["digest"])
+    return datetime.fromisoformat(next(asked)["time"]).timestamp()
 
 
 def _config_file(digest: str) -> str:

@@ -502,6 +502,10 @@ class Engine:
         """Return the bytes that one model holds for a backward pass over `examples` examples."""
         return self._trainer.footprint.holds(examples)
 
+    def step_bytes(self, examples: int) -> int:
+        """Return the bytes that one model holds in a training step, computed in parts if large."""
+        return self.holds(self._trainer.width(examples))
+
     def _paid(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """Charge private minibatches, count their examples, and return them."""
         if self.guard is not None:

@@ -84,6 +84,12 @@ class Trainer:
     guard: Guard | None
     footprint: Footprint
 
+    def width(self, examples: int) -> int:
+        """Return the number of examples of a minibatch that one model computes at a time."""
+        if self.network.coupled:
+            return examples
+        return self.execution.width(examples, self.footprint.holds(examples))
+
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
         """Return the gradient of each model's loss on its minibatch, see `Engine.gradients`."""
         shape, data = (len(x_ed), self.network.d), self.data
@@ -226,9 +232,8 @@ class Trainer:
         gradients are added, unless its examples influence each other (batch norm).
         """
         inputs, targets = minibatch
-        width = whole = batch.rows_eb.shape[1]
-        if not self.network.coupled:
-            width = self.execution.width(whole, self.footprint.holds(whole))
+        whole = batch.rows_eb.shape[1]
+        width = self.width(whole)
         losses: list[Tensor] = []
         sums: dict[str, Tensor] = {}
 

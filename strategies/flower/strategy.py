@@ -13,7 +13,7 @@ from flwr.superlink.grid import InMemoryGrid
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.flower.transport import FlowerTransport
 from coterie.strategies.protocol import Transport
-from coterie.strategies.relay.broker import Broker
+from coterie.strategies.relay.broker import Broker, Waiting
 from coterie.strategies.relay.commit import Ledger, Recorder
 from coterie.strategies.relay.roster import Proof
 
@@ -52,6 +52,7 @@ class RelayStrategy(Strategy):
         quorum: int = 0,
         patience: int = 0,
         proves: Proof | None = None,
+        waits: Waiting | None = None,
     ) -> Result:
         """Run the rounds on Flower's grid.
 
@@ -65,7 +66,7 @@ class RelayStrategy(Strategy):
             Seconds that a node has for one round before it is dropped.
         transport : callable
             Function from the grid and `timeout` to a `Transport`.
-        recorder, ledger, join_timeout, quorum, patience, proves : optional
+        recorder, ledger, join_timeout, quorum, patience, proves, waits : optional
             See `coterie.strategies.relay.broker.Broker`.
 
         Returns
@@ -90,6 +91,7 @@ class RelayStrategy(Strategy):
         relay = Broker(
             self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum,
             patient=not isinstance(grid, InMemoryGrid), patience=patience, proves=proves,
+            waits=waits,
         )  # fmt: skip
         result = Result()
         for t, metrics in relay.run().items():

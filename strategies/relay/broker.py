@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -46,6 +47,10 @@ _JOIN_PAUSE = 0.1
 _JOIN_STRIKES = 2
 _JOIN_AGAIN = 10.0
 _BREAKS = 100
+_WAITS = re.compile(r"(peer \d+)(?: \(([\w.-]{1,64})\))?: approval: ")
+"""Beginning of the answer of a node whose institution has not approved the run."""
+Waiting = Callable[[Sequence[str], float], None]
+"""Function that is told who has not approved the run, and the seconds that are left."""
 
 
 class Broker:
@@ -72,6 +77,8 @@ class Broker:
         Number of evaluated rounds without a smaller mean validation loss that end the run; 0: none.
     proves : callable, optional
         Verifier of a node's claims to its peers; without, the first node to claim a peer hosts it.
+    waits : callable, optional
+        Called while the relay waits for approvals, see `Waiting`.
     """
 
     def __init__(
@@ -86,6 +93,7 @@ class Broker:
         patient: bool = False,
         patience: int = 0,
         proves: Proof | None = None,
+        waits: Waiting | None = None,
     ) -> None:
         self._strategy = strategy
         self._transport = transport
@@ -108,6 +116,8 @@ class Broker:
         self._refused: list[str] = []
         self._latest_faults: list[str] = []  # for error messages
         self._faults: list[str] = []  # since the last commit
+        self._waits = waits
+        self._unapproved: dict[int, str] = {}  # node -> name of its institution or peer
         self._means: dict[int, dict[str, float]] = {}
         self._gaps: frozenset[int] = frozenset()  # peers that owe key letters
         self._keys: Counter[int] = Counter()  # key letters on request, by peer
@@ -195,6 +205,8 @@ class Broker:
             }
             failed = requests.keys() - added
             strikes.update(failed)
+            if self._waits is not None:
+                self._waits(sorted(self._unapproved.values()), deadline - time.monotonic())
             if self._patient:
                 waits |= dict.fromkeys(failed, time.monotonic() + _JOIN_AGAIN)
             # A second failure is permanent; a quorum may not need that node.
@@ -391,6 +403,7 @@ class Broker:
 
     def _add(self, node: int, request: Request, response: Response) -> bool:
         """Let a new or returning node take part, unless the roster objects."""
+        self._unapproved.pop(node, None)
         if objection := self._roster.objection(node, response, self._attempt):
             self._fault(node, request, objection)
             return False
@@ -433,6 +446,9 @@ class Broker:
                 "node": node,
             },
         )
+        self._unapproved.pop(node, None)
+        if match := _WAITS.match(reason):
+            self._unapproved[node] = match[2] or match[1]
         origin = f"peers {self._roster.listed(peers)}" if peers else f"node {node}"
         fault = f"round {request.round}, {request.stage}: {origin}: {reason}"
         self._latest_faults = [*self._latest_faults[-2:], fault]

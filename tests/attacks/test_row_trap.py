@@ -127,7 +127,7 @@ def test_without_a_person_who_says_plain_answers_are_private(
     node.run_config |= run
     answer = node.handle(Request("start", 0, 0, attempt="a"))
     assert isinstance(answer, str)
-    assert answer.startswith("peer 0: policy: ")
+    assert answer.startswith("peer 0 (node-0): policy: ")
     (decision,) = atomic.lines(node.home / "run" / "decisions.jsonl")
     assert decision["decision"].startswith('refused: answers.kind = "private"')
 

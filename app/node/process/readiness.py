@@ -128,6 +128,11 @@ def _keys(job: Job) -> str:
     keys, trust = sealing.read()
     if peer not in trust:
         raise KeysError(f"{sealing.trust} has no entry for this node's peer {peer}")
+    if job.config().peers > 1 and len(trust) == 1:
+        raise KeysError(
+            f"{sealing.trust} has no other peer, so this node can read no letter: coterie keys "
+            f"trust NAME.pub.toml --file {sealing.trust}"
+        )
     return f"peer {peer}, {keys[peer].public.fingerprint[:19]} ..., trusts {len(trust) - 1} others"
 
 

@@ -38,6 +38,7 @@ from coterie.app.security.trust import KeysError
 from coterie.errors import Error, PartError, is_users, line_of
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
+from coterie.strategies.names import is_name
 from coterie.strategies.protocol import Request, Response
 from coterie.strategies.relay.vetting import named
 from coterie.strategies.schedule import Schedule
@@ -198,11 +199,12 @@ def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
 
 
 def _who(job: Job) -> str:
-    """Return the prefix "peer K: " of a deployed node if --node-config names its peer."""
+    """Return the prefix "peer K (NAME): " of a deployed node if --node-config names its peer."""
     with suppress(KeysError):
         peer = job.node_config.get("peer", peer_of(job.node_config))
         if type(peer) is int:
-            return f"peer {peer}: "
+            name = str(job.node_config.get("name", ""))
+            return f"peer {peer} ({name}): " if is_name(name) else f"peer {peer}: "
     return ""
 
 

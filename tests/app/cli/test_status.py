@@ -13,6 +13,7 @@ from rich.console import Console
 
 from coterie.app.cli import status
 from coterie.app.config.config import ConfigError
+from coterie.app.runs import progress
 from coterie.app.runs.recorder import RunRecorder
 from coterie.strategies.relay.commit import Commit, Ledger
 
@@ -55,6 +56,20 @@ def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path)
     assert "no reply within 5 s" in text
     assert "1 letter refused" in text
     assert "a letter of peer 2" in text
+
+
+def test_who_has_to_approve_is_said_with_the_minutes_left(tmp_path: Path) -> None:
+    recorder = RunRecorder(tmp_path / "run", peers=3, rounds=9)
+    recorder.waiting(["hospital-a", "hospital-b"], 500)
+    line = "waiting for approval: hospital-a, hospital-b; 9 min left"
+    assert line in printed(tmp_path / "run")
+    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+    with progress.Display(console, 9) as display:
+        display.show(progress.read(tmp_path / "run"))
+    assert isinstance(console.file, io.StringIO)
+    assert line in console.file.getvalue()
+    commit(recorder, 0, {0, 1, 2})
+    assert "waiting" not in printed(tmp_path / "run")
 
 
 def test_a_restarted_relay_still_knows_who_was_missing(tmp_path: Path) -> None:

@@ -272,6 +272,24 @@ def test_a_new_key_leaves_cells_fresh_with_the_value_that_reproduces_them(
     assert not {*kept.items()} & {*digests(place).items()}
 
 
+def test_a_problem_without_attack_and_privacy_has_no_such_columns(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without their tables, the columns would repeat the accuracy."""
+    assert command.main(["league", "show", "tiny"]) == 0
+    shown = capsys.readouterr().out
+    assert "Attacked: sign-flip by 30% of the peers." in shown
+    assert "no limit of epsilon, noise 4, delta 1e-05" in shown
+    own = TINY[: TINY.index("[attacked]")]
+    (place / "league" / "tiny.toml").write_text(own)
+    assert command.main(["league", "show", "tiny"]) == 0
+    assert "attacked" not in (shown := capsys.readouterr().out.partition("Test accuracy")[0])
+    assert "private" not in shown
+    (place / "league" / "tiny.csv").unlink()
+    run(["local"])
+    assert {row["column"] for row in lines(place)} == {"accuracy", "course", "gradients"}
+
+
 def test_code_that_a_file_names_is_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither as a setting nor as a method that the user does not name."""
     cells = league.read("tiny", place / "league")

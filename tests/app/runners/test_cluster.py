@@ -21,6 +21,8 @@ from coterie.app.runners import cluster, memory, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runs import plan, progress
 from coterie.app.runs.rundir import Run
+from coterie.clients.engine import execution, tuning
+from coterie.clients.privacy import Privacy
 from coterie.errors import RunError
 from tests.inprocess import ROOT, simulate
 from tests.machines import machines
@@ -172,3 +174,15 @@ def test_a_run_s_memory_follows_the_law(tmp_path: Path) -> None:
     needed, again, more = memory.of_runs([plain, alike, adam])
     assert needed == again
     assert more - needed == 2 * plain.peers * (2 * state + 4)  # two moments, and a count of steps
+
+
+def test_the_memory_of_a_private_run_is_that_of_the_engine_s_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = config(tmp_path, model="cnn", **{"batch-size": 40})
+    private = replace(plain, privacy=Privacy(kind="examples"))
+    needed, more = memory.of_runs([plain, private])
+    parameters = 32 * 26 + 64 * (32 * 25 + 1) + 512 * (64 * 2 * 2 + 1) + 10 * 513
+    assert more - needed > 3 * 4 * parameters * 40 - tuning.CHUNK_BYTES
+    monkeypatch.setattr(execution, "_share", lambda device: 20 << 20)
+    assert memory.of_run(private) - needed < 25 << 20

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coterie.app.cli.main import main
@@ -19,6 +21,9 @@ from coterie.app.config.root import ROOT
 from coterie.app.runs import atomic
 from coterie.app.security import approval
 from coterie.app.security.approval import ApprovalError
+from coterie.app.security.journal import Journal
+from coterie.app.security.privacy_ledger import PrivacyLedger
+from coterie.clients.engine.accountant import ORDERS
 from coterie.strategies.protocol import Request, Response
 from tests.attacks.consortium import Institution, config_of, institutions, response_of
 
@@ -226,3 +231,25 @@ def test_a_person_at_a_terminal_is_asked(tmp_path: Path) -> None:
     (line,) = approvals(tmp_path / "out")
     assert str(line["digest"]).encode() in shown
     os.close(here)
+
+
+def test_status_of_a_node_has_waiting_approvals_runs_and_the_privacy_spent(
+    node: Institution, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.run_config |= {"method": "fedavg", "privacy.kind": "examples", "privacy.budget": 4.0}
+    assert code_of(node.handle(START)) == "approval"
+    assert main(["status", str(node.home)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"run waits for approval: coterie approve {node.home / 'run'}; 10 min left" in shown
+    approval.approve(node.home, config_digest_of(config_of(node)).hex())
+    node.handle(START)
+    journal = Journal(node.home / approval.OWN / "privacy-0.jsonl")
+    with PrivacyLedger(journal, "run").account(1) as (_, cost_1a):
+        cost_1a += 0.1 * np.array(ORDERS)
+    assert main(["status", str(node.home)]) == 0
+    shown = capsys.readouterr().out
+    spent, left = map(float, re.findall(r"epsilon (\S+) spent, (\S+) left", shown)[0])
+    assert spent > 1
+    assert abs(spent + left - 4) < 0.02
+    assert "waits for approval" not in shown
+    assert re.search(r"run +fedavg +\S+ +allowed", shown)

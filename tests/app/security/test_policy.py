@@ -289,6 +289,19 @@ def test_check_says_whether_a_run_is_allowed(
     )
 
 
+def test_a_node_that_can_read_nobody_is_not_ready(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exchange_keys(tmp_path / "keys", range(1))
+    node_config = (
+        f'name="node-0" keys="{tmp_path}/keys/node-0.key" trust="{tmp_path}/keys/trust.toml" '
+        f'policy="{file(tmp_path, PLAIN.toml())}" out="{tmp_path}/out"'
+    )
+    code, shown = printed(["preflight", "--node-config", node_config], capsys)
+    assert (code, shown.splitlines()[-1]) == (2, "not ready: keys")
+    assert "trust.toml has no other peer, so this node can read no letter: coterie keys" in shown
+
+
 def test_preflight_names_everything_that_is_not_ready(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

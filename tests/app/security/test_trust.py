@@ -234,8 +234,8 @@ def test_from_new_keys_to_a_trust_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["keys", "new", "hospital-b", "--peer", "1", "--out", folder]) == 0
     made = capsys.readouterr().out
     public = [str(tmp_path / "keys" / f"hospital-{x}.pub.toml") for x in "ab"]
-    assert main(["keys", "trust", public[0], "--peer", "0", "--file", file]) == 0
-    assert main(["keys", "trust", public[1], "--file", file]) == 0
+    assert main(["keys", "trust", public[0], "--peer", "0", "--file", file, "--yes"]) == 0
+    assert main(["keys", "trust", public[1], "--file", file, "--yes"]) == 0
     shown = capsys.readouterr().out
     known = read_trust(Path(file))
     assert {peer: entry.name for peer, entry in known.items()} == {0: "hospital-a", 1: "hospital-b"}
@@ -244,16 +244,55 @@ def test_from_new_keys_to_a_trust_file(tmp_path: Path, capsys: pytest.CaptureFix
         assert entry.keys.fingerprint in shown
 
 
+def test_new_keys_replace_the_old_ones_with_one_command(
+    trust: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_trust(trust)
+    (old,) = (entry for entry in before.values() if entry.name == "north")
+    _, public, new = create("north", tmp_path / "new")  # without its number
+    line = ["keys", "trust", str(public), "--file", str(trust)]
+    assert main([*line, "--yes"]) == 2
+    assert "add --replace if that peer has new keys" in capsys.readouterr().err
+    assert main([*line, "--replace", "--yes"]) == 0
+    shown = capsys.readouterr().out
+    assert f"old keys of north (peer {old.peer}): {old.keys.fingerprint}" in shown
+    assert f"new keys of north (peer {old.peer}): {new.keys.fingerprint}" in shown
+    assert read_trust(trust) == {**before, old.peer: replace(old, keys=new.keys)}
+
+
+@pytest.mark.parametrize("answer", ["yes", "no", ""])
+def test_fingerprints_are_shown_and_confirmed_before_keys_are_trusted(
+    answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    _, public, entry = create("north", tmp_path, 0)
+    file, seen = tmp_path / "trust.toml", list[str]()
+
+    def asked(question: str) -> str:
+        seen.append(capsys.readouterr().out + question)
+        return answer
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", asked)
+    assert main(["keys", "trust", str(public), "--file", str(file)]) == (
+        0 if answer == "yes" else 2
+    )
+    assert seen[0].startswith(f"north (peer 0): {entry.keys.fingerprint}\nCompare the fingerprints")
+    assert file.exists() == (answer == "yes")
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (["trust", "d.pub.toml"], "no terminal to ask; compare the fingerprints"),
+        (["trust", "d.pub.toml", "--replace"], r"has no entry \[d\] to replace"),
         (["trust", "a.pub.toml"], r"\[a\] has no number"),
         (["trust", "a.pub.toml", "b.pub.toml", "--peer", "2"], "is for one peer, not 2"),
         (["trust", "c.pub.toml"], "north and c are both peer 0"),
         (["trust", "north.pub.toml"], r"has an entry \[north\] already"),
         (["trust", "nowhere.toml"], "nowhere.toml: No such file"),
         (["new", "a"], "a.key exists already"),
-        (["new", "d", "--peer", "-1"], "peers are numbered from 0"),
+        (["new", "e", "--peer", "-1"], "peers are numbered from 0"),
     ],
 )
 def test_a_command_that_is_refused_changes_nothing(
@@ -264,7 +303,7 @@ def test_a_command_that_is_refused_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name, peer in (("a", None), ("b", None), ("c", 0)):
+    for name, peer in (("a", None), ("b", None), ("c", 0), ("d", 7)):
         create(name, tmp_path, peer)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,7 @@ from coterie.strategies.everyone import Everyone
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import Request, Response, Stage
+from coterie.strategies.relay import broker
 from coterie.strategies.relay.broker import Broker
 from coterie.strategies.silent import Silent
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
@@ -302,6 +303,27 @@ def toys_failing(strategy: Brokering) -> list[ToyNode]:
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     nodes[2].before = failing(*[("start", t) for t in range(9)])
     return nodes
+
+
+def test_who_has_not_approved_is_named_until_the_run_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the name that a node gives, else by its peer; other faults are no such wait."""
+    monkeypatch.setattr(broker, "_JOIN_AGAIN", 0.0)
+    strategy, told = make(rounds=1), list[tuple[list[str], bool]]()
+    answers = {1: ["peer 2 (hospital-c): approval: wait"] * 2, 2: ["peer 4: approval: wait", "x"]}
+
+    class Unapproved(InProcessTransport):
+        def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
+            left = {node: answers[node].pop() for node in requests if answers.get(node)}
+            rest = {node: request for node, request in requests.items() if node not in left}
+            return {**super().exchange(rest), **left}
+
+    Broker(
+        strategy, Unapproved(toys(strategy, [0, 1], [2, 3], [4])), join_timeout=99, patient=True,
+        waits=lambda names, seconds: told.append(([*names], 0 < seconds <= 99)),
+    ).run()  # fmt: skip
+    assert told == [(["hospital-c"], True), (["hospital-c", "peer 4"], True), ([], True)]
 
 
 def test_a_setup_that_fails_twice_ends_the_run_at_once() -> None:
