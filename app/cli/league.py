@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from coterie.app.cli import named
 from coterie.app.comparisons import league as runner
 from coterie.app.config import parts
 from coterie.app.config.keys import ConfigError
@@ -16,7 +17,8 @@ from coterie.app.report import league
 from coterie.app.runners.errors import Interrupted, SweepError
 
 _NOTE = (
-    "Test accuracy in percent: mean over peers, lowest peer, under attack, at epsilon 4. To best: "
+    "Test accuracy in percent: mean over peers, lowest peer, under attack, at epsilon 4 of "
+    "a single run (tuning and other seeds on the same data add to it). To best: "
     "bytes sent per peer until 90 % of the best gain over local. Bold: the best of a column, and "
     "those not significantly worse (paired test over seeds and peers). *: not ranked, it is given "
     "the true clusters."
@@ -41,6 +43,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     check = commands.add_parser("check", help="run a cell again and compare it to the digit")
     check.add_argument("cell", nargs="*", metavar="PROBLEM METHOD COLUMN", help="random by default")
     for command in (run, show, check):
+        named.add_parts(command)
         command.add_argument(
             "--directory", type=Path, default=Path("league"), help="files of the league (league)"
         )
@@ -61,13 +64,15 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     methods = options.methods.split(",") if options.methods else runner.entrants()
     for method in methods:
         parts.chosen({"method": method})
-    runner.run(names, methods, options.directory, options.workers, console)
+    runner.run(
+        names, methods, options.directory, options.workers, console, (*methods, *options.part)
+    )
     _show(options, console)
 
 
 def _show(options: argparse.Namespace, console: Console) -> None:
     for name in options.problems or league.problems(options.directory):
-        problem = league.problem(name, options.directory)
+        problem = league.problem(name, options.directory, options.part)
         if rows := league.standings(league.read(name, options.directory), problem.keys):
             console.print(league.table(f"{problem.title} ({name})", rows))
     console.print(_NOTE)
@@ -86,7 +91,10 @@ def _check(options: argparse.Namespace, console: Console) -> None:
         It differs from the kept values.
     """
     names = options.cell[:1] or list(league.problems(options.directory))
-    problems = {name: league.problem(name, options.directory) for name in names}
+    problems = {
+        name: league.problem(name, options.directory, (*options.cell, *options.part))
+        for name in names
+    }
     cells = [
         (name, method, column, cell)
         for name in names
