@@ -31,6 +31,7 @@ HALF = 0.5
 TEMPERATURES = (0.05, 20.0)
 """Range of fitted temperatures."""
 _Z = 1.959963984540054  # 97.5th percentile of the normal distribution
+_PRIVATE_DECIMALS = 2
 _SEED = 0xB007
 _RESAMPLES = 1000
 _MIN_RESAMPLES = 200
@@ -39,7 +40,10 @@ _BLOCK = 512  # examples whose pairs are counted at a time
 
 
 def diagnose(
-    test: tuple[Floats, Ints], validation: tuple[Floats, Ints] | None = None
+    test: tuple[Floats, Ints],
+    validation: tuple[Floats, Ints] | None = None,
+    *,
+    private: bool = False,
 ) -> dict[str, Any]:
     """Return the diagnostic accuracy on test examples, ready for JSON (null where undefined).
 
@@ -49,6 +53,8 @@ def diagnose(
         Class probabilities (n, 2) and classes (n,).
     validation : tuple of ndarray or None
         The same for the validation examples, which choose threshold and temperature; None without.
+    private : bool
+        Round the threshold, which is otherwise the mean of two examples' probabilities.
 
     Returns
     -------
@@ -62,6 +68,7 @@ def diagnose(
     threshold = temperature = None
     if validation is not None and len(np.unique(validation[1])) == 2:
         threshold = youden(validation[0][:, 1], validation[1] == 1)
+        threshold = round(threshold, _PRIVATE_DECIMALS) if private else threshold
         temperature = fitted_temperature(*validation)
     result: dict[str, Any] = {
         "examples": len(p_n),

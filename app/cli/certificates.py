@@ -31,6 +31,7 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
 from coterie.app.runs import atomic
+from coterie.app.security.files import closed
 from coterie.strategies.names import RULE, is_name
 
 _CA_DAYS = 3650
@@ -48,6 +49,11 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     options = parser.parse_args(arguments)
     if not options.hosts and not options.nodes:
         raise ConfigError("certificates: name the relay's --hosts, or --nodes, or both")
+    with closed():
+        _make(options, console)
+
+
+def _make(options: argparse.Namespace, console: Console) -> None:
     if options.hosts:
         for_relay(options.directory, options.hosts, options.days)
         console.print(f"{options.directory / 'relay'}: certificate for {', '.join(options.hosts)}")

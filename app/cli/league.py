@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from coterie.app.cli import named
 from coterie.app.comparisons import league as runner
 from coterie.app.config import parts
 from coterie.app.config.keys import ConfigError
@@ -17,7 +18,8 @@ from coterie.app.runners.errors import Interrupted, SweepError
 
 _NOTE = (
     "Test accuracy in percent: mean over peers, lowest peer, and, where measured, under the "
-    "problem's attack and with its differential privacy. To best: "
+    "problem's attack and with its differential privacy, of a single run (tuning and other seeds on "
+    "the same data add to its epsilon). To best: "
     "bytes sent per peer until 90 % of the best gain over local. Bold: the best of a column, and "
     "those not significantly worse (paired test over seeds and peers). *: not ranked, it is given "
     "the true clusters."
@@ -42,6 +44,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     check = commands.add_parser("check", help="run a cell again and compare it to the digit")
     check.add_argument("cell", nargs="*", metavar="PROBLEM METHOD COLUMN", help="random by default")
     for command in (run, show, check):
+        named.add_parts(command)
         command.add_argument(
             "--directory", type=Path, default=Path("league"), help="files of the league (league)"
         )
@@ -62,13 +65,15 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     methods = options.methods.split(",") if options.methods else runner.entrants()
     for method in methods:
         parts.chosen({"method": method})
-    runner.run(names, methods, options.directory, options.workers, console)
+    runner.run(
+        names, methods, options.directory, options.workers, console, (*methods, *options.part)
+    )
     _show(options, console)
 
 
 def _show(options: argparse.Namespace, console: Console) -> None:
     for name in options.problems or league.problems(options.directory):
-        problem = league.problem(name, options.directory)
+        problem = league.problem(name, options.directory, options.part)
         cells = problem.measured(league.read(name, options.directory))
         if rows := league.standings(cells, problem.keys):
             console.print(league.table(f"{problem.title} ({name})", rows))
@@ -89,7 +94,10 @@ def _check(options: argparse.Namespace, console: Console) -> None:
         It differs from the kept values.
     """
     names = options.cell[:1] or list(league.problems(options.directory))
-    problems = {name: league.problem(name, options.directory) for name in names}
+    problems = {
+        name: league.problem(name, options.directory, (*options.cell, *options.part))
+        for name in names
+    }
     cells = [
         (name, method, column, cell)
         for name in names

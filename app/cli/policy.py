@@ -14,6 +14,7 @@ from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
 from coterie.app.runs import atomic
+from coterie.app.security.files import closed
 from coterie.app.security.policy import PolicyError, locate, policy_of, read_policy
 from coterie.app.security.run_check import check_run
 
@@ -41,7 +42,8 @@ def _write(file: Path, items: list[str], console: Console) -> None:
     if file.exists():
         raise PolicyError(f"{file} exists already: change it with an editor")
     policy = policy_of(dict(map(_item, items)))
-    file.parent.mkdir(parents=True, exist_ok=True)
+    with closed(0o022):
+        file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(file, policy.toml())
     file.chmod(0o644)
     console.print(f'{file}: read it, then start the node with policy="{file}"', soft_wrap=True)

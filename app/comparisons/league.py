@@ -11,7 +11,7 @@ plugins. A cell whose digest differs is measured again.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ def run(
     directory: Path,
     workers: int | None,
     console: Console,
+    named: Collection[str] = (),
 ) -> None:
     """Measure the missing cells of problems, the plain ones of all problems first.
 
@@ -71,17 +72,19 @@ def run(
         Directory of the league's files.
     workers : int or None
         Maximum number of parallel runs.
+    named : Collection of str
+        Code that the user has named and a problem may name.
 
     Raises
     ------
     ConfigError
-        A problem's keys are wrong; nothing was started.
+        A problem's keys are wrong or name other code; nothing was started.
     SweepError
         A run failed; the next attempt tries it again.
     """
     tables, failed = [], dict[str, Exception]()
     for name in names:
-        problem = league.problem(name, directory)
+        problem = league.problem(name, directory, named)
         try:
             for condition in problem.conditions:
                 configurations(problem, condition, "local", {})

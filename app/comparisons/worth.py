@@ -26,7 +26,7 @@ from coterie.app.report import worth as results
 from coterie.app.report.worth import Worth
 from coterie.app.runners import cores, sweep
 from coterie.app.runners.recorded import config_of
-from coterie.app.runs import progress, units
+from coterie.app.runs import progress, summary, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Ints, Run
 from coterie.strategies.protocol import MATRIX
@@ -109,6 +109,8 @@ def worth(request: Request, console: Console) -> Worth:
     result = _result(plan, {each: _read(of) for each, of in configs.items()}, recorded)
     _compare(result, recorded, config, console)
     results.write(result, directory, recorded.names)
+    if spent := summary.spent_below(directory):
+        console.print(spent, soft_wrap=True)
     return result
 
 

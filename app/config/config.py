@@ -347,6 +347,11 @@ class Config(TopLevel):
                 raise ConfigError(
                     "privacy does not cover start-from: its models were trained on the same data"
                 )
+            if getattr(self.dataset_options, "missing", "") == "median":
+                raise ConfigError(
+                    'privacy: table.missing = "median" would put values of single examples into '
+                    'models; set it to "mean" or "indicator"'
+                )
             if self.gradient_clip or self.sam_radius:
                 raise ConfigError(
                     "privacy: gradient-clip would scale the noise, and sam-radius computes "

@@ -16,6 +16,9 @@ from coterie.datasets.own.scale import on_agreed_scale, on_common_scale
 from coterie.datasets.own.tabular import TableOptions
 from coterie.datasets.problem import Problem
 
+_HEADER = 1 << 26
+"""Maximum bytes of a safetensors header that are read."""
+
 
 def problem_of(config: Config, peer: int | None = None, split: int | None = None) -> Problem:
     """Load the learning problem of a run.
@@ -135,6 +138,34 @@ def check_paths(config: Config) -> None:
             raise ConfigError(f"{key} = {schema.brief(flat[key])} is not a regular file")
 
 
+def check_weights(config: Config) -> None:
+    """Refuse models of Coterie as pretrained weights of a private run: they may be of its data.
+
+    Raises
+    ------
+    ConfigError
+        A key names such a file.
+    """
+    if config.privacy.kind == "none":
+        return
+    flat = config.flat()
+    for key in sorted(config.paths & flat.keys()):
+        path = Path(str(flat[key]))
+        if flat[key] and path.is_file() and _is_model(path):
+            raise ConfigError(
+                f"privacy does not cover {key} = {schema.brief(flat[key])}: it is a model of "
+                "Coterie, which may have been trained on the same data; if it was not, save its "
+                "tensors alone: safetensors.torch.save_file(safetensors.torch.load_file(...), PATH)"
+            )
+
+
+def _is_model(path: Path) -> bool:
+    """Return whether the header of a safetensors file has the format of `app.trained.about`."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        return b'"coterie model ' in file.read(min(size, _HEADER))
+
+
 def check_model(config: Config, problem: Problem) -> None:
     """Build and try a network that is a plugin or adapted; imports torch only in that case.
 
@@ -161,8 +192,9 @@ def check_method(config: Config, problem: Problem) -> None:
     Raises
     ------
     ConfigError
-        If the data do not fit; the message is one line.
+        If the data do not fit, or `check_weights` fails; the message is one line.
     """
+    check_weights(config)
     try:
         if config.network != "auto":
             check_task(config.network, problem.task)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from coterie.app.config import schema
+from coterie.app.config import parts, schema
 from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError, flatten, nearest
@@ -38,6 +38,7 @@ from coterie.strategies.names import display
 
 PUBLISHED = ROOT / "league"
 """Folder of the published problems and results."""
+PRESETS = ROOT / "presets"
 CONDITIONS: Mapping[str, tuple[str, ...]] = {
     "plain": ("accuracy", "course", "gradients"),
     "attacked": ("attacked",),
@@ -170,13 +171,18 @@ def problems(directory: Path) -> dict[str, Path]:
     }
 
 
-def problem(name: str, directory: Path) -> Problem:
+def problem(name: str, directory: Path, named: Collection[str] = ()) -> Problem:
     """Return a problem.
+
+    Parameters
+    ----------
+    named : Collection of str
+        Code that the user has named and the definition may name; see `parts.refuse_unnamed`.
 
     Raises
     ------
     ConfigError
-        There is no such problem, or its definition is wrong.
+        There is no such problem, its definition is wrong, or names other code.
     """
     known = problems(directory)
     if name not in known:
@@ -197,8 +203,13 @@ def problem(name: str, directory: Path) -> Problem:
         raise ConfigError(f"{path}: unknown key {min(content)}")
     if not isinstance(seeds, int) or seeds < 1:
         raise ConfigError(f"{path}: seeds = {schema.brief(seeds)}: must be a number from 1")
-    _, flat = read_items([preset] if preset else [])
-    return Problem(title, about, {**flat, **own}, seeds, conditions)
+    if preset and not (PRESETS / f"{preset}.toml").resolve().is_relative_to(PRESETS.resolve()):
+        raise ConfigError(f"{path}: preset = {schema.brief(preset)}: must be a published preset")
+    _, flat = read_items([str(PRESETS / f"{preset}.toml")] if preset else [])
+    keys = {**flat, **own}
+    for condition in conditions.values():
+        parts.refuse_unnamed({**keys, **condition}, named, path)
+    return Problem(title, about, keys, seeds, conditions)
 
 
 def read(name: str, directory: Path) -> Cells:

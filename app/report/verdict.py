@@ -13,7 +13,7 @@ from coterie.app.report import comparison, methods
 from coterie.app.report.comparison import Row
 from coterie.app.report.measures import Column
 from coterie.app.report.paired_test import LEVEL, MIN_SEEDS, p_value, redivision
-from coterie.app.runs import units
+from coterie.app.runs import summary, units
 
 _MAX_NAMES = 4
 
@@ -110,6 +110,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     ]
     if edges:
         footnotes.append(f"tuned to the edge of the range, try values beyond: {', '.join(edges)}")
+    if any(summary.privacy(row.runs[0]) for row in rows):
+        footnotes.append(summary.spent_below(rows[0].runs[0].directory.parent))
     return footnotes
 
 

@@ -105,6 +105,25 @@ def privacy(run: Run) -> dict[str, Any]:
     }
 
 
+def spent_below(directory: Path) -> str:
+    """Return a sentence on the privacy that all runs below a directory spend together.
+
+    Epsilons and deltas of runs on the same examples add up. "" if no run is private.
+    """
+    runs = [Run.read(file.parent) for file in sorted(directory.rglob("metrics.jsonl"))]
+    spent = [each for each in map(privacy, runs) if each]
+    if not spent:
+        return ""
+    known = [each["epsilon"] for each in spent if each["epsilon"] is not None]
+    epsilon = f"ε ≤ {sum(known):.3g}" if len(known) == len(spent) else "an unknown ε"
+    delta = sum(each["delta"] for each in spent)
+    return (
+        f"privacy of the {len(spent)} private runs in {directory.name} together, tuning included: "
+        f"{epsilon} at δ = {delta:.3g} (sums); not in it: runs elsewhere on the same "
+        "data, and runs that were removed"
+    )
+
+
 def recovery(run: Run) -> dict[str, Any] | None:
     """Score the learnt graph at the end and at its best; None without true clusters or weights.
 

@@ -32,9 +32,12 @@ def writable_by_others(path: Path) -> str:
 
 
 @contextmanager
-def closed() -> Iterator[None]:
-    """Create files and folders that only their owner can access, inside this context."""
-    before = os.umask(0o077)
+def closed(mask: int = 0o077) -> Iterator[None]:
+    """Create files and folders that only their owner can access, inside this context.
+
+    With the mask 0o022, others can read but not change them.
+    """
+    before = os.umask(mask)
     try:
         yield
     finally:

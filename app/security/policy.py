@@ -288,7 +288,7 @@ def read_policy(path: Path) -> Policy:
         raise PolicyError(f"policy {path}: {error.strerror}") from None
     except PolicyError as error:
         raise PolicyError(f"policy {path}: {error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PolicyError(f"policy {path} is not TOML: {error}") from None
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import tomli_w
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from coterie.app.security.files import writable_by_others
+from coterie.app.security.files import closed, writable_by_others
 from coterie.app.security.keys import SEAL_BYTES, SIGN_BYTES, PrivateKeys, PublicKeys
 from coterie.errors import Error
 from coterie.strategies.names import RULE, is_name
@@ -68,7 +68,8 @@ def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, P
     """
     checked(name)
     private, public = directory / f"{name}.key", directory / f"{name}.pub.toml"
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)  # not by umask: see read_private
+    with closed(0o022):  # not by umask: see read_private
+        directory.mkdir(parents=True, exist_ok=True)
     for path in (private, public):
         if path.exists():
             raise KeysError(f"{path} exists already: keys are never overwritten")
@@ -131,7 +132,7 @@ def read_entries(path: Path) -> list[Entry]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise KeysError(f"{path} is not TOML: {error}") from None
     return [_entry(path, name, table) for name, table in tables.items()]
 

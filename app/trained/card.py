@@ -82,6 +82,7 @@ def card(
         "task": about.task,
         "classes": list(about.classes),
         "columns": list(about.columns),
+        **({"fill": "median"} if about.dataset_options.get("missing") == "median" else {}),
         "examples": dict(sizes),
         **({"data_quality": list(map(_quality, listed))} if listed else {}),
         "collaborators_in_all": len(others_k),
@@ -171,6 +172,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
             f"{'infinite' if epsilon is None else f'{epsilon:.3g}'} at delta {delta:g}, over all "
             "gradients of the peer, including answers to others; measurements are not covered."
         )
+    privacy += _single_values(content)
     if content["policy"] is None:
         privacy.append("No policy: a simulation, in which every measurement was reported.")
     else:
@@ -191,6 +193,23 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         + ".",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _single_values(content: Mapping[str, Any]) -> list[str]:
+    """Return sentences on numbers of the model file that single examples determine."""
+    sentences = []
+    if content.get("diagnostics", {}).get("threshold") is not None:
+        digits = ", rounded to two decimals" if "privacy" in content else ""
+        sentences.append(
+            "The threshold in the file is the mean of two validation examples' predicted "
+            f"probabilities{digits}. It is not covered by differential privacy."
+        )
+    if "fill" in content:
+        sentences.append(
+            "The file holds the median of each column with missing cells: it can be one patient's "
+            "value."
+        )
+    return sentences
 
 
 def _quality_section(columns: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -26,8 +26,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE = "schema.toml"
+_WRONG = (*(tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, KeyError, AttributeError),)
+"""Errors that an invalid file can raise."""
 _KINDS = ("number", "category", "date")
 _KEYS = {field.name.replace("_", "-") for field in fields(Column)} - {"name"}
+_TYPES = (
+    ("kind", (str,), "a text"), ("unit", (str,), "a text"),
+    ("low", (float, int), "a number"), ("high", (float, int), "a number"),
+)  # fmt: skip
 _DIGITS = 16
 _SHOWN = 3
 _MAX_CATEGORIES = 20
@@ -53,7 +59,7 @@ def read_schema(folder: Path) -> Schema:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return {name: _column(name, entry) for name, entry in content["columns"].items()}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, AttributeError) as error:
+    except _WRONG as error:
         raise DataError(f"table: {FILE} is not a schema: {error}") from None
 
 
@@ -61,6 +67,9 @@ def _column(name: str, entry: Mapping[str, Any]) -> Column:
     if unknown := entry.keys() - _KEYS:
         raise DataError(f"table: {FILE}: column {name}: unknown key {', '.join(sorted(unknown))}")
     values = {key.replace("-", "_"): value for key, value in entry.items()}
+    for key, kinds, noun in _TYPES:
+        if type(values.get(key, kinds[0]())) not in kinds:
+            raise DataError(f"table: {FILE}: column {name}: {key} must be {noun}")
     for key in ("categories", "na_values", "cuts"):
         cells = values.get(key, [])
         if not isinstance(cells, list):

@@ -146,6 +146,7 @@ class Part(NamedTuple):
             return {}
         measure, curves_of = MEASURES[self.engine.kind]
         validation = recorded.get("validation") or [(0, None)] * len(self.rows)
+        private = self.engine.guard is not None
         known: dict[tuple[int, int], tuple[dict[str, float], dict[str, Any]]] = {}
         measured = {}
         for p, ((k, own), (v, judged)) in enumerate(zip(recorded["test"], validation, strict=True)):
@@ -154,7 +155,7 @@ class Part(NamedTuple):
             if (k, v) not in known:  # each distinct model once
                 more: dict[str, Any] = {}
                 if self._has_two_classes:
-                    more = {"diagnostics": diagnose(own, judged)}
+                    more = {"diagnostics": diagnose(own, judged, private=private)}
                 elif self.engine.kind == "survival":
                     more = {"diagnostics": diagnose_survival(*own)}
                 known[k, v] = measure(*own), curves_of(*own) | more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coterie.app.cli import certificates
+from coterie.app.cli.main import main
 from coterie.app.config.config import ConfigError
 
 
@@ -84,6 +86,22 @@ def test_secrets_are_readable_by_their_owner_only_and_differ(tmp_path: Path) -> 
     assert len(private) == 1 + 2 + 2 * 2
     assert all(path.stat().st_mode & 0o077 == 0 for path in private)
     assert len({path.read_bytes() for path in private}) == len(private)
+
+
+def test_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    secrets, keys = tmp_path / "a" / "secrets", tmp_path / "b" / "keys"
+    before = os.umask(0)
+    try:
+        nodes = ["--hosts", "relay", "--nodes", "hospital-a"]
+        assert main(["certificates", str(secrets), *nodes]) == 0
+        assert main(["keys", "new", "hospital-a", "--out", str(keys)]) == 0
+        assert main(["policy", "init", str(tmp_path / "c" / "policy.toml")]) == 0
+    finally:
+        os.umask(before)
+    made = [secrets.parent, secrets, *secrets.iterdir()]
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o700}
+    open_to_read = keys, keys.parent, tmp_path / "c"
+    assert {path.stat().st_mode & 0o777 for path in open_to_read} == {0o755}
 
 
 @pytest.mark.parametrize("name", ["relay", "../elsewhere", "a/b", "ca.key"])

@@ -305,6 +305,26 @@ def test_code_that_a_file_names_is_not_run(place: Path, capsys: pytest.CaptureFi
     assert "no measured cell" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("what", ["check", "run", "show"])
+@pytest.mark.parametrize("where", ["[keys]", "[attacked]", "preset"])
+def test_code_that_a_problem_names_is_not_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    what: str, where: str,
+) -> None:  # fmt: skip
+    monkeypatch.syspath_prepend(str(place))
+    (place / "evil.py").write_text("import pathlib\npathlib.Path('RAN').touch()\n")
+    (place / "evil.toml").write_text('dataset = "evil:DATA"\n')
+    text = TINY.replace(where, f'{where}\ndataset = "evil:DATA"')
+    if where == "preset":
+        text = f'preset = "{place / "evil"}"\n{TINY}'
+    (place / "league" / "tiny.toml").write_text(text)
+    assert command.main(["league", what, "tiny"]) == 2
+    assert "evil" in capsys.readouterr().err
+    assert not (place / "RAN").exists()
+    if where != "preset":
+        league.problem("tiny", place / "league", ["evil:DATA"])  # the user named it
+
+
 def test_a_failed_run_is_no_cell(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without(place, "d-psgd")
     monkeypatch.setattr("coterie.app.runners.inline.run", lambda *_: 1 / 0)

@@ -161,6 +161,7 @@ def test_a_trust_file_says_who_is_who(trust: Path) -> None:
         ('sign = "', 'sign = "A', r"\[north\] sign is not the base64 of 32 bytes"),
         ('seal = "', 'seal = "!', r"\[north\] seal is not the base64 of 1216 bytes"),
         ("[north]", "[north", "is not TOML"),
+        ("[north]", f"deep = {'[' * 5000}", "is not TOML"),
         ("[north]", "['no name']", "is not a valid name of a peer"),
     ],
 )

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import coterie
 from coterie.app.config.config import Config
+from coterie.app.config.preflight import check_weights
 from coterie.app.node.node import Node
 from coterie.app.node.place import Deployed
 from coterie.errors import Error
@@ -87,6 +88,20 @@ def test_other_networks_and_peers_are_refused_before_anything_is_written(
         coterie.run(None, {**KEYS, **keys}, out=out, start_from="earlier", name="never")
     assert says in str(refused.value)
     assert set(out.iterdir()) == before
+
+
+def test_no_private_run_starts_from_weights_that_coterie_trained(
+    earlier: coterie.Run, tmp_path: Path
+) -> None:
+    """They may be of the same data, and nobody would count their epsilon."""
+    file = earlier.directory / "models" / "peer-0000.safetensors"
+    keys = {**KEYS, "privacy.kind": "examples", "model.weights": str(file)}
+    with pytest.raises(Error, match=r"privacy does not cover model\.weights = .* a model of Cot"):
+        coterie.run(None, keys, out=tmp_path / "out", name="never")
+    assert not (tmp_path / "out").exists()
+    check_weights(Config.from_flat({**keys, "privacy.kind": "none"}))
+    save_file(load_file(file), tmp_path / "own.safetensors")
+    check_weights(Config.from_flat({**keys, "model.weights": str(tmp_path / "own.safetensors")}))
 
 
 def test_there_must_be_such_a_run(tmp_path: Path) -> None:

@@ -123,6 +123,10 @@ def test_institutions_compare_digests(tmp_path: Path) -> None:
         ('["f", "m", "x"]', '["f", "f"]', "without duplicates"),
         ("[columns.since]", "[columns.until]", "does not describe since"),
         ("[columns.age]", "[columns", "not a schema"),
+        ("[columns.age]", f"deep = {'[' * 5000}", "not a schema"),
+        ("low = 0", 'low = "abc"', r"schema.toml: column age: low must be a number"),
+        ("low = 0", "low = true", r"schema.toml: column age: low must be a number"),
+        ('unit = "years"', "unit = {a = 1}", r"schema.toml: column age: unit must be a text"),
     ],
 )
 def test_a_wrong_schema_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
