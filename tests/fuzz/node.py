@@ -43,13 +43,12 @@ def install() -> None:
 
     def forwarding(grid: HttpGrid, messages: Iterable[Message]) -> Iterable[str]:
         manner, messages = Path(os.environ["HOSTILE"]), list(messages)
-        for message in messages if manner.read_text() == "bombs" else ():
-            letters = message.content.array_records
-            for name in letters:
-                message.content[name] = bomb()
-            if letters:
-                with manner.with_suffix(".forged").open("a") as file:
-                    file.write("bombs\n")
+        full = [message for message in messages if message.content.array_records]
+        if full and manner.read_text() == "bombs":  # one node's
+            for name in full[0].content.array_records:
+                full[0].content[name] = bomb()
+            with manner.with_suffix(".forged").open("a") as file:
+                file.write("bombs\n")
         return pushed(grid, messages)
 
     ClientApp.__call__ = lying  # type: ignore[method-assign,assignment]

@@ -168,6 +168,36 @@ def test_a_run_waits_until_every_hospital_has_approved_it(
     assert decisions == ["refused", "allowed"]
 
 
+def test_a_bomb_costs_its_sender_its_letters_and_nobody_anything_else(
+    deployment: Deployment,
+) -> None:
+    """A2: a letter of one chunk of 5 MB, which is named 20,000 times, was 105 GB in its reader."""
+    services = deployment.of_node(1)
+    deployment.kill(*services)
+    commands = {name: deployment.services[name].command for name in services}
+    manner = deployment.make_hostile(1)
+    deployment.start(*services)
+    config, _ = planted(deployment.problem)
+    rounds: dict[str, Scalar] = {"method": "fedavg", "num-server-rounds": 3, "evaluate-every": 1}
+    manner.write_text("bombs")
+    running, peak = deployment.run(config | rounds | {"quorum": 1, "join-seconds": 5}, "bomb"), 0
+    while running.poll() is None:
+        for pid in relay_processes(deployment) + family_of(deployment, 0):
+            peak = max(peak, resident(pid))
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(0.5)
+    finish(deployment, running)
+    run = Run.read(deployment.home("operator") / "bomb")
+    assert manner.with_suffix(".forged").exists()
+    assert run.reported[:, 0].all()
+    assert any("an array that names a chunk twice" in line for line in run.progress["faults"])
+    assert peak < 1500
+    for name in services:
+        deployment.services[name].command = commands[name]
+    shut_down(deployment, 1)
+    deployment.start(*services)
+
+
 def test_letters_without_seals_are_found_at_the_relay(deployment: Deployment) -> None:
     write_policy(deployment.policy, sealing=False)
     for peer in range(PEERS):
@@ -233,6 +263,20 @@ def relay_processes(deployment: Deployment) -> list[int]:
     """The SuperLink, the relay's executor and what they have started."""
     services = [deployment.services[name].process for name in ("superlink", "relay")]
     return [pid for process in services if process for pid in family(process.pid)]
+
+
+def family_of(deployment: Deployment, peer: int) -> list[int]:
+    """The processes of a node."""
+    services = [deployment.services[name].process for name in deployment.of_node(peer)]
+    return [pid for process in services if process for pid in family(process.pid)]
+
+
+def resident(pid: int) -> int:
+    """Maximum memory of a process so far, in MB."""
+    with suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        return int(found[1]) // 1024 if found else 0
+    return 0
 
 
 def name_of(pid: int) -> str:

@@ -332,3 +332,22 @@ def test_an_older_offer_is_heard_within_its_age_but_never_after_a_newer_one(run:
     assert "it is of round 3" in strict.finish()[0]
     begun(node, "update", 4, letters=[replace(letters[2], round=3)])  # the seal says otherwise
     assert not node.read("offer", FORM)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OverflowError, MemoryError, RecursionError])
+def test_whatever_error_a_decoder_raises_refuses_that_letter_and_no_more(
+    error: type[Exception], run: Path
+) -> None:
+    """A3: an increment as a first letter was a RuntimeError, which failed the whole request."""
+    letters = [offer(begun(channel(run, sender), "update", 1), sender, 1) for sender in (1, 2)]
+
+    class Fragile(LetterFormat):
+        def decode(self, payload: bytes, sender: int = -1) -> dict[str, Tensor]:
+            if sender == 1:
+                raise error("the size of tensor a must match the size of tensor b")
+            return super().decode(payload, sender)
+
+    node = begun(channel(run, 0), "update", 1, letters=letters)
+    assert node.read("offer", Fragile(FORM.layout)).keys() == {(2, None)}
+    (line,) = node.finish()
+    assert "peer 1: it cannot be decoded: " + error.__name__ in line

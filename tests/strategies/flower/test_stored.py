@@ -10,12 +10,14 @@ from typing import cast
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message
 from flwr.app.message import array as arrays
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.supercore.corestate import in_memory_corestate, sql_corestate
+from flwr.supercore.inflatable.inflatable_object import InflatableObject
 from flwr.supercore.task_identity import TaskIdentity
 
-from coterie.strategies.flower import transport
+from coterie.strategies.flower import stored, transport
 from coterie.strategies.flower.records import decode_request, decode_response, encode_response
 from coterie.strategies.flower.transport import FlowerTransport
 from coterie.strategies.protocol import PeerMessage, Request, Response
@@ -256,12 +258,98 @@ def test_the_relay_knows_how_large_a_letter_is(
     node = link.join()
 
     def script() -> Iterator[None]:
-        letter = replace(offer(bytes(size)), nbytes=nbytes)
+        letter = replace(offer(np.random.default_rng(0).bytes(size)), nbytes=nbytes)
         answered(node, letter).send()
         yield
 
     line = f"not a response: letter-0: {size} bytes that claim to hold {nbytes}"
     assert exchange(node, script()) == line
+
+
+def joined(*pieces: tuple[int, InflatableObject], size: int) -> ArrayRecord:
+    """A letter of `size` bytes that names each piece this often."""
+    record = ArrayRecord({"payload": Array("uint8", (size,), "coterie.payload", b"")})
+    named = [(piece.object_id, piece) for times, piece in pieces for _ in range(times)]
+    record["payload"].__dict__["_chunks"] = named
+    return record
+
+
+def inside(level: int) -> Array:
+    """An array of two arrays of two arrays ... of a chunk, none of which names anything twice."""
+    chunk = ArrayChunk(memoryview(bytes(_CHUNK)))
+    pieces: list[InflatableObject] = [chunk]
+    for k in range(level):
+        below, pieces = pieces, []
+        for name in "ab":
+            array = Array(f"{name}{k}", (1,), "", b"")
+            array.__dict__["_chunks"] = [(each.object_id, each) for each in below]
+            pieces.append(array)
+    return cast(Array, pieces[0])
+
+
+_FULL = ArrayChunk(memoryview(np.random.default_rng(1).bytes(_CHUNK)))
+_TWICE = "an array that names a chunk twice, or what is not a chunk"
+
+
+@pytest.mark.parametrize(
+    ("letter", "nbytes", "line"),
+    [
+        (joined((20_000, _FULL), size=20_000 * _CHUNK), 20_000 * _CHUNK, f"WireError: {_TWICE}"),
+        (joined((1, inside(5)), size=16 * _CHUNK), 16 * _CHUNK, f"WireError: {_TWICE}"),
+        (joined((1, _FULL), size=2 * _CHUNK), _CHUNK, "letter-0: 1000 bytes that do not add up"),
+    ],
+    ids=["a chunk 20,000 times", "arrays of arrays", "another size than its shape"],
+)
+def test_a_letter_is_its_chunks_each_once(
+    letter: ArrayRecord, nbytes: int, line: str, link: SuperLink, exchange: Exchange
+) -> None:
+    """A2: Flower joins a chunk in the memory of a letter's reader as often as it is named."""
+    node = link.join()
+
+    def script() -> Iterator[None]:
+        answered(node, replace(offer(), nbytes=nbytes, payload=letter)).send()
+        yield
+
+    outcome = exchange(node, script())
+    assert isinstance(outcome, str)
+    assert outcome.startswith(f"not a response: {line}")
+
+
+def test_what_is_no_chunk_is_limited(
+    link: SuperLink, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "_HEADS", 2**16)
+    node = link.join()
+
+    def script() -> Iterator[None]:
+        record = encode_response(Response((0,), (offer(),), backend=2**16 * "x"), request())
+        node.reply(node.receive(), record).send()
+        yield
+
+    line = "not a response: WireError: more than 65536 bytes besides the chunks of letters"
+    assert exchange(node, script()) == line
+
+
+@pytest.mark.parametrize("size", [0, 1, _CHUNK, 7 * _CHUNK])
+def test_an_honest_letter_of_zeros_names_no_chunk_twice(
+    size: int, link: SuperLink, exchange: Exchange
+) -> None:
+    one, other = link.join(), link.join()
+
+    def script() -> Iterator[None]:
+        record = encode_response(Response((0,), (offer(bytes(size)),)), request())
+        for letter in record.array_records.values():
+            stored.cut(letter["payload"])
+        one.reply(one.receive(), record).send()
+        yield
+
+    def forwarded() -> Iterator[None]:
+        assert payloads(other.receive()) == [bytes(size)]
+        yield
+
+    response = exchange(one, script())
+    assert isinstance(response, Response)
+    exchange(other, forwarded(), *response.letters)
 
 
 def test_the_memory_of_the_relay_is_that_of_a_chunk(
