@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
     from coterie.app.config.keys import ConfigError, nearest  # here and below: help is immediate
     from coterie.app.runners.errors import FlowerError
     from coterie.app.runs.terminal import Terminal
-    from coterie.errors import Error, RunError, is_users, line_of
+    from coterie.errors import Error, RunError, is_full_disk, is_users, line_of
 
     class Parser(argparse.ArgumentParser):
         """Parser that reports a wrong command line as ConfigError."""
@@ -147,6 +147,8 @@ def main(arguments: Sequence[str]) -> int:
         if is_users(error):
             traceback.print_exc()
             return _complain(line_of(error), 1)
+        if is_full_disk(error):
+            return _complain("the disk is full", 1)
         if not isinstance(error, OSError) or error.filename is None:
             raise
         return _complain(f"{error.filename}: {error.strerror}", 1)
