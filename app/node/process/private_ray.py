@@ -40,7 +40,7 @@ def private() -> Iterator[None]:
 
     Its processes get a new secret through their environment, which other users cannot read, and
     their files are in a folder that other users cannot open. They listen on loopback addresses.
-    There is no dashboard process, which would ask the metadata services of three clouds where it is.
+    There is no dashboard process, which would ask the metadata services of three clouds.
     """
     values = {
         "RAY_AUTH_MODE": "token",
