@@ -110,7 +110,8 @@ def play(place: Path, scene: Scene, inside: Sequence[str]) -> None:
                     stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
         wait_for(lambda: len(list(place.glob("runs/**/metrics.jsonl"))) >= 4, place)
-        tokens = ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "guessed"})
+        none: dict[str, str] = {}
+        tokens = (none, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "guessed"})
         strangers = {}
         for (name, process), token in zip(running.items(), tokens, strict=True):
             ports = listening(process, inside)
