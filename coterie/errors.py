@@ -40,6 +40,8 @@ An error in a user's code is the `__cause__` of the error that reports it.
 
 from __future__ import annotations
 
+import errno
+import os
 import traceback
 from collections.abc import Sequence
 from importlib import metadata
@@ -105,6 +107,13 @@ def summary(error: BaseException) -> str:
 def line_of(error: BaseException) -> str:
     """Describe any error in one line: one of ours by its message, another with its place."""
     return str(error) if isinstance(error, Error) else str(PartError.of(error))
+
+
+def is_full_disk(error: BaseException | None) -> bool:
+    """Tell whether a full disk caused an error, perhaps in another process."""
+    while error is not None and os.strerror(errno.ENOSPC) not in str(error):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def peers_of(peers: Sequence[int]) -> str:

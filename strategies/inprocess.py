@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coterie.errors import PartError
+from coterie.errors import PartError, is_full_disk
 from coterie.strategies.protocol import Handler, Request, Response
 
 
@@ -32,6 +32,8 @@ class InProcessTransport:
         ------
         PartError
             A user's part failed on a node; the same request would fail again.
+        Exception
+            The disk is full.
         """
         return {node: self._call(node, request) for node, request in requests.items()}
 
@@ -40,8 +42,8 @@ class InProcessTransport:
             return "cannot be reached"
         try:
             return self._nodes[node].handle(request)
-        except PartError:
-            raise
         except Exception as error:  # as coterie.app.client does
+            if isinstance(error, PartError) or is_full_disk(error):
+                raise
             self.error = error
             return f"{type(error).__name__}: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ nodes.shutdown()
 
 @contextmanager
 def machines(count: int, store: int = 80 << 20) -> Iterator[dict[str, str]]:
-    """Start `count` nodes with one core each; yield the environment of their users.
+    """Start `count` nodes with one core each and a secret; yield the environment of their users.
 
     Parameters
     ----------
@@ -34,18 +35,19 @@ def machines(count: int, store: int = 80 << 20) -> Iterator[dict[str, str]]:
     store : int
         Bytes of each node's object store.
     """
+    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     # Sockets are in the folder: the path must be short.
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place,
         subprocess.Popen(
             [sys.executable, "-c", _CLUSTER, place, str(count), str(store)],
             # The address is stored there: any ray.init() would take it from /tmp/ray.
-            env={**os.environ, "RAY_TMPDIR": place},
+            env={**os.environ, **secret, "RAY_TMPDIR": place},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         ) as nodes,
     ):  # fmt: skip
         assert nodes.stdout is not None
         address = nodes.stdout.readline().strip()
         assert address, "Ray did not start"
-        yield {**os.environ, "RAY_ADDRESS": address}
+        yield {**os.environ, **secret, "RAY_ADDRESS": address}
         nodes.communicate()

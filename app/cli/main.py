@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import signal
 import sys
 import traceback
@@ -102,6 +103,7 @@ _SYNONYMS = {
     "grid": "sweep", "plot": "report", "summary": "report", "watch": "dashboard",
 }  # fmt: skip
 """Common wrong command names -> the intended command."""
+_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -115,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     from coterie.app.config.keys import ConfigError, nearest  # here and below: help is immediate
     from coterie.app.runners.errors import FlowerError
     from coterie.app.runs.terminal import Terminal
-    from coterie.errors import Error, RunError, is_users, line_of
+    from coterie.errors import Error, RunError, is_full_disk, is_users, line_of
 
     class Parser(argparse.ArgumentParser):
         """Parser that reports a wrong command line as ConfigError."""
@@ -142,11 +144,13 @@ def main(arguments: Sequence[str]) -> int:
         return _complain(str(error), 2)
     except KeyboardInterrupt as interruption:
         continuation = f"; continue with: {interruption}" if str(interruption) else ""
-        return _complain(f"interrupted{continuation}", 130)
+        return _complain(f"interrupted{continuation}", _INTERRUPTED)
     except Exception as error:
         if is_users(error):
             traceback.print_exc()
             return _complain(line_of(error), 1)
+        if is_full_disk(error):
+            return _complain("the disk is full", 1)
         if not isinstance(error, OSError) or error.filename is None:
             raise
         return _complain(f"{error.filename}: {error.strerror}", 1)
@@ -158,6 +162,9 @@ def run_as_program() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     code = main(sys.argv[1:])
+    if code == _INTERRUPTED:  # what Ray and PyTorch were doing may crash while they are taken down
+        sys.stdout.flush()
+        os._exit(code)
     gc.freeze()  # else the end of the process searches PyTorch's objects for cycles: half a second
     sys.exit(code)
 

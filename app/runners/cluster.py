@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import socket
 import sys
 import tarfile
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
 from coterie.app.config.config import Config, ConfigError
@@ -84,28 +86,59 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
     RunError
         No cluster answers.
     """
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     with private_ray.private() if not address() else nullcontext():
         import ray
 
         try:
-            with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
-                warnings.simplefilter("ignore", FutureWarning)
-                if address():
-                    package = bundle.write_package(Path(scratch))
-                    sent = {"py_modules": [str(package)], "env_vars": dict(environment or {})}
-                    _require_answer(address())
-                    ray.init(address(), runtime_env=sent, **quiet)
-                else:
-                    ray.init("local", num_cpus=cpus, object_store_memory=_STORE, **quiet)
-        except (OSError, ValueError) as error:
-            why = " ".join(str(error).split())
-            hint = ": start that cluster, or unset RAY_ADDRESS" if address() else ""
-            raise RunError(f"Ray, RAY_ADDRESS={address()}: {why}{hint}") from None
-        try:
+            with _uninterrupted():
+                _connect(cpus, environment or {})
             yield
         finally:
-            ray.shutdown()
+            with _uninterrupted():
+                ray.shutdown()
+
+
+def _connect(cpus: int, environment: Mapping[str, str]) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    try:
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
+            warnings.simplefilter("ignore", FutureWarning)
+            if address():
+                package = bundle.write_package(Path(scratch))
+                sent = {"py_modules": [str(package)], "env_vars": dict(environment)}
+                _require_answer(address())
+                ray.init(address(), runtime_env=sent, **quiet)
+            else:
+                ray.init("local", num_cpus=cpus, object_store_memory=_STORE, **quiet)
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        hint = ": start that cluster, set RAY_AUTH_MODE and RAY_AUTH_TOKEN if it has a secret, or "
+        hint = f"{hint}unset RAY_ADDRESS" if address() else ""
+        raise RunError(f"Ray, RAY_ADDRESS={address()}: {why}{hint}") from None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Delay Ctrl-C to the end of the block: Ray loses it while it forks, or crashes."""
+    interrupted = False
+
+    def note(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or current_thread() is not main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def _require_answer(where: str) -> None:

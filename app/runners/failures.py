@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from coterie.app.runs import progress
 from coterie.app.runs.progress import ERROR_LOG
-from coterie.errors import Error, PartError, is_users
+from coterie.errors import Error, PartError, RunError, is_full_disk, is_users, short_path
 
 
 @contextmanager
@@ -20,6 +21,8 @@ def reported(run_dir: Path) -> Iterator[None]:
 
     Raises
     ------
+    RunError
+        The disk is full. The run's status is "failed", so that it can be resumed.
     PartError
         The block raised an error that is neither one of `coterie.errors` nor of the system.
     """
@@ -28,6 +31,11 @@ def reported(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if is_full_disk(error):
+            where = short_path(str(run_dir))
+            line = f"the disk is full: free space, then continue with: coterie resume {where}"
+            progress.fail(run_dir, line)
+            raise RunError(line) from error
         if not isinstance(error, Error) or error.__cause__ is not None:
             with suppress(OSError):
                 log.write_text(traceback.format_exc(), encoding="utf-8")

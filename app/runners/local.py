@@ -73,5 +73,5 @@ def run(
                 inline.run(config, show)
             else:
                 flower.simulate(config, nodes, machines, show)
-    conclude(run_dir, console)
+        conclude(run_dir, console)
     progress.require_convergence(run_dir)

@@ -33,9 +33,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # everything is installed already
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Variables that keep Flower and Ray off the network; a bare `flwr run` needs the first."""
+"""Variables that keep Flower off the network; a bare `flwr run` needs the first."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coterie.app.config.config import Config
 from coterie.app.config.parts import fingerprints
 from coterie.app.config.preflight import check
+from coterie.app.node.process import private_ray
 from coterie.app.runners import cluster, cores, memory
 from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Observers
@@ -116,8 +116,9 @@ def run_all(
         plan.write(directory, names, values)
     watch = _Watch(console, len(missing), labels or {}, values or {})
     queue = sorted(missing.values(), key=lambda c: c.num_server_rounds * c.peers)
-    with _threads(), watch.bar:
-        for config, error in _ends(queue, workers, watch):
+    ends = _ends(queue, workers, watch)
+    with private_ray.environment(_THREADS), watch.bar, closing(ends):
+        for config, error in ends:
             if error is not None:
                 failed[config.run_dir] = error
             else:
@@ -140,7 +141,7 @@ class _HandOver(BaseException):
 
 def _ends(
     queue: Sequence[Config], workers: int | None, watch: _Watch
-) -> Iterator[tuple[Config, Exception | None]]:
+) -> Generator[tuple[Config, Exception | None], None, None]:
     """Yield each run as it ends, and its error if it failed.
 
     Parameters
@@ -300,15 +301,3 @@ class _Watch:
         if not self._console.is_terminal and time.monotonic() - self._spoken > _LOG_SECONDS:
             self._spoken = time.monotonic()
             self._console.print(f"running: {', '.join(states)}", soft_wrap=True)
-
-
-@contextmanager
-def _threads() -> Iterator[None]:
-    """Set the environment of runs, here and in other processes, and restore it."""
-    before = {key: os.environ.get(key) for key in _THREADS}
-    os.environ |= _THREADS
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            os.environ.pop(key) if value is None else os.environ.update({key: value})

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from coterie.app.runs import files, units
+from coterie.app.runs import atomic, files, units
 from coterie.app.runs.files import ResultsError
 from coterie.errors import DivergedError
 
@@ -54,6 +56,26 @@ def read(run_dir: Path) -> dict[str, Any]:
         except (ValueError, TypeError, AttributeError, OverflowError):
             raise ResultsError(f"{path}: {key} has an invalid value") from None
     return {"round": 0, "rounds": 0, "messages": 0, "refused": 0, **progress}
+
+
+def write(run_dir: Path, progress: Mapping[str, Any]) -> None:
+    """Write progress.json; an end by an error is also written if the disk is full."""
+    path = run_dir / "progress.json"
+    try:
+        atomic.write(path, json.dumps(progress) + "\n")
+    except OSError:
+        if progress["status"] not in ("stopped", "failed"):
+            raise
+        brief = {key: progress[key] for key in ("round", "rounds", "status", "error")}
+        with suppress(OSError), path.open("r+", encoding="utf-8") as file:  # in the space it has
+            file.write(json.dumps(brief) + "\n")
+            file.truncate()
+
+
+def fail(run_dir: Path, error: str) -> None:
+    """Record the error, in one line, that ended a run whatever its status was."""
+    if now := read(run_dir):
+        write(run_dir, {**now, "status": "failed", "error": error})
 
 
 def checked(key: str, value: Any) -> Any:

@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -196,12 +197,14 @@ class RunRecorder:
 
     def fail(self, error: str) -> None:
         """Record the error, in one line, that ended the run early."""
-        self._save_collaboration()
+        with suppress(OSError):  # a full disk
+            self._save_collaboration()
         self._progress("failed", error)
 
     def stop(self) -> None:
         """Record that the run was interrupted and can be resumed."""
-        self._save_collaboration()
+        with suppress(OSError):
+            self._save_collaboration()
         self._progress("stopped")
 
     def _diverged(self) -> list[int]:
@@ -325,7 +328,7 @@ class RunRecorder:
             **({"waiting": self._waiting} if self._waiting["for"] else {}),
         }
         self.progress = progress | self._seen() | self._attendance()
-        atomic.write(self._directory / "progress.json", json.dumps(self.progress) + "\n")
+        progress_file.write(self._directory, self.progress)
         if self._watch is not None:
             self._watch(self.progress)
 

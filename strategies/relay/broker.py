@@ -422,7 +422,8 @@ class Broker:
         standing = response.standing
         if standing is None:
             return
-        lost = [peer for peer in response.peers if self._ended[peer] > standing]
+        # Round 0 trains nothing: its state is the initial state.
+        lost = [peer for peer in response.peers if self._ended[peer] > max(standing, 0)]
         if lost:
             state = "the initial state" if standing < 0 else f"their state of round {standing}"
             reached = max(self._ended[peer] for peer in lost)

@@ -40,13 +40,12 @@ def private() -> Iterator[None]:
 
     Its processes get a new secret through their environment, which other users cannot read, and
     their files are in a folder that other users cannot open. They listen on loopback addresses.
-    There is no dashboard process, which would ask the metadata services of three clouds where it is.
+    There is no dashboard process, which would ask the metadata services of three clouds.
     """
     values = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on these systems: loopback
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # the default, without a warning
     }
     with ExitStack() as until_end:
         if "RAY_TMPDIR" not in os.environ:
@@ -55,8 +54,8 @@ def private() -> Iterator[None]:
                 prefix="coterie-", dir=short, ignore_cleanup_errors=True
             )
             values["RAY_TMPDIR"] = until_end.enter_context(folder)
-        until_end.enter_context(environment(values))
         until_end.enter_context(_settings())
+        until_end.enter_context(environment(values))
         yield
 
 
@@ -80,7 +79,7 @@ def _settings() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server = cluster, start
-        use("disabled")
+        use(os.environ.get("RAY_AUTH_MODE", "disabled"))
 
 
 def stay_private() -> None:

@@ -35,7 +35,7 @@ from coterie.app.security.policy import Policy, PolicyError, read_policy
 from coterie.app.security.run_check import check_run
 from coterie.app.security.sealing import deployed, peer_of
 from coterie.app.security.trust import KeysError
-from coterie.errors import Error, PartError, is_users, line_of
+from coterie.errors import Error, PartError, is_full_disk, is_users, line_of
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
 from coterie.strategies.names import is_name
@@ -130,15 +130,16 @@ def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict
         Fields of the log line.
     """
     is_expected = isinstance(error, Error) and error.__cause__ is None
-    is_final = isinstance(error, PartError) or (not isinstance(error, Error) and is_users(error))
+    is_full = is_full_disk(error)
+    is_part = isinstance(error, PartError) or (not isinstance(error, Error) and is_users(error))
     line = line_of(error)
     _log.error("%s", line, extra=where, exc_info=not is_expected)
-    if is_final:
+    if is_part and not is_full:
         with suppress(Error, OSError):
             run_dir = Path(job.config().run_dir)
             (run_dir / ERROR_LOG).write_text(traceback.format_exc(), encoding="utf-8")
     if job.simulated:
-        return encode_fault(line, is_final=is_final)
+        return encode_fault(line, is_final=is_part or is_full)
     return encode_fault(f"{_who(job)}{faults.line_of(error)}")
 
 

@@ -42,9 +42,9 @@ def stopped(flat: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
     return begun(flat, tmp_path_factory.mktemp("runs") / "run")
 
 
-def begun(flat: dict[str, Any], directory: Path) -> Path:
+def begun(flat: dict[str, Any], directory: Path, end: int = 5) -> Path:
     def cut(now: Mapping[str, Any]) -> None:
-        if now["round"] == 5:
+        if now["round"] == end:
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
@@ -170,6 +170,12 @@ def test_a_run_whose_states_are_gone_says_that_it_is_no_continuation(
         "is lost"
     ]
     assert "was not continued exactly" in (run / "report.html").read_text()
+
+
+def test_a_run_that_had_not_trained_has_lost_nothing(flat: dict[str, Any], tmp_path: Path) -> None:
+    run = begun(flat, tmp_path / "run", end=1)
+    shutil.rmtree(run / "nodes")
+    assert breaks(resumed(flat, run)) == []
 
 
 def test_foreign_files_are_left_alone(flat: dict[str, Any], run: Path) -> None:

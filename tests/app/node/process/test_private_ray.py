@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,7 +75,7 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     place, scene = tmp_path_factory.mktemp("scene"), Scene()
     if not shutil.which("ss"):
         pytest.skip("needs ss (iproute2)")
@@ -91,7 +91,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             assert host.stdout.readline() == "up\n"
             play(place, scene, ["nsenter", f"--net=/proc/{host.pid}/ns/net"])
             scene.left = host.communicate()[0].split()
-    yield scene
+    return scene
 
 
 def play(place: Path, scene: Scene, inside: Sequence[str]) -> None:
@@ -110,7 +110,8 @@ def play(place: Path, scene: Scene, inside: Sequence[str]) -> None:
                     stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
         wait_for(lambda: len(list(place.glob("runs/**/metrics.jsonl"))) >= 4, place)
-        tokens = ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "guessed"})
+        none: dict[str, str] = {}
+        tokens = (none, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "guessed"})
         strangers = {}
         for (name, process), token in zip(running.items(), tokens, strict=True):
             ports = listening(process, inside)
