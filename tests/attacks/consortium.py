@@ -173,8 +173,9 @@ def opened(
     keys, readers, scope = _keys(nodes[reader])
     payload: Any = letter.payload
     content = payload["payload"].data  # the relay's end of a record
+    scope = replace(scope, attempt=attempt)
     plain = unseal(
-        replace(letter, payload=content), replace(scope, attempt=attempt), reader, keys, readers[letter.sender],
+        replace(letter, payload=content), scope, reader, keys, readers[letter.sender],
         digest_of(content), digest_of(about) if about else b"",
     )  # fmt: skip
     return {name: value.numpy() for name, value in load(plain).items()}

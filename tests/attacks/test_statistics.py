@@ -100,7 +100,8 @@ def test_what_left_is_rounded_sealed_and_on_record(done: tuple[list[Institution]
         digits = [float(f"{value:.2e}") for value in sent.flat]
         assert sent.flatten().tolist() == digits
         home = nodes[letter.sender].home / "run"
-        rows = csv.DictReader((home / f"statistics-000{letter.sender}.csv").open())
+        text = (home / f"statistics-000{letter.sender}.csv").read_text()
+        rows = csv.DictReader(text.splitlines())
         recorded = [[float(row[key]) for key in ("count", "mean", "variance")] for row in rows]
         assert np.array_equal(np.transpose(recorded), sent)
         lines = (home / f"audit-000{letter.sender}.jsonl").read_text().splitlines()
