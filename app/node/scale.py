@@ -32,6 +32,8 @@ DIGITS = 3
 """Significant digits of a statistic."""
 _NAME = "statistics"
 _LARGEST = 1e100
+_FAR = 100.0
+"""Maximum deviation and distance of a node's values on the common scale."""
 _log = logging.getLogger("coterie.data")
 
 
@@ -62,10 +64,10 @@ class SharedScale:
         self._directory, self._policy = directory, policy
         self._file = directory / "nodes" / f"scale-{peer:04d}.json"
         self.form = LetterFormat({_NAME: ((3, len(self._columns)), torch.float64)})
-        self._sent = np.zeros((3, len(self._columns)))
+        self._own, self._sent = statistics(problem, peer), np.zeros((3, len(self._columns)))
         if policy is None or policy.shares_statistics:
             minimum = 1 if policy is None else policy.data.min_examples
-            self._sent = disclosed(statistics(problem, peer), minimum)
+            self._sent = disclosed(self._own, minimum)
         scale_2c = self._stored()
         self.is_known = scale_2c is not None
         self.problem = problem if scale_2c is None else rescaled(problem, scale_2c, self._missing)
@@ -102,7 +104,7 @@ class SharedScale:
         Raises
         ------
         DataError
-            A letter is missing, or a peer sent none and schema.toml has no scale.
+            A letter is missing or wrong, or a peer shares nothing and schema.toml has no scale.
         """
         statistics_p = {peer: content[_NAME].numpy() for (peer, _), content in letters.items()}
         statistics_p[self._peer] = self._sent
@@ -116,6 +118,7 @@ class SharedScale:
             scale_2c = agreed(self._columns)
         else:
             scale_2c = combined([checked(statistics_p[k]) for k in sorted(statistics_p)])
+            check_near(self._own, scale_2c, [column.name for column in self._columns])
         content = {"config": self._run, "columns": [column.name for column in self._columns]}
         numbers = {"mean": scale_2c[0].tolist(), "scale": scale_2c[1].tolist()}
         atomic.write(self._file, json.dumps({**content, **numbers}) + "\n", durable=True)
@@ -157,3 +160,21 @@ def checked(statistics_3c: Floats) -> Floats:
     if not (is_sound & (count_c <= _LARGEST) & (variance_c <= _LARGEST)).all():
         raise DataError("table.scale: a peer sent statistics that no rows have")
     return statistics_3c
+
+
+def check_near(own_3c: Floats, scale_2c: Floats, names: Sequence[str]) -> None:
+    """Refuse a scale that makes single cells of this node stand out: a peer may have invented it.
+
+    Raises
+    ------
+    DataError
+        Names the columns.
+    """
+    (count_c, mean_c, variance_c), (common_c, scale_c) = np.nan_to_num(own_3c), scale_2c
+    is_far = np.maximum(np.sqrt(variance_c), np.abs(mean_c - common_c)) > _FAR * scale_c
+    if far := [name for name, c in zip(names, is_far & (count_c > 0), strict=True) if c]:
+        raise DataError(
+            f"table.scale: on the common scale the values here of {', '.join(far)} are more than "
+            f"{_FAR:g} deviations wide or away: compare units with the other institutions, or set "
+            'table.scale = "schema"'
+        )

@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.node.scale import checked, disclosed
+from coterie.app.cli.main import main
+from coterie.app.node.scale import check_near, checked, disclosed
+from coterie.datasets.own.scale import combined
+from coterie.datasets.own.schema import digest, read_schema
 from coterie.datasets.problem import DataError
 from coterie.strategies.errors import RelayError
 from coterie.strategies.protocol import PeerMessage, Request, Response
@@ -54,8 +57,6 @@ def consortium(directory: Path, schema: str = "", **policy: Any) -> list[Institu
     """Institutions whose policies share statistics."""
     run = dict(COMMON)
     if schema:
-        from coterie.datasets.own.schema import digest, read_schema
-
         (directory / "schema.toml").write_text(schema)
         run["table.schema"] = digest(read_schema(directory))
     nodes = institutions(directory, run)
@@ -143,6 +144,14 @@ def test_few_values_and_one_value_stay() -> None:
     assert disclosed(statistics, min_values=20).tolist() == expected
 
 
+def test_a_scale_on_which_single_cells_stand_out_is_refused() -> None:
+    """One of the peers claims a million rows with hardly any deviation."""
+    own, invented = np.array([[30.0], [60.0], [144.0]]), np.array([[1e6], [60.0], [1e-9]])
+    with pytest.raises(DataError, match="values here of age are more than 100 deviations"):
+        check_near(own, combined([own, invented]), ["age"])
+    check_near(own, combined([own, np.array([[30.0], [70.0], [100.0]])]), ["age"])
+
+
 def test_no_statistics_without_the_policy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Approval by policy alone asks nobody: "ask" then means no."""
     nodes = consortium(tmp_path, data__share_statistics="ask")
@@ -159,6 +168,14 @@ def test_if_one_declines_all_take_the_schemas_scale(tmp_path: Path) -> None:
     tap = played(nodes)
     assert not sent_in(nodes, tap)[1].any()
     assert [(each["mean"], each["scale"]) for each in scales(nodes)] == [([0.5, 0], [2, 1])] * 3
+
+
+def test_who_approves_reads_what_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for scale, tells in (("common", True), ("own", False)):
+        keys = COMMON | {"table.scale": scale}
+        items = [f"{key}={value}" for key, value in keys.items()]
+        assert main(["approve", *items, "--out", str(tmp_path), "--digest", "no"]) == 2
+        assert ("this node sends count, mean and variance" in capsys.readouterr().out) is tells
 
 
 def test_privacy_sends_no_statistics(tmp_path: Path) -> None:

@@ -135,6 +135,13 @@ def test_new_patients_are_on_the_scale(data: Path, tmp_path: Path) -> None:
     assert all(np.array_equal(answers[0], each) for each in answers), "one shared model"
 
 
+def test_a_start_on_another_scale_is_refused(data: Path, tmp_path: Path) -> None:
+    flat = FLAT | {"data-dir": str(data), "out": str(tmp_path)}
+    run(flat | {"table.scale": "own"}, tmp_path / "own")
+    with pytest.raises(ConfigError, match=r"table\.scale: own, in this run common"):
+        run(flat | {"start-from": "own"}, tmp_path / "common")
+
+
 def test_newcomers_add_nothing_to_the_scale(data: Path) -> None:
     """A peer that joins late takes the scale of the others."""
     problem = loaded(data, **{"hold-out": 0.3})
