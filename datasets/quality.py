@@ -37,6 +37,10 @@ MAX_MISSING = 0.5
 MAX_DRIFT = 1.0
 """Standardised mean difference above which a column is reported."""
 _JUDGED = 100_000
+_MEASURED_DIFFERENTLY = (
+    "other patients, or other devices, units or codes? For the latter set table.scale = "
+    '"own"; coterie sweep PRESET table.scale=own,common compares both'
+)
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,7 @@ def shortened(qualities: Sequence[ColumnQuality], most: int) -> Sequence[ColumnQ
 
 
 def remedy(qualities: Sequence[ColumnQuality], source: str) -> str:
-    """Return how values that mean "not measured" become missing; empty without any.
+    """Return how values that mean "not measured" become missing, or else what drift may mean.
 
     Parameters
     ----------
@@ -193,7 +197,8 @@ def remedy(qualities: Sequence[ColumnQuality], source: str) -> str:
     """
     code_of = {each.column: each.code for each in qualities if not np.isnan(each.code)}
     if not code_of:
-        return ""
+        drifts = source == "table" and any(each.drift > MAX_DRIFT for each in qualities)
+        return _MEASURED_DIFFERENTLY if drifts else ""
     match source:
         case "table":
             marks = ", ".join(f"{column}={code:g}" for column, code in code_of.items())

@@ -18,7 +18,7 @@ import numpy.typing as npt
 Edges = npt.NDArray[np.int64]
 """Directed edges, (E, 2): column 0 is the sender of the model, column 1 its recipient."""
 
-Kind = Literal["offer", "answer"]
+Kind = Literal["offer", "answer", "statistics"]
 Stage = Literal["preflight", "start", "answer", "update", "local-rounds"]
 
 
@@ -61,14 +61,15 @@ class PeerMessage:
 
     Attributes
     ----------
-    kind : {"offer", "answer"}
-        An offer carries a peer's model, an answer the result that a recipient computed with it.
+    kind : {"offer", "answer", "statistics"}
+        An offer carries a peer's model, an answer the result that a recipient computed with it,
+        statistics those of the peer's columns, for all other peers before round 1.
     sender : int
         Peer that wrote the letter.
     recipient : int or None
-        Peer that receives an answer, the model's owner; None for an offer.
+        Peer that receives an answer, the model's owner; None for other letters.
     round : int
-        Round that the letter belongs to.
+        Round that the letter belongs to; 0 for statistics.
     nbytes : int
         Bytes of the tensors inside, without overhead.
     payload : object
@@ -124,6 +125,7 @@ class Request:
     samples : ndarray of int, (n,)
         Number of samples n_i of each peer, 0 where not announced yet. Empty before any node has
         announced it: nodes that see only their own data then announce it and are started again.
+        They send their statistics with it, and the second "start" delivers those of the others.
     clock : float
         In a "preflight" the relay's time, in seconds since 1970; else 0.
     owed : tuple of int
@@ -183,7 +185,8 @@ class Response:
     peers : tuple of int
         Peers that the node hosts, ascending.
     letters : tuple of PeerMessage
-        Answers of the round ("answer"), or offers for the next one ("start", "update").
+        Answers of the round ("answer"), or offers for the next one ("start", "update"), or
+        statistics ("start").
     wants : ndarray of int, (W, 2)
         Edges that the node's peers request for the next round; each has one of them at an end.
     reports : tuple of Report

@@ -19,8 +19,16 @@ from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.items import read_items, read_toml
 from coterie.app.config.keys import ConfigError
+from coterie.app.config.preflight import scale_of
 from coterie.app.security import approval
 from coterie.app.security.approval import DecisionError
+
+_STATISTICS = (
+    '# table.scale: unless data.share-statistics of the policy is "no", this node sends count, '
+    "mean and variance\n# of each number column of the training examples, rounded to three "
+    "significant digits, to the institutions\n# in its trust file, before round 1. Afterwards "
+    "statistics-....csv in the run directory has them.\n"
+)
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -43,6 +51,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if sys.platform != "win32" and out.exists() and out.stat().st_uid != os.geteuid():
         raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
     digest = config_digest_of(config).hex()
+    if scale_of(config) == "common":
+        console.print(_STATISTICS, soft_wrap=True, markup=False)
     console.print(config.toml().rstrip(), soft_wrap=True)
     console.print(f"\nThe digest of this configuration: {digest}", soft_wrap=True)
     _ask(digest, options.digest)

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
+from coterie.app.security.policy import DataPolicy
 from coterie.datasets.own import cells
 from coterie.datasets.own.institutions import RefusedError, words
-from coterie.datasets.own.schema import FILE, described, digest, drafted, read_schema
+from coterie.datasets.own.schema import FILE, Draft, described, digest, drafted, read_schema
 from coterie.datasets.quality import remedy, survey_tables
 
 _SHOWN = 20
@@ -26,6 +27,10 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument(
         "--na-values", default="", help='cells that mean a missing value, as in "unknown, -9"'
     )
+    parser.add_argument(
+        "--min-examples", type=int, default=DataPolicy().min_examples,
+        help="minimum number of rows behind a category or number in the draft (%(default)s)",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     first = options.files[0]
     if len(options.files) == 1 and first.name == FILE:
@@ -42,13 +47,13 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
                 tables[str(path)] = cells.open_table(path)
             except RefusedError as error:
                 raise ConfigError(f"{path}: {error}: {', '.join(error.entries)}") from None
-        schema, left_out = drafted(tables, words(options.na_values))
+        draft = drafted(tables, options.min_examples, words(options.na_values))
+        schema = draft.schema
         if not schema:
-            reasons = ", ".join(f"{name} ({why})" for name, why in left_out.items())
+            reasons = ", ".join(f"{name} ({why})" for name, why in draft.left_out.items())
             raise ConfigError(f"no column can be described: {reasons}")
         atomic.write(out, tomli_w.dumps(described(schema)))
-        for name, why in left_out.items():
-            console.print(f"left out: {name}: {why}", soft_wrap=True)
+        _print_draft(draft, options.min_examples, console)
         columns = tuple(schema.values())
         raw = {k: cells.encoded(table, columns)[0] for k, table in enumerate(tables.values())}
         findings = [each for each in survey_tables(raw, columns) if each.finding]
@@ -56,5 +61,33 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             console.print(f"{options.files[each.peer]}: {each.finding}", soft_wrap=True)
         if advice := remedy(findings, "schema"):
             console.print(advice, soft_wrap=True, markup=False)
-        console.print(f"{out}: correct it, add units, and give it to the others", soft_wrap=True)
+        rows = sum(table.num_rows for table in tables.values())
+        console.print(
+            f"{out}: mean and scale come from these {rows} rows. Correct it, add units, and give "
+            "it to the others: what it contains becomes public",
+            soft_wrap=True,
+        )
     console.print(f'table.schema = "{digest(schema)}"')
+
+
+def _print_draft(draft: Draft, min_examples: int, console: Console) -> None:
+    """Print what the draft publishes, and what it leaves out, which stays in this terminal."""
+
+    def line(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False)
+
+    for name, why in draft.left_out.items():
+        line(f"left out: {name}: {why}")
+    for name, column in draft.schema.items():
+        if column.categories:
+            line(f"{name}: these values become public: {', '.join(column.categories)}")
+        if rare := draft.rare.get(name):
+            line(
+                f"{name}: left out, in fewer than {min_examples} rows: {', '.join(rare)}; add "
+                "those that may become public, or the rows are errors"
+            )
+        if outside := draft.unbounded.get(name):
+            line(
+                f"{name}: no range, because {outside} of its values lie far from the others: "
+                "check them"
+            )

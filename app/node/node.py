@@ -19,13 +19,14 @@ import numpy.typing as npt
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
-from coterie.app.config.preflight import check_method, check_nodes, problem_of
+from coterie.app.config.preflight import check_method, check_nodes, problem_of, scale_of
 from coterie.app.node.cohort.attackers import Attackers, deceived
 from coterie.app.node.cohort.checked_rule import CheckedRule
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.app.node.place import ALONE, Deployed, Place, Simulated
 from coterie.app.node.requests.faults import StateError
 from coterie.app.node.requests.vetting import check_wanted
+from coterie.app.node.scale import SharedScale
 from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.models import ModelFiles
 from coterie.app.runs import atomic, quality
@@ -34,7 +35,13 @@ from coterie.app.security.approval import OWN
 from coterie.app.security.channel import SecureChannel
 from coterie.app.security.disclosure import Reports
 from coterie.app.security.policy import AnswerPolicy, PolicyError
-from coterie.app.security.run_check import check_counts, check_letters, is_own, max_parameters
+from coterie.app.security.run_check import (
+    check_counts,
+    check_letters,
+    check_statistics,
+    is_own,
+    max_parameters,
+)
 from coterie.app.security.seal import TAG
 from coterie.app.security.sealing import simulated
 from coterie.app.security.split import split_seed
@@ -91,12 +98,31 @@ class Node:
         if len(self.peers) < config.peers:
             check_nodes(config)
         problem = self._problem(config, deployed)
+        self._scale: SharedScale | None = None
+        if deployed is not None and scale_of(config) == "common":
+            self._scale = SharedScale(config, problem, self.peers[0], directory, self._policy)
+            problem = self._scale.problem
+        self._config = config
+        self._set_up(problem)
+        self._accounts = self._accounts_of(directory) if deployed is not None else None
+        self._reports = self._reports_of(config, problem)
+        sealing = place.sealing or simulated(config, self.peers, directory)
+        self._channel = SecureChannel(
+            self.peers, directory, sealing, self._accounts, self._strategy.schedule.max_age
+        )
+        # A deployed peer has its name from the trust file; the name in its data stays local.
+        self._names = dict(enumerate(problem.names)) if deployed is None else None
+
+    def _set_up(self, problem: Problem) -> None:
+        """Build engine and cohort; a deployed node does so again when the scale is known."""
+        config, directory = self._config, self._directory
+        deployed = isinstance(self._place, Deployed)
         # In a simulation of honest peers, received letters need no checks.
-        doubts = deployed is not None or config.attack.kind != "none"
+        doubts = deployed or config.attack.kind != "none"
         is_limited = doubts or config.defence.max_samples != "auto"
         self._believed = config.defence.believed if is_limited else np.asarray
         # n_i of the hosted peers, if the method needs the n_i of all peers.
-        sees_all = problem.samples.all() or deployed is None
+        sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
         engine = self._engine(config, problem, norm=config.defence.norm and doubts)
         engine.samples = self._believed(engine.samples)
@@ -114,20 +140,11 @@ class Node:
         self._quality = survey(problem, self.peers)
         self._models = ModelFiles(
             directory, config, problem, self.peers, type(rule), self._policy, self._quality,
-            durable=deployed is not None,
+            durable=deployed,
         )  # fmt: skip
         self._checkpoints = CheckpointStore(
-            directory / "nodes", self._cohort, config_digest_of(config),
-            durable=deployed is not None,
-        )  # fmt: skip
-        self._accounts = self._accounts_of(directory) if deployed is not None else None
-        self._reports = self._reports_of(config, problem)
-        sealing = place.sealing or simulated(config, self.peers, directory)
-        self._channel = SecureChannel(
-            self.peers, directory, sealing, self._accounts, self._strategy.schedule.max_age
+            directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
         )
-        # A deployed peer has its name from the trust file; the name in its data stays local.
-        self._names = dict(enumerate(problem.names)) if deployed is None else None
 
     def _problem(self, config: Config, deployed: Deployed | None) -> Problem:
         """Load the data; a deployed node divides it by its secret and checks the minimum size."""
@@ -146,6 +163,7 @@ class Node:
         problem = deceived(problem, config.attack, attackers)
         if self._policy is not None and is_own(config.dataset):
             check_counts(self._policy, config, problem.sizes(self.peers[0]))
+            check_statistics(self._policy, config, problem)
         return problem
 
     def _accounts_of(self, directory: Path) -> Accounts:
@@ -229,6 +247,7 @@ class Node:
 
     def _handle(self, request: Request) -> Response:
         self._channel.begin(request)
+        is_given = self._take_statistics(request)
         if request.stage == "start":
             self._checkpoints.take_over(request.attempt)
         elif not self._checkpoints.taken_over_by(request.attempt):
@@ -239,9 +258,8 @@ class Node:
         if self._cohort.copies is not None:
             self._cohort.copies.owe(request.owed)
         if self._announced:
-            if request.stage == "start" and not len(request.samples):
-                claims = self._channel.claims()
-                return Response(self.peers, samples=self._announced, claims=claims)
+            if request.stage == "start" and not (len(request.samples) and is_given):
+                return self._announcement()
             self._cohort.engine.samples = self._samples(request)
         response = self._privately(request)
         refused = self._channel.finish()
@@ -258,6 +276,27 @@ class Node:
             backend=self._cohort.engine.backend,
             reads=self._reads,
         )
+
+    def _announcement(self) -> Response:
+        """Respond to the first "start" with what the other nodes need for theirs."""
+        letters: tuple[PeerMessage, ...] = ()
+        if self._scale is not None:
+            letters = self._sealed([self._scale.letter()])
+            self._scale.require_readers(letters)
+        claims, refused = self._channel.claims(), self._channel.finish()
+        return Response(
+            self.peers, letters, samples=self._announced, claims=claims, refused=refused
+        )
+
+    def _take_statistics(self, request: Request) -> bool:
+        """Read the statistics of a request; return False if the node still waits for them."""
+        if self._scale is None:
+            return True
+        letters = self._channel.read("statistics", self._scale.form)
+        if not self._scale.is_known and letters:
+            self._scale.combine(letters)
+            self._set_up(self._scale.problem)
+        return self._scale.is_known
 
     def _privately(self, request: Request) -> Response:
         """Run `_done`; private gradients draw from a generator with a secret seed."""
@@ -390,5 +429,7 @@ class Node:
     def _readers(self, letter: PeerMessage) -> set[int]:
         if letter.recipient is not None:
             return {letter.recipient}
+        if letter.kind == "statistics":
+            return set(range(self._config.peers)) - set(self.peers)
         neighbours: list[int] = np.flatnonzero(self._strategy.topology[letter.sender]).tolist()
         return set(neighbours) - set(self.peers)

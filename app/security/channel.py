@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from torch import Tensor
@@ -90,7 +91,7 @@ class SecureChannel:
         """
         self._request = replace(request, letters=())
         self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)
-        self._unread: dict[Kind, list[PeerMessage]] = {"offer": [], "answer": []}
+        self._unread: dict[Kind, list[PeerMessage]] = {kind: [] for kind in get_args(Kind)}
         for letter in request.letters:
             self._unread[letter.kind].append(letter)
         self.written = {letter.sender: letter.round for letter in self._unread["offer"]}
@@ -186,7 +187,7 @@ class SecureChannel:
         return result
 
     def _check_age(self, letter: PeerMessage) -> None:
-        t = self._request.round
+        t = 0 if letter.kind == "statistics" else self._request.round
         if not t - (self._max_age if letter.kind == "offer" else 0) <= letter.round <= t:
             raise PayloadError(f"is of round {letter.round}")
         if letter.kind == "offer" and letter.round < self._memory.heard.get(str(letter.sender), 0):
@@ -214,6 +215,9 @@ class SecureChannel:
 
     def _due(self, kind: Kind) -> set[tuple[int, int | None]]:
         """Return (sender, recipient) of the letters that should come from other nodes."""
+        if kind == "statistics":  # the caller checks that none is missing
+            senders = {letter.sender for letter in self._unread[kind]}
+            return {(k, None) for k in senders.difference(self._peers)}
         edges = self._request.edges
         here = np.isin(edges, self._peers)
         if kind == "offer":

@@ -50,9 +50,18 @@ class DataPolicy:
     mean: Annotated[
         str,
         "Mean of each column or channel, if all institutions have agreed on it; a run with another "
-        'one is refused. "": the institution\'s own, which never leaves it.',
+        'one is refused. "": the run has none, see share-statistics.',
     ] = ""
     std: Annotated[str, "Standard deviation of each column or channel; see mean."] = ""
+    share_statistics: Annotated[
+        Literal["ask", "yes", "no"],
+        "Whether count, mean and variance of each number column, over the training examples and "
+        "rounded to three significant digits, go to the institutions in the trust file, if a run "
+        'puts all tables on a common scale. "ask": if a person approves the run, that is with '
+        'approval = "digest". "no": all institutions take mean and scale of schema.toml, or the '
+        "run is refused. Never sent: a column with fewer than min-examples values or with one "
+        "value only, and anything of a run with differential privacy.",
+    ] = "ask"
     min_examples: Annotated[
         int,
         Range(1),
@@ -226,6 +235,13 @@ class Policy:
                         f'{key} = "any" needs approval = "digest": without a person\'s approval '
                         f"{key} must name what is allowed"
                     )
+
+    @property
+    def shares_statistics(self) -> bool:
+        """True if statistics of columns may leave in a run that may start here."""
+        return self.data.share_statistics == "yes" or (
+            self.data.share_statistics == "ask" and self.approval == "digest"
+        )
 
     def flat(self) -> dict[str, Scalar]:
         """Return dotted key -> value."""

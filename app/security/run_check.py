@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coterie.app.config.config import Config
+from coterie.app.config.preflight import scale_of
 from coterie.app.security.policy import ANY, LimitPolicy, Policy, PolicyError, PrivacyPolicy
 from coterie.clients.privacy import Privacy
 from coterie.datasets.own.institutions import words
-from coterie.datasets.problem import DataError
+from coterie.datasets.own.scale import agreed
+from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.table import dataset_of
 
 
@@ -132,6 +134,27 @@ def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> No
         raise DataError(
             f"answers.min-examples = {behind} does not allow answers over {sizes['train']} examples"
         )
+
+
+def check_statistics(policy: Policy, config: Config, problem: Problem) -> None:
+    """Refuse a common scale if the policy shares no statistics, and schema.toml has no scale.
+
+    Raises
+    ------
+    PolicyError
+        Names the key and the remedies.
+    """
+    if scale_of(config) != "common" or policy.shares_statistics:
+        return
+    assert problem.table is not None
+    try:
+        agreed(problem.table.columns)
+    except DataError as error:
+        share = policy.data.share_statistics
+        raise PolicyError(
+            f'data.share-statistics = "{share}" with approval = "{policy.approval}" does not allow '
+            f'table.scale = "common": set it to "yes" if statistics may leave; or {error}'
+        ) from None
 
 
 def _listed(key: str, allowed: str, where: str, wanted: list[str]) -> None:

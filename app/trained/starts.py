@@ -61,6 +61,7 @@ def _difference(about: About, config: Config, problem: Problem, peer: int) -> st
     """Return how a saved model differs from the network of a run; "" if it does not."""
     name = problem.names[peer] if problem.names else f"peer {peer}"
     fitted = problem.preprocessing[peer] if problem.preprocessing else None
+    options = _values(config.dataset_options)
     pairs: dict[str, tuple[Any, Any]] = {
         "name": (about.peer_name, name),
         "network": (about.model, config.network),
@@ -70,6 +71,7 @@ def _difference(about: About, config: Config, problem: Problem, peer: int) -> st
         "number of outputs": (about.outputs, problem.outputs),
         "classes": (about.classes, problem.classes),
         "columns": (_columns(about.preprocessing), _columns(fitted)),
+        "table.scale": (about.dataset_options.get("scale", "own"), options.get("scale", "own")),
     }
     for what, (there, here) in pairs.items():
         if there != here:

@@ -94,14 +94,15 @@ def rescaled(problem: Problem, scale_2c: Floats, missing: str) -> Problem:
     for peer, own in enumerate(preprocessing):
         if own is None:
             continue
-        assert own.source is not None and own.fill is not None
+        assert own.source is not None
+        assert own.fill is not None
         mean, std = scale_2c[:, own.source]
         mean = np.where((own.code == NO_CODE) & ~np.isnan(mean), mean, 0.0)
         std = np.where((own.code == NO_CODE) & (std > 0), std, 1.0)
         keeps = np.array(own.code != NO_CODE)
         if missing == "median":
             train = table.cells[problem.train.rows[peer]]
-            keeps |= ~np.isnan(train).all(axis=0)[own.source]
+            keeps |= ~np.asarray(np.isnan(train).all(axis=0))[own.source]
         fitted = replace(own, mean=mean, std=std, fill=np.where(keeps, own.fill, mean))
         parts = problem.train, problem.validation, problem.test
         rows = np.concatenate([part.rows[peer] for part in parts])

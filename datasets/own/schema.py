@@ -11,8 +11,9 @@ import itertools
 import json
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ import numpy as np
 from coterie.datasets.own.cells import encoded, is_number, named, similar
 from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import DataError
+from coterie.datasets.quality import survey_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +41,8 @@ _SHOWN = 3
 _MAX_CATEGORIES = 20
 _MIN_NUMBERS = 10
 """Number of different numbers above which a column with some texts is no category."""
+_MAX_SHIFT = 0.2
+"""Maximum shift of a proposed mean by its rounding, in deviations."""
 MARKS = ("?", "-", "--", ".", "n/a", "N/A", "#N/A", "na", "NA", "nan", "NaN", "null", "NULL")
 """Cells that a draft takes for missing values."""
 Schema = Mapping[str, Column]
@@ -139,41 +143,58 @@ def described(schema: Schema) -> dict[str, Any]:
     return {"columns": columns}
 
 
-def drafted(
-    tables: Mapping[str, pa.Table], na_values: Sequence[str] = ()
-) -> tuple[Schema, dict[str, str]]:
-    """Draft the schema of tables that have the same columns.
+@dataclass(frozen=True)
+class Draft:
+    """Draft of a schema, and what the person who corrects it must know.
 
-    The range of a number is that of all tables, half as wide again on both sides and rounded, so
-    that it finds other units and typing errors but not the extremes of a table. A category has the
-    values of all tables.
+    Attributes
+    ----------
+    schema : Schema
+        Columns that all tables have. No entry is the value of fewer than `min_rows` rows.
+    left_out : dict of str to str
+        Reason for each column that is not in the schema.
+    rare : dict of str to list of str
+        Categories of a column that are left out, with their number of rows; they may name persons.
+    unbounded : dict of str to int
+        Number of values that lie far from all others, by column; it has no range for that reason.
+    """
+
+    schema: Schema
+    left_out: dict[str, str]
+    rare: dict[str, list[str]]
+    unbounded: dict[str, int]
+
+
+def drafted(tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[str] = ()) -> Draft:
+    """Draft the schema of tables that have the same columns, for publication.
+
+    Limits, mean and scale of a number come from quantiles and moments of at least `min_rows` values
+    of all tables together, and are rounded; a category has at least so many rows.
 
     Parameters
     ----------
     tables : Mapping of str to Table
         Tables by name.
+    min_rows : int
+        Minimum number of rows behind a category or a number, because it becomes public.
     na_values : sequence of str
         Cells that mean a missing value, besides `MARKS`.
-
-    Returns
-    -------
-    schema : Schema
-        Columns that all tables have.
-    left_out : dict of str to str
-        Reason for each column that is not in the schema.
     """
-    schema, left_out = {}, {}
+    draft = Draft({}, {}, {}, {})
+    schema: dict[str, Column] = {}
     for name in dict.fromkeys(name for table in tables.values() for name in table.column_names):
         having = [table for table in tables.values() if name in table.column_names]
         if len(having) < len(tables):
-            left_out[name] = _absent(name, tables)
-        elif column := _drafted(name, having, na_values):
+            draft.left_out[name] = _absent(name, tables)
+        elif column := _drafted(name, having, na_values, min_rows, draft):
             schema[name] = column
+        elif name in draft.rare:
+            draft.left_out[name] = f"no value in {min_rows} rows: values of single persons"
         else:
-            left_out[name] = _texts_among_numbers(name, tables, na_values) or (
+            draft.left_out[name] = _texts_among_numbers(name, tables, na_values) or (
                 "neither numbers, dates nor at most 20 categories"
             )
-    return schema, left_out
+    return replace(draft, schema=schema)
 
 
 def _absent(name: str, tables: Mapping[str, pa.Table]) -> str:
@@ -216,43 +237,63 @@ def _texts_among_numbers(
     )
 
 
-def _drafted(name: str, tables: Sequence[pa.Table], na_values: Sequence[str]) -> Column | None:
+def _drafted(
+    name: str, tables: Sequence[pa.Table], na_values: Sequence[str], min_rows: int, draft: Draft
+) -> Column | None:
     """Return the first kind of column that fits all cells; None if there is none."""
-    texts = {
-        str(cell).strip()
-        for table in tables
-        for cell in table.column(name).to_pylist()
-        if cell is not None
-    }
-    marks = tuple(sorted(texts & {*MARKS, *na_values}))
-    texts -= {"", *marks}
-    candidates = [Column(name, na_values=marks), Column(name, "date", na_values=marks)]
-    if len(texts) <= _MAX_CATEGORIES and sum(map(is_number, texts)) <= _MIN_NUMBERS:
-        categories = tuple(sorted(texts))
-        candidates.append(Column(name, "category", categories, na_values=marks))
-    for column in candidates if texts else ():
+    cells = [cell for table in tables for cell in table.column(name).to_pylist()]
+    rows = Counter(str(cell).strip() for cell in cells if cell is not None)
+    marks = tuple(sorted(rows.keys() & {*MARKS, *na_values}))
+    for text in ("", *marks):
+        del rows[text]
+    for column in (Column(name, na_values=marks), Column(name, "date", na_values=marks)):
         encodings = [encoded(table, [column]) for table in tables]
-        if not any(errors for _, errors in encodings):
-            if column.kind != "number":
-                return column
-            low, high = _rounded_range(np.concatenate([cells[:, 0] for cells, _ in encodings]))
-            return replace(column, low=low, high=high)
-    return None
+        if rows and not any(errors for _, errors in encodings):
+            values = np.concatenate([values[:, 0] for values, _ in encodings])
+            return _with_numbers(column, values[~np.isnan(values)], min_rows, draft)
+    if not 0 < len(rows) <= _MAX_CATEGORIES or sum(map(is_number, rows)) > _MIN_NUMBERS:
+        return None
+    frequent = tuple(sorted(text for text, count in rows.items() if count >= min_rows))
+    if rare := sorted(rows.keys() - {*frequent}):
+        draft.rare[name] = [f"{text} ({rows[text]})" for text in rare]
+    return Column(name, "category", frequent, na_values=marks) if frequent else None
+
+
+def _with_numbers(column: Column, values: Floats, min_rows: int, draft: Draft) -> Column:
+    """Add range, mean and scale, unless there are too few values, or only one."""
+    (quality,) = survey_tables({0: values[:, None]}, [column]) or [None]
+    values = values if quality is None else values[values != quality.code]
+    if len(values) < min_rows or not values.min() < values.max():
+        return column
+    low, high = _rounded_range(values)
+    if low is not None and high is not None:
+        inside = values[(low <= values) & (values <= high)]
+        if outside := len(values) - len(inside):
+            draft.unbounded[column.name], low, high, values = outside, None, None, inside
+    scale = _digits(float(values.std()), 2)
+    mean, digits = float(values.mean()), 2
+    while abs(_digits(mean, digits) - mean) > scale * _MAX_SHIFT:  # a year, a date
+        digits += 1
+    column = replace(column, mean=_digits(mean, digits), scale=scale)
+    return column if column.kind == "date" else replace(column, low=low, high=high)
+
+
+def _digits(value: float, digits: int) -> float:
+    return float(f"{value:.{digits - 1}e}")
 
 
 def _rounded_range(values: Floats) -> tuple[float | None, float | None]:
-    """Return the range of values, half as wide again on both sides and rounded outwards.
+    """Return a wide range around the middle 90 % of values, rounded outwards; None without width.
 
-    Zero remains a limit. None for fewer than two different values.
+    It is three times as wide as that middle. Zero remains a limit.
     """
-    values = values[~np.isnan(values)]
-    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    if {*np.unique(values)} == {0, 1}:
+        return 0.0, 1.0
+    low, high = (float(value) for value in np.quantile(values, [0.05, 0.95]))
     if not low < high:
         return None, None
     step = 10.0 ** math.floor(math.log10(high - low))
-    first = math.floor((low - (high - low) / 2) / step) * step
-    last = math.ceil((high + (high - low) / 2) / step) * step
-    if (low, high) == (0, 1):
-        first, last = 0.0, 1.0
+    first = math.floor((low - (high - low)) / step) * step
+    last = math.ceil((high + (high - low)) / step) * step
     first, last = (0.0 if low >= 0 else first), (0.0 if high <= 0 else last)
     return float(f"{first:.12g}"), float(f"{last:.12g}")

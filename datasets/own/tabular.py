@@ -240,7 +240,8 @@ def _with_constants(columns: Sequence[Column], options: TableOptions) -> tuple[C
         mean, std = (numbers(k, getattr(options, k), len(names)) for k in ("mean", "std"))
     except ValueError as error:
         raise DataError(f"table: {error} that are no categories: {', '.join(names)}") from None
-    assert mean is not None and std is not None
+    assert mean is not None
+    assert std is not None
     constants = dict(zip(names, zip(mean.tolist(), std.tolist(), strict=True), strict=True))
     return tuple(
         replace(column, mean=constants[column.name][0], scale=constants[column.name][1])

@@ -14,7 +14,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -218,11 +218,26 @@ class Broker:
             self._reports.clear()  # recorded before the restart
 
     def _send_samples(self, t: int) -> None:
-        """Start nodes that see only their own data again, now that all n_i are known."""
-        request = Request("start", t, t)
-        for node, response in self._exchange(dict.fromkeys(self._roster.hosts, request)).items():
+        """Start nodes that see only their own data again, now that all n_i are known.
+
+        Raises
+        ------
+        RelayError
+            Some peers have sent statistics, and others have not.
+        """
+        roster = self._roster
+        if t == 0 and roster.statistics and (lacking := roster.missing):
+            raise RelayError(
+                f"round 0, start: the common scale needs statistics of all peers, but no node "
+                f"hosts peers {roster.listed(lacking)}: wait for them, or set table.scale = "
+                '"schema"',
+                t,
+                "start",
+            )
+        requests = self._starts(t, roster.hosts)
+        for node, response in self._exchange(requests).items():
             self._keep(node, response)
-            self._check_progress(request, response)
+            self._check_progress(requests[node], response)
         self._require_nodes(t, "start")
 
     def _delegate(self, first: int, last: int) -> None:
@@ -346,7 +361,11 @@ class Broker:
     def _invitations(self, t: int) -> dict[int, Request]:
         """Return a "start" for each reachable node that may join but does not take part yet."""
         known = self._roster.hosts.keys() | self._roster.without_peers
-        return dict.fromkeys(sorted(set(self._transport.nodes()) - known), Request("start", t, t))
+        return self._starts(t, sorted(set(self._transport.nodes()) - known))
+
+    def _starts(self, t: int, nodes: Iterable[int]) -> dict[int, Request]:
+        statistics_for = self._roster.statistics_for
+        return {node: Request("start", t, t, letters=statistics_for(node)) for node in nodes}
 
     def _exchange(self, requests: Mapping[int, Request]) -> dict[int, Response]:
         """Send requests and return the vetted responses; drop the nodes that fail."""

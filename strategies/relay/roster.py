@@ -34,6 +34,8 @@ class Roster:
         n_i of each peer, 0 where not announced.
     offers : dict of (int, int) to PeerMessage
         Offers by (peer, round) that are valid in this round or later.
+    statistics : dict of int to PeerMessage
+        Letter with the statistics of each peer that sent one.
     names : dict of int to str
         Display names announced by the nodes.
     backends : tuple of str
@@ -49,6 +51,7 @@ class Roster:
         self.without_peers: set[int] = set()
         self.samples = np.zeros(peers, dtype=np.int64)
         self.offers: dict[tuple[int, int], PeerMessage] = {}
+        self.statistics: dict[int, PeerMessage] = {}
         self.names: dict[int, str] = {}
         self.backends: set[str] = set()
         self.reads: dict[int, int] = {}
@@ -100,7 +103,11 @@ class Roster:
 
     def keep(self, node: int, response: Response) -> None:
         """Store the offers, requested edges and names of a node's peers."""
-        self.offers |= {(letter.sender, letter.round): letter for letter in response.letters}
+        for letter in response.letters:
+            if letter.kind == "statistics":  # the first: all peers must read the same
+                self.statistics.setdefault(letter.sender, letter)
+            else:
+                self.offers[letter.sender, letter.round] = letter
         self._wants[node] = response.wants
         if response.names:
             self._rename(response)
@@ -125,6 +132,14 @@ class Roster:
         """Format peers for messages, in order and with their names: "0 (hospital-a), 3"."""
         names = (f" ({self.names[peer]})" if peer in self.names else "" for peer in sorted(peers))
         return ", ".join(map("{}{}".format, sorted(peers), names)) or "none"
+
+    def statistics_for(self, node: int) -> list[PeerMessage]:
+        """Return the statistics that a node needs: those of all peers of other nodes, or none."""
+        peers = [peer for peer, owner in self._owners.items() if owner == node]
+        if len(self.statistics) < self.peers or not peers:
+            return []
+        others = sorted(self.statistics.keys() - set(peers))
+        return [self.statistics[peer].only_for(peers) for peer in others]
 
     def drop(self, node: int) -> tuple[int, ...]:
         """Remove a node and return its peers, which stay bound to it."""

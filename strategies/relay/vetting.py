@@ -178,6 +178,7 @@ def _expected(
             if answerer in peers and owner not in peers
         }
     first = t - (schedule.max_age if request.stage == "start" else 0)
+    statistics = {("statistics", peer, None, 0) for peer in peers if request.stage == "start"}
     offers = {("offer", peer, None, s) for peer in peers for s in range(max(1, first), t + 1)}
     rounds = zip(peers, response.ready or (t,) * len(peers), strict=True)
-    return offers | {("offer", peer, None, ready) for peer, ready in rounds}
+    return statistics | offers | {("offer", peer, None, ready) for peer, ready in rounds}

@@ -37,7 +37,7 @@ RUN: dict[str, Scalar] = {
     "dataset": "table", "table.columns": "a, b", "table.label": "y", "table.classes": "no, yes",
     "table.test": 0.5, "peers": 3, "num-server-rounds": 5, "evaluate-every": 1, "method": "cobo",
     "cobo.sampling": "full", "model": "linear", "batch-size": 8, "local-steps": 1,
-    "dtype": "float64", "name": "run",
+    "dtype": "float64", "name": "run", "table.scale": "own",
 }  # fmt: skip
 POLICY: dict[str, Scalar] = {
     "approval": "none", "methods": "cobo, fedavg, local", "data.sets": "table, quadratic",
@@ -163,12 +163,17 @@ def offer_of(
 
 
 def opened(
-    nodes: Sequence[Institution], letter: PeerMessage, reader: int, about: bytes = b""
+    nodes: Sequence[Institution],
+    letter: PeerMessage,
+    reader: int,
+    about: bytes = b"",
+    attempt: str = "a",
 ) -> dict[str, Array]:
     """The tensors of a letter to `reader`, which answers the plain letter `about`."""
     keys, readers, scope = _keys(nodes[reader])
     payload: Any = letter.payload
     content = payload["payload"].data  # the relay's end of a record
+    scope = replace(scope, attempt=attempt)
     plain = unseal(
         replace(letter, payload=content), scope, reader, keys, readers[letter.sender],
         digest_of(content), digest_of(about) if about else b"",

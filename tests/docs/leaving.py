@@ -56,10 +56,10 @@ FIELDS: Mapping[str, str] = {
     "report-widths": "the number of weights",
     "report-columns": "the peers of these weights if a run has more than 1,024; otherwise empty",
     "report-metrics": "names of the measurements; their values are rounded",
-    "letter-kinds": "of each letter: offer or answer",
+    "letter-kinds": "of each letter: offer, answer or statistics",
     "letter-senders": "of each letter: its own number",
     "letter-recipients": "of each letter: its recipient",
-    "letter-rounds": "of each letter: its round",
+    "letter-rounds": "of each letter: its round; 0 for statistics",
     "letter-nbytes": "of each letter: the number of bytes of tensors",
     "key-letters": "the letter of each key",
     "key-peers": "the recipient of each key",
@@ -111,7 +111,7 @@ class Left:
     letters: list[Opened]
 
 
-def run(method: str, **policy: Scalar) -> Left:
+def run(method: str, scale: str = "own", **policy: Scalar) -> Left:
     """Two rounds of three institutions.
 
     Raises
@@ -121,7 +121,7 @@ def run(method: str, **policy: Scalar) -> Left:
     """
     changed: dict[str, Scalar] = {
         "method": method, "num-server-rounds": 2, "table.validation": 0.2, "dtype": "float32",
-        "model": "mlp", "mlp.hidden": "4",
+        "model": "mlp", "mlp.hidden": "4", "table.scale": scale,
     }  # fmt: skip
     flat = {key: value for key, value in RUN.items() if not key.startswith("cobo.")}
     flat |= changed | _OPTIONS.get(method, {})
@@ -153,7 +153,7 @@ def _opened(
                 replace(letter, payload=payload), scope, reader, keys[reader],
                 trust[letter.sender].keys, digest_of(payload), about,
             )  # fmt: skip
-            if letter.recipient is None:
+            if letter.kind == "offer":
                 offers[letter.round, letter.sender] = digest_of(plain)
             shapes = {name: tuple(value.shape) for name, value in load(plain).items()}
             yield Opened(
@@ -206,6 +206,24 @@ def letters_table() -> str:
             f"| added by encryption | {offer.sealed - offer.plain} |",
             f"| for each reader, the key and a signature | {KEY:,} |",
             f"| readers, all of them in the trust file | {offer.readers} |",
+        ]
+    )
+
+
+def statistics_table() -> str:
+    """Return the table of the letter with statistics, one for each institution."""
+    left = run("fedavg", "common", data__share_statistics="yes")
+    letter = next(each for each in left.letters if each.kind == "statistics")
+    ((name, shape),) = letter.tensors.items()
+    return "\n".join(
+        [
+            "| part of the letter | bytes |",
+            "|---|---|",
+            f"| `{name}`: {shape[0]} numbers for each of {shape[1]} columns | {letter.nbytes} |",
+            f"| their name and shape | {letter.plain - letter.nbytes} |",
+            f"| added by encryption | {letter.sealed - letter.plain} |",
+            f"| for each reader, the key and a signature | {KEY:,} |",
+            f"| readers, all of them in the trust file | {letter.readers} |",
         ]
     )
 
@@ -287,6 +305,7 @@ def codes_table() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "methods": methods_table,
     "letters": letters_table,
+    "statistics": statistics_table,
     "disclosure": disclosure_table,
     "fields": fields_table,
     "codes": codes_table,

@@ -27,7 +27,7 @@ from coterie.app.runs import units
 from coterie.app.security import approval
 from coterie.app.security.approval import ApprovalError
 from coterie.app.security.policy import Policy, read_policy
-from coterie.app.security.run_check import check_counts, check_run, is_own
+from coterie.app.security.run_check import check_counts, check_run, check_statistics, is_own
 from coterie.app.security.sealing import deployed
 from coterie.app.security.split import split_seed
 from coterie.app.security.trust import KeysError
@@ -179,6 +179,7 @@ def _data(job: Job) -> str:
     sizes = problem.sizes(peer)
     if is_own(config.dataset):
         check_counts(_policy(job), config, sizes)
+        check_statistics(_policy(job), config, problem)
     return ", ".join(f"{name} {_band(size)}" for name, size in sizes.items())
 
 

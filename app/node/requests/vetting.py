@@ -37,7 +37,8 @@ def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -
     if len(request.samples) not in (0, n):
         raise RequestError(f"numbers of examples of {len(request.samples)} peers, not {n}")
     if stage in ("start", "local-rounds"):
-        if len(request.edges) or request.letters:
+        kinds = {letter.kind for letter in request.letters}
+        if len(request.edges) or kinds - ({"statistics"} if stage == "start" else set()):
             raise RequestError(f"a {stage} with edges or letters")
         return
     edges, asked = strategy.edges(request.round, listed(~np.eye(n, dtype=np.bool_)))

@@ -76,12 +76,15 @@ def test_the_scale_is_that_of_all_training_rows(data: Path, missing: str) -> Non
     features = np.cumsum([0, *([2, 2] if missing == "indicator" else [1, 1])])
     for peer, name in enumerate(PEERS):
         steps = problem.preprocessing[peer]
-        assert steps is not None and steps.mean is not None
-        assert steps.std is not None and steps.fill is not None
+        assert steps is not None
+        assert steps.mean is not None
+        assert steps.std is not None
+        assert steps.fill is not None
         assert steps.mean[features[:2]] == pytest.approx([rows.age.mean(), chol.mean()])
         assert steps.std[features[:2]] == pytest.approx([rows.age.std(ddof=0), chol.std(ddof=0)])
         others = np.delete(np.arange(len(steps.mean)), features[:2])
-        assert not steps.mean[others].any() and (steps.std[others] == 1).all()
+        assert not steps.mean[others].any()
+        assert (steps.std[others] == 1).all()
         own = pd.read_csv(data / name / "train.csv").age
         fill = own.median() if missing == "median" else rows.age.mean()
         assert steps.fill[0] == pytest.approx(fill)
@@ -118,8 +121,8 @@ def test_fedavg_on_a_common_scale_is_gradient_descent_on_the_pooled_rows(
 def test_one_node_is_three_nodes(data: Path, tmp_path: Path) -> None:
     flat = FLAT | {"data-dir": str(data)}
     runs = [run(flat, tmp_path / str(nodes), nodes) for nodes in (1, 3)]
-    assert torch.equal(*map(stacked, runs))
-    assert np.array_equal(*(each.metric("test_loss") for each in runs))
+    assert torch.equal(stacked(runs[0]), stacked(runs[1]))
+    assert np.array_equal(runs[0].metric("test_loss"), runs[1].metric("test_loss"))
 
 
 def test_new_patients_are_on_the_scale(data: Path, tmp_path: Path) -> None:
@@ -132,12 +135,20 @@ def test_new_patients_are_on_the_scale(data: Path, tmp_path: Path) -> None:
     assert all(np.array_equal(answers[0], each) for each in answers), "one shared model"
 
 
+def test_a_start_on_another_scale_is_refused(data: Path, tmp_path: Path) -> None:
+    flat = FLAT | {"data-dir": str(data), "out": str(tmp_path)}
+    run(flat | {"table.scale": "own"}, tmp_path / "own")
+    with pytest.raises(ConfigError, match=r"table\.scale: own, in this run common"):
+        run(flat | {"start-from": "own"}, tmp_path / "common")
+
+
 def test_newcomers_add_nothing_to_the_scale(data: Path) -> None:
     """A peer that joins late takes the scale of the others."""
     problem = loaded(data, **{"hold-out": 0.3})
     rows = [pd.read_csv(data / name / "train.csv").age for name in PEERS]
     steps = problem.preprocessing[0]
-    assert steps is not None and steps.mean is not None
+    assert steps is not None
+    assert steps.mean is not None
     pairs = [pd.concat([rows[k] for k in range(3) if k != out]).mean() for out in range(3)]
     assert any(steps.mean[0] == pytest.approx(mean) for mean in pairs)
 
@@ -154,12 +165,12 @@ def test_the_schema_is_a_scale_for_all(data: Path) -> None:
         train = pd.read_csv(data / PEERS[1] / "train.csv").age.fillna(60)
         inputs = problem.inputs[problem.train.rows[1], 0]
         assert np.allclose(inputs, (train - 60) / 12.5, atol=1e-6)
-    with pytest.raises(DataError, match="mean has 2 numbers.* no categories: age"):
+    with pytest.raises(DataError, match=r"mean has 2 numbers.* no categories: age"):
         loaded(data, **{"table.columns": "age, sex", "table.mean": "1, 2", "table.std": "1, 2"})
 
 
 def test_privacy_takes_no_statistics_of_the_rows(data: Path) -> None:
-    with pytest.raises(DataError, match='schema.toml has no mean and scale of chol.*"own"'):
+    with pytest.raises(DataError, match=r'schema\.toml has no mean and scale of chol.*"own"'):
         loaded(data, privacy__kind="examples")
 
 

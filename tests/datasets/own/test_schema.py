@@ -138,7 +138,8 @@ def test_a_draft_fits_its_table(tmp_path: Path) -> None:
     rows = [f"{row},{name}" for row, name in zip(ROWS, ["note", *"abcdef"], strict=True)]
     rows += [f"{k},f,2020-01-01,no,text {k}" for k in range(40)]
     (tmp_path / "train.csv").write_text("\n".join(rows) + "\n")
-    schema, left_out = drafted({"train.csv": open_table(tmp_path / "train.csv")})
+    draft = drafted({"train.csv": open_table(tmp_path / "train.csv")}, 1)
+    schema, left_out = draft.schema, draft.left_out
     assert {name: column.kind for name, column in schema.items()} == {
         "age": "number", "sex": "category", "since": "date", "ill": "category",
     }  # fmt: skip
@@ -266,13 +267,15 @@ def test_a_draft_of_several_tables_fits_all_of_them(tmp_path: Path) -> None:
     one = tables(tmp_path / "one", ["age,sex,chol,score,ward", "29,f,?,0,a", "77,m,85,1,b"])
     two = tables(tmp_path / "two", ["sex,age,chol,score", "x,40,603,1", "?,41,-9,0"])
     paths = {folder.name: folder / "train.csv" for folder in (one, two)}
-    schema, left_out = drafted({name: open_table(path) for name, path in paths.items()}, ["-9"])
-    assert left_out == {"ward": "not in two"}
+    draft = drafted({name: open_table(path) for name, path in paths.items()}, 1, ["-9"])
+    schema = draft.schema
+    assert draft.left_out == {"ward": "not in two"}
     assert schema == {
-        "age": Column("age", low=0, high=110),  # 29 - 24 to 77 + 24, in tens; not below 0
+        # The middle 90 %, 31 to 72, and as much again on both sides, in tens; not below 0.
+        "age": Column("age", low=0, high=120, mean=47, scale=18),
         "sex": Column("sex", "category", ("f", "m", "x"), na_values=("?",)),
-        "chol": Column("chol", low=0, high=900, na_values=("-9", "?")),  # 85 to 603 +- 259
-        "score": Column("score", low=0, high=1),
+        "chol": Column("chol", low=0, high=1100, na_values=("-9", "?"), mean=340, scale=260),
+        "score": Column("score", low=0, high=1, mean=0.5, scale=0.5),
     }
     (tmp_path / "schema.toml").write_text(tomli_w.dumps(described(schema)))
     assert read_schema(tmp_path) == schema
@@ -286,9 +289,9 @@ def test_a_draft_of_several_tables_fits_all_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "low", "high"),
     [
-        ([-2.6, 6.2], -7, 11),
-        ([-20.0, -10.0], -30, 0),
-        ([0.001, 0.004], 0, 0.006),
+        ([-2.6, 6.2], -11, 14),
+        ([-20.0, -10.0], -29, 0),
+        ([0.001, 0.004], 0, 0.007),
         ([5.0, 5.0], None, None),
     ],
 )
@@ -296,7 +299,7 @@ def test_a_drafted_range_is_wide_and_round(
     values: list[float], low: float | None, high: float | None, tmp_path: Path
 ) -> None:
     folder = tables(tmp_path, ["x", *map(str, values)])
-    column = drafted({"x": open_table(folder / "train.csv")})[0]["x"]
+    column = drafted({"x": open_table(folder / "train.csv")}, 1).schema["x"]
     assert (column.low, column.high) == (low, high)
 
 
@@ -315,6 +318,7 @@ def test_the_command_drafts_from_several_tables(
     assert main(["schema", str(one), str(two), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert f"{one}: chol is 0 in 25 % of the rows; 0 may mean 'not measured'" in printed
+    assert "mean and scale come from these 36 rows" in printed
     assert f'table.schema = "{digest(read_schema(tmp_path))}"' in printed
     assert main(["schema", str(one), "--out", str(out)]) == 2
 
