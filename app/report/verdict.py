@@ -101,7 +101,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
         if row.reference:
             references.setdefault(row.reference, []).append(row.name)
     if references:
-        each = [f"{_listed(names)} {why}" for why, names in references.items()]
+        each = [
+            f"{_listed(names)} {why if len(names) == 1 else why.replace('is ', 'are ', 1)}"
+            for why, names in references.items()
+        ]
         footnotes.append(f"* not ranked: {'; '.join(each)}")
     edges = [
         f"{row.name} ({key} = {schema.written(row.choice.settings[key])}, {row.choice.edge(key)})"
