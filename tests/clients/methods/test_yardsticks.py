@@ -30,6 +30,7 @@ HEARTS: dict[str, Any] = {
 def test_it_is_logistic_regression_with_c_by_cross_validation(tmp_path: Path, name: str) -> None:
     flat = HEARTS | {"method": name}
     result, problem = run(flat, tmp_path), problem_of(Config.from_flat(flat))
+    inputs = (problem.inputs - problem.mean) / problem.std
     every = np.concatenate(problem.train.rows), np.concatenate(problem.train.targets)
     for peer in range(4):
         rows, labels = problem.train.rows[peer], problem.train.targets[peer]
@@ -37,8 +38,8 @@ def test_it_is_logistic_regression_with_c_by_cross_validation(tmp_path: Path, na
         folds = StratifiedKFold(min(5, np.bincount(labels).min()), shuffle=True, random_state=0)
         search = GridSearchCV(
             LogisticRegression(max_iter=1000), {"C": STRENGTHS}, scoring="neg_log_loss", cv=folds
-        ).fit(problem.inputs[rows], labels)
-        p_n2 = search.predict_proba(problem.inputs[problem.test.rows[peer]])
+        ).fit(inputs[rows], labels)
+        p_n2 = search.predict_proba(inputs[problem.test.rows[peer]])
         p_n2 = (len(labels) * p_n2 + 0.5) / (len(labels) + 1)
         truth = problem.test.targets[peer]
         expected = {
@@ -69,14 +70,19 @@ def numbers(targets: list[Any], task: Any, outputs: int) -> Problem:
 
 
 def scores(name: str, problem: Problem) -> np.ndarray[Any, Any]:
-    flat = {"method": name, "peers": problem.peers, "model": "linear", "dtype": "float64"}
+    flat: dict[str, Any] = {
+        "method": name,
+        "peers": problem.peers,
+        "model": "linear",
+        "dtype": "float64",
+    }
     cohort = Stepping(flat, problem=problem)
     return cohort.rule.evaluate(cohort.state, "test").losses.numpy()
 
 
 @pytest.mark.parametrize("name", ["logistic", "forest"])
 def test_a_peer_of_one_class_has_a_finite_loss(name: str) -> None:
-    """Of two rows of which one was never seen, the loss is finite: 1 of 2 (n + 1) is left for it."""
+    """A class that 20 training rows lack has the probability 1 / 2 of 1 row in 21."""
     both = np.arange(20) % 2
     problem = numbers([both, np.zeros(20, dtype=np.int64)], "classification", 2)
     problem = replace(problem, test=Split(problem.test.rows, (both, both)))
