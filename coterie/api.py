@@ -142,6 +142,7 @@ def compare(
     peers_data: Sequence[Arrays] | None = None,
     workers: int = 1,
     out: str | Path | None = None,
+    yardsticks: Literal["auto", "none"] = "auto",
     **more: Any,
 ) -> Comparison:
     """Run the same experiment for several methods and seeds.
@@ -170,6 +171,9 @@ def compare(
         1: all runs in this process.
     out : str or Path or None
         Directory of the comparison; None: `runs/compare/PRESET`.
+    yardsticks : {"auto", "none"}
+        "auto" adds rows by scikit-learn where the data are a table with a class or a number to
+        predict.
     **more : Any
         As in `run`.
 
@@ -196,7 +200,10 @@ def compare(
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
     tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
     by_method = {method: flatten(of) for method, of in (settings or {}).items()}
-    request = Request(name, flat, names, directory, seeds, tuning, workers, settings=by_method)
+    request = Request(
+        name, flat, names, directory, seeds, tuning, workers, settings=by_method,
+        yardsticks=yardsticks,
+    )  # fmt: skip
     run_comparison(request, _console())
     return Comparison(directory, *_named(flat, names))
 

@@ -119,7 +119,9 @@ class Metered:
         options = {fields[key]: v for key, v in schema.values(config.options).items()}
         examples = int(engine.data.shards["train"].lengths_p[i])
         first, epochs = min(config.batch_size, examples), config.local_epochs
-        every = 1 if engine.kind == "quadratic" else int(engine.data.shards["train"].lengths_p.sum())
+        every = (
+            1 if engine.kind == "quadratic" else int(engine.data.shards["train"].lengths_p.sum())
+        )
         asks = options.get("targets", "all")
         same = near[i] if clusters is None else clusters == clusters[i]
         asking = near[i] & same if options.get("helpers") == "cluster" else near[i]

@@ -48,7 +48,7 @@ class Stepping:
             problem, config.network, config.model_options, range(config.peers), config.training,
             seed=config.seed, device="cpu", dtype=config.dtype, topology=config.graph(),
             weighting=config.mixing, mixing=config.topology_weights(),
-            pools=METHODS[config.method].rule.pools,
+            adaptation=config.adaptation, pools=METHODS[config.method].rule.pools,
         )  # fmt: skip
         rounds = config.num_server_rounds
         self.rule = METHODS[config.method].rule(engine, config.options, rounds)

@@ -8,6 +8,11 @@ equal trials, the one nearest to the preset. Test data decide nothing. Where the
 validation data aside, the whole comparison does, so that a choice is used on the split it was made
 on.
 
+Where institutions have fewer than `SMALL` validation examples on average, every trial is a
+cross-validation: a run for each disjoint validation part inside the training rows, judged by the
+mean validation loss. Methods with an own key then also try three values of weight-decay, with the
+best of the others: all methods have their regularisation tuned.
+
 The rates are the same for all methods. While the best trial of any method has the lowest or the
 highest of them, the next rate on that side is added for every method, at most `EXTENSIONS` times.
 
@@ -27,6 +32,7 @@ from rich.console import Console
 
 from coterie.app.config import schema
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
+from coterie.app.config.preflight import problem_of
 from coterie.app.config.recipes import keys_of
 from coterie.app.config.schema import Scalar
 from coterie.app.report.tuning import FILE, Choice
@@ -34,6 +40,7 @@ from coterie.app.runners import sweep
 from coterie.app.runs import atomic, cells, units
 from coterie.app.runs.rundir import Run
 from coterie.clients.rule import Grid
+from coterie.datasets.own.institutions import HeldOptions
 
 Tuning = Literal["whole", "halving"]
 RUNGS: Mapping[Tuning, tuple[int, ...]] = {"whole": (1,), "halving": (9, 3, 1)}
@@ -43,6 +50,8 @@ START = (-2, -1, 0, 1, 2)
 EXTENSIONS = 4
 """Maximum number of extensions of the learning rates."""
 _LEVELS = range(START[0] - EXTENSIONS, START[-1] + EXTENSIONS + 1)
+SMALL, FOLDS = 100, 5
+"""Validation examples per peer below which trials are cross-validated, and most folds."""
 _SURVIVORS = 3
 _VALUES = 3
 _RATE, _DECAY = "learning-rate", "weight-decay"
@@ -52,10 +61,18 @@ Settings = Mapping[str, Scalar]
 
 
 class Trial(NamedTuple):
-    """A finished run with its settings."""
+    """A finished run with its settings; in a cross-validation, with those of the other folds."""
 
     settings: Settings
     run: Run
+    others: tuple[Run, ...] = ()
+
+    @property
+    def quality(self) -> float:
+        """`quality` of the run; in a cross-validation, minus the mean validation loss."""
+        if not self.others:
+            return quality(self.run)
+        return float(np.mean([-_loss(run) for run in (self.run, *self.others)]))
 
 
 def with_validation(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -80,8 +97,7 @@ def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
     options: Grid = getattr(config.row.options, "grid", {})
     fixed = keys_of(config.recipe)
     if not options or any(f"{config.table_of('method')}.{key}" in fixed for key in options):
-        decay = config.weight_decay
-        return _DECAY, (decay, decay / 10, 10 * decay) if decay else (0.0, *_DECAYS)
+        return _DECAY, decays(config)
     if len(options) != 1 or any(len(values) != _VALUES for values in options.values()):
         raise ConfigError(
             f"{config.method}: the grid of its options must name one key and three values, like "
@@ -91,6 +107,25 @@ def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
     key = f"{config.table_of('method')}.{knob}"
     preset = config.flat()[key]
     return key, tuple(sorted(values, key=lambda value: value != preset))
+
+
+def decays(config: Config) -> tuple[Scalar, ...]:
+    """Return the tried values of weight-decay, that of the preset first."""
+    decay = config.weight_decay
+    return (decay, decay / 10, 10 * decay) if decay else (0.0, *_DECAYS)
+
+
+def folds(config: Config) -> int:
+    """Return the number of runs of a trial: 1, or the folds of its cross-validation."""
+    (key, share), options = config.validation, config.dataset_options
+    rows = problem_of(config).validation
+    if not isinstance(options, HeldOptions) or not share or rows.sizes.mean() >= SMALL:
+        return 1
+    table = key.rpartition(".")[0]
+    other = problem_of(Config.from_flat({**config.flat(), f"{table}.fold": 1})).validation
+    if all(map(np.array_equal, rows.rows, other.rows)):
+        return 1  # the validation part is a file
+    return max(1, min(FOLDS, int((1 - options.test) / share)))
 
 
 def trials(config: Config, levels: Iterable[int] = START) -> list[Settings]:
@@ -104,7 +139,7 @@ def trials(config: Config, levels: Iterable[int] = START) -> list[Settings]:
 
 
 def trial_configs(
-    config: Config, trials: Iterable[Settings], directory: Path, part: int = 1
+    config: Config, trials: Iterable[Settings], directory: Path, part: int = 1, n_folds: int = 1
 ) -> dict[str, tuple[Settings, Config]]:
     """Return the placed configurations of trials by run directory, with their settings.
 
@@ -112,19 +147,23 @@ def trial_configs(
     ----------
     part : int
         Divisor of the number of rounds.
+    n_folds : int
+        Number of runs per trial.
     """
     rounds = -(-config.num_server_rounds // part)
-    configs = {}
+    configs, table = {}, config.validation[0].rpartition(".")[0]
     for settings in trials:
-        flat = {**config.flat(), **settings, "num-server-rounds": rounds}
-        trial = sweep.placed(Config.from_flat(flat), directory / "tuning")
-        configs[trial.run_dir] = (settings, trial)
+        for fold in range(n_folds):
+            flat = {**config.flat(), **settings, "num-server-rounds": rounds}
+            flat |= {f"{table}.fold": fold} if fold else {}
+            trial = sweep.placed(Config.from_flat(flat), directory / "tuning")
+            configs[trial.run_dir] = (settings, trial)
     return configs
 
 
 def best(trials: Iterable[Trial], count: int = 1) -> list[Trial]:
     """Return the best trials, of equal ones the earlier first."""
-    return sorted(trials, key=lambda trial: -quality(trial.run))[:count]
+    return sorted(trials, key=lambda trial: -trial.quality)[:count]
 
 
 def quality(run: Run) -> float:
@@ -138,6 +177,13 @@ def quality(run: Run) -> float:
         value_n = -run.at("validation_loss", last)
     value_n = value_n[~np.isnan(value_n)]
     return float(value_n.mean()) if len(value_n) else -np.inf
+
+
+def _loss(run: Run) -> float:
+    """Return the mean validation loss of the peers that have one."""
+    loss_n = run.at("validation_loss", run.last_row())
+    loss_n = loss_n[~np.isnan(loss_n)]
+    return float(loss_n.mean()) if len(loss_n) else np.inf
 
 
 def describe(settings: Settings) -> str:
@@ -175,6 +221,7 @@ def tuned(
     for part in later:
         kept = {m: best(of, max(1, len(of) // _SURVIVORS)) for m, of in left.items()}
         left = search.run({m: [trial.settings for trial in of] for m, of in kept.items()}, part)
+    left = search.regularised(left)
     choices = {
         method: search.choice(method, best(ended)[0].settings)
         for method, ended in left.items()
@@ -212,6 +259,12 @@ class _Search:
         self._workers, self._console = workers, console
         self._ended: dict[str, list[Trial]] = {method: [] for method in configs}
         one = next(iter(configs.values()))
+        self._folds = folds(one)
+        if self._folds > 1:
+            console.print(
+                f"each trial is a cross-validation of {self._folds} folds: validation parts have "
+                f"fewer than {SMALL} examples"
+            )
         self._extensions = 0 if rates else EXTENSIONS
         self.levels = [level for level in _LEVELS if rate(one, level) in rates] or list(START)
         self.failed: dict[str, Exception] = {}
@@ -231,7 +284,7 @@ class _Search:
     def run(self, settings: Mapping[str, Sequence[Settings]], part: int) -> dict[str, list[Trial]]:
         """Carry out trials for a part of the rounds; return those that did not fail."""
         configs = {
-            method: trial_configs(self._configs[method], of, self._directory, part)
+            method: trial_configs(self._configs[method], of, self._directory, part, self._folds)
             for method, of in settings.items()
         }
         every = {run_dir: of for of_method in configs.values() for run_dir, of in of_method.items()}
@@ -241,17 +294,32 @@ class _Search:
         self.failed |= sweep.run_all(
             [config for _, config in every.values()], self._workers, self._console, labels
         )
-        ended = {
-            method: [
-                Trial(of, Run.read(run_dir))
-                for run_dir, (of, _) in of_method.items()
-                if run_dir not in self.failed
-            ]
-            for method, of_method in configs.items()
-        }
+        ended: dict[str, list[Trial]] = {method: [] for method in configs}
+        for method, of_method in configs.items():
+            items = [*of_method.items()]
+            for first in range(0, len(items), self._folds):
+                trial = items[first : first + self._folds]
+                if not self.failed.keys() & {run_dir for run_dir, _ in trial}:
+                    run, *others = (Run.read(run_dir) for run_dir, _ in trial)
+                    ended[method].append(Trial(trial[0][1][0], run, tuple(others)))
         for method, of in ended.items():
             self._ended[method] += of
         return ended
+
+    def regularised(self, left: dict[str, list[Trial]]) -> dict[str, list[Trial]]:
+        """In a cross-validation, add trials of weight-decay for methods with an own key."""
+        if self._folds == 1:
+            return left
+        more = {
+            method: [
+                {**best(ended)[0].settings, _DECAY: decay}
+                for decay in decays(self._configs[method])[1:]
+            ]
+            for method, ended in left.items()
+            if ended and grid(self._configs[method])[0] != _DECAY
+        }
+        added = self.run(more, 1)
+        return {method: [*of, *added.get(method, ())] for method, of in left.items()}
 
     def _beyond(self, left: Mapping[str, Sequence[Trial]]) -> list[int]:
         """Return the levels next to those tried, on each side where some method's best lies."""
@@ -291,10 +359,11 @@ class _Search:
             ["method", "settings", "rounds", "quality", "chosen", "edges", "run"]
         ]
         for method, choice in choices.items():
-            for settings, run in self._ended[method]:
-                is_chosen = settings == choice.settings
+            for trial in self._ended[method]:
+                is_chosen = trial.settings == choice.settings
                 rows.append(
-                    [method, json.dumps(settings), run.rounds[-1], quality(run), int(is_chosen),
-                     json.dumps(choice.edges) if is_chosen else "", run.directory.name]
+                    [method, json.dumps(trial.settings), trial.run.rounds[-1], trial.quality,
+                     int(is_chosen), json.dumps(choice.edges) if is_chosen else "",
+                     trial.run.directory.name]
                 )  # fmt: skip
         atomic.write(self._directory / FILE, cells.as_csv(rows))

@@ -62,7 +62,16 @@ from coterie.strategies.silent import Silent
 from coterie.strategies.topology import TOPOLOGIES, Topology
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 
-__all__ = ["GROUPS", "METHODS", "YARDSTICKS", "Group", "Method", "method_of", "schedule_of", "topology_of"]
+__all__ = [
+    "GROUPS",
+    "METHODS",
+    "YARDSTICKS",
+    "Group",
+    "Method",
+    "method_of",
+    "schedule_of",
+    "topology_of",
+]
 
 
 Group = Literal["unknown", "groups", "personal", "helpers", "alike", "references"]
@@ -444,9 +453,14 @@ _HELD = "it is a reference without privacy"
 
 YARDSTICKS: dict[str, Method] = {
     name: Method(
-        Silent, rule, local.Options, f"scikit-learn's {what}", group="references",
-        reference="is scikit-learn's", exposes=_HELD,
-    )  # fmt: skip
+        Silent,
+        rule,
+        local.Options,
+        f"scikit-learn's {what}",
+        group="references",
+        reference="is scikit-learn's",
+        exposes=_HELD,
+    )
     for name, rule, what in (
         ("logistic", yardsticks.Linear, "logistic regression, by each peer alone"),
         ("logistic-pooled", yardsticks.PooledLinear, "logistic regression on all peers' data"),

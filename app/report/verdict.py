@@ -35,24 +35,30 @@ def outcome(rows: Sequence[Row]) -> str:
 
 
 def _at_home(rows: Sequence[Row], main: Column) -> list[str]:
-    """Say first that no method beats a plain model of each peer alone, if none does."""
-    plain = next((row for row in rows if row.method in ("logistic", "ridge")), None)
+    """Say that no method beats a plain model of each peer alone, if none does."""
+    models = {"logistic": "logistic regression", "ridge": "ridge regression"}
+    plain = next((row for row in rows if row.method in models and row.summary(main)), None)
     ranked = comparison.leading(rows, main)
-    if plain is None or not ranked or plain.summary(main) is None:
+    if plain is None or not ranked:
         return []
-    of, best = plain.by_seed(main), ranked[0]
+    best, alone, unit = ranked[0], plain.by_seed(main), "\u00a0%" * (main.key == "accuracy")
     sign = 1.0 if main.better == "high" else -1.0
-    ahead = [sign * (of_p - of[seed]) for seed, of_p in best.by_seed(main).items() if seed in of]
-    redivided = redivision(flatten(best.runs[0].config))
-    gain = float(np.mean([np.nanmean(of_p) for of_p in ahead]))
-    if gain > 0 and p_value(ahead, redivided) <= LEVEL:
+    ahead = [sign * (of - alone[seed]) for seed, of in best.by_seed(main).items() if seed in alone]
+    if not ahead:
         return []
-    model = "Plain logistic regression" if plain.method == "logistic" else "Plain ridge regression"
-    unit = "\u00a0%" if main.key == "accuracy" else ""
+    model = f"plain {models[plain.method]} by each peer alone"
     values = [f"{comparison.cell(row, main)}{unit}" for row in (plain, best)]
-    is_tested = min(len(plain.runs), len(best.runs)) >= MIN_SEEDS
-    verdict = "is as good as the best method" if gain <= 0 or is_tested else "is close to the best"
-    return [f"{model} by each peer alone {verdict}, {best.name}: {values[0]} against {values[1]}"]
+    if np.mean([np.nanmean(of_p) for of_p in ahead]) <= 0:
+        return [
+            f"{model.capitalize()} is as good as the best method, {best.name}: "
+            f"{values[0]} against {values[1]}"
+        ]
+    if p_value(ahead, redivision(flatten(best.runs[0].config))) <= LEVEL:
+        return []
+    return [
+        f"The best method, {best.name}, is not significantly better than {model}: "
+        f"{values[1]} against {values[0]} with {units.plural(len(ahead), 'seed')}"
+    ]
 
 
 def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -> list[str]:
@@ -101,7 +107,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
         if row.reference:
             references.setdefault(row.reference, []).append(row.name)
     if references:
-        each = [f"{_listed(names)} {why}" for why, names in references.items()]
+        each = [
+            f"{_listed(names)} {why if len(names) == 1 else why.replace('is ', 'are ', 1)}"
+            for why, names in references.items()
+        ]
         footnotes.append(f"* not ranked: {'; '.join(each)}")
     edges = [
         f"{row.name} ({key} = {schema.written(row.choice.settings[key])}, {row.choice.edge(key)})"

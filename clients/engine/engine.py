@@ -214,9 +214,7 @@ class Engine:
         self.defence = defence or Defence()
         self.staleness_discount = staleness_discount
         self.weighting, self.mixing = weighting, mixing
-        data_of = partial(
-            Data, training=training, seed=seed, device=self.device, dtype=self.dtype
-        )
+        data_of = partial(Data, training=training, seed=seed, device=self.device, dtype=self.dtype)
         self.data = data_of(problem, self.peers)
         self._pool = data_of(problem.pooled(), np.array([0])) if pools else None
         self.batches: Callable[..., list[Batch]] = self.data.batches

@@ -1,4 +1,4 @@
-"""Pooled: one model trained on the training examples of all peers, what pooling the data would give.
+"""Pooled: one model trained on the examples of all peers, what pooling the data would give.
 
 x <- x - eta g(x), where g is the gradient on minibatches drawn from the examples of all peers; each
 peer evaluates x on its own data. The loss of a problem without examples is sum_i p_i f_i, p_i

@@ -72,10 +72,13 @@ class HeldOptions:
     validation : float or "auto"
         Share of the examples held out for validation if there is no validation part; "auto" is the
         share that the method needs.
+    fold : int
+        Which of the disjoint parts of that share is the validation part, for cross-validation.
     """
 
     test: Annotated[float, Range(0, below=1)] = 0.2
     validation: Annotated[float, Range(0, below=1)] | Literal["auto"] = "auto"
+    fold: Annotated[int, Range(0)] = 0
 
     @property
     def validation_share(self) -> float:
@@ -306,6 +309,8 @@ def make_holding(
     for name, share in (("test", options.test), ("validation", options.validation_share)):
         if name not in rows:
             count = round(share * len(rows["train"]))
+            if name == "validation":
+                shuffled = np.roll(shuffled, -options.fold * count)
             rows[name], shuffled = np.sort(shuffled[:count]), shuffled[count:]
     rows["train"] = np.sort(shuffled)
     for name in ("train", "test"):

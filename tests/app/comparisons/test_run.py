@@ -294,3 +294,28 @@ def test_wrong_settings_of_a_method(tmp_path: Path, items: list[str], why: str) 
 
     with pytest.raises(ConfigError, match=why):
         execute()
+
+
+HEARTS: dict[str, Scalar] = {
+    "dataset": "heart-disease", "peers": 4, "partition.kind": "natural", "model": "linear",
+    "num-server-rounds": 2, "evaluate-every": 2, "learning-rate": 0.03,
+}  # fmt: skip
+YARDSTICKS = ["logistic", "logistic-pooled", "forest", "forest-pooled"]
+
+
+def test_a_comparison_of_tables_has_rows_by_scikit_learn(tmp_path: Path) -> None:
+    text = compared(tmp_path, "local,pooled", flat=HEARTS)
+    lines = read(tmp_path / "comparison.csv")
+    assert [each["method"] for each in lines] == ["local", "pooled", *YARDSTICKS]
+    assert all(each["auroc"] and each["gain"] and each["calibration_error"] for each in lines)
+    sentence = re.search("^.*lain logistic regression by each peer alone.*$", text, re.M)
+    assert sentence, "the first sentence after the table"
+    assert re.match("Plain|The best method, local, is not significantly better", sentence[0])
+    assert "forest and forest-pooled are scikit-learn's" in text
+    page = (tmp_path / "comparison.html").read_text()
+    assert page.index("lain logistic regression by each peer") < page.index("<table")
+    assert "forest-pooled *" in page
+    assert {each["method"] for each in read(tmp_path / "comparison-peers.csv")} >= {*YARDSTICKS}
+    again = compared(tmp_path, "local,pooled", flat=HEARTS, yardsticks="none")
+    assert "to do" not in again
+    assert [each["method"] for each in read(tmp_path / "comparison.csv")] == ["local", "pooled"]

@@ -20,6 +20,7 @@ from rich.console import Console
 from coterie.app.comparisons import tune
 from coterie.app.config import schema
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
+from coterie.app.config.preflight import problem_of
 from coterie.app.config.registry import METHODS
 from coterie.app.report import tuning
 from coterie.app.report.tuning import Choice
@@ -321,3 +322,75 @@ def test_the_edge_of_a_method_s_own_key(tmp_path: Path) -> None:
     assert search.choice("wga", {"learning-rate": 1.0, "wga.alpha": 0.75}).edges == {
         "learning-rate": "high"
     }, "a key with words among its values has no edge"
+
+
+# --- cross-validation ------------------------------------------------------------------------
+
+
+def tables(folder: Path, rows: int) -> dict[str, Any]:
+    """Write two institutions' tables; return the keys of a run on them."""
+    g = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        x = g.normal(size=rows)
+        y = np.where(x + g.normal(size=rows) > 0, "yes", "no")
+        lines = [f"{value:.4f},{label}\n" for value, label in zip(x, y, strict=True)]
+        (folder / name / "train.csv").write_text("x,y\n" + "".join(lines))
+    return {
+        "dataset": "table", "data-dir": str(folder), "peers": 2, "table.columns": "x",
+        "table.label": "y", "table.classes": "no, yes", "table.test": 0.4, "model": "linear",
+        "table.validation": 0.2, "num-server-rounds": 1, "local-steps": 1, "batch-size": 8,
+    }  # fmt: skip
+
+
+def test_folds_are_disjoint_parts_of_the_same_training_rows(tmp_path: Path) -> None:
+    flat = tables(tmp_path, 50)
+    assert tune.folds(Config.from_flat(flat)) == 3
+    problems = [problem_of(Config.from_flat(flat | {"table.fold": k})) for k in range(3)]
+    for peer in range(2):
+        held = [problem.validation.rows[peer] for problem in problems]
+        every = [np.union1d(p.validation.rows[peer], p.train.rows[peer]) for p in problems]
+        assert len(np.unique(np.concatenate(held))) == 30, "all rows that are not tested"
+        assert all(np.array_equal(rows, every[0]) for rows in every)
+        assert all(np.array_equal(p.test.rows[peer], problems[0].test.rows[peer]) for p in problems)
+
+
+@pytest.mark.parametrize(
+    "more", [{"rows": 600}, {"dataset": "digits", "partition.validation": 0.2}, {"file": True}]
+)
+def test_large_validation_parts_and_other_data_are_not_folded(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    flat = tables(tmp_path, more.pop("rows", 50))
+    if more.pop("file", False):
+        for name in ("a", "b"):
+            (tmp_path / name / "validation.csv").write_text("x,y\n0.5,yes\n-0.5,no\n")
+    assert tune.folds(Config.from_flat(flat | more)) == 1
+
+
+def test_every_method_is_judged_by_the_mean_loss_over_the_folds(tmp_path: Path) -> None:
+    """Methods without a key of their own have 15 trials of rate and decay, others 2 more decays."""
+    flat = tables(tmp_path / "data", 50)
+    text = io.StringIO()
+    console = Console(file=text, width=200)
+    configs = {m: Config.from_flat({**flat, "method": m}) for m in ("local", "ditto")}
+    choices, failed = tune.tuned(configs, "whole", tmp_path / "out", 1, console)
+    assert not failed
+    assert "cross-validation of 3 folds" in text.getvalue()
+    assert choices["ditto"].trials == choices["local"].trials + 2
+    rows = list(csv.DictReader((tmp_path / "out" / tuning.FILE).read_text().splitlines()))
+    for method in configs:
+        of_method = [row for row in rows if row["method"] == method]
+        (chosen,) = (row for row in of_method if row["chosen"] == "1")
+        assert float(chosen["quality"]) == max(float(row["quality"]) for row in of_method)
+        settings = json.loads(chosen["settings"])
+        assert "weight-decay" in settings or method == "ditto"
+        runs = [
+            Run.read(trial.run_dir)
+            for _, trial in tune.trial_configs(
+                configs[method], [settings], tmp_path / "out", n_folds=3
+            ).values()
+        ]
+        losses = [run.at("validation_loss", run.last_row()).mean() for run in runs]
+        assert len({run.directory for run in runs}) == 3
+        assert float(chosen["quality"]) == pytest.approx(-np.mean(losses))

@@ -188,9 +188,12 @@ EXACT: dict[str, tuple[list[tuple[list[str], int]], list[str], bool]] = {
     "fedper": ([(BODY + HEAD, 0)], BODY, False),
     "lg-fedavg": ([(BODY + HEAD, 0)], HEAD, False),
     "fedbn": ([(BODY + HEAD, 0)], [*BODY[:2], *HEAD], False),
+    "fedavg-own-intercept": (
+        [(BODY + HEAD, 0)], [key for key in BODY + HEAD if key.endswith("weight")], False,
+    ),
     "deprl": ([(HEAD, 3), (BODY, 1)], BODY, True),
     "dfedpgp": ([(HEAD, 2), (BODY, 0)], BODY, False),
-}
+}  # fmt: skip
 """Recipe -> its phases, what it averages, and whether uniformly."""
 
 

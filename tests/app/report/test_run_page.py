@@ -217,7 +217,7 @@ def test_a_peer_may_diverge_and_still_have_an_accuracy(tmp_path: Path) -> None:
     ("method", "why"),
     [
         ("fedavg", "this method learns no graph"),
-        ("oracle", "the true clusters are given"),
+        ("oracle", "not learnt: the method is given the true clusters"),
     ],
 )
 def test_a_method_gets_no_praise_for_a_graph_that_it_does_not_learn(

@@ -100,6 +100,25 @@ def test_the_oracle_is_never_the_winner(tmp_path: Path) -> None:
     assert alone == "oracle, which is given the true clusters, reaches 90.00 ± 0.00 %."
 
 
+@pytest.mark.parametrize(
+    ("at_home", "first"),
+    [
+        ((0.95, 0.96, 0.97), "Plain logistic regression by each peer alone is as good as the best "
+         "method, cobo: 96.00 ± 1.00 % against 91.33 ± 1.53 %. cobo is the best of 3 methods"),
+        ((0.91, 0.90, 0.92), "The best method, cobo, is not significantly better than plain "
+         "logistic regression by each peer alone: 91.33 ± 1.53 % against 91.00 ± 1.00 % with 3 "
+         "seeds. cobo is"),
+        ((0.70, 0.71, 0.73), "cobo is the best of 3 methods"),
+    ],
+)  # fmt: skip
+def test_plain_logistic_regression_comes_first_if_no_method_beats_it(
+    tmp_path: Path, at_home: tuple[float, ...], first: str
+) -> None:
+    made = rows(tmp_path, CLEAR | {"logistic": at_home, "forest": (0.99, 0.99, 0.99)})
+    assert read(made).startswith(first)
+    assert notes(made)[0] == "* not ranked: logistic and forest are scikit-learn's"
+
+
 def test_diverged_methods_are_listed_and_not_ranked(tmp_path: Path) -> None:
     losses = {"local": (3.0, 3.1, 3.2), "cobo": (None, 0.1, 0.2), "wga": (2.0, 2.1, 2.2)}
     made = rows(tmp_path, losses, loss=None)

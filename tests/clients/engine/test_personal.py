@@ -13,8 +13,10 @@ from coterie.app.config.config import Config
 from coterie.clients.engine.engine import Engine
 from coterie.clients.models.options import Adaptation, MlpOptions
 from coterie.clients.training import Training
+from coterie.datasets.problem import Problem, Split
 from tests.inline import run
 from tests.problems import classification
+from tests.stepping import Stepping
 from tests.test_table import NEEDS
 
 DIGITS: dict[str, Any] = {
@@ -93,3 +95,31 @@ def test_without_memory_across_rounds_momentum_of_single_steps_does_nothing(tmp_
     for name in ("1.weight", *HEAD):
         assert torch.allclose(reset[0][name], none[0][name], atol=1e-7)
         assert not torch.allclose(reset[0][name], kept[0][name], atol=1e-7)
+
+
+def lines(shifts: list[float]) -> Problem:
+    """Return y = 2 x + shift at each peer, on the same four x around 0."""
+    x = np.array([-1.5, -0.5, 0.5, 1.5])
+    rows = tuple(np.arange(4) for _ in shifts)
+    part = Split(rows, tuple((2 * x + shift)[:, None] for shift in shifts))
+    return Problem(
+        "lines", "regression", x[:, None], part, Split(rows, part.targets), part, 1,
+        np.zeros(1), np.ones(1), np.full(len(shifts), 4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shifts", [[-1.0, 0.0, 4.0], [1.0, 1.0, 1.0]])
+def test_a_personal_intercept_fits_what_differs_by_a_shift_alone(shifts: list[float]) -> None:
+    """A common one leaves the variance of the shifts; without shifts, the models are the same."""
+    flat: dict[str, Any] = {
+        "peers": 3, "model": "linear", "local-steps": 1, "batch-size": 4, "learning-rate": 0.1,
+        "momentum": 0.0, "dtype": "float64", "num-server-rounds": 200,
+    }  # fmt: skip
+    losses = {}
+    for method in ("fedavg", "fedavg-own-intercept"):
+        cohort = Stepping({**flat, "method": method}, problem=lines(shifts))
+        state = cohort.to(200)
+        losses[method] = cohort.cohort.engine.losses(state.x, state.buffers, "test")[0].numpy()
+    assert losses["fedavg-own-intercept"].max() < 1e-12
+    variance = np.var(shifts)
+    assert losses["fedavg"].mean() == pytest.approx(variance, abs=1e-12)

@@ -35,13 +35,17 @@ def test_with_full_batches_it_is_gradient_descent_on_all_rows(tmp_path: Path) ->
     fedavg = run(digits("fedavg", **FULL), tmp_path / "fedavg")
     assert np.abs((stacked(pooled) - stacked(fedavg)).numpy()).max() < 1e-12
     assert np.allclose(pooled.metric("test_loss"), fedavg.metric("test_loss"), rtol=1e-12)
-    assert (pooled.metric("gradient_evaluations") == 3 * fedavg.metric("gradient_evaluations")).all()
+    assert (
+        pooled.metric("gradient_evaluations") == 3 * fedavg.metric("gradient_evaluations")
+    ).all()
 
 
 def test_a_single_peer_trains_alone(tmp_path: Path) -> None:
     flat = {"peers": 1, "partition.clusters": 1, "partition.kind": "iid"}
     pooled = run(digits("pooled", **flat), tmp_path / "pooled")
-    assert np.array_equal(stacked(pooled), stacked(run(digits("local", **flat), tmp_path / "local")))
+    assert np.array_equal(
+        stacked(pooled), stacked(run(digits("local", **flat), tmp_path / "local"))
+    )
 
 
 def test_a_peer_that_slept_has_a_model_of_fewer_rounds(tmp_path: Path) -> None:

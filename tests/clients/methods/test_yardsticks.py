@@ -1,0 +1,104 @@
+"""Yardsticks: they are scikit-learn's models on the rows, splits and scale of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import problem_of
+from coterie.app.config.registry import YARDSTICKS
+from coterie.clients.methods.yardsticks import STRENGTHS
+from coterie.datasets.problem import Problem, Split
+from tests.inline import run
+from tests.stepping import Stepping
+
+HEARTS: dict[str, Any] = {
+    "dataset": "heart-disease", "peers": 4, "model": "linear", "num-server-rounds": 2,
+    "evaluate-every": 2, "partition.kind": "natural", "dtype": "float64",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["logistic", "logistic-pooled"])
+def test_it_is_logistic_regression_with_c_by_cross_validation(tmp_path: Path, name: str) -> None:
+    flat = HEARTS | {"method": name}
+    result, problem = run(flat, tmp_path), problem_of(Config.from_flat(flat))
+    inputs = (problem.inputs - problem.mean) / problem.std
+    every = np.concatenate(problem.train.rows), np.concatenate(problem.train.targets)
+    for peer in range(4):
+        rows, labels = problem.train.rows[peer], problem.train.targets[peer]
+        rows, labels = every if name == "logistic-pooled" else (rows, labels)
+        folds = StratifiedKFold(min(5, np.bincount(labels).min()), shuffle=True, random_state=0)
+        search = GridSearchCV(
+            LogisticRegression(max_iter=1000), {"C": STRENGTHS}, scoring="neg_log_loss", cv=folds
+        ).fit(inputs[rows], labels)
+        p_n2 = search.predict_proba(inputs[problem.test.rows[peer]])
+        p_n2 = (len(labels) * p_n2 + 0.5) / (len(labels) + 1)
+        truth = problem.test.targets[peer]
+        expected = {
+            "test_loss": log_loss(truth, p_n2), "auroc": roc_auc_score(truth, p_n2[:, 1]),
+            "test_accuracy": (p_n2.argmax(axis=1) == truth).mean(),
+        }  # fmt: skip
+        for key, value in expected.items():
+            assert result.metric(key)[peer] == pytest.approx(value, rel=1e-8), (peer, key)
+
+
+@pytest.mark.parametrize("name", ["forest", "logistic-pooled"])
+def test_neither_hosting_nor_chance_matters(tmp_path: Path, name: str) -> None:
+    flat = HEARTS | {"method": name, "num-server-rounds": 1}
+    one, several = run(flat, tmp_path / "1"), run(flat, tmp_path / "2", [[0], [1, 2, 3]])
+    assert np.array_equal(one.metric("test_loss"), several.metric("test_loss"))
+    assert (one.metric("test_loss", 0) == one.metric("test_loss", 1)).all(), "one fit"
+    assert (one.metric("bytes_sent") == 0).all()
+
+
+def numbers(targets: list[Any], task: Any, outputs: int) -> Problem:
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    rows = tuple(np.arange(20) for _ in targets)
+    part = Split(rows, tuple(targets))
+    return Problem(
+        "numbers", task, x, part, part, part, outputs, np.zeros(2), np.ones(2),
+        np.full(len(targets), 20),
+    )  # fmt: skip
+
+
+def scores(name: str, problem: Problem) -> np.ndarray[Any, Any]:
+    flat: dict[str, Any] = {
+        "method": name,
+        "peers": problem.peers,
+        "model": "linear",
+        "dtype": "float64",
+    }
+    cohort = Stepping(flat, problem=problem)
+    return cohort.rule.evaluate(cohort.state, "test").losses.numpy()
+
+
+@pytest.mark.parametrize("name", ["logistic", "forest"])
+def test_a_peer_of_one_class_has_a_finite_loss(name: str) -> None:
+    """A class that 20 training rows lack has the probability 1 / 2 of 1 row in 21."""
+    both = np.arange(20) % 2
+    problem = numbers([both, np.zeros(20, dtype=np.int64)], "classification", 2)
+    problem = replace(problem, test=Split(problem.test.rows, (both, both)))
+    seen, unseen = (20 + 0.5) / 21, 0.5 / 21
+    assert scores(name, problem)[1] == pytest.approx(-np.log([seen, unseen]).mean())
+
+
+def test_numbers_are_predicted_by_ridge_regression() -> None:
+    problem = numbers([np.sin(np.arange(20.0))[:, None]], "regression", 1)
+    x, y = problem.inputs, problem.train.targets[0]
+    model = RidgeCV([1 / strength for strength in STRENGTHS]).fit(x, y)
+    assert scores("ridge", problem)[0] == pytest.approx(np.mean((model.predict(x) - y[:, 0]) ** 2))
+    assert 0 < scores("forest", problem)[0] < np.var(y)
+
+
+@pytest.mark.parametrize("name", YARDSTICKS)
+def test_privacy_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"privacy does not cover {name}"):
+        Config.from_flat({"method": name, "privacy.kind": "examples"})
