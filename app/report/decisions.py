@@ -229,8 +229,8 @@ def _pairs(row: Row) -> list[tuple[Run, Run]]:
 
 def _judged(value_n: Floats, run: Run) -> Floats:
     """Return the values of the institutions that can be judged; all of them if none can."""
-    few_n = judged.unjudged(run)
-    return value_n if few_n.all() else np.where(few_n, np.nan, value_n)
+    judged_n = judged.judged(run)
+    return np.where(judged_n, value_n, np.nan) if judged_n.any() else value_n
 
 
 def _places(row: Row, *, cards: bool) -> dict[str, list[_Place]]:
@@ -508,7 +508,8 @@ def _consortium(
     listed = "; ".join(f"{text}: {count}" for text, count in counts.most_common())
     sentences = [f"{_count(len(decided), len(decided))}: {listed}."]
     if len(usable) > 1:
-        differences = [_judged(gains(run, local), local) for run, local in pairs]
+        names = {each.institution for each in usable}
+        differences = [gains(run, local)[[n in names for n in run.names]] for run, local in pairs]
         gain = interval(differences, redivided, tests)
         sentences.append(
             f"Over the institutions with enough test rows, {chosen.name} gains "
@@ -531,5 +532,5 @@ def _line(decision: Decision, *, is_accuracy: bool) -> str:
         return f"{decision.institution}: {' '.join(decision.sentences[:-1])}"
     why = decision.reason.rstrip(".")
     if not np.isnan(decision.gain[0]):
-        why = f"{decision.method} {_change(decision.gain, accuracy=is_accuracy)}"
-    return f"{decision.institution}: {decision.text} ({why})"
+        why = f"gain of {decision.method} {_change(decision.gain, accuracy=is_accuracy)}"
+    return f"{decision.institution}: {decision.text}; {why[0].lower()}{why[1:]}"

@@ -16,7 +16,7 @@ from coterie.datasets.table import DATASETS
 
 MIN_ROWS = 20
 """Number of rows below which a peer's result is not a number to judge by."""
-TOO_FEW = "too few to judge"
+TOO_FEW, SINGLE = "too few to judge", "one class only"
 ONE_CLASS = "one class only ({}): accuracy is trivially 100 %"
 
 
@@ -26,15 +26,20 @@ def is_of_institutions(run: Run) -> bool:
     return (row is not None and row.deployed is not None) or (run.directory / FILE).is_file()
 
 
-def unjudged(run: Run) -> Bools:
-    """Mask of the institutions with fewer than `MIN_ROWS` test rows, or one class, (n,)."""
-    few_n = np.zeros(run.peers, dtype=np.bool_)
-    sizes_n = run.sizes("test")
+def unjudged(run: Run, part: str = "test") -> dict[int, str]:
+    """Return why institutions cannot be judged: fewer than `MIN_ROWS` rows, or one class."""
+    sizes_n = run.sizes(part)
     if sizes_n is None or not is_of_institutions(run):
-        return few_n
-    few_n |= sizes_n < MIN_ROWS
-    few_n[[*one_class(run)]] = True
-    return few_n
+        return {}
+    few = dict.fromkeys(np.flatnonzero(sizes_n < MIN_ROWS).tolist(), TOO_FEW)
+    return few | dict.fromkeys(one_class(run), SINGLE)
+
+
+def judged(run: Run) -> Bools:
+    """Mask of the peers that can be judged, (n,)."""
+    judged_n = np.ones(run.peers, dtype=np.bool_)
+    judged_n[[*unjudged(run)]] = False
+    return judged_n
 
 
 def one_class(run: Run) -> dict[int, str]:
