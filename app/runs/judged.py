@@ -7,12 +7,16 @@ data set are judged together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coterie.app.runs.rundir import PARTS, Bools, Run
 from coterie.datasets.quality import FILE
 from coterie.datasets.table import DATASETS
+
+if TYPE_CHECKING:
+    from coterie.datasets.problem import Problem
 
 MIN_ROWS = 20
 """Number of rows below which a peer's result is not a number to judge by."""
@@ -48,11 +52,26 @@ def one_class(run: Run) -> dict[int, str]:
     if not is_of_institutions(run) or parts[0] is None:
         return {}
     counts = np.sum([part for part in parts if part is not None], axis=0)
-    return one_class_of(counts.tolist(), run.classes)
+    return _one_class_of(counts.tolist(), run.classes)
 
 
-def one_class_of(counts_nk: Sequence[Sequence[int]], classes: Sequence[str]) -> dict[int, str]:
-    """Return the finding about each peer with examples of one class, from the counts by class."""
+def one_class_in(problem: Problem) -> dict[int, str]:
+    """Return the findings of `one_class` from the data, before a run."""
+    if problem.task != "classification" or not (problem.table or problem.preprocessing):
+        return {}
+    parts = (problem.train, problem.validation, problem.test)
+    counts_nk = [
+        np.bincount(
+            np.concatenate([part.targets[peer].ravel() for part in parts]),
+            minlength=problem.outputs,
+        ).tolist()
+        for peer in range(problem.peers)
+    ]
+    return _one_class_of(counts_nk, problem.classes)
+
+
+def _one_class_of(counts_nk: Sequence[Sequence[int]], classes: Sequence[str]) -> dict[int, str]:
+    """Return the findings from the counts by class."""
     return {
         peer: ONE_CLASS.format(classes[k] if classes else f"class {k}")
         for peer, counts_k in enumerate(counts_nk)

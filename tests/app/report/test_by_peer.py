@@ -94,7 +94,8 @@ def test_the_csv_has_every_peer_of_every_run(tmp_path: Path) -> None:
     assert len(lines) == 8
     assert lines[4] == {
         "method": "cobo", "seed": "0", "peer": "0", "peer_name": "Basel", "samples": "10.0",
-        "test_accuracy": "0.75", "test_loss": "1.0", "gain": "0.25", "validation": "12.0", "test": "45.0",
+        "test_accuracy": "0.75", "test_loss": "1.0", "gain": "0.25", "validation": "12.0",
+        "test": "45.0",
     }  # fmt: skip
     assert (lines[5]["test_accuracy"], lines[5]["gain"]) == ("", "")
 
