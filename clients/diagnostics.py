@@ -60,9 +60,9 @@ def diagnose(
     -------
     dict
         "examples" and "positives" (numbers); "measures": name -> `Estimate` at `HALF`; "threshold"
-        chosen on the validation examples or null, with "at_threshold" like `decisions`;
-        "temperature" or null, with "recalibrated": the Brier score and the ratio at that
-        temperature.
+        chosen on the validation examples or null, with "at_threshold" like `decisions` and their
+        number "chosen_by"; "temperature" or null, with "recalibrated": the Brier score and the
+        ratio at that temperature.
     """
     p_n, positive_n = test[0][:, 1], test[1] == 1
     threshold = temperature = None
@@ -73,6 +73,7 @@ def diagnose(
     result: dict[str, Any] = {
         "examples": len(p_n),
         "positives": int(positive_n.sum()),
+        **({} if validation is None or threshold is None else {"chosen_by": len(validation[1])}),
         "measures": {**decisions(p_n, positive_n, HALF), **rankings(p_n, positive_n)},
         "threshold": threshold,
         "at_threshold": {} if threshold is None else decisions(p_n, positive_n, threshold),

@@ -18,8 +18,8 @@ from coterie.app.runners.errors import Interrupted, SweepError
 
 _NOTE = (
     "Test accuracy in percent: mean over peers, lowest peer, and, where measured, under the "
-    "problem's attack and with its differential privacy, of a single run (tuning and other seeds on "
-    "the same data add to its epsilon). To best: "
+    "problem's attack and with its differential privacy, of a single run (tuning and other seeds "
+    "on the same data add to its epsilon). To best: "
     "bytes sent per peer until 90 % of the best gain over local. Bold: the best of a column, and "
     "those not significantly worse (paired test over seeds and peers). *: not ranked, it is given "
     "the true clusters."

@@ -38,6 +38,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     model = model_of(options)
     examples = inputs.read(options.input, model.about)
     predict.write(options.out, model, examples, options.threshold, recalibrate=options.recalibrate)
+    if (options.threshold == "validation" or options.recalibrate) and model.point.caution:
+        console.print(f"warning: {model.point.caution}", soft_wrap=True)
     about = model.about
     console.print(
         f"{len(examples.raw)} predictions by {about.peer_name}'s model ({about.method}): "

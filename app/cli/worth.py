@@ -14,6 +14,7 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.report import run_page
 from coterie.app.report.worth import TABLE, by_recipient, by_sender
 from coterie.app.runners.errors import Interrupted
+from coterie.app.runs import judged
 from coterie.app.runs.rundir import Run
 
 
@@ -47,9 +48,11 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     except KeyboardInterrupt:
         command = shlex.join(["coterie", "worth", *arguments])
         raise Interrupted(command if (options.run_dir / FOLDER).exists() else "") from None
-    names = Run.read(options.run_dir).names
+    run = Run.read(options.run_dir)
+    unjudged = judged.unjudged(run, result.measure.partition("_")[0])
+    result = result.judged(run)
     page = run_page.write(options.run_dir)
-    console.print(by_recipient(result, names, options.top))
-    console.print(by_sender(result, names))
+    console.print(by_recipient(result, run.names, options.top, unjudged))
+    console.print(by_sender(result, run.names))
     console.print(f"table: {options.run_dir / TABLE}", soft_wrap=True)
     console.print(f"report: {page}", soft_wrap=True)

@@ -16,7 +16,7 @@ _BYTES = 1 << 23
 """Maximum bytes of a TOML file."""
 _BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
 """Files and folders that mark a folder as a run directory; it has at least one of them."""
-_BEFORE = {"table": {"table.scale": "own", "table.split": "plain"}}
+BEFORE = {"table": {"table.scale": "own", "table.split": "plain"}}
 """Data set -> values of keys that runs recorded before there were these keys."""
 
 
@@ -170,7 +170,7 @@ def _toml(path: Path) -> dict[str, Scalar]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     flat = parts.unpacked(flatten(nested))
-    return _BEFORE.get(str(flat.get("dataset")), {}) | flat if is_of_run(path) else flat
+    return BEFORE.get(str(flat.get("dataset")), {}) | flat if is_of_run(path) else flat
 
 
 def _check(path: Path, flat: Mapping[str, Scalar], theirs: Mapping[str, type]) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 
 from coterie.app.report.comparison import Row, have_same_data
 from coterie.app.report.measures import gains, has_accuracy, last
-from coterie.app.runs import cells, units
+from coterie.app.runs import cells, judged, units
+from coterie.app.runs.rundir import Floats, Run
 
 FILE = "comparison-peers.csv"
 SHOWN = 100
@@ -29,10 +30,15 @@ class PeerCell(NamedTuple):
 
 
 class PeerRow(NamedTuple):
-    """A peer: its name, its number of training examples, and a cell for each method."""
+    """A peer: its name, its numbers of examples, and a cell for each method.
+
+    `samples` are the training examples that weight the peer.
+    """
 
     name: str
     samples: str
+    validation: str
+    test: str
     cells: list[PeerCell]
 
 
@@ -56,7 +62,8 @@ def table(rows: Sequence[Row]) -> PeerTable | None:
         return None
     is_accuracy = all(map(has_accuracy, runs))
     results: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    samples: dict[str, list[float]] = {}
+    sizes: dict[str, list[tuple[float, ...]]] = {}
+    unjudged: dict[str, str] = {}
     for row in rows:
         for run, local in zip(row.runs, row.local, strict=True):
             if not len(run.rounds):
@@ -65,21 +72,35 @@ def table(rows: Sequence[Row]) -> PeerTable | None:
             gain_n = np.full(run.peers, np.nan)
             if local is not None and not row.is_local:
                 gain_n = gains(run, local)
-            sizes_n = np.full(run.peers, np.nan) if run.samples is None else run.samples
-            for name, value, gain, size in zip(run.names, value_n, gain_n, sizes_n, strict=True):
+            unjudged |= {run.names[peer]: why for peer, why in judged.unjudged(run).items()}
+            for name, value, gain, *of_parts in zip(
+                run.names, value_n, gain_n, *_sizes(run), strict=True
+            ):
                 of_peer = results.setdefault(name, {})
                 of_peer.setdefault(row.method, []).append((float(value), float(gain)))
-                samples.setdefault(name, []).append(float(size))
+                sizes.setdefault(name, []).append(tuple(map(float, of_parts)))
     methods = [row.method for row in rows]
     made = [
         PeerRow(
             name,
-            _count(samples[name]),
-            [_cell(of_peer.get(method, []), is_accuracy) for method in methods],
+            *_counts(sizes[name]),
+            [
+                PeerCell(unjudged[name], "", None, False)
+                if name in unjudged
+                else _cell(of_peer.get(method, []), is_accuracy)
+                for method in methods
+            ],
         )
         for name, of_peer in list(results.items())[:SHOWN]
     ]
     return PeerTable(methods, is_accuracy, made, len(results))
+
+
+def _sizes(run: Run) -> list[Floats]:
+    """Return the peers' numbers of training, validation and test examples, (n,) each."""
+    unknown = np.full(run.peers, np.nan)
+    known = run.samples, run.sizes("validation"), run.sizes("test")
+    return [unknown if sizes_n is None else sizes_n for sizes_n in known]
 
 
 def _cell(results: Sequence[tuple[float, float]], is_accuracy: bool) -> PeerCell:
@@ -105,25 +126,42 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(kept)) if kept else None
 
 
-def _count(sizes: Sequence[float]) -> str:
-    mean = _mean(sizes)
-    return units.NONE if mean is None else f"{mean:,.0f}"
+def _counts(sizes: Sequence[tuple[float, ...]]) -> tuple[str, str, str]:
+    """Write the mean over seeds of the number of training, validation and test examples."""
+    train, validation, test = (
+        units.NONE if (mean := _mean(of_part)) is None else f"{mean:,.0f}"
+        for of_part in zip(*sizes, strict=True)
+    )
+    return train, validation, test
 
 
 def as_csv(rows: Sequence[Row]) -> str:
     """Write a line per method, seed and peer in full precision; undefined numbers are empty."""
     lines: list[list[object]] = [
-        ["method", "seed", "peer", "peer_name", "samples", "test_accuracy", "test_loss", "gain"]
+        [
+            "method",
+            "seed",
+            "peer",
+            "peer_name",
+            "samples",
+            "test_accuracy",
+            "test_loss",
+            "gain",
+            "validation",
+            "test",
+        ]
     ]
     for row in rows:
         for run, local in zip(row.runs, row.local, strict=True):
             if not len(run.rounds):
                 continue
+            samples_n, *held_out = _sizes(run)
             columns = [
-                np.full(run.peers, np.nan) if run.samples is None else run.samples,
+                samples_n,
                 last(run),
                 last(run, "test_loss"),
                 np.full(run.peers, np.nan) if local is None else gains(run, local),
+                *held_out,
             ]
             for peer, numbers in enumerate(zip(*columns, strict=True)):
                 values = ["" if np.isnan(number) else repr(float(number)) for number in numbers]

@@ -65,17 +65,18 @@ class Decision(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """Decisions of all institutions, the consortium's paragraph, and footnotes by mark."""
+    """Decisions of all institutions, the consortium's paragraph, rules by mark, and notes."""
 
     institutions: list[Decision]
     consortium: list[str]
-    footnotes: dict[str, str]
+    rules: dict[str, str]
+    notes: list[str]
     is_accuracy: bool
 
     def mark(self, decision: Decision) -> str:
         """Return the mark of the footnote with the rule of a decision; "" without."""
         rule = ADVICE[decision.advice].rule if decision.advice else None
-        return next((mark for mark, text in self.footnotes.items() if text == rule), "")
+        return next((mark for mark, text in self.rules.items() if text == rule), "")
 
     def lines(self) -> list[str]:
         """Return a line per institution for a terminal."""
@@ -137,7 +138,7 @@ def compared(rows: Sequence[Row]) -> Decisions | None:
         "else at least as wide as the intervals on the test rows of the two models allow.",
         *([_OF_PROBABILITIES] if _has_probabilities(local.runs) else []),
     ]
-    return Decisions(decided, consortium, _marked(decided, notes), has_accuracy(local.runs[0]))
+    return Decisions(decided, consortium, _rules(decided), notes, has_accuracy(local.runs[0]))
 
 
 def of_run(run: Run) -> Decisions | None:
@@ -166,13 +167,13 @@ def of_run(run: Run) -> Decisions | None:
         f"rows: coterie compare config.toml --methods local,{run.label}."
     )
     notes = [_OF_PROBABILITIES] if cards else []
-    return Decisions(decided, [consortium], _marked(decided, notes), has_accuracy(run))
+    return Decisions(decided, [consortium], _rules(decided), notes, has_accuracy(run))
 
 
-def _marked(decided: Sequence[Decision], notes: Sequence[str]) -> dict[str, str]:
-    """Return the rules of the given advice and further notes, by mark."""
-    rules = [rule.rule for key, rule in ADVICE.items() if any(d.advice == key for d in decided)]
-    return {str(k): note for k, note in enumerate([*rules, *notes], 1)}
+def _rules(decided: Sequence[Decision]) -> dict[str, str]:
+    """Return the rules of the given advice, by mark, in the order of the institutions."""
+    given = dict.fromkeys(each.advice for each in decided if each.advice)
+    return {str(k): ADVICE[key].rule for k, key in enumerate(given, 1)}
 
 
 def _can_decide(runs: Sequence[Run]) -> bool:
@@ -229,8 +230,8 @@ def _pairs(row: Row) -> list[tuple[Run, Run]]:
 
 def _judged(value_n: Floats, run: Run) -> Floats:
     """Return the values of the institutions that can be judged; all of them if none can."""
-    few_n = judged.unjudged(run)
-    return value_n if few_n.all() else np.where(few_n, np.nan, value_n)
+    judged_n = judged.judged(run)
+    return np.where(judged_n, value_n, np.nan) if judged_n.any() else value_n
 
 
 def _places(row: Row, *, cards: bool) -> dict[str, list[_Place]]:
@@ -447,7 +448,7 @@ def _probabilities(
         else:
             text += f" with {name}, {_mean_of(own_cards, *keys)[0]:.2f} with your own model"
             if title != "O/E" and not np.isnan(ranking[1]):
-                text += f": {ranking[0]:+.2f} ({ranking[1]:+.2f} to {ranking[2]:+.2f})"
+                text += f": {ranking[0]:+.3f} ({ranking[1]:+.3f} to {ranking[2]:+.3f})"
         sentences += [] if np.isnan(value) else [f"{text}."]
     return sentences
 
@@ -508,7 +509,8 @@ def _consortium(
     listed = "; ".join(f"{text}: {count}" for text, count in counts.most_common())
     sentences = [f"{_count(len(decided), len(decided))}: {listed}."]
     if len(usable) > 1:
-        differences = [_judged(gains(run, local), local) for run, local in pairs]
+        names = {each.institution for each in usable}
+        differences = [gains(run, local)[[n in names for n in run.names]] for run, local in pairs]
         gain = interval(differences, redivided, tests)
         sentences.append(
             f"Over the institutions with enough test rows, {chosen.name} gains "
@@ -516,7 +518,7 @@ def _consortium(
         )
     winners = sum(each.advice in (advice.USE, advice.USE_AFTER_THRESHOLD) for each in usable)
     if usable and not winners:
-        sentences.append("No institution gains by collaborating with this method.")
+        sentences.append("None of these is shown to gain by collaborating.")
     return sentences
 
 
@@ -531,5 +533,5 @@ def _line(decision: Decision, *, is_accuracy: bool) -> str:
         return f"{decision.institution}: {' '.join(decision.sentences[:-1])}"
     why = decision.reason.rstrip(".")
     if not np.isnan(decision.gain[0]):
-        why = f"{decision.method} {_change(decision.gain, accuracy=is_accuracy)}"
-    return f"{decision.institution}: {decision.text} ({why})"
+        why = f"gain of {decision.method} {_change(decision.gain, accuracy=is_accuracy)}"
+    return f"{decision.institution}: {decision.text}; {why[0].lower()}{why[1:]}"

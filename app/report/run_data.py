@@ -23,7 +23,7 @@ from coterie.app.report.thinning import (
     strongest_links,
     thin,
 )
-from coterie.app.runs import files
+from coterie.app.runs import files, judged
 from coterie.app.runs.graph_scores import components, learnt_edges, row_scales, score
 from coterie.app.runs.rundir import Floats, Ints, Run
 
@@ -71,8 +71,10 @@ def page_data(run: Run) -> dict[str, Any]:
         `rounds`: kept rounds, of `evaluated`. `metrics`: each field (R, n), three bytes per number,
         NaN if missing. `last`, `best`: fields (n,) at each peer's last round and at its best round
         on validation data, six significant digits.
-        `samples`, `clusters`: (n,) from the split, or null. `recovered`: (n,) groups of the last
-        learnt graph if the true clusters are unknown, or null. `order`: peers in display order;
+        `samples`, `clusters`: (n,) from the split, or null. `held_out`: numbers of
+        `validation` and `test` examples of institutions, (n,), or null. `unjudged`: peer -> why its
+        results are no numbers to judge by. `recovered`: (n,) groups of the last learnt graph if the
+        true clusters are unknown, or null. `order`: peers in display order;
         `blocks`: (B,) index in `order` of the first peer of each block.
         `labels`: (B, classes) training examples per peer, mean over the block, or null.
         `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
@@ -96,6 +98,8 @@ def page_data(run: Run) -> dict[str, Any]:
         "last": {name: rounded(run.at(name, last_n)) for name in fields},
         "best": None if best_n is None else _best(run, best_n),
         "samples": None if samples is None else rounded(samples),
+        "held_out": _held_out(run),
+        "unjudged": judged.unjudged(run),
         "clusters": None if clusters is None else clusters.tolist(),
         "recovered": None if recovered is None else recovered.tolist(),
         "order": order.tolist(),
@@ -104,11 +108,23 @@ def page_data(run: Run) -> dict[str, Any]:
         "diverged": np.flatnonzero(run.diverged).tolist(),
         "predictions": _predictions(run),
         "graph": graph_data(run, order, blocks),
-        "worth": worth.page_data(worth.read(run.directory, run.peers), order, blocks),
+        "worth": _worth(run, order, blocks),
     }
     if took_part := run.progress.get("took_part"):
         data["took_part"] = {"rounds": took_part, "of": run.progress["round"]}
     return data | {"captions": captions.of_run(data)}
+
+
+def _held_out(run: Run) -> dict[str, list[int]] | None:
+    if not judged.is_of_institutions(run):
+        return None
+    sizes = {part: run.sizes(part) for part in ("validation", "test")}
+    return {part: s_n.astype(int).tolist() for part, s_n in sizes.items() if s_n is not None}
+
+
+def _worth(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
+    recorded = worth.read(run.directory, run.peers)
+    return worth.page_data(recorded and recorded.judged(run), order, blocks)
 
 
 def _predictions(run: Run) -> dict[int, Any] | None:

@@ -11,11 +11,19 @@ from coterie.app.config.keys import flatten
 from coterie.app.config.registry import YARDSTICKS
 from coterie.app.report import comparison, methods
 from coterie.app.report.comparison import Row
-from coterie.app.report.measures import Column
-from coterie.app.report.paired_test import LEVEL, MIN_SEEDS, p_value, redivision
-from coterie.app.runs import summary, units
-
-_MAX_NAMES = 4
+from coterie.app.report.measures import Column, gains
+from coterie.app.report.paired_test import (
+    LEVEL,
+    MAX_SEEDS,
+    MIN_SEEDS,
+    leaders,
+    p_value,
+    redivision,
+    seeds_needed,
+)
+from coterie.app.report.words import listed, names_unjudged
+from coterie.app.runs import judged, summary, units
+from coterie.app.runs.rundir import Floats
 
 
 def outcome(rows: Sequence[Row]) -> str:
@@ -84,9 +92,11 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
                 f"their peers): {what} {value}"
             )
         else:
-            names = _listed([row.name for row in leading])
+            names = listed([row.name for row in leading])
             sentences.append(f"No clear winner among {names}: {why}")
             sentences.append(f"{top.name} has the {end} {what}: {value}")
+            sentences += _clear(rows) + _open(leading, main)
+    sentences += _without_few(among, main)
     return sentences + [
         f"{row.name}, which {row.reference}, reaches {comparison.cell(row, main)}{unit}"
         for row in rows
@@ -108,7 +118,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
             references.setdefault(row.reference, []).append(row.name)
     if references:
         each = [
-            f"{_listed(names)} {why if len(names) == 1 else why.replace('is ', 'are ', 1)}"
+            f"{listed(names)} {why if len(names) == 1 else why.replace('is ', 'are ', 1)}"
             for why, names in references.items()
         ]
         footnotes.append(f"* not ranked: {'; '.join(each)}")
@@ -137,7 +147,7 @@ def cost_notes(rows: Sequence[Row]) -> list[str]:
     if "seconds" in keys:
         names = [run.progress.get("machine") for row in rows for run in row.runs]
         machines = list(dict.fromkeys(filter(None, names)))
-        where = f" on {_listed(machines)}" if machines else ""
+        where = f" on {listed(machines)}" if machines else ""
         footnotes.append(f"seconds: wall time of a run{where}; runs in parallel share the machine")
     if "joules" in keys:
         footnotes.append(
@@ -154,9 +164,67 @@ def _gain(row: Row, columns: Mapping[str, Column]) -> str:
     return f", {comparison.cell(row, gain)} points over local; {share}\u00a0% of the peers improve"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Write "a, b and c", or "a, b, c and 5 others"."""
-    shown = [*names]
-    if len(names) > _MAX_NAMES + 1:
-        shown[_MAX_NAMES:] = [f"{len(names) - _MAX_NAMES} others"]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+def _clear(rows: Sequence[Row]) -> list[str]:
+    """Name the methods that are above or below Local with every seed, whatever a test says."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        pairs = [(run, own) for run, own in zip(row.runs, row.local, strict=True) if own]
+        if row.is_local or row.reference or len(pairs) < MIN_SEEDS or len(pairs) < len(row.runs):
+            continue
+        differences = [_known(gains(*pair)) for pair in pairs]
+        for where, sign in (("below", -1), ("above", 1)):
+            if all((sign * d_p > 0).all() for d_p in differences if len(d_p)):
+                groups.setdefault(f"{where} local with every seed and peer", []).append(row.name)
+            elif all(sign * d_p.mean() > 0 for d_p in differences if len(d_p)):
+                groups.setdefault(f"{where} local with every seed", []).append(row.name)
+    return [f"Clear: {listed(names)} {'is' if len(names) == 1 else 'are'} {where}"
+            for where, names in groups.items()]  # fmt: skip
+
+
+def _known(values_p: Floats) -> Floats:
+    return values_p[~np.isnan(values_p)]
+
+
+def _open(leading: Sequence[Row], main: Column) -> list[str]:
+    """Say about how many seeds would separate the best mean from the others."""
+    top, *others = leading
+    if len(top.runs) < MIN_SEEDS:
+        return []
+    redivided, of_top = redivision(flatten(top.runs[0].config)), top.by_seed(main)
+    needed: dict[str, list[str]] = {}
+    for row in others:
+        of_row = row.by_seed(main)
+        seeds = seeds_needed(
+            [of_top[seed] - of_row[seed] for seed in of_top if seed in of_row], redivided
+        )
+        count = (
+            f"more than {MAX_SEEDS}" if seeds is None else f"about {max(seeds, len(top.runs) + 1)}"
+        )
+        needed.setdefault(count, []).append(row.name)
+    counts = [f"{count} for {listed(names)}" for count, names in needed.items()]
+    return [f"Seeds that would separate {top.name} from the others: {', '.join(counts)}"]
+
+
+def _without_few(among: Sequence[Row], main: Column) -> list[str]:
+    """Repeat the ranking without the institutions that cannot be judged."""
+    without = names_unjudged(run for row in among for run in row.runs)
+    values: dict[str, dict[object, Floats]] = {
+        row.name: {
+            run.config.get("seed"): value_n[judged.judged(run)]
+            for run, value_n in zip(row.runs, row.by_seed(main).values(), strict=False)
+        }
+        for row in among
+    }
+    if not without or not all(
+        len(_known(v_p)) for of_seed in values.values() for v_p in of_seed.values()
+    ):
+        return []
+    sign = 1.0 if main.better == "high" else -1.0
+    signed = {name: {k: sign * v_p for k, v_p in of.items()} for name, of in values.items()}
+    mean = {name: np.mean([np.nanmean(v_p) for v_p in of.values()]) for name, of in values.items()}
+    order = sorted(values, key=lambda name: -sign * mean[name])
+    unit = "\u00a0%" if main.key == "accuracy" else ""
+    ranked = [f"{name} {main.show(mean[name])}{unit}" for name in order]
+    lead = leaders(signed, redivision(flatten(among[0].runs[0].config)))
+    best = f", {lead[0]} is the best (paired test)" if len(lead) == 1 < len(order) else ""
+    return [f"Without {without}: {listed(ranked)}{best}"]

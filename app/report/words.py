@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +12,10 @@ import numpy as np
 from coterie.app.config.keys import TopLevel
 from coterie.app.report.methods import learns_graph, reference
 from coterie.app.report.run_data import weights_between
+from coterie.app.runs import judged
 from coterie.app.runs.graph import rounds_measured, weight_to
 from coterie.app.runs.rundir import Floats, Ints, Run, label_of
+from coterie.app.runs.summary import accuracy_statistics
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
 from coterie.datasets.table import DATASETS
 from coterie.strategies.errors import TopologyError
@@ -22,6 +24,7 @@ from coterie.strategies.protocol import MATRIX
 from coterie.strategies.topology import TOPOLOGIES, Setting, spectral_gap
 
 _MAX_ROUNDS = 100
+_MAX_NAMES = 4
 
 
 class Tile(NamedTuple):
@@ -78,8 +81,13 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
         text = f"{after}, the personal models reach {percent(accuracy)} test accuracy"
         text += " on average" if run.peers > 1 else ""
         if run.peers > 1:
+            of_judged = _of_judged(run)
             worst = "peer reaches" if run.peers < 20 else "10 % of the peers reach"
-            text += f"; the lowest {worst} {percent(summary['worst_decile_test_accuracy'])}"
+            text += f"; the lowest {worst} {percent(of_judged['worst_decile_test_accuracy'])}"
+            if without := names_unjudged([run]):
+                text += (
+                    f". Without {without}: {percent(of_judged['mean_test_accuracy'])} on average"
+                )
     elif loss is not None:
         text = f"{after}, the personal models reach a mean test loss of {number(loss)}"
     else:
@@ -186,25 +194,54 @@ def costs(run: Run) -> list[list[str]]:
     return rows
 
 
+def names_unjudged(runs: Iterable[Run]) -> str:
+    """Name the institutions that cannot be judged, as in "A and B (too few to judge)"; or ""."""
+    why = {run.names[peer]: each for run in runs for peer, each in judged.unjudged(run).items()}
+    groups = [
+        f"{listed([name for name, each in why.items() if each == reason])} ({reason})"
+        for reason in dict.fromkeys(why.values())
+    ]
+    return " and ".join(groups)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write "a, b and c", or "a, b, c, d and 5 others"."""
+    shown = [*names]
+    if len(names) > _MAX_NAMES + 1:
+        shown[_MAX_NAMES:] = [f"{len(names) - _MAX_NAMES} others"]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def _of_judged(run: Run) -> dict[str, float | None]:
+    """Return the accuracy statistics of the peers that can be judged; of all if none can."""
+    last_n, judged_n = run.at("test_accuracy", run.last_row()), judged.judged(run)
+    kept_n = np.where(judged_n, last_n, np.nan) if judged_n.any() else last_n
+    return accuracy_statistics(kept_n, run.samples)
+
+
 def _accuracy_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
-    last = run.at("test_accuracy", run.last_row())
-    last = last[~np.isnan(last)]
+    last, judged_n = run.at("test_accuracy", run.last_row()), judged.judged(run)
+    last = last[~np.isnan(last) & (judged_n | ~judged_n.any())]
+    of_judged = _of_judged(run)
+    left_out = run.peers - int(judged_n.sum()) if judged_n.any() else 0
+    without = f"; {percent(of_judged['mean_test_accuracy'])} without {plural(left_out, 'peer')}"
     lowest = max(1, len(last) // 10)
     weighted, best = summary["weighted_mean_test_accuracy"], summary["best_mean_test_accuracy"]
     return [
         Tile(
             "Mean test accuracy",
             percent(summary["mean_test_accuracy"]),
-            f"{percent(weighted)} weighted by samples" if weighted is not None else "last round",
+            (f"{percent(weighted)} weighted by samples" if weighted is not None else "last round")
+            + (without if left_out else ""),
         ),
         Tile(
             "Spread over peers",
-            f"± {percent(summary['std_test_accuracy'], ' points')}",
+            f"± {percent(of_judged['std_test_accuracy'], ' points')}",
             f"from {percent(float(last.min()))} to {percent(float(last.max()))}",
         ),
         Tile(
             "Worst decile",
-            percent(summary["worst_decile_test_accuracy"]),
+            percent(of_judged["worst_decile_test_accuracy"]),
             f"{'lowest' if lowest == 1 else f'mean of the lowest {lowest}'}"
             f" of {plural(len(last), 'peer')}",
         ),

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from coterie.app.report.thinning import block_means, encode
-from coterie.app.runs import atomic, cells, files, units
+from coterie.app.runs import atomic, cells, files, judged, units
 from coterie.app.runs.files import ResultsError
-from coterie.app.runs.rundir import Floats, Ints
+from coterie.app.runs.rundir import Floats, Ints, Run
 
 FILE, TABLE = "worth.json", "worth.csv"
 MEASURES = tuple(f"{split}_{of}" for split in ("validation", "test") for of in ("accuracy", "loss"))
@@ -84,6 +85,18 @@ class Worth:
             name = f"Shapley values ± standard error, {self.orders} orders"
         measure = self.measure.replace("_", " ")
         return f"{measure} in points ({name})" if self.is_accuracy else f"{measure} ({name})"
+
+    def judged(self, run: Run) -> Worth:
+        """Return the worth without the numbers of recipients with too few examples of the measure.
+
+        See `coterie.app.runs.judged`.
+        """
+        few = [*judged.unjudged(run, self.measure.partition("_")[0])]
+        names = [name for name in _SHAPES if getattr(self, name) is not None]
+        kept = {name: getattr(self, name).copy() for name in names}
+        for values in kept.values():
+            values[few] = np.nan
+        return replace(self, **kept)
 
     def shown(self, value: float) -> str:
         """Write a worth with its sign: points of accuracy, or loss."""
@@ -184,8 +197,13 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def by_recipient(worth: Worth, names: Sequence[str], top: int) -> Table:
-    """Return a table of the `top` senders of each recipient, those with the largest effect."""
+def by_recipient(
+    worth: Worth, names: Sequence[str], top: int, unjudged: Mapping[int, str] = MappingProxyType({})
+) -> Table:
+    """Return a table of the `top` senders of each recipient, those with the largest effect.
+
+    Recipients in `unjudged` are grey, with the reason instead of numbers.
+    """
     table = Table(title=f"Worth of letters: {worth.what}", box=SIMPLE_HEAD, title_justify="left")
     for heading in ("recipient", "alone", "together"):
         table.add_column(heading, justify="left" if heading == "recipient" else "right")
@@ -200,7 +218,10 @@ def by_recipient(worth: Worth, names: Sequence[str], top: int) -> Table:
             if effect[j] > 0
         )
         levels = worth.level(worth.alone[i]), worth.level(worth.together[i])
-        table.add_row(name, *levels, senders or units.NONE)
+        table.add_row(
+            name, *levels, unjudged.get(i) or senders or units.NONE,
+            style="dim" if i in unjudged else None,
+        )  # fmt: skip
     return table
 
 

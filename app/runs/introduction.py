@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coterie.app.runs import units
+from coterie.app.runs import judged, units
 from coterie.datasets.quality import survey, warnings
 from coterie.strategies.names import display
 
@@ -47,7 +47,11 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
 
 
 def data_quality(problem: Problem, console: Console) -> None:
-    """Print the most severe problems of the data in up to two lines."""
+    """Print peers of one class, and the most severe problems of the columns in up to two lines."""
+    found = judged.one_class_in(problem)
+    for peer, finding in found.items():
+        name = problem.names[peer] if problem.names else f"peer {peer}"
+        console.print(f"{name}: {finding}", soft_wrap=True)
     for line in warnings(survey(problem), problem.names, problem.name):
         console.print(f"data quality: {line}", soft_wrap=True)
 

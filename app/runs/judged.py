@@ -7,6 +7,7 @@ data set are judged together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +15,12 @@ from coterie.app.runs.rundir import PARTS, Bools, Run
 from coterie.datasets.quality import FILE
 from coterie.datasets.table import DATASETS
 
+if TYPE_CHECKING:
+    from coterie.datasets.problem import Problem
+
 MIN_ROWS = 20
 """Number of rows below which a peer's result is not a number to judge by."""
-TOO_FEW = "too few to judge"
+TOO_FEW, SINGLE = "too few to judge", "one class only"
 ONE_CLASS = "one class only ({}): accuracy is trivially 100 %"
 
 
@@ -26,15 +30,20 @@ def is_of_institutions(run: Run) -> bool:
     return (row is not None and row.deployed is not None) or (run.directory / FILE).is_file()
 
 
-def unjudged(run: Run) -> Bools:
-    """Mask of the institutions with fewer than `MIN_ROWS` test rows, or one class, (n,)."""
-    few_n = np.zeros(run.peers, dtype=np.bool_)
-    sizes_n = run.sizes("test")
+def unjudged(run: Run, part: str = "test") -> dict[int, str]:
+    """Return why institutions cannot be judged: fewer than `MIN_ROWS` rows, or one class."""
+    sizes_n = run.sizes(part)
     if sizes_n is None or not is_of_institutions(run):
-        return few_n
-    few_n |= sizes_n < MIN_ROWS
-    few_n[[*one_class(run)]] = True
-    return few_n
+        return {}
+    few = dict.fromkeys(np.flatnonzero(sizes_n < MIN_ROWS).tolist(), TOO_FEW)
+    return few | dict.fromkeys(one_class(run), SINGLE)
+
+
+def judged(run: Run) -> Bools:
+    """Mask of the peers that can be judged, (n,)."""
+    judged_n = np.ones(run.peers, dtype=np.bool_)
+    judged_n[[*unjudged(run)]] = False
+    return judged_n
 
 
 def one_class(run: Run) -> dict[int, str]:
@@ -43,11 +52,26 @@ def one_class(run: Run) -> dict[int, str]:
     if not is_of_institutions(run) or parts[0] is None:
         return {}
     counts = np.sum([part for part in parts if part is not None], axis=0)
-    return one_class_of(counts.tolist(), run.classes)
+    return _one_class_of(counts.tolist(), run.classes)
 
 
-def one_class_of(counts_nk: Sequence[Sequence[int]], classes: Sequence[str]) -> dict[int, str]:
-    """Return the finding about each peer with examples of one class, from the counts by class."""
+def one_class_in(problem: Problem) -> dict[int, str]:
+    """Return the findings of `one_class` from the data, before a run."""
+    if problem.task != "classification" or not (problem.table or problem.preprocessing):
+        return {}
+    parts = (problem.train, problem.validation, problem.test)
+    counts_nk = [
+        np.bincount(
+            np.concatenate([part.targets[peer].ravel() for part in parts]),
+            minlength=problem.outputs,
+        ).tolist()
+        for peer in range(problem.peers)
+    ]
+    return _one_class_of(counts_nk, problem.classes)
+
+
+def _one_class_of(counts_nk: Sequence[Sequence[int]], classes: Sequence[str]) -> dict[int, str]:
+    """Return the findings from the counts by class."""
     return {
         peer: ONE_CLASS.format(classes[k] if classes else f"class {k}")
         for peer, counts_k in enumerate(counts_nk)

@@ -40,6 +40,7 @@ def card(
     privacy: Privacy,
     defence: Defence,
     qualities: Sequence[ColumnQuality],
+    finding: str = "",
     *,
     has_examples: bool,
 ) -> dict[str, Any]:
@@ -61,6 +62,8 @@ def card(
         Defence options of the run; the card has them if they are in use.
     qualities : Sequence of ColumnQuality
         Quality of the peer's columns. The card has no values of single rows, such as the range.
+    finding : str
+        Finding about the peer's classes (`coterie.app.runs.judged`).
     has_examples : bool
         True if the model file contains data of each training example.
     """
@@ -84,6 +87,7 @@ def card(
         "columns": list(about.columns),
         **({"fill": "median"} if about.dataset_options.get("missing") == "median" else {}),
         "examples": dict(sizes),
+        **({"finding": finding} if finding else {}),
         **({"data_quality": list(map(_quality, listed))} if listed else {}),
         "collaborators_in_all": len(others_k),
         "collaborators": [
@@ -147,6 +151,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         ("columns", ", ".join(content["columns"])),
         ("cuts" if content["task"] == "survival" else "classes", ", ".join(content["classes"])),
         ("own examples", examples),
+        ("finding", content.get("finding", "")),
         ("robust rule", content.get("defence", {}).get("rule", "")),
     ]
     used = [(name, value) for name, value in used if value]

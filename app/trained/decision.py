@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.app.config.keys import ConfigError
+from coterie.app.runs.judged import MIN_ROWS
 from coterie.app.trained.about import About
 from coterie.clients.diagnostics import TEMPERATURES, recalibrated
 
 Floats = npt.NDArray[np.float64]
-_LIMITS = {"threshold": (0.0, 1.0), "temperature": TEMPERATURES}
+_LIMITS = {"threshold": (0.0, 1.0), "temperature": TEMPERATURES, "chosen_by": (2, 2.0**53)}
 _WITHOUT = (
     "the model has no {0} of validation examples: it needs two classes, and validation examples of "
     "both"
@@ -27,10 +28,25 @@ _WITHOUT = (
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Threshold and temperature of a model; None where there is none."""
+    """Threshold and temperature of a model; None where there is none.
+
+    `chosen_by` is the number of validation examples that chose them; None if it is unknown.
+    """
 
     threshold: float | None = None
     temperature: float | None = None
+    chosen_by: float | None = None
+
+    @property
+    def caution(self) -> str:
+        """Warning for the user of a threshold that too few examples chose; "" without."""
+        if self.chosen_by is None or self.chosen_by >= MIN_ROWS:
+            return ""
+        return (
+            f"{self.chosen_by:.0f} validation examples chose the threshold and the temperature, "
+            f"fewer than {MIN_ROWS}: set a threshold by hand, such as --threshold 0.4, or validate "
+            "with more examples"
+        )
 
 
 NO_POINT = OperatingPoint()

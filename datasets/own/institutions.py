@@ -324,11 +324,11 @@ def make_holding(
 
 def _interleaved(classes_n: Ints) -> Ints:
     """Return an order in which the first examples have each class in proportion."""
-    place_n = np.empty(len(classes_n))
+    place_n, size_n = np.empty((2, len(classes_n)))
     for each in np.unique(classes_n):
         at = np.flatnonzero(classes_n == each)
-        place_n[at] = (np.arange(len(at)) + 0.5) / len(at)
-    return np.argsort(place_n, kind="stable")
+        place_n[at], size_n[at] = (np.arange(len(at)) + 0.5) / len(at), len(at)
+    return np.lexsort((size_n, place_n))  # of equal places, the rarer class first
 
 
 def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preprocessing:

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.app.config.config import Config
 from coterie.app.node.cohort.part import predicts_as_saved
 from coterie.app.node.storage.tensor_file import write
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, judged
 from coterie.app.security.policy import Policy
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
@@ -62,6 +62,7 @@ class ModelFiles:
         self._qualities = {
             peer: [each for each in qualities if each.peer == peer] for peer in peers
         }
+        self._findings = judged.one_class_in(problem)
         self._sizes = {peer: problem.sizes(peer) for peer in peers}
         self._protection = config.privacy, config.defence
         self._rounds, self.keeps_best = config.num_server_rounds, config.keep_models == "best"
@@ -103,6 +104,7 @@ class ModelFiles:
                 content = card(
                     about, self._sizes[peer], report, names, self._policy,
                     curves.get(peer, {}), *self._protection, self._qualities[peer],
+                    self._findings.get(peer, ""),
                     has_examples="memory.keys" in tensors,
                 )  # fmt: skip
                 atomic.write(file.with_suffix(".json"), as_json(content))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.app.report.worth import Worth, by_recipient, by_sender, to_others, write
+from coterie.app.runs import judged
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import Story, write_run
 from tests.app.report.pages import Page, decoded, page_of, toured
@@ -66,6 +68,29 @@ def test_the_page_has_a_map(tmp_path: Path, has_shapley: bool) -> None:
     dom = toured(run_dir / "report.html")
     assert ('data-key="shapley"' in dom) is has_shapley
     assert "worth for others" in dom
+
+
+def test_recipients_with_few_rows_of_the_measure_are_grey_without_numbers(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, Story(rounds=1), dataset="table", table={}, partition={})
+    split = json.loads((run_dir / "split.json").read_text())  # 12 validation, 45 test rows
+    split[0]["validation"]["size"] = 19
+    for row in split[1:]:
+        row["validation"]["size"] = 20
+    (run_dir / "split.json").write_text(json.dumps(split))
+    run, table = Run.read(run_dir), np.full((8, 8), 0.5)
+    worth = Worth("validation_loss", 0, np.ones(8), np.ones(8), table, table, 0 * table)
+    table[0, 1] = -30.0
+    unjudged = judged.unjudged(run, "validation")
+    assert unjudged == {0: "too few to judge"}
+    kept = worth.judged(run)
+    assert "peer 0 – – too few to judge" in printed(by_recipient(kept, run.names, 1, unjudged))
+    assert to_others(kept)[1] == 0.5
+    assert not judged.unjudged(run), "45 test rows are enough"
+    write(worth, run_dir, run.names)
+    data = Page(page_of(run_dir)).data
+    assert data["worth"]["to_others"][1] == 0.5
+    assert data["held_out"]["validation"][0] == 19
+    assert "worth for others" in toured(run_dir / "report.html")
 
 
 def test_many_peers_are_shown_in_blocks(tmp_path: Path) -> None:

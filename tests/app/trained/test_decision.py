@@ -49,14 +49,18 @@ def rows(done: Path, folder: Path, *options: str) -> tuple[list[str], np.ndarray
     )
 
 
-def test_a_threshold_decides(done: Path, tmp_path: Path) -> None:
+def test_a_threshold_decides(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plain, p = rows(done, tmp_path)
     assert plain == np.where(p > 0.5, "ill", "healthy").tolist()
     number, same = rows(done, tmp_path, "--threshold", "0.2")
     assert number == np.where(p > 0.2, "ill", "healthy").tolist()
     assert np.array_equal(p, same)
     chosen = json.loads((done / "models" / "peer-0001.json").read_text())["diagnostics"]
+    capsys.readouterr()
     decided, _ = rows(done, tmp_path, "--threshold", "validation")
+    assert "validation examples chose the threshold" not in capsys.readouterr().out
     assert decided == np.where(p > chosen["threshold"], "ill", "healthy").tolist()
     assert decided != plain
 
@@ -102,3 +106,11 @@ def test_what_cannot_be_decided_is_one_line(
 def test_metadata_of_others_are_checked(strings: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"its (threshold|temperature)|Expecting"):
         decision.of_strings(strings)
+
+
+def test_a_threshold_that_few_examples_chose_is_warned_about() -> None:
+    assert decision.OperatingPoint(0.3, 1.0, 19).caution.startswith(
+        "19 validation examples chose the threshold and the temperature, fewer than 20: "
+    )
+    assert not decision.OperatingPoint(0.3, 1.0, 20).caution
+    assert not decision.OperatingPoint(0.3, 1.0).caution, "a model of an earlier version"

@@ -35,6 +35,13 @@ function collaboratorsCell(p) {
   return make("span", {}, ...(largest.length ? largest : ["none"]));
 }
 
+// Shows why a peer's results are no numbers to judge by, instead of the numbers.
+const judged = ({ cell, values, format, ...column }) => ({
+  ...column,
+  values: values?.map((value, p) => (p in DATA.unjudged ? null : value)),
+  cell: (p) => DATA.unjudged[p] ?? (cell ? cell(p) : format(values[p])),
+});
+
 // Returns columns: a group, a heading, and `values` by peer (sortable) with their `format`, a `cell`
 // function, or both.
 function mainColumns() {
@@ -75,14 +82,15 @@ function mainColumns() {
   ];
 }
 function columns() {
-  const { clusters, samples, last, took_part } = DATA;
+  const { clusters, samples, held_out, last, took_part } = DATA;
   const cost = (key, heading, format) =>
     last[key] && { group: "Cost", heading, values: last[key], format };
   return [
     { group: "", heading: "Peer", values: peers(), format: shortName },
     clusters && { group: "", heading: "Cluster", values: clusters, cell: clusterCell },
     samples && { group: "", heading: "Samples", values: samples, format: (x) => plain(x, 7) },
-    ...mainColumns(),
+    ...Object.entries(held_out ?? {}).map(([heading, values]) => ({ group: "", heading, values, format: (x) => plain(x, 7) })),
+    ...mainColumns().map((column) => column && judged(column)),
     took_part && {
       group: "Participation",
       heading: `rounds of ${FORMAT.round(took_part.of)}`,

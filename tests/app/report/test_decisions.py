@@ -1,0 +1,186 @@
+"""Decisions: the choice of the method, the intervals and the sentences of each institution."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.app.report import comparison, comparison_page, decisions
+from coterie.app.report.comparison import Row
+from coterie.app.report.decisions import Decisions
+from coterie.app.report.verdict import outcome
+from coterie.app.runs import judged
+from coterie.app.runs.rundir import Run
+from tests.app.fake_run import write_config, write_metrics, write_progress
+from tests.app.report.pages import Page, page_of
+
+SEEDS = 5
+HOSPITALS = ("north", "south", "village", "cardiology")
+TEST = ((30, 30), (40, 20), (1, 1), (0, 40))  # healthy, ill
+OWN = (0.80, 0.75, 0.0, 1.0)
+GAINS = {"dpfl": (0.1, 0.0, 0.9, 0.0), "fedavg": (-0.2, -0.1, 0.9, -0.3)}
+NOISE = (0.01, -0.01, 0.0, 0.005, -0.005)
+
+
+def write(
+    directory: Path, method: str, seed: int, accuracy: Sequence[float], **metrics: float
+) -> Run:
+    run = directory / f"{method}-{seed}"
+    run.mkdir(parents=True)
+    table = {"test": 0.25, "split": "by-class"}
+    keys: dict[str, Any] = {"method": method, "peers": 4, "seed": seed, "dataset": "table"}
+    write_config(run, {**keys, "table": table, "partition": {}})
+    write_metrics(
+        run,
+        [
+            {"round": 0, "peer": p, "peer_name": HOSPITALS[p], "test_loss": 1.0}
+            | {"test_accuracy": value, **metrics}
+            for p, value in enumerate(accuracy)
+        ],
+    )
+    split = []
+    for name, (healthy, ill) in zip(HOSPITALS, TEST, strict=True):
+        train = {"size": 3 * (healthy + ill), "labels": [3 * healthy, 3 * ill]}
+        test = {"size": healthy + ill, "labels": [healthy, ill]}
+        empty = {"size": 10 if metrics else 0, "labels": [5 * bool(metrics and healthy)] * 2}
+        split.append({"name": name, "train": train, "validation": empty, "test": test})
+    (run / "split.json").write_text(json.dumps(split))
+    (run / "classes.json").write_text('["healthy", "ill"]')
+    write_progress(run)
+    return Run.read(run)
+
+
+def rows(
+    directory: Path,
+    gains: Mapping[str, Sequence[float]] = GAINS,
+    validation: Mapping[str, float] = {},
+    seeds: int = SEEDS,
+) -> tuple[Row, ...]:
+    runs: dict[str, list[Run]] = {}
+    for method, gain_p in {"local": (0.0,) * 4, **gains}.items():
+        for seed in range(seeds):
+            off = NOISE[seed] if method != "local" else 0.0
+            ends = [own + gain + off for own, gain in zip(OWN, gain_p, strict=True)]
+            held = {"validation_accuracy": validation[method]} if validation else {}
+            runs.setdefault(method, []).append(write(directory, method, seed, ends, **held))
+    return comparison.rows(runs, {})
+
+
+def of(directory: Path, **options: Any) -> Decisions:
+    result = decisions.compared(rows(directory, **options))
+    assert result is not None
+    return result
+
+
+def test_each_institution_has_an_advice_with_its_rule(tmp_path: Path) -> None:
+    made = of(tmp_path)
+    assert [(d.institution, d.text) for d in made.institutions] == [
+        ("north", "use dpfl"),
+        ("south", "stay with your own model"),
+        ("village", "too few rows to judge"),
+        ("cardiology", "collect data"),
+    ]
+    north, _, village, cardiology = (" ".join(d.sentences) for d in made.institutions)
+    assert north.startswith(
+        "240 rows: 180 for training (90 healthy, 90 ill), 0 for validation, 60 for testing "
+        "(30 healthy, 30 ill). dpfl decides 90.0 % of the test rows correctly, your own model "
+        "80.0 %: +10.0 points ("
+    )
+    assert village.endswith("Only 1 test row of the rarer class; 20 are needed.")
+    assert "One class only (ill): accuracy is trivially 100 %" in cardiology
+    assert "90.0 points" not in village, "no number about two patients"
+    assert made.consortium[0].startswith("4 institutions: ")
+    assert "use dpfl: 1" in made.consortium[0]
+    assert made.consortium[1].startswith(
+        "Over the institutions with enough test rows, dpfl gains +5.0 points"
+    )
+
+
+def test_the_interval_is_that_of_the_paired_test(tmp_path: Path) -> None:
+    """Nadeau and Bengio: sd sqrt(1/5 + 1/3), at level 1 - 0.05/2 for the better of two methods."""
+    north = of(tmp_path).institutions[0]
+    reach = np.std(NOISE, ddof=1) * np.sqrt(1 / 5 + 0.25 / 0.75) * 3.4954  # t, 0.9875, 4 df
+    assert north.gain == pytest.approx((0.1, 0.1 - reach, 0.1 + reach), rel=1e-4)
+
+
+def test_validation_rows_choose_the_method_before_test_rows(tmp_path: Path) -> None:
+    made = of(tmp_path, validation={"local": 0.5, "dpfl": 0.6, "fedavg": 0.7})
+    north = made.institutions[0]
+    assert north.text == "do not use fedavg"
+    assert any(
+        each.startswith("Best here on the test rows: dpfl, +10.0") for each in north.sentences
+    )
+    assert "no test row took part in the choice" in made.notes[0]
+    reach = np.std(NOISE, ddof=1) * np.sqrt(1 / 5 + 0.25 / 0.75) * 2.7764  # t, 0.975, 4 df
+    assert north.gain[1] == pytest.approx(-0.2 - reach, rel=1e-4)
+
+
+def test_few_seeds_are_as_uncertain_as_the_test_rows(tmp_path: Path) -> None:
+    """Wilson's intervals of 90 and 80 % of 60 rows are far wider than 10 points apart."""
+    made = of(tmp_path, seeds=1, gains={"dpfl": (0.1, 0.0, 0.9, 0.0)})
+    gain = made.institutions[0].gain
+    assert made.institutions[0].text == "stay with your own model"
+    assert gain[1] < 0 < gain[2]
+
+
+def test_decision_csv_has_a_line_per_institution(tmp_path: Path) -> None:
+    made = of(tmp_path)
+    lines = list(csv.DictReader(io.StringIO(made.as_csv())))
+    assert [*lines[0]] == [
+        "institution", "advice", "method", "gain", "low", "high", "auroc_gain", "rows", "reason",
+    ]  # fmt: skip
+    assert (lines[0]["advice"], lines[0]["method"], lines[0]["rows"]) == ("use", "dpfl", "240")
+    assert float(lines[0]["low"]) > 0
+    assert (lines[2]["gain"], lines[2]["rows"]) == ("", "8")
+
+
+def test_no_decision_without_own_models_or_institutions(tmp_path: Path) -> None:
+    made = rows(tmp_path)
+    assert decisions.compared([row for row in made if not row.is_local]) is None
+    assert decisions.compared(made[:1]) is None
+    for row in made:
+        for run in row.runs:
+            config = (run.directory / "config.toml").read_text()
+            (run.directory / "config.toml").write_text(config.replace('"table"', '"digits"'))
+    runs = {row.method: [Run.read(run.directory) for run in row.runs] for row in made}
+    assert decisions.compared(comparison.rows(runs, {})) is None
+    assert not judged.unjudged(runs["local"][0])
+
+
+def test_the_paragraphs_precede_every_table(tmp_path: Path) -> None:
+    page = Page(comparison_page.write(rows(tmp_path), tmp_path, "p"))
+    assert page.html.index('id="decisions"') < page.html.index("<table")
+    assert "north: use dpfl1. 240 rows" in " ".join(page.text.split())
+    assert "too few to judge" in page.html[page.html.index('id="by-peer"') :]
+    assert "90.0 %" not in page.html[page.html.index('id="by-peer"') :]
+
+
+def test_a_single_run_says_rows_and_what_cannot_be_judged(tmp_path: Path) -> None:
+    run = write(tmp_path, "dpfl", 0, OWN)
+    made = decisions.of_run(run)
+    assert made is not None
+    assert [d.text for d in made.institutions] == [
+        "", "", "too few rows to judge", "collect data"
+    ]  # fmt: skip
+    assert made.consortium == [
+        "2 of 4 institutions can be judged by a comparison with models of their own rows: coterie "
+        "compare config.toml --methods local,dpfl."
+    ]
+    text = Page(page_of(run)).text.replace("\xa0", " ")
+    assert "the lowest peer reaches 75.0 %" in text, "not the 0 % of two patients"
+    assert "Without village (too few to judge) and cardiology (one class only): 77.5 %" in text
+
+
+def test_headline_and_ranking_also_without_those_that_cannot_be_judged(tmp_path: Path) -> None:
+    text = outcome(rows(tmp_path)).replace("\xa0", " ")
+    assert (
+        "Without village (too few to judge) and cardiology (one class only): dpfl 82.50 %, local "
+        "77.50 % and fedavg 62.50 %"
+    ) in text
