@@ -112,11 +112,12 @@ def _connect(cpus: int, environment: Mapping[str, str]) -> None:
                 ray.init(address(), runtime_env=sent, **quiet)
             else:
                 ray.init("local", num_cpus=cpus, object_store_memory=_STORE, **quiet)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # Ray also raises plain ones
         why = " ".join(str(error).split())
-        hint = ": start that cluster, set RAY_AUTH_MODE and RAY_AUTH_TOKEN if it has a secret, or "
-        hint = f"{hint}unset RAY_ADDRESS" if address() else ""
-        raise RunError(f"Ray, RAY_ADDRESS={address()}: {why}{hint}") from None
+        if not address():
+            raise RunError(f"Ray did not start: {why}") from None
+        hint = "start that cluster, set RAY_AUTH_TOKEN if it has a secret, or unset RAY_ADDRESS"
+        raise RunError(f"Ray, RAY_ADDRESS={address()}: {why}: {hint}") from None
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def private() -> Iterator[None]:
 def _settings() -> Iterator[None]:
     """Set what Ray read from the environment if somebody imported it before; omit the dashboard."""
     from ray._private import ray_constants, services
-    from ray._raylet import AuthenticationTokenLoader, Config
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     def use(mode: str) -> None:
         Config.initialize(json.dumps({"AUTH_MODE": mode}))
