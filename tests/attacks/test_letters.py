@@ -189,7 +189,7 @@ FORGERIES: Mapping[str, Callable[[Request, Response], Response]] = {
     "nothing is finite": letters(lambda t, payload: payload[:-80] + 80 * b"\xff"),
     "noise": letters(lambda t, payload: random.Random(t).randbytes(len(payload))),
     "zeros": letters(lambda t, payload: bytes(len(payload))),
-    "ten times as long": letters(lambda t, payload: 10 * payload, nbytes=10 * 8 * D),
+    "ten times as long": letters(lambda t, payload: bytes(80 * D), nbytes=80 * D),
     "claims a terabyte": letters(lambda t, payload: payload, nbytes=2**40),
     "another round": letters(lambda t, payload: payload, round=3),
     "another sender": letters(lambda t, payload: payload, sender=0),
@@ -239,7 +239,7 @@ def test_among_one_hostile_peer_of_every_kind_the_honest_complete_every_round(
         flat = {key: value for key, value in flat.items() if not key.startswith("letters.")}
     notes = play(flat, tmp_path / "run", hostile)
     long = honest + [*FORGERIES].index("ten times as long")
-    line = f"the relay refused the offer of peer {long}: {10 * 8 * D} bytes are more than peers 0, "
+    line = f"the relay refused the offer of peer {long}: {80 * D} bytes are more than peers 0, "
     assert sum(line in each for each in notes.refused) >= rounds
     assert len(notes.commits) == rounds + 1
     for commit in notes.commits:

@@ -76,6 +76,8 @@ def test_a_service_is_confined_and_limited(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["mem_limit"] == service["memswap_limit"]
     assert service["cpus"]
+    limited = {"data": {"soft": 2**31, "hard": -1}} if name.startswith("hospital") else None
+    assert service.get("ulimits") == (limited if name.endswith("executor") else None)
     assert service["pids_limit"] <= 1024
     assert all(re.search(r":size=\d+m$", mount) for mount in service["tmpfs"])
 
@@ -116,6 +118,7 @@ def test_a_unit_has_limits(unit: Path) -> None:
     assert "MemorySwapMax=0\n" in text
     assert re.search(r"^TasksMax=\d+$", text, re.M)
     trains = unit.stem == "coterie-node-executor"
+    assert trains == ("LimitDATA=2G:infinity\n" in text)
     assert trains or re.search(r"^CPUQuota=\d+%$", text, re.M)
     if "--insecure" in text or "--ssl-keyfile" not in text:
         assert "--host=0.0.0.0" not in text

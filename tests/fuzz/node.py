@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.clientapp import ClientApp
 from flwr.superlink.grid import HttpGrid
@@ -52,7 +52,7 @@ def install() -> None:
         return pushed(grid, messages)
 
     ClientApp.__call__ = lying  # type: ignore[method-assign,assignment]
-    HttpGrid.push_messages = forwarding  # type: ignore[method-assign]
+    HttpGrid.push_messages = forwarding  # type: ignore[method-assign,assignment]
 
 
 def bomb(size: int = _CHUNK, times: int = _TIMES) -> ArrayRecord:
@@ -92,7 +92,7 @@ def _inflating(asked: RecordDict, reply: RecordDict, peers: int) -> RecordDict:
     """The reply with a bomb in place of each letter, of the size that it claims."""
     for name in reply.array_records:
         reply[name] = bomb()
-    header = reply.config_records.get("response", {})
+    header = reply.config_records.get("response", ConfigRecord())
     if "letter-nbytes" in header:
         header["letter-nbytes"] = [_CHUNK * _TIMES] * len(reply.array_records)
     return reply

@@ -335,3 +335,27 @@ def test_large_arrays_go_through_a_socket() -> None:
         _, received = ipc.receive(other)
         thread.join()
     assert array_in(received, "a").data == data
+
+
+def test_a_forged_message_ends_in_its_own_process() -> None:
+    """A2: Flower joins letters before any code of ours, under the limit of the executor."""
+    script = """
+import resource
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from coterie.app.node.process.worker import lift_limit
+from tests.fuzz.node import bomb
+
+resource.setrlimit(resource.RLIMIT_DATA, (2**29, resource.RLIM_INFINITY))
+letter = bomb()
+contents = {name: each.deflate() for name, each in get_all_nested_objects(letter).items()}
+try:
+    inflate_object_from_contents(letter.object_id, contents)
+except MemoryError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+lift_limit()
+bytearray(2**29)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 700  # MB
