@@ -149,6 +149,16 @@ def test_diagnosis_is_json_and_uses_validation_only_to_choose() -> None:
     assert both["recalibrated"]["brier"][0] == pytest.approx(brier_score_loss(positive, scaled))
 
 
+def test_a_private_threshold_is_no_examples_value() -> None:
+    (p, positive), (own, labels) = drawn(50), drawn(40, 5)
+    parts = (pairs(p), positive.astype(int)), (pairs(own), labels.astype(int))
+    exact, rounded = diagnose(*parts), diagnose(*parts, private=True)
+    assert rounded["threshold"] == round(exact["threshold"], 2) != exact["threshold"]
+    expected = decisions(p, positive, rounded["threshold"])
+    assert {k: tuple(v) for k, v in rounded["at_threshold"].items()} == expected
+    assert rounded["temperature"] == exact["temperature"]
+
+
 def test_validation_examples_of_one_class_choose_nothing() -> None:
     p, positive = drawn(50)
     test = pairs(p), positive.astype(int)

@@ -61,7 +61,7 @@ RUN: Mapping[str, Scalar] = {
 }  # fmt: skip
 INCREMENTS: Mapping[str, Scalar] = {
     **{key: value for key, value in RUN.items() if not key.startswith("cobo.")},
-    "method": "fedavg", "letters.scheme": "increments",
+    "method": "fedamp", "letters.scheme": "increments",
 }  # fmt: skip
 DEMANDED: Mapping[str, Scalar] = {
     "privacy.kind": "examples", "privacy.max-epsilon": 8.0, "privacy.max-delta": DELTA,

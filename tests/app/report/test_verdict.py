@@ -83,6 +83,24 @@ def test_settings_tuned_to_an_edge_have_a_footnote(tmp_path: Path) -> None:
     ]
 
 
+def test_the_privacy_of_all_runs_is_added_up(tmp_path: Path) -> None:
+    """Those of tuning, too."""
+    made = rows(tmp_path, CLOSE)
+    assert not any("privacy" in note for note in notes(made))
+    for name, epsilon in (("private-0", 1.5), ("private-1", 2.25), ("tuning/private-lr", 0.5)):
+        run = tmp_path / name
+        run.mkdir(parents=True)
+        options = {"kind": "examples", "delta": 1e-5}
+        write_config(run, {"method": "private", "peers": 3, "seed": 0, "privacy": options})
+        lines = [{"round": 1, "peer": p, "test_loss": 1.0, "epsilon": epsilon} for p in range(3)]
+        write_metrics(run, lines)
+    private = replace(made[0], runs=(Run.read(tmp_path / "private-0"),))
+    (note,) = (note for note in notes([private]) if "privacy" in note)
+    assert "3 private runs" in note
+    assert "ε ≤ 4.25 at δ = 3e-05 (sums)" in note
+    assert "not in it: runs elsewhere on the same data" in note
+
+
 def test_a_long_list_without_a_winner_is_shortened(tmp_path: Path) -> None:
     names = ("a", "b", "c", "d", "e", "f", "g")
     assert "among a, b, c, d and 3 others: not significant with 3 seeds." in read(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from coterie.app.cli.main import main
+from coterie.app.config.config import Config, ConfigError
 from coterie.app.trained.personal import personal_model
 from tests.inline import run
 
@@ -81,3 +83,12 @@ def test_marks_of_missing_cells_predict_like_empty_cells(missing: str, tmp_path:
     assert torch.equal(inputs, own), "the same numbers as in training"
     # An exported file takes them, too.
     assert main(["export", str(done.directory), "--peer", "north", str(tmp_path / "m.pt2")]) == 0
+
+
+def test_no_private_model_holds_the_median_of_a_column() -> None:
+    keys: dict[str, Any] = {
+        "dataset": "table", "table.columns": "a", "table.label": "y", "privacy.kind": "examples",
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match='set it to "mean" or "indicator"'):
+        Config.from_flat({**keys, "table.missing": "median"})
+    Config.from_flat({**keys, "table.missing": "mean"})
