@@ -34,11 +34,8 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
     DataError
         If the data set or its partition cannot be loaded.
     """
-    deployed, folder, options = (
-        config.source.deployed,
-        Path(config.data_dir),
-        config.dataset_options,
-    )
+    deployed = config.source.deployed
+    folder, options = Path(config.data_dir), config.dataset_options
     if deployed is not None and peer is not None:
         seed = config.division if split is None else split
         problem = deployed(peer, config.peers, seed, folder, options)
