@@ -57,7 +57,7 @@ def scale_of(config: Config) -> Literal["common", "own", "schema"]:
     options = config.dataset_options
     if not isinstance(options, TableOptions):
         return "own"
-    if options.mean:  # the run's keys are the scale, with a schema in the place of the schema's
+    if options.mean:  # the run's keys are the scale, also instead of the schema's
         return "schema" if options.schema else "own"
     if options.scale == "common" and config.privacy.kind != "none":
         return "schema"
