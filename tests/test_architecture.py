@@ -40,6 +40,7 @@ TORCH = {
     "app/node/cohort/packing.py",
     "app/node/cohort/part.py",
     "app/node/cohort/stacking.py",
+    "app/node/scale.py",
     "app/node/storage/models.py",
     "app/node/storage/tensor_file.py",
     "app/runners/inline.py",

@@ -63,8 +63,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             console.print(advice, soft_wrap=True, markup=False)
         rows = sum(table.num_rows for table in tables.values())
         console.print(
-            f"{out}: mean and scale come from these {rows} rows. Correct it, add units, and give "
-            "it to the others: what it contains becomes public",
+            f"{out}: mean and scale come from the {rows} rows of {', '.join(tables)}. Correct it, "
+            "add units, and give it to the others: what it contains becomes public",
             soft_wrap=True,
         )
     console.print(f'table.schema = "{digest(schema)}"')

@@ -37,11 +37,8 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
     DataError
         If the data set or its partition cannot be loaded.
     """
-    deployed, folder, options = (
-        config.source.deployed,
-        Path(config.data_dir),
-        config.dataset_options,
-    )
+    deployed = config.source.deployed
+    folder, options = Path(config.data_dir), config.dataset_options
     if deployed is not None and peer is not None:
         seed = config.division if split is None else split
         problem = deployed(peer, config.peers, seed, folder, options)
@@ -63,7 +60,7 @@ def scale_of(config: Config) -> Literal["common", "own", "schema"]:
     options = config.dataset_options
     if not isinstance(options, TableOptions):
         return "own"
-    if options.mean:  # the run's keys are the scale, with a schema in the place of the schema's
+    if options.mean:  # the run's keys are the scale, also instead of the schema's
         return "schema" if options.schema else "own"
     if options.scale == "common" and config.privacy.kind != "none":
         return "schema"

@@ -61,7 +61,7 @@ class SharedScale:
         self._columns, self._peer, self._peers = problem.table.columns, peer, config.peers
         self._missing = config.dataset_options.missing
         self._run = config_digest_of(config).hex()
-        self._directory, self._policy = directory, policy
+        self._directory = directory
         self._file = directory / "nodes" / f"scale-{peer:04d}.json"
         self.form = LetterFormat({_NAME: ((3, len(self._columns)), torch.float64)})
         self._own, self._sent = statistics(problem, peer), np.zeros((3, len(self._columns)))
@@ -106,8 +106,10 @@ class SharedScale:
         DataError
             A letter is missing or wrong, or a peer shares nothing and schema.toml has no scale.
         """
-        statistics_p = {peer: content[_NAME].numpy() for (peer, _), content in letters.items()}
-        statistics_p[self._peer] = self._sent
+        statistics_p = {self._peer: self._sent}
+        for (peer, _), content in letters.items():
+            if peer < self._peers:  # the trust file can have others
+                statistics_p[peer] = content[_NAME].numpy()
         if lacking := sorted({*range(self._peers)} - statistics_p.keys()):
             raise DataError(
                 f"table.scale: no valid statistics of peers {lacking}: the common scale needs "
@@ -119,9 +121,13 @@ class SharedScale:
         else:
             scale_2c = combined([checked(statistics_p[k]) for k in sorted(statistics_p)])
             check_near(self._own, scale_2c, [column.name for column in self._columns])
-        content = {"config": self._run, "columns": [column.name for column in self._columns]}
-        numbers = {"mean": scale_2c[0].tolist(), "scale": scale_2c[1].tolist()}
-        atomic.write(self._file, json.dumps({**content, **numbers}) + "\n", durable=True)
+        stored = {
+            "config": self._run,
+            "columns": [column.name for column in self._columns],
+            "mean": scale_2c[0].tolist(),
+            "scale": scale_2c[1].tolist(),
+        }
+        atomic.write(self._file, json.dumps(stored) + "\n", durable=True)
         self.problem, self.is_known = rescaled(self.problem, scale_2c, self._missing), True
 
     def _stored(self) -> Floats | None:

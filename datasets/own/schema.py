@@ -261,8 +261,8 @@ def _drafted(
 
 def _with_numbers(column: Column, values: Floats, min_rows: int, draft: Draft) -> Column:
     """Add range, mean and scale, unless there are too few values, or only one."""
-    (quality,) = survey_tables({0: values[:, None]}, [column]) or [None]
-    values = values if quality is None else values[values != quality.code]
+    for quality in survey_tables({0: values[:, None]}, [column]):  # none of no values
+        values = values[values != quality.code]
     if len(values) < min_rows or not values.min() < values.max():
         return column
     low, high = _rounded_range(values)

@@ -125,8 +125,6 @@ class TableOptions(NormalisedOptions):
             )
         if self.columns == "all" and self.mean:
             raise ValueError('columns = "all": mean and std need named columns')
-        if self.scale == "schema" and self.mean:
-            raise ValueError('scale = "schema": mean and std must be empty')
         if self.scale == "schema" and not self.schema:
             raise ValueError('scale = "schema": set schema, whose columns have mean and scale')
         if self.missing == "indicator" and self.mean and not self.schema:

@@ -112,7 +112,7 @@ class Left:
     letters: list[Opened]
 
 
-def run(method: str, scale: str = "own", **policy: Scalar) -> Left:
+def run(method: str, scale: Scalar = "own", **policy: Scalar) -> Left:
     """Two rounds of three institutions.
 
     Raises

@@ -135,7 +135,7 @@ def test_the_quality_of_own_data_stays_on_the_node(
 def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:
     """FedAvg weights by n_i; that of the third peer counts from its first round."""
     data = fill(tmp_path / "data")
-    flat = FLAT | {"evaluate-every": 1}
+    flat = FLAT | {"evaluate-every": 1, "table.scale": "own"}
     result = Run(Config.from_flat(flat), tmp_path / "run")
     nodes = deployed(flat, result.directory, data)
 
@@ -179,7 +179,7 @@ def test_a_simulation_calls_peers_by_folder_and_a_deployment_by_key(tmp_path: Pa
     for peer, folder in enumerate(folders):
         local = replace(config, data_dir=str(data / folder))
         sealing = Sealing(b"", ((peer, str(keys / f"hospital-{peer}.key")),), f"{keys}/trust.toml")
-        home = tmp_path / f"node-{peer}"
+        home = tmp_path / f"node-{peer}" / "run"
         sealed.append(Node(local, [peer], home, Deployed(sealing)))
         plain.append(Node(local, [peer], tmp_path / f"plain-{peer}", Deployed()))
     assert names_in(tmp_path / "sealed", config, sealed) == [f"hospital-{p}" for p in range(3)]

@@ -318,7 +318,7 @@ def test_the_command_drafts_from_several_tables(
     assert main(["schema", str(one), str(two), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert f"{one}: chol is 0 in 25 % of the rows; 0 may mean 'not measured'" in printed
-    assert "mean and scale come from these 36 rows" in printed
+    assert f"mean and scale come from the 36 rows of {one}, {two}" in printed
     assert f'table.schema = "{digest(read_schema(tmp_path))}"' in printed
     assert main(["schema", str(one), "--out", str(out)]) == 2
 
