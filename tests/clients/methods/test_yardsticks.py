@@ -94,7 +94,7 @@ def test_a_peer_of_one_class_has_a_finite_loss(name: str) -> None:
 def test_numbers_are_predicted_by_ridge_regression() -> None:
     problem = numbers([np.sin(np.arange(20.0))[:, None]], "regression", 1)
     x, y = problem.inputs, problem.train.targets[0]
-    model = RidgeCV([1 / strength for strength in STRENGTHS]).fit(x, y)
+    model = RidgeCV([1 / strength for strength in STRENGTHS]).fit(x, y[:, 0])
     assert scores("ridge", problem)[0] == pytest.approx(np.mean((model.predict(x) - y[:, 0]) ** 2))
     assert 0 < scores("forest", problem)[0] < np.var(y)
 
