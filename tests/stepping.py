@@ -10,7 +10,6 @@ import numpy as np
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.clients.engine.engine import Engine
@@ -48,10 +47,10 @@ class Stepping:
             problem, config.network, config.model_options, range(config.peers), config.training,
             seed=config.seed, device="cpu", dtype=config.dtype, topology=config.graph(),
             weighting=config.mixing, mixing=config.topology_weights(),
-            adaptation=config.adaptation, pools=METHODS[config.method].rule.pools,
+            adaptation=config.adaptation, pools=config.row.rule.pools,
         )  # fmt: skip
         rounds = config.num_server_rounds
-        self.rule = METHODS[config.method].rule(engine, config.options, rounds)
+        self.rule = config.row.rule(engine, config.options, rounds)
         self.strategy = config.strategy()
         self.cohort = Cohort(
             engine, self.rule, rounds, config.payload, self.strategy.schedule,

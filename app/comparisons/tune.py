@@ -125,7 +125,7 @@ def folds(config: Config) -> int:
     other = problem_of(Config.from_flat({**config.flat(), f"{table}.fold": 1})).validation
     if all(map(np.array_equal, rows.rows, other.rows)):
         return 1  # the validation part is a file
-    return max(1, min(FOLDS, int((1 - options.test) / share)))
+    return max(1, min(FOLDS, int((1 - options.test) / share + 1e-9)))
 
 
 def trials(config: Config, levels: Iterable[int] = START) -> list[Settings]:

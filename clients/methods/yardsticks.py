@@ -79,6 +79,8 @@ class Yardstick(Local):
         from sklearn.exceptions import ConvergenceWarning
 
         is_constant = self.engine.kind == "classification" and len(np.unique(targets_n)) == 1
+        if targets_n.shape[1:] == (1,):
+            targets_n = targets_n[:, 0]
         model = None if is_constant else self.estimator(targets_n)
         if model is not None:
             with warnings.catch_warnings():

@@ -356,7 +356,12 @@ def test_folds_are_disjoint_parts_of_the_same_training_rows(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "more", [{"rows": 600}, {"dataset": "digits", "partition.validation": 0.2}, {"file": True}]
+    "more",
+    [
+        {"rows": 600},
+        {"dataset": "digits", "partition.clusters": 2, "partition.validation": 0.2},
+        {"file": True},
+    ],
 )
 def test_large_validation_parts_and_other_data_are_not_folded(
     tmp_path: Path, more: dict[str, Any]
