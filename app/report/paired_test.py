@@ -88,8 +88,10 @@ def interval(
 
     Parameters
     ----------
-    differences, redivided
-        See `p_value`.
+    differences : Sequence of ndarray, (n,)
+        Differences of the peers, for each seed.
+    redivided : float
+        See `redivision`.
     tests : int
         Number of methods from which this one was selected by the same data; the interval has the
         level of the first step of Holm's correction, 1 - `LEVEL` / `tests`.
@@ -118,8 +120,10 @@ def seeds_needed(differences: Sequence[Floats], redivided: float = 0.0) -> int |
 
     Parameters
     ----------
-    differences, redivided
-        See `p_value`.
+    differences : Sequence of ndarray, (n,)
+        Differences of the peers, for each seed.
+    redivided : float
+        See `redivision`.
 
     Returns
     -------

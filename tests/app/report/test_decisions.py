@@ -157,7 +157,8 @@ def test_no_decision_without_own_models_or_institutions(tmp_path: Path) -> None:
 def test_the_paragraphs_precede_every_table(tmp_path: Path) -> None:
     page = Page(comparison_page.write(rows(tmp_path), tmp_path, "p"))
     assert page.html.index('id="decisions"') < page.html.index("<table")
-    assert "north: use dpfl1. 240 rows" in " ".join(page.text.split())
+    text = " ".join(page.text.split())
+    assert "north: use dpfl1. 240 rows" in text
     assert "too few to judge" in page.html[page.html.index('id="by-peer"') :]
     assert "90.0 %" not in page.html[page.html.index('id="by-peer"') :]
 

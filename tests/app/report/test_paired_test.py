@@ -11,6 +11,7 @@ from coterie.app.report.paired_test import (
     LEVEL,
     MAX_SEEDS,
     holm,
+    interval,
     leaders,
     p_value,
     redivision,
@@ -128,3 +129,15 @@ def test_only_seeds_that_divide_the_rows_again_are_corrected() -> None:
     assert redivision(keys) == pytest.approx(0.25)
     assert redivision(keys | {"split-seed": 0}) == 0
     assert redivision(keys | {"dataset": "digits"}) == 0
+
+
+def test_the_interval_has_the_differences_that_the_test_does_not_reject() -> None:
+    differences = [np.array([m - 0.1, m + 0.1]) for m in (1.0, 2.0, 3.0)]
+    for redivided, tests in ((0.0, 1), (0.5, 1), (0.5, 4)):
+        mean, low, high = interval(differences, redivided, tests)
+        assert mean == pytest.approx(2.0)
+        for end in (low, high):
+            at_end = [d_p - end for d_p in differences]
+            assert p_value(at_end, redivided) == pytest.approx(LEVEL / tests)
+    assert interval([np.array([1.0]), np.array([-1.0]), np.array([0.0])])[0] == 0
+    assert np.isnan(interval(differences[:2])[1:]).all(), "no test with two seeds"
