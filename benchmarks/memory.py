@@ -55,8 +55,8 @@ def measure(kind: str, batch: int, directory: Path) -> dict[str, float]:
 def main() -> int:
     """Measure every run in a process of its own, and compare."""
     if sys.argv[1:2] == ["--alone"]:
-        kind, batch, directory = sys.argv[2:]
-        print(json.dumps(measure(kind, int(batch), Path(directory))))
+        of_run, size, place = sys.argv[2:]
+        print(json.dumps(measure(of_run, int(size), Path(place))))
         return 0
     wrong = 0
     with tempfile.TemporaryDirectory() as directory:

@@ -10,16 +10,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
+from coterie.app.config import schema
 from coterie.app.config.config import Config
-from coterie.app.config.digest import config_digest_of
+from coterie.app.config.digest import bound, config_digest_of
 from coterie.app.config.items import read_items, read_toml
-from coterie.app.config.keys import ConfigError
+from coterie.app.config.keys import ConfigError, tables
 from coterie.app.config.preflight import scale_of
+from coterie.app.config.schema import Scalar
+from coterie.app.runs import atomic, units
 from coterie.app.security import approval
 from coterie.app.security.approval import DecisionError
 
@@ -53,11 +57,79 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     digest = config_digest_of(config).hex()
     if scale_of(config) == "common":
         console.print(_STATISTICS, soft_wrap=True, markup=False)
-    console.print(config.toml().rstrip(), soft_wrap=True)
+    for line in _lines(config, out):
+        console.print(line, soft_wrap=True)
     console.print(f"\nThe digest of this configuration: {digest}", soft_wrap=True)
     _ask(digest, options.digest)
     approval.approve(out, digest)
     console.print(f"approved, for one run: {digest}", soft_wrap=True)
+
+
+def _lines(config: Config, out: Path) -> Iterator[str]:
+    """Return what a person has to know about a configuration: what it does, and what is unusual."""
+    options, privacy = config.dataset_options, config.privacy
+    yield f"method   {schema.written(config.label)}, {config.peers} peers, " + units.plural(
+        config.num_server_rounds, "round"
+    )
+    yield f"data     {schema.written(config.dataset)}"
+    for key in ("columns", "label", "classes"):
+        if hasattr(options, key):
+            yield f"{key:<8} {schema.written(getattr(options, key))}"
+    yield "privacy  " + (
+        "no differential privacy"
+        if privacy.kind == "none"
+        else f"epsilon {f'at most {privacy.budget:g}' if privacy.budget else 'without a limit'}, "
+        f"delta {privacy.delta:g}, noise {privacy.noise:g}"
+    )
+    now = bound(config)
+    usual = {f"{table}.{key}" if table else key: value for table, options in tables().items()
+             for key, value in schema.defaults(options).items()}  # fmt: skip
+    yield "\nKeys that differ from the defaults; all others have them:"
+    yield from (
+        f"{key} = {schema.written(value)}"
+        for key, value in now.items()
+        if key not in usual or usual[key] != value
+    )
+    last = _last_allowed(out)
+    if last is None:
+        yield "\nNo run has been allowed here before."
+        return
+    name, before = last[0], bound(last[1])
+    changed = [
+        f"{key} = {_or_unused(now, key)} (was {_or_unused(before, key)})"
+        for key in {**now, **before}
+        if key not in now or key not in before or now[key] != before[key]
+    ]
+    yield f"\nSince the last run that was allowed here, {schema.written(name)}:"
+    yield from changed or ["nothing has changed"]
+
+
+def _or_unused(flat: Mapping[str, Scalar], key: str) -> str:
+    return schema.written(flat[key]) if key in flat else "unused"
+
+
+def _last_allowed(out: Path) -> tuple[str, Config] | None:
+    """Return the name and configuration of the last run that was allowed on this node.
+
+    Raises
+    ------
+    ConfigError
+        A record of decisions is damaged.
+    """
+    try:
+        allowed = [
+            (str(line["time"]), path.parent, str(line["digest"]))
+            for path in out.glob(f"*/{approval.DECISIONS}")
+            for line in atomic.lines(path)
+            if line["decision"] == "allowed"
+        ]
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"the decisions in {out} are damaged: {error}") from None
+    if not allowed:
+        return None
+    _, run, digest = max(allowed)
+    config = Config.from_flat(read_toml(approval.config_file(run, digest)))
+    return run.name, config
 
 
 def _arrived(directory: Path) -> Config:

@@ -77,7 +77,8 @@ def _show(options: argparse.Namespace, console: Console) -> None:
         cells = problem.measured(league.read(name, options.directory))
         if rows := league.standings(cells, problem.keys):
             console.print(league.table(f"{problem.title} ({name})", rows))
-            console.print(problem.legend, soft_wrap=True)
+            if problem.legend:
+                console.print(problem.legend, soft_wrap=True)
     console.print(_NOTE)
 
 

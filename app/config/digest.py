@@ -39,9 +39,13 @@ def config_digest_of(config: Config) -> bytes:
 
     Paths are excluded, because every node has its own.
     """
+    return hashlib.sha256(json.dumps(bound(config), sort_keys=True).encode()).digest()
+
+
+def bound(config: Config) -> dict[str, Scalar]:
+    """Return the configuration keys that the digest covers."""
     free = config.paths | set(_NOT_BOUND)
-    bound = {key: value for key, value in config.flat().items() if key not in free}
-    return hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).digest()
+    return {key: value for key, value in config.flat().items() if key not in free}
 
 
 def deciding(config: Config) -> dict[str, Scalar]:

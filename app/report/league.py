@@ -87,9 +87,8 @@ class Problem:
             config = Config.from_flat({**self.keys, **keys, "method": "local"})
             attack, privacy = config.attack, config.privacy
             if name == "attacked":
-                who = (
-                    f"{attack.share:.0%} of the peers" if attack.share else f"peers {attack.peers}"
-                )
+                share = f"{attack.share:.0%} of the peers"
+                who = share if attack.share else f"peers {attack.peers}"
                 texts.append(f"Attacked: {attack.kind} by {who}.")
             elif name == "private":
                 limit = f"epsilon {privacy.budget:g}" if privacy.budget else "no limit of epsilon"

@@ -99,6 +99,7 @@ def checked(key: str, value: Any) -> Any:
     elif key == "waiting":
         value = {"for": list(value["for"]), "until": float(value["until"])}
         wrong = not all(isinstance(name, str) for name in value["for"])
+        wrong |= not abs(value["until"]) <= _LARGEST
     elif key == "took_part":
         wrong = not all(type(n) is int and 0 <= n <= _LARGEST for n in value)
     elif key == "names":

@@ -84,16 +84,16 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
     decision : str
         "allowed", or "refused: ..." with the reason.
     """
-    file = _config_file(digest)
-    line = {"digest": digest, "config": file, "policy": _digest_of_file(policy)}
+    file = config_file(directory, digest)
+    line = {"digest": digest, "config": file.name, "policy": _digest_of_file(policy)}
     line["decision"] = decision
     with _locked(directory.parent):
         last = atomic.lines(directory / DECISIONS)[-1:]
         if last and line.items() <= last[0].items():
             return
         directory.mkdir(parents=True, exist_ok=True)
-        if not (directory / file).exists():
-            atomic.write(directory / file, config.toml())
+        if not file.exists():
+            atomic.write(file, config.toml())
         atomic.append(directory / DECISIONS, {"time": _now(), **line})
 
 
@@ -113,7 +113,7 @@ def newest_config(directory: Path) -> tuple[Path, str]:
         digest = atomic.lines(path)[-1].get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise DecisionError(f"{path}: the last line has no digest of a configuration")
-    return directory / _config_file(digest), digest
+    return config_file(directory, digest), digest
 
 
 def first_asked(directory: Path) -> float:
@@ -123,8 +123,17 @@ def first_asked(directory: Path) -> float:
     return datetime.fromisoformat(next(asked)["time"]).timestamp()
 
 
-def _config_file(digest: str) -> str:
-    return f"config-{digest}.toml"
+def config_file(directory: Path, digest: str) -> Path:
+    """Return the file with the configuration of a digest.
+
+    Raises
+    ------
+    DecisionError
+        It is not a digest.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise DecisionError(f"{directory / DECISIONS} has a line without a digest")
+    return directory / f"config-{digest}.toml"
 
 
 def _locked(out: Path) -> AbstractContextManager[None]:

@@ -76,6 +76,7 @@ def test_what_arrives_while_a_person_reads_is_not_approved(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """T3: the relay sends another configuration under the same name."""
+    node.run_config["learning-rate"] = 0.3
     assert code_of(node.handle(START)) == "approval"
     seen = config_digest_of(config_of(node)).hex()
 
@@ -86,11 +87,11 @@ def test_what_arrives_while_a_person_reads_is_not_approved(
 
     answering(another)
     assert main(["approve", str(node.home / "run")]) == 0
-    assert "learning-rate = 0.1" in capsys.readouterr().out
+    assert "learning-rate = 0.3\n" in capsys.readouterr().out
     (line,) = approvals(node.home)
     assert line["digest"] == seen
     assert code_of(node.handle(START)) == "approval", "the other one still waits"
-    node.run_config["learning-rate"] = 0.1
+    node.run_config["learning-rate"] = 0.3
     response_of(node, START)
 
 
@@ -129,6 +130,46 @@ def test_a_configuration_that_is_not_what_came_is_not_approved(
     file.write_text(file.read_text().replace("learning-rate = 0.1", "learning-rate = 0.2"))
     assert main(["approve", str(node.home / "run"), "--digest", digest]) == 2
     assert "not the configuration that was received" in capsys.readouterr().err
+
+
+def test_approve_shows_what_matters_and_what_has_changed(
+    node: Institution, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.run_config |= {"privacy.kind": "examples", "privacy.budget": 4.0}
+    node.handle(START)
+    digest = config_digest_of(config_of(node)).hex()
+    assert main(["approve", str(node.home / "run"), "--digest", digest]) == 0
+    shown = capsys.readouterr().out
+    top, _, rest = shown.partition("\nKeys that differ from the defaults")
+    assert 'columns  "a, b"' in top
+    assert 'label    "y"' in top
+    assert "privacy  epsilon at most 4, delta 1e-05, noise 1" in top
+    assert 'privacy.kind = "examples"' in rest
+    assert "privacy.clip" not in rest, "a default"
+    assert "No run has been allowed here before." in rest
+    assert len(shown.splitlines()) < 45
+    response_of(node, START)
+    node.run_config |= {"name": "second", "num-server-rounds": 9, "privacy.budget": 5.0}
+    node.handle(START)
+    main(["approve", str(node.home / "second")])
+    changed = capsys.readouterr().out.partition('the last run that was allowed here, "run":\n')[2]
+    assert changed.partition("\n\n")[0].splitlines() == [
+        "num-server-rounds = 9 (was 5)", "privacy.budget = 5.0 (was 4.0)"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [["approve", "{}/run"], ["status", "{}"]])
+def test_a_recorded_configuration_loads_no_code(
+    line: list[str], node: Institution, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    node.handle(START)
+    (file,) = (node.home / "run").glob("config-*.toml")
+    (node.home / "evil.py").write_text("raise SystemExit('ran')")
+    monkeypatch.syspath_prepend(node.home)
+    file.write_text(file.read_text().replace('model = "linear"', 'model = "evil:x"'))
+    assert main([each.format(node.home) for each in line]) == 2
+    assert 'model = "evil:x" is not built in, and a file of a run loads' in capsys.readouterr().err
 
 
 def test_what_a_person_reads_is_spelt_out(

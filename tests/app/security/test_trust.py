@@ -249,16 +249,16 @@ def test_new_keys_replace_the_old_ones_with_one_command(
     trust: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = read_trust(trust)
-    (old,) = (entry for entry in before.values() if entry.name == "north")
+    ((peer, old),) = (each for each in before.items() if each[1].name == "north")
     _, public, new = create("north", tmp_path / "new")  # without its number
     line = ["keys", "trust", str(public), "--file", str(trust)]
     assert main([*line, "--yes"]) == 2
     assert "add --replace if that peer has new keys" in capsys.readouterr().err
     assert main([*line, "--replace", "--yes"]) == 0
     shown = capsys.readouterr().out
-    assert f"old keys of north (peer {old.peer}): {old.keys.fingerprint}" in shown
-    assert f"new keys of north (peer {old.peer}): {new.keys.fingerprint}" in shown
-    assert read_trust(trust) == {**before, old.peer: replace(old, keys=new.keys)}
+    assert f"old keys of north (peer {peer}): {old.keys.fingerprint}" in shown
+    assert f"new keys of north (peer {peer}): {new.keys.fingerprint}" in shown
+    assert read_trust(trust) == {**before, peer: replace(old, keys=new.keys)}
 
 
 @pytest.mark.parametrize("answer", ["yes", "no", ""])
