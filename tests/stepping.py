@@ -10,7 +10,6 @@ import numpy as np
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.clients.engine.engine import Engine
@@ -50,7 +49,7 @@ class Stepping:
             weighting=config.mixing, mixing=config.topology_weights(),
         )  # fmt: skip
         rounds = config.num_server_rounds
-        self.rule = METHODS[config.method].rule(engine, config.options, rounds)
+        self.rule = config.options.bind(engine, rounds)
         self.strategy = config.strategy()
         self.cohort = Cohort(
             engine, self.rule, rounds, config.payload, self.strategy.schedule,

@@ -149,8 +149,9 @@ def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
             row = part.row(name)
         except PluginError as error:
             raise ConfigError(str(error)) from error.__cause__
-        if part.has_options and row.options is not None:
-            tables[f"{kind}-options"] = row.options
+        options = row if kind == "method" else part.has_options and row.options
+        if options:
+            tables[f"{kind}-options"] = options
     return tables
 
 

@@ -101,7 +101,7 @@ class Node:
         engine.samples = self._believed(engine.samples)
         if config.start_from:
             engine.begin_from(starts.models(config, problem))
-        rule = config.row.rule(engine, config.options, config.num_server_rounds)
+        rule = config.options.bind(engine, config.num_server_rounds)
         attackers = config.attack.attackers(config.peers, config.seed)
         self._cohort = Cohort(
             engine, CheckedRule(rule), config.num_server_rounds, config.payload,
