@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Ints, Letters
-from coterie.clients.methods.cobo import CoBo, Options
+from coterie.clients.methods.cobo import CoBo
 from coterie.clients.models.build import build
 from coterie.clients.training import Training
 from coterie.datasets.problem import Problem, Split
@@ -156,7 +156,7 @@ def by_modules(s: Setting) -> Callable[[int], None]:
 def by_cobo(s: Setting) -> Callable[[int], None]:
     """Return a function that runs iteration t of CoBo: models of all, gradients of some."""
     engine = engine_of(s)
-    rule = CoBo(engine, Options(rho=0.01, sampling="constant"), rounds=10**9)
+    rule = CoBo(rho=0.01, sampling="constant").bind(engine, rounds=10**9)
     state = [rule.init()]
     g, n = np.random.default_rng(0), s.peers
     everyone = np.arange(n)
@@ -174,13 +174,13 @@ def by_cobo(s: Setting) -> Callable[[int], None]:
         sent = answers = none
         if len(senders):
             asked = letters(np.stack([senders, recipients], 1), senders, everyone, shown)
-            now, answered = rule.answer(now, t, asked)
+            answered = rule.answer(now, rule.inbox(t, asked))
             back = np.stack([recipients, senders], 1)
             rows = np.arange(len(back))
             sent = letters(back, rows, recipients, answered)
             order = np.lexsort((back[:, 0], back[:, 1]))
             answers = letters(back[order], order, recipients, answered)
-        state[0] = rule.update(now, t, received, sent, answers)
+        state[0] = rule.update(now, rule.inbox(t, received, sent, answers))
 
     return step
 

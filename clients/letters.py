@@ -5,7 +5,7 @@ Legend: e = letters (edges), s = rows of the stack, p = peers of this node, n = 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -115,3 +115,25 @@ class Letters:
         here = np.isin(self.recipients, peers)
         mask[np.searchsorted(peers, self.recipients[here]), self.senders[here]] = True
         return mask
+
+
+def no_letters() -> Letters:
+    """Return an empty stack of letters."""
+    return Letters(nobody(), nobody(), nobody(), nobody(), {})
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A function of the rows of several stacks, computed part by part: differences, midpoints.
+
+    The rows that the function gets are copies, so that it may work in place.
+    """
+
+    function: Callable[..., Tensor]
+    stacks: tuple[Rows, ...]
+
+    def __len__(self) -> int:
+        return len(self.stacks[0])
+
+    def __getitem__(self, at: Part) -> Tensor:
+        return self.function(*(stack[at] for stack in self.stacks))

@@ -9,24 +9,52 @@ e = letters, d = parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields, replace
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    dataclass_transform,
+    get_args,
+)
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clients.letters import Bools, Ints, Letters, Rows
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools, Ints, Letters, no_letters
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.protocol import METRICS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from coterie.clients.engine.data import SplitName
-    from coterie.clients.engine.engine import Engine, Fit, Scores
+    from coterie.clients.engine.data import Batch, SplitName
+    from coterie.clients.engine.engine import Engine, Fit, GradientFunction, Scores
+    from coterie.clients.engine.training import Drift
 
 Floats = npt.NDArray[np.float64]
-Grid = Mapping[str, tuple[float | str, ...]]
-"""Search grid of an option dataclass: the key that `--tune` varies and the values it tries."""
+Group = Literal["unknown", "groups", "personal", "helpers", "alike", "references"]
+GROUPS: Mapping[Group, str] = {
+    "unknown": "Unknown similarity of peers",
+    "groups": "A few groups of similar peers",
+    "personal": "A shared model with personal parts or copies",
+    "helpers": "A few peers that want help",
+    "alike": "Similar peers",
+    "references": "References, to run beside the others",
+}
+"""Group of methods -> the situation in which to choose one of them, in the order of lists."""
 
 
 class Clustered(Protocol):
@@ -40,13 +68,7 @@ def true_clusters(
     source: Clustered,
     remedy: str = "set partition.kind to label-permutation, label-groups or label-flip",
 ) -> Ints:
-    """Return the true cluster of each peer, (n,).
-
-    Raises
-    ------
-    ValueError
-        The clusters are unknown; the message ends with `remedy`.
-    """
+    """Return the true cluster of each peer, (n,); an error for unknown ones ends with `remedy`."""
     if source.clusters is None:
         raise ValueError(f"the true clusters are unknown for this problem: {remedy}")
     return source.clusters
@@ -79,6 +101,13 @@ class State:
         return replace(self, x=fit.x, buffers=fit.buffers, opt_state=fit.opt_state)
 
 
+@dataclass(frozen=True)
+class Weighted(State):
+    """State with the weights of the last average, which are the collaboration weights."""
+
+    w: Floats  # (P, n)
+
+
 class Mixture(NamedTuple):
     """Ensemble of models per hosted peer, whose predictions are averaged.
 
@@ -98,150 +127,242 @@ class Mixture(NamedTuple):
 
 
 S = TypeVar("S", bound=State)
+T = TypeVar("T", bound=State)
 
 
-class Averages:
-    """Masks, edges and averages over the hosted peers, for the rules of methods.
+@dataclass_transform(frozen_default=True)
+class Method:
+    """Declaration of a method, known before a run: options, strategy, place in lists.
 
     Parameters
     ----------
-    engine : Engine
-        Stacked models and data of the hosted peers.
-    options : dataclass
-        Options of the method.
-    rounds : int
-        Number of rounds of the run.
+    strategy : type[Brokering]
+        Strategy, which selects the edges of a round. Options with the name of one of its fields
+        are also the strategy's.
+    summary : str
+        Description in one line.
+    group : {"unknown", "groups", "personal", "helpers", "alike", "references"} or None
+        Situation in which to choose the method, see `GROUPS`; None for plugins.
+    learns_graph : bool
+        True if the method learns the weights between peers from models and data.
+    validates : bool
+        True if the method needs validation data.
+    told_truth : bool or Mapping of str to str
+        True if the method is given the true clusters, which other methods must learn; or the
+        option keys and values with which it is.
+    reference : str
+        Reason why the method is not ranked, as in "NAME is trained on the data of all peers".
+        Empty: it is ranked, unless it is told the truth.
+    exposes : str
+        Reason why differential privacy does not cover the method: a dependence on private examples
+        other than gradients. Empty: covered.
     """
 
-    def __init__(self, engine: Engine, options: Any, rounds: int) -> None:
-        self.engine, self.options, self.rounds = engine, options, rounds
+    strategy: ClassVar[type[Brokering]] = Everyone
+    summary: ClassVar[str] = "plugin"
+    group: ClassVar[Group | None] = None
+    learns_graph: ClassVar[bool] = False
+    validates: ClassVar[bool] = False
+    told_truth: ClassVar[bool | Mapping[str, str]] = False
+    reference: ClassVar[str] = ""
+    exposes: ClassVar[str] = ""
 
-    def eye(self) -> Floats:
-        """Return the rows of the identity matrix for the hosted peers, (P, n)."""
-        peers = self.engine.peers
-        eye_pn = np.zeros((len(peers), self.engine.n))
-        eye_pn[np.arange(len(peers)), peers] = 1.0
-        return eye_pn
-
-    def same_cluster(self) -> Bools:
-        """Return a mask (P, n) of the peers in each hosted peer's true cluster, itself included."""
-        clusters = true_clusters(self.engine)
-        same: Bools = clusters[self.engine.peers][:, None] == clusters[None, :]
-        return same
-
-    def local(self, peers: Ints) -> Ints:
-        """Return the local indices of hosted peers given by id."""
-        return np.searchsorted(self.engine.peers, peers)
-
-    def pairs(self, mask_pn: Bools, *, receiving: bool = True) -> Ints:
-        """Return the edges (W, 2) of a mask over (hosted peer, other peer).
-
-        Parameters
-        ----------
-        mask_pn : ndarray of bool, (P, n)
-            Mask of the edges; the diagonal is ignored.
-        receiving : bool
-            The hosted peers are the recipients (default) or the senders.
-        """
-        p, other = np.nonzero(mask_pn)
-        hosted = self.engine.peers[p]
-        edges = np.stack([other, hosted] if receiving else [hosted, other], axis=1)
-        away: Ints = edges[edges[:, 0] != edges[:, 1]]
-        return away
-
-    def present(self, offers: Letters) -> Bools:
-        """Return a mask (P, n) of the models that each peer can average.
-
-        These are the models it received, and its own unless that expired and others arrived.
-        """
-        received_pn = offers.senders_to(self.engine.peers, self.engine.n)
-        expired_p = np.isin(self.engine.peers, offers.expired) & received_pn.any(axis=1)
-        return received_pn | ((self.eye() > 0) & ~expired_p[:, None])
-
-    def freshness(self, offers: Letters) -> Floats:
-        """Return the staleness discount (n,) of each model: (s + 1)^-a at an age of s rounds."""
-        fresh_n = np.ones(self.engine.n)
-        if len(offers.ages):
-            ages_s = np.maximum(offers.ages, 0)
-            fresh_n[offers.authors] = (ages_s + 1.0) ** -self.engine.staleness_discount
-        return fresh_n
-
-    def discounted(self, weights_pn: Floats, offers: Letters) -> Floats:
-        """Discount the weights of old models (see `freshness`), preserving row sums."""
-        fresh_pn = weights_pn * self.freshness(offers)
-        before_p1, after_p1 = (w.sum(axis=1, keepdims=True) for w in (weights_pn, fresh_pn))
-        scaled: Floats = fresh_pn * (before_p1 / np.where(after_p1 > 0, after_p1, 1.0))
-        return scaled
-
-    def present_weights(self, offers: Letters, weights_pn: Floats) -> Floats:
-        """Return the weights (P, n) that `average` uses: rows over the models that are there.
-
-        Weights of absent models are dropped, the others discounted by age and normalised. A peer
-        with no weight left gives all weight to its own model.
-        """
-        weights_pn = np.where(self.present(offers), weights_pn, 0.0)
-        weights_pn = np.where(weights_pn.any(axis=1, keepdims=True), weights_pn, self.eye())
-        weights_pn = self.discounted(weights_pn, offers)
-        weights_pn /= weights_pn.sum(axis=1, keepdims=True)
-        return weights_pn
-
-    def average(self, offers: Letters, name: str, weights_pn: Floats) -> Tensor:
-        """Average the models that each peer received and its own, (P, d).
-
-        See `present_weights` for the weights of models that are absent or old.
-        """
-        weights_pn = self.present_weights(offers, weights_pn)
-        self_pd = Rows(offers[name], np.searchsorted(offers.authors, self.engine.peers))
-        return self.engine.mix(weights_pn[:, offers.authors], offers[name], self_pd)
-
-    def answered(self, answers: Letters, name: str, weights_pn: Floats) -> Tensor:
-        """Return the weighted sum of the answers that each peer received, (P, d); 0 if none."""
-        rows = self.local(answers.recipients)
-        if not len(rows):
-            return self.engine.tensor(np.zeros((len(weights_pn), self.engine.d)))
-        weights_e = weights_pn[rows, answers.senders]
-        return self.engine.collect(weights_e, answers[name], answers.rows, rows)
-
-
-class Rule(Averages, Generic[S]):
-    """Peer rule of a method, computed for all peers of a node at once.
-
-    A round is offer, answer, update; only ask methods implement `answer`. `Averages` has helpers
-    for these methods.
-    """
-
-    common_start: ClassVar[bool] = True
-    """All peers start from the same model."""
-    mixes: ClassVar[bool] = False
-    """Rounds end in an average whose weights a topology may set (`Engine.mixing`)."""
-    offers_model: ClassVar[bool] = True
-    """Offers have the peer's model, `State.x`, as "x": the scheme "increments" compresses it."""
     pools: ClassVar[bool] = False
-    """Training uses the data of all peers (`Engine.fit_pooled`); only simulations have them."""
+    """Training uses the data of all peers (`Engine.fit_pooled`), which only simulations have."""
     reported: ClassVar[tuple[str, ...]] = ()
     """Names of additional metrics in a report; the relay rejects any others."""
+    state: ClassVar[type[State]] = State
+    """Type of the state, from the brackets of the base class."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def engine(self) -> Engine: ...
+
+        @property
+        def rounds(self) -> int: ...
+
+    def __init_subclass__(cls, *, summary: str = "plugin", group: Group | None = None, **row: Any):
+        super().__init_subclass__()
+        names = "strategy", "learns_graph", "validates", "told_truth", "reference", "exposes"
+        if unknown := row.keys() - set(names):
+            raise TypeError(f"{cls.__name__} has no class keyword {min(unknown)}")
+        for name, value in {"summary": summary, "group": group, **row}.items():
+            setattr(cls, name, value)
+        for base in vars(cls).get("__orig_bases__", ()):
+            for kind in get_args(base):
+                state = getattr(kind, "__bound__", kind)  # of a type variable
+                if isinstance(state, type) and issubclass(state, State):
+                    cls.state = state
+        taken = {name for base in cls.__mro__ if base.__module__ == __name__ for name in vars(base)}
+        for name, value in vars(cls).items():
+            if name in taken and isinstance(value, Field):
+                raise TypeError(
+                    f"option {name} of {cls.__name__} has the name of an attribute of "
+                    f'coterie.Rule: write {name}_ (its key stays "{name}")'
+                )
+        dataclass(frozen=True)(cls)
+
+    def bind(self, engine: Engine, rounds: int) -> Self:
+        """Return the rule with these options, for the peers of an engine."""
+        rule: Self = replace(self)  # type: ignore[type-var]  # subclasses are dataclasses
+        vars(rule).update(engine=engine, rounds=rounds)
+        return rule
 
     def narrowed(self, engine: Engine) -> Self:
         """Return the rule for another engine that hosts some of this engine's peers."""
-        return type(self)(engine, self.options, self.rounds)
+        return self.bind(engine, self.rounds)
+
+    def check(self, config: Any) -> None:
+        """Raise a ValueError for a configuration that does not suit the options."""
+
+    def fits(self, problem: Any) -> None:
+        """Raise a ValueError for data that do not suit the options."""
+
+    def models_kept(self, peers: int) -> int:
+        """Return the number of models that a peer keeps, for the memory of a node."""
+        return 1
+
+    def brokering(self, **run: Any) -> Brokering:
+        """Return the strategy of a run; `run` has the fields of `Brokering`."""
+        known = {each.name for each in fields(self.strategy)} - {
+            each.name for each in fields(Brokering)
+        }
+        own = {name: getattr(self, name) for name in known if hasattr(self, name)}
+        return self.strategy(metrics=METRICS.union(self.reported), **run, **own)
+
+    @classmethod
+    def is_told(cls, options: Mapping[str, Any]) -> bool:
+        """Return whether a method with these keys and values is given the true clusters."""
+        if isinstance(cls.told_truth, bool):
+            return cls.told_truth
+        return any(options.get(key) == value for key, value in cls.told_truth.items())
+
+    @classmethod
+    def unranked(cls, options: Mapping[str, Any]) -> str:
+        """Return why the method with these options is not ranked; empty if it is."""
+        return cls.reference or cls.is_told(options) * "is given the true clusters"
+
+
+class Formulas(Method):
+    """Operations that the formulas of methods share."""
+
+    common_start: ClassVar[bool] = True
+    """All peers start from the same model."""
 
     def start(self) -> State:
         """Return the initial models, buffers and optimizer state."""
         x_pd, buffers = self.engine.initial(common=self.common_start)
         return State(x_pd, buffers, self.engine.opt_state(x_pd))
 
+    def fit(
+        self,
+        state: T,
+        round_: int,
+        *,
+        batches: Sequence[Batch] | None = None,
+        gradient: GradientFunction | None = None,
+        pull: Drift | None = None,
+        **more: Any,
+    ) -> T:
+        """Return the state after the local training of a round, with `more` fields replaced.
+
+        Parameters
+        ----------
+        batches : sequence of Batch or None
+            One minibatch per step; None: those of the round.
+        gradient : callable or None
+            Gradient to descend, a function of models, buffers and minibatch; None: the local loss.
+        pull : callable or None
+            Further direction to descend, a function of models (E, d) and their rows; neither
+            momentum nor Adam's scaling applies to it.
+        """
+        batches = self.engine.batches(round_) if batches is None else batches
+        fit = self.engine.fit(
+            state.x, state.buffers, state.opt_state, batches, gradient=gradient, drift=pull
+        )
+        return replace(state.trained(fit), **more)
+
+    def draws(self, round_: int) -> Iterator[np.random.Generator]:
+        """Yield the random generator of each hosted peer for its choices of a round."""
+        for peer in self.engine.peers:
+            yield stream(self.engine.seed, int(peer), round_, Purpose.CHOICE)
+
+    def eye(self) -> Floats:
+        """Return the rows of the identity matrix for the hosted peers, (P, n)."""
+        is_own = np.arange(self.engine.n) == self.engine.peers[:, None]
+        return np.asarray(is_own, dtype=np.float64)
+
+    @property
+    def near(self) -> Bools:
+        """Neighbours of the hosted peers in the topology, (P, n)."""
+        return np.asarray(self.engine.topology[self.engine.peers])
+
+    def same_cluster(self) -> Bools:
+        """Return a mask (P, n) of the peers in each hosted peer's true cluster, itself included."""
+        clusters = true_clusters(self.engine)
+        return np.asarray(clusters[self.engine.peers][:, None] == clusters[None, :])
+
+    def edges(self, mask_pn: Bools | None) -> Ints:
+        """Return the edges (W, 2), [sender, recipient], of a mask as returned by `wants`."""
+        if mask_pn is None:
+            return np.empty((0, 2), dtype=np.int64)
+        p, other = np.nonzero(mask_pn & (self.eye() == 0))
+        hosted = self.engine.peers[p]
+        ends = [hosted, other] if self.strategy.wanted_by == 0 else [other, hosted]
+        return np.stack(ends, axis=1)
+
+    def inbox(
+        self, round_: int, offers: Letters, sent: Letters | None = None,
+        answers: Letters | None = None,
+    ) -> Inbox:  # fmt: skip
+        """Return the inbox of a round with these letters."""
+        return Inbox(self.engine, round_, offers, sent or no_letters(), answers or no_letters())
+
+    def warn_once(self, message: str) -> None:
+        """Warn, at most once."""
+        if "_warned" not in vars(self):
+            vars(self)["_warned"] = True
+            warnings.warn(message, stacklevel=3)
+
+
+class Rule(Formulas, Generic[S]):
+    """Method: what a peer computes, for all peers of a node at once.
+
+    A round is `offer`, `answer` (of strategies that ask) and `update`. Options are fields,
+    `gamma: float = option(0.01, "Step size.", low=0)`, and become keys `<method>.gamma`; an
+    underscore at the end of a name is no part of the key. The type of the state is in brackets,
+    `class CoBo(Rule[CoBoState], strategy=Pairs)`; see `Method` for the other class keywords. A rule
+    cannot be changed: what a round changes belongs into the state.
+    """
+
+    mixes: ClassVar[bool] = False
+    """Rounds end in an average whose weights a topology may set (`Engine.mixing`)."""
+    offers_model: ClassVar[bool] = True
+    """Offers have the peer's model, `State.x`, as "x": the scheme "increments" compresses it."""
+
     def init(self) -> S:
         """Return the state before round 1."""
-        return self.start()  # type: ignore[return-value]  # S is State unless `init` is overridden
+        return self.begin()
 
-    def wants(self, state: S, round_: int) -> Ints:
-        """Return the edges (W, 2) of [sender, recipient] that the hosted peers request.
+    def begin(self, start: State | None = None, **more: Any) -> S:
+        """Return the state before round 1: the models of `start`, with these fields beside them.
 
-        Read only by strategies that ask for them. Each edge has a hosted peer at one end.
+        A field `w` is the identity, unless given.
         """
-        return np.empty((0, 2), dtype=np.int64)
+        if "w" not in more and any(each.name == "w" for each in fields(self.state)):
+            more["w"] = self.eye()
+        return cast(S, self.state(**vars(start or self.start()) | more))
 
-    def offer(self, state: S, round_: int) -> tuple[S, Mapping[str, Tensor]]:
+    def wants(self, s: S, t: int) -> Bools | None:
+        """Return a mask (P, n) of the peers whose letters the hosted peers request.
+
+        Read only by strategies that ask for it; of `WantedHelp`, it masks the peers that the
+        hosted ones ask for help. None: none.
+        """
+        return None
+
+    def offer(self, s: S, t: int) -> tuple[S, Mapping[str, Tensor]]:
         """Begin the round; methods that train before they share train here.
 
         Returns
@@ -251,71 +372,63 @@ class Rule(Averages, Generic[S]):
         offers : Mapping of str to Tensor, (P, ...)
             Tensors that each peer sends.
         """
-        return state, {"x": state.x}
+        return s, {"x": s.x}
 
-    def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor in an answer of `round_` (ask methods)."""
+    def answer_shapes(self, t: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor in an answer of round `t` (ask methods)."""
         return {"g": (self.engine.d,)}
 
-    def answer(self, state: S, round_: int, asked: Letters) -> tuple[S, Mapping[str, Tensor]]:
-        """Answer the offers that ask for it (ask methods).
+    def receive(self, s: S, asked: Inbox) -> S:
+        """Return the state after offers that ask arrived and before they are answered."""
+        return s
 
-        Returns
-        -------
-        state : State
-            State after answering.
-        answers : Mapping of str to Tensor, (E, ...)
-            Tensors of the answers, one row per letter of `asked`.
-        """
+    def answer(self, s: S, asked: Inbox) -> Mapping[str, Tensor]:
+        """Return the answers (E, ...) to offers that ask, one row per letter of `asked`."""
         raise NotImplementedError(f"{type(self).__name__} does not implement answer()")
 
-    def update(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
+    def update(self, s: S, inbox: Inbox) -> S:
         """End the round.
 
         Parameters
         ----------
-        state : State
+        s : State
             State after `offer` and `answer`.
-        round_ : int
-            Number of the round, from 1.
-        offers : Letters
-            Models that the hosted peers received.
-        sent : Letters
-            Answers that the hosted peers sent.
-        answers : Letters
-            Answers that the hosted peers received.
+        inbox : Inbox
+            Models and answers that the hosted peers received; `inbox.round` is the round.
         """
         raise NotImplementedError
 
-    def personal(self, state: S) -> S:
+    # ---- the result -------------------------------------------------------------------------
+
+    def personal(self, s: S) -> S:
         """Return the state whose `x` and `buffers` would be deployed if the run ended here.
 
         These models are evaluated and saved. The cost of computing them counts for that
         evaluation only.
         """
-        return state
+        return s
 
-    def evaluate(self, state: S, split: SplitName) -> Scores:
+    def evaluate(self, s: S, split: SplitName) -> Scores:
         """Evaluate the personal models (see `personal`) on the peers' data."""
-        mixture = self.mixture(state)
+        mixture = self.mixture(s)
         if mixture is None:
-            return self.engine.losses(state.x, state.buffers, split)
+            return self.engine.losses(s.x, s.buffers, split)
         return self.engine.mixture_losses(*mixture, split)
 
-    def mixture(self, state: S) -> Mixture | None:
+    def mixture(self, s: S) -> Mixture | None:
         """Return the ensembles that predict, or None where the personal model predicts alone."""
         return None
 
-    def saved(self, state: S) -> Sequence[Mapping[str, Tensor]]:
+    def saved(self, s: S) -> Sequence[Mapping[str, Tensor]]:
         """Return the tensors that prediction needs besides the personal model, per hosted peer.
 
         They are saved in the peer's model file: the weights of a mixture as "mixture", the tensors
         of its members as "members.<name>" (M, ...). A rule that overrides `evaluate` also
         overrides this, for `coterie.app.trained.personal`.
         """
-        mixture = self.mixture(state)
+        mixture = self.mixture(s)
         if mixture is None:
-            return [{}] * len(state.x)
+            return [{}] * len(s.x)
         peers, members = mixture.weights.shape
         named = self.engine.network.named(mixture.models.flatten(0, 1))
         stacks = {name: value.unflatten(0, (peers, members)) for name, value in named.items()}
@@ -327,13 +440,14 @@ class Rule(Averages, Generic[S]):
             for p in range(peers)
         ]
 
-    def metrics(self, state: S) -> Mapping[str, Floats]:
+    def metrics(self, s: S) -> Mapping[str, Floats]:
         """Return the metrics named in `reported`, each (P,); nan where undefined."""
         return {}
 
-    def weights(self, state: S) -> Floats:
+    def weights(self, s: S) -> Floats:
         """Return the collaboration weights (P, n) that each peer gives every peer.
 
-        The diagonal is the self weight where the method has one, else 1.
+        They are the state's `w` if it has one. The diagonal is the self weight where the method
+        has one, else 1.
         """
-        return self.eye()
+        return cast(Floats, getattr(s, "w", None)) if hasattr(s, "w") else self.eye()

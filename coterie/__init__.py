@@ -2,8 +2,9 @@
 
 `run` executes one run, `compare` compares several methods, `sweep` several settings, `load` reads a
 run directory, `worth` computes what each peer's letters are worth to each peer. Results are data
-frames and modules. Build your own parts with `Method`, `Rule`, `State` and the strategies, `Model`,
-`Source`, `Shares`, `Topology`, `Schedule` and `ScheduleKind`, `AttackKind` and `AggregationRule`.
+frames and modules. Build your own parts with `Rule`, `option`, `State`, `Inbox` and the strategies,
+`Model`, `Source`, `Shares`, `Topology`, `Schedule` and `ScheduleKind`, `AttackKind` and
+`AggregationRule`.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     from coterie.api import sweep as sweep
     from coterie.api import worth as worth
     from coterie.app.config.keys import ConfigError as ConfigError
-    from coterie.app.config.registry import Method as Method
     from coterie.app.runners.errors import SweepError as SweepError
     from coterie.app.runs.files import ResultsError as ResultsError
     from coterie.clients.attack import AttackKind as AttackKind
     from coterie.clients.defence import AggregationRule as AggregationRule
+    from coterie.clients.inbox import Inbox as Inbox
     from coterie.clients.letters import Letters as Letters
     from coterie.clients.models.options import Model as Model
-    from coterie.clients.rule import Grid as Grid
     from coterie.clients.rule import Rule as Rule
     from coterie.clients.rule import State as State
+    from coterie.clients.rule import Weighted as Weighted
     from coterie.datasets.partition.options import Shares as Shares
     from coterie.datasets.problem import DataError as DataError
     from coterie.datasets.source import Source as Source
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from coterie.errors import PartError as PartError
     from coterie.errors import RunError as RunError
     from coterie.ranges import Range as Range
+    from coterie.ranges import option as option
     from coterie.results import Comparison as Comparison
     from coterie.results import Run as Run
     from coterie.strategies.brokering import Brokering as Brokering
@@ -59,17 +61,17 @@ if TYPE_CHECKING:
 _PLACES = {
     "coterie.api": ("run", "load", "compare", "sweep", "reproduce", "worth"),
     "coterie.errors": ("DivergedError", "Error", "PartError", "RunError"),
-    "coterie.ranges": ("Range",),
+    "coterie.ranges": ("Range", "option"),
     "coterie.results": ("Run", "Comparison"),
     "coterie.app.config.keys": ("ConfigError",),
-    "coterie.app.config.registry": ("Method",),
     "coterie.app.runners.errors": ("SweepError",),
     "coterie.app.runs.files": ("ResultsError",),
     "coterie.clients.attack": ("AttackKind",),
     "coterie.clients.defence": ("AggregationRule",),
+    "coterie.clients.inbox": ("Inbox",),
     "coterie.clients.letters": ("Letters",),
     "coterie.clients.models.options": ("Model",),
-    "coterie.clients.rule": ("Grid", "Rule", "State"),
+    "coterie.clients.rule": ("Rule", "State", "Weighted"),
     "coterie.datasets.partition.options": ("Shares",),
     "coterie.datasets.problem": ("DataError",),
     "coterie.datasets.source": ("Source",),
@@ -90,6 +92,13 @@ def __getattr__(name: str) -> Any:
     """Load a name on first access: a plugin on a node needs neither pandas nor reports."""
     if name == "__version__":
         return import_module("importlib.metadata").version("coterie")
+    if name in ("Method", "Grid"):  # of version 0.1
+        raise import_module("coterie.errors").Error(
+            f"coterie.{name} is gone, as a method is one class: class Mine(coterie.Rule, "
+            'strategy=coterie.Everyone, summary="..."), with options as fields, step: float = '
+            'coterie.option(0.5, "Share of the way.", low=0, high=1), and update(self, s, inbox); '
+            'name it "package.module:Mine", see docs/extend.md'
+        )
     if name not in _PLACE:
         raise AttributeError(f"module 'coterie' has no attribute '{name}'")
     return getattr(import_module(_PLACE[name]), name)

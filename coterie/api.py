@@ -69,7 +69,7 @@ def run(
         Further keys, with `_` for `-` and `__` between a table and its key: `learning_rate=0.1`,
         `partition__alpha=0.3`. `method`, `model`, `dataset`, `partition__kind`, `topology`,
         `schedule__kind`, `attack__kind` and `defence__rule` can be objects instead of names: a
-        `Method`, a class or a function, and so on.
+        class or a function, and so on.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def compare(
     Parameters
     ----------
     methods : Sequence of Any
-        Names or `Method` objects; ["all"]: every built-in method that can run.
+        Names or classes; ["all"]: every built-in method that can run.
     preset : str or Path or None
         As in `run`.
     keys : Mapping of str to Any or None
@@ -364,8 +364,7 @@ def _name(kind: Kind, part: Any) -> str:
     path = getattr(part, "__qualname__", None)
     if path and module not in (None, "__main__") and "<" not in path:
         return f"{module}:{path}"
-    rule = getattr(part, "rule", None)
-    called = path or getattr(rule, "__name__", None) or type(part).__name__
+    called = path or type(part).__name__
     return plugins.register(kind, called.rpartition(".")[2].strip("<>"), part)
 
 

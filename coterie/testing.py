@@ -5,7 +5,7 @@ Usage in a test module::
     from coterie.testing import check_method
 
     def test_my_method(check_method):
-        check_method("my_package.method:METHOD")
+        check_method("my_package.method:Mine")
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import nn
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
-from coterie.app.config.registry import Method
 from coterie.app.node.node import Node
+from coterie.clients.rule import Rule
 from coterie.datasets import plugins
 from coterie.datasets.source import Source
 from coterie.strategies.inprocess import InProcessTransport
@@ -109,14 +109,14 @@ PROBLEMS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
 def check_method(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
     """Return a function `(method, **keys)` that tests a method on a kind of problem.
 
-    `method` is a name or a `Method`, `keys` are further keys as in `coterie.run`. The test fails if
+    `method` is a name or a class, `keys` are further keys as in `coterie.run`. The test fails if
     losses or weights are invalid, if no training loss decreases, or if results depend on the
     assignment of peers to nodes. It is skipped if the method does not accept the problem.
     """
 
-    def tried(method: str | Method, **keys: Any) -> None:
-        if isinstance(method, Method):
-            method = plugins.register("method", method.rule.__name__, method)
+    def tried(method: str | type[Rule[Any]], **keys: Any) -> None:
+        if not isinstance(method, str):
+            method = plugins.register("method", method.__name__, method)
         dotted = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
         problem = PROBLEMS[request.param](tmp_path)
         config = Config.from_flat({**COMMON, **problem, **dotted, "method": method})

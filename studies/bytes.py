@@ -109,7 +109,7 @@ def outcome(problem: str, method: str, letters: str) -> Outcome:
 
 def plan() -> dict[str, Sequence[str]]:
     """Return the letters of each method whose offers are models."""
-    offering = [name for name, row in METHODS.items() if row.rule.offers_model]
+    offering = [name for name, row in METHODS.items() if row.offers_model]
     few = {name: (*EVERY, "sign, int4") if name in ANSWERING else EVERY for name in offering}
     return few | dict.fromkeys(SHOWN, tuple(LETTERS))
 

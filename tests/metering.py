@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from coterie.app.config import schema
 from coterie.app.config.config import Config
 from coterie.clients.letters import Bools
 from coterie.datasets.problem import Problem
@@ -115,8 +114,7 @@ class Metered:
         """The symbols that mean the same in every round."""
         engine, config = self.engine, self.config
         near, clusters = engine.topology, engine.clusters
-        fields = {key: field for key, (field, _) in schema.keys(config.row.options).items()}
-        options = {fields[key]: v for key, v in schema.values(config.options).items()}
+        options = vars(config.options)
         examples = int(engine.data.shards["train"].lengths_p[i])
         first, epochs = min(config.batch_size, examples), config.local_epochs
         every = (
@@ -143,7 +141,7 @@ class Metered:
             "kept": sum(getattr(self.cohort.rule, "kept", ())),
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),
             "mates": (near[i] & same).sum(), "targets": asking[targets].sum(),
-            "by_variance": int(options.get("weights") == "inverse-variance"),
+            "by_variance": int(options.get("weights_") == "inverse-variance"),
             "knows": int(options.get("bias") == "oracle"),
             "parts": 2 if options.get("estimator") == "debiased" else 1,
             "most": budget + (not options.get("budget_counts_self")) if budget else engine.n,

@@ -5,42 +5,34 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.app.config.registry import Method
 from coterie.clients.attack import AttackKind
 from coterie.clients.defence import AggregationRule
 from coterie.clients.methods.fedavg import FedAvg
-from coterie.clients.rule import Grid, State
+from coterie.clients.rule import State
 from coterie.datasets.partition.options import Shares
 from coterie.datasets.source import Source
-from coterie.strategies.everyone import Everyone
+from coterie.ranges import option
 from coterie.strategies.schedule import ScheduleKind, Trace
 from coterie.strategies.topology import Topology
 
 
-@dataclass(frozen=True)
-class MethodOptions:
-    """Options of a method."""
+class Mine(FedAvg[State], summary="of a test"):
+    """FedAvg under another name."""
 
-    strength: float = 0.5
-    grid: ClassVar[Grid] = {"strength": (0.1, 0.5, 1.0)}
+    strength: float = option(0.5, "Strength.", grid=(0.1, 0.5, 1.0))
 
     def __post_init__(self) -> None:
         if self.strength < 0:
             raise ValueError("strength must not be negative")
 
 
-class Mine(FedAvg[State]):
-    """FedAvg under another name."""
-
-
-METHOD = Method(Everyone, Mine, MethodOptions, "of a test")
 PATH = Topology(
     "a path",
     lambda setting: (

@@ -47,10 +47,10 @@ class Stepping:
             problem, config.network, config.model_options, range(config.peers), config.training,
             seed=config.seed, device="cpu", dtype=config.dtype, topology=config.graph(),
             weighting=config.mixing, mixing=config.topology_weights(),
-            adaptation=config.adaptation, pools=config.row.rule.pools,
+            adaptation=config.adaptation, pools=config.row.pools,
         )  # fmt: skip
         rounds = config.num_server_rounds
-        self.rule = config.row.rule(engine, config.options, rounds)
+        self.rule = config.options.bind(engine, rounds)
         self.strategy = config.strategy()
         self.cohort = Cohort(
             engine, self.rule, rounds, config.payload, self.strategy.schedule,

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "app": {"app", "strategies", "clients", "datasets"},
     "strategies": {"strategies"},
-    "clients": {"clients", "datasets"},
+    "clients": {"clients", "strategies", "datasets"},
     "datasets": {"datasets"},
     "coterie": {"coterie", "app", "strategies", "clients", "datasets"},
 }

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from coterie.app.config.registry import METHODS, Method
+from coterie.app.config.registry import METHODS
 from coterie.app.wire.operators import OPERATORS
+from coterie.clients.rule import Rule
 from coterie.strategies.everyone import Everyone, EveryoneAfterWarmup
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.silent import Silent
@@ -146,7 +147,7 @@ INCREMENTS = {"letters.scheme": "increments", "letters.ratio": 0.5}
 LETTER_ROWS: list[tuple[str, dict[str, Any]]] = [
     (method, INCREMENTS)
     for method, row in METHODS.items()
-    if row.rule.offers_model and row.strategy is not Silent
+    if row.offers_model and row.strategy is not Silent
 ]
 LETTER_ROWS += [
     ("cobo", {"payload": precision, **letters})
@@ -235,7 +236,7 @@ def test_letters_cost_what_the_page_says(
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS.items(), ids=METHODS)
-def test_a_page_has_all_costs_and_the_paper(name: str, method: Method) -> None:
+def test_a_page_has_all_costs_and_the_paper(name: str, method: type[Rule[Any]]) -> None:
     assert [*hooks.costs(name)] == ["exchange", *COSTS]
     assert hooks.costs(name)["exchange"] == EXCHANGES[method.strategy]
     paper, deviations = hooks.source(name)

@@ -183,7 +183,7 @@ def test_peers_that_wake_up_alone_have_a_model(tmp_path: Path, method: str) -> N
     _, offers = rule.offer(state, 1)
     peers, none = np.arange(PEERS), nobody()
     alone = Letters(none, none, none, peers, offers, np.zeros(PEERS, int), expired=peers)
-    state = rule.update(state, 1, alone, *[Letters(none, none, none, none, {})] * 2)
+    state = rule.update(state, rule.inbox(1, alone))
     assert state.x.isfinite().all()
     assert np.isfinite(rule.weights(state)).all()
 

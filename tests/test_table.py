@@ -138,8 +138,8 @@ def test_another_seed_is_another_run(runs: Runs, method: str, problem: str) -> N
 def test_reports_make_sense(runs: Runs, method: str, problem: str) -> None:
     result = runs(method, problem)
     for t in result.rounds:
-        names = METRICS.union(METHODS[method].rule.reported)
-        names -= {f"component_{k}" for k in range(fedem.Options().components, fedem.REPORTED)}
+        names = METRICS.union(METHODS[method].reported)
+        names -= {f"component_{k}" for k in range(fedem.FedEM().components, fedem.REPORTED)}
         last = t == ROUNDS and problem == "digits"
         measured = {
             *("balanced_accuracy", "macro_f1", "auroc", "expected_calibration_error")

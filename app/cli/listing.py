@@ -16,7 +16,7 @@ from rich.text import Text
 from coterie.app.config import explain, parts, schema
 from coterie.app.config.keys import ConfigError, keys, nearest, tables
 from coterie.app.config.recipes import Recipe, recipes
-from coterie.app.config.registry import GROUPS, METHODS, YARDSTICKS, Method
+from coterie.app.config.registry import GROUPS, METHODS, YARDSTICKS
 from coterie.app.config.root import ROOT
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
@@ -101,7 +101,7 @@ def _summary(kind: Kind, name: str) -> str:
         row = parts.PARTS[kind].row(name)
     except plugins.PluginError as error:
         return str(error)
-    needs_validation = isinstance(row, Method) and row.validates
+    needs_validation = kind == "method" and row.validates
     return f"{row.summary}{' (needs validation data)' if needs_validation else ''}"
 
 
@@ -146,7 +146,7 @@ def methods() -> Table:
     for group, situation in GROUPS.items():
         table.add_section()
         table.add_row("", Text(situation, style="bold"))
-        for name, method in (METHODS | YARDSTICKS).items():
+        for name, method in {**METHODS, **YARDSTICKS}.items():
             if method.group == group:
                 table.add_row(name, _summary("method", name))
     if plugins.installed("method"):

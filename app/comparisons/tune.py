@@ -2,7 +2,7 @@
 
 Each method is tried on the first seed with five learning rates, the preset's and two on either side
 of it, each about three times the one before, and three values of one more key: the method's own
-(`Options.grid`), or weight-decay for a method without one. The trial with the highest mean
+(`grid` of its options), or weight-decay for a method without one. The trial with the highest mean
 validation accuracy of the last models wins (without accuracies: the lowest validation loss); of
 equal trials, the one nearest to the preset. Test data decide nothing. Where the preset sets no
 validation data aside, the whole comparison does, so that a choice is used on the split it was made
@@ -39,7 +39,6 @@ from coterie.app.report.tuning import FILE, Choice
 from coterie.app.runners import sweep
 from coterie.app.runs import atomic, cells, units
 from coterie.app.runs.rundir import Run
-from coterie.clients.rule import Grid
 from coterie.datasets.own.institutions import HeldOptions
 
 Tuning = Literal["whole", "halving"]
@@ -94,7 +93,7 @@ def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
     ConfigError
         The `grid` of a plugin's options does not name one key and three values.
     """
-    options: Grid = getattr(config.row.options, "grid", {})
+    options = schema.grid(config.row)
     fixed = keys_of(config.recipe)
     if not options or any(f"{config.table_of('method')}.{key}" in fixed for key in options):
         return _DECAY, decays(config)

@@ -14,7 +14,7 @@ import tomli_w
 
 from coterie.app.config import limits, parts, recipes, schema
 from coterie.app.config.keys import WORLD, ConfigError, TopLevel, ambiguous, locate, tables
-from coterie.app.config.registry import METHODS, Method, method_of, schedule_of, topology_of
+from coterie.app.config.registry import METHODS, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
@@ -22,6 +22,7 @@ from coterie.clients.engine_options import EngineOptions
 from coterie.clients.letter_options import LetterOptions
 from coterie.clients.models.options import Adaptation
 from coterie.clients.privacy import Privacy
+from coterie.clients.rule import Rule
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import Dataset, dataset_of
@@ -63,8 +64,8 @@ class Config(TopLevel):
         Virtual clock.
     adaptation : Adaptation
         Changes to the network: the keys that start with "model.".
-    options : object
-        Options of the method.
+    options : Rule
+        Method with its options.
     dataset_options : object
         Options of the data set; None if it has none. Options of a partition plugin are in
         `partition`.
@@ -81,7 +82,7 @@ class Config(TopLevel):
     schedule: schedule.Options = field(default_factory=schedule.Options)
     clock: clock.Options = field(default_factory=clock.Options)
     adaptation: Adaptation = field(default_factory=Adaptation)
-    options: object = field(kw_only=True)
+    options: Rule[Any] = field(kw_only=True)
     dataset_options: object = field(kw_only=True)
     model_options: object = field(kw_only=True)
 
@@ -93,7 +94,7 @@ class Config(TopLevel):
         return "partition.validation", self.partition.validation_share
 
     @property
-    def row(self) -> Method:
+    def row(self) -> type[Rule[Any]]:
         """Method of the run."""
         return method_of(self.method)
 
@@ -150,7 +151,7 @@ class Config(TopLevel):
                 clock=made["clock"],
                 **{table: made[table] for table in WORLD},
                 adaptation=made["model"],
-                options=made.get(_table("method", choice["method"])) or method.options(),
+                options=made.get(_table("method", choice["method"])) or method(),
                 dataset_options=made.get(_table("dataset", choice["dataset"])),
                 model_options=made.get(_table("model", model)),
             )
@@ -244,7 +245,7 @@ class Config(TopLevel):
             The weights do not preserve the mean over peers, or do not go with the key `mixing`;
             `strategy` checks this earlier.
         """
-        if not self.row.rule.mixes:
+        if not self.row.mixes:
             return None
         weights = topology_of(self.topology).mixing(self._setting)
         if self.mixing != "samples" and weights is not None:
@@ -279,15 +280,15 @@ class Config(TopLevel):
                     f'letters.scheme = "increments": topology = "{self.topology}" has averaging '
                     'weights of its own; set letters.scheme = "full"'
                 )
-            if links is not None and self.mixing == "metropolis" and method.rule.mixes:
+            if links is not None and self.mixing == "metropolis" and method.mixes:
                 raise TopologyError(
                     'mixing = "metropolis" needs the same undirected edges in all rounds, which '
                     f'topology = "{self.topology}" does not have; set mixing = "uniform"'
                 )
         except (ScheduleError, TopologyError) as error:
             raise ConfigError(str(error)) from None
-        return method.brokering(
-            self.options, peers=self.peers, rounds=rounds, seed=self.seed, topology=self.graph(),
+        return self.options.brokering(
+            peers=self.peers, rounds=rounds, seed=self.seed, topology=self.graph(),
             evaluate_every=self.evaluate_every, schedule=attendance, links=links,
         )  # fmt: skip
 
@@ -311,11 +312,10 @@ class Config(TopLevel):
 
     def _check(self) -> None:
         """Check conditions that involve several tables."""
-        method = getattr(self.options, "check", None)
         data = getattr(self.dataset_options, "check_peers", None)
-        for name, check, what in ((self.method, method, self), (self.dataset, data, self.peers)):
-            if check is not None:
-                parts.ask(name, check, what)
+        parts.ask(self.method, self.options.check, self)
+        if data is not None:
+            parts.ask(self.dataset, data, self.peers)
         numbers = getattr(self.dataset_options, "numbers", None)
         if numbers is not None and numbers(self.peers) > limits.MAX_NUMBERS:
             raise ConfigError(
@@ -368,7 +368,7 @@ class Config(TopLevel):
     def _check_increments(self) -> None:
         """Refuse runs whose offers are not the peers' models as of this round."""
         why = ""
-        if not self.row.rule.offers_model:
+        if not self.row.offers_model:
             why = f'method = "{self.method}" does not offer whole models'
         elif self.schedule.kind == "clock" or self.clock.deadline:
             why = "a schedule by the clock publishes models later than it makes them"

@@ -79,7 +79,7 @@ def _unused(config: Config) -> list[str]:
             config.learning_rate_schedule != "step" or config.learning_rate_decay < 1
         ),
         "letters.": config.letters.scheme != "full",
-        "mixing": config.row.rule.mixes,
+        "mixing": config.row.mixes,
         "model.lora-alpha": config.adaptation.lora_rank > 0,
         "model.lora-layers": config.adaptation.lora_rank > 0,
         "privacy.": config.privacy.kind != "none",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from coterie.app.config import schema
-from coterie.app.config.registry import METHODS, Method
+from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
@@ -254,8 +254,8 @@ class TopLevel:
 @lru_cache
 def tables() -> Mapping[str, type]:
     """Return table name -> dataclass; "" is the top level. Tables without options are omitted."""
-    rows: dict[str, Method | Dataset | Model] = {**METHODS, **DATASETS, **MODELS}
-    options = {name: row.options for name, row in rows.items() if row.options}
+    rows: dict[str, Dataset | Model] = {**DATASETS, **MODELS}
+    options = {**METHODS, **{name: row.options for name, row in rows.items() if row.options}}
     run = {"": TopLevel, "partition": Partition, "schedule": schedule.Options}
     run |= {"clock": clock.Options, **WORLD, "model": Adaptation}
     named = {**run, **options}

@@ -76,7 +76,9 @@ class Part:
 
 
 PARTS: Mapping[Kind, Part] = {
-    "method": Part("method", TopLevel.method, METHODS | YARDSTICKS, method_of, has_options=True),
+    "method": Part(
+        "method", TopLevel.method, {**METHODS, **YARDSTICKS}, method_of, has_options=True
+    ),
     "model": Part("model", TopLevel.model, MODELS, model_of, has_options=True),
     "dataset": Part("dataset", TopLevel.dataset, DATASETS, dataset_of, has_options=True),
     "partition": Part("partition.kind", Partition.kind, KINDS, kind_of, has_options=True),
@@ -149,8 +151,9 @@ def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
             row = part.row(name)
         except PluginError as error:
             raise ConfigError(str(error)) from error.__cause__
-        if part.has_options and row.options is not None:
-            tables[f"{kind}-options"] = row.options
+        options = row if kind == "method" else part.has_options and row.options
+        if options:
+            tables[f"{kind}-options"] = options
     return tables
 
 

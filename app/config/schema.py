@@ -1,9 +1,9 @@
 """Option tables: frozen dataclasses of scalars, with kebab-case keys in TOML.
 
-Fields are bool, int, float, str, Literal, or a union of these. Other fields are not options. A
-string that names a file or a directory is annotated `Annotated[str, Path]`, a number with limits
-`Annotated[int, Range(1)]`; text in an annotation, `Annotated[int, "Maximum number of ..."]`,
-describes the option.
+Fields are bool, int, float, str, Literal, or a union of these. Other fields are not options. Their
+default, text and range are those of `coterie.ranges.option`, or in their type: a string that names
+a file or a directory is `Annotated[str, Path]`, a number with limits `Annotated[int, Range(1)]`;
+text in an annotation, `Annotated[int, "Maximum number of ..."]`, describes the option.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import (
     cast,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 import tomli_w
@@ -43,7 +42,7 @@ _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a s
 @lru_cache
 def keys(table: type) -> Mapping[str, tuple[str, Any]]:
     """Return key -> (field name, annotation) of the options; the key of `lambda_` is `lambda`."""
-    hints = get_type_hints(table, include_extras=True)
+    hints = ranges.hints(table)
     return {
         field.name.rstrip("_").replace("_", "-"): (field.name, hints[field.name])
         for field in fields(table)
@@ -66,6 +65,12 @@ def has_default(table: type, key: str) -> bool:
 def values(options: object) -> dict[str, Scalar]:
     """Return key -> value in `options`."""
     return {key: getattr(options, name) for key, (name, _) in keys(type(options)).items()}  # type: ignore[arg-type]
+
+
+def grid(table: type) -> dict[str, tuple[Scalar, ...]]:
+    """Return key -> values that tuning tries, of the options that have them."""
+    tried = ranges.grid(table)
+    return {key: tried[name] for key, (name, _) in keys(table).items() if name in tried}
 
 
 def notes(table: type) -> dict[str, str]:

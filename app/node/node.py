@@ -128,7 +128,7 @@ class Node:
         engine.samples = self._believed(engine.samples)
         if config.start_from:
             engine.begin_from(starts.models(config, problem))
-        rule = config.row.rule(engine, config.options, config.num_server_rounds)
+        rule = config.options.bind(engine, config.num_server_rounds)
         attackers = config.attack.attackers(config.peers, config.seed)
         self._cohort = Cohort(
             engine, CheckedRule(rule), config.num_server_rounds, config.payload,
@@ -150,7 +150,7 @@ class Node:
         """Load the data; a deployed node divides it by its secret and checks the minimum size."""
         if deployed is None:
             problem = problem_of(config)
-        elif config.row.rule.pools:
+        elif config.row.pools:
             raise ConfigError(
                 f"{config.method} trains on the data of all peers, which only a simulation has in "
                 "one place: choose another method"
@@ -206,7 +206,7 @@ class Node:
                 privacy=config.privacy,
                 adaptation=config.adaptation,
                 max_parameters=MAX_PARAMETERS if policy is None else max_parameters(policy, config),
-                pools=config.row.rule.pools,
+                pools=config.row.pools,
             )
         except SizeError as error:
             if policy is None:

@@ -95,8 +95,7 @@ def _check_sizes(limits: LimitPolicy, config: Config) -> None:
 
 def max_parameters(policy: Policy, config: Config) -> int:
     """Return the maximum number of parameters of a network, given the models that a peer keeps."""
-    kept = getattr(config.options, "models_kept", None)
-    return policy.limits.max_parameters // (1 if kept is None else kept(config.peers))
+    return policy.limits.max_parameters // config.options.models_kept(config.peers)
 
 
 def check_letters(policy: Policy, nbytes: int) -> None:

@@ -187,7 +187,7 @@ class PersonalModel(nn.Module):
         return self._predicted(self.members[0], inputs).lerp(votes[0], options.lambda_)
 
 
-def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.Options:
+def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.KNNPer:
     """Return the voting options of the examples in a file.
 
     Raises
@@ -200,7 +200,7 @@ def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.Options:
         raise ValueError("it has voting examples, which only knn-per uses")
     if keys.dim() != 2 or labels.shape != (len(keys), about.outputs) or not len(keys):
         raise ValueError(f"its examples are {tuple(keys.shape)} and {tuple(labels.shape)}")
-    return _made(knn_per.Options, about.method_options)
+    return _made(knn_per.KNNPer, about.method_options)
 
 
 def _template(about: About, named: Named, held: int) -> nn.Module:

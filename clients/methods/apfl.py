@@ -17,12 +17,11 @@ implementation do not. v and w have separate optimizers; the mixture has its own
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 from coterie.clients.methods.ditto import PersonalState
 from coterie.clients.methods.fedavg import GlobalModel
-from coterie.clients.rule import Grid
-from coterie.ranges import Range
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,63 +32,48 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of APFL.
-
-    Attributes
-    ----------
-    alpha : float
-        Share of the local model in the mixture: 0 is FedAvg, 1 local training.
-    adaptive : bool
-        Each peer learns its alpha, starting from `alpha`.
-    """
-
-    alpha: Annotated[float, Range(0, 1)] = 0.5
-    adaptive: bool = False
-    grid: ClassVar[Grid] = {"alpha": (0.25, 0.5, 0.75)}
-
-
-@dataclass(frozen=True)
 class APFLState(PersonalState):
-    """State of APFL.
+    """State of APFL."""
 
-    Attributes
-    ----------
-    alpha : Tensor, (P,)
-        Share of the local model `v` in the personal one.
-    """
+    alpha: Tensor  # share of the local model `v` in the personal one, (P,)
 
-    alpha: Tensor
-
-    def mixture(self, v_pd: Tensor) -> Tensor:
+    def mixed(self, v_pd: Tensor) -> Tensor:
         """Return the personal models alpha v + (1 - alpha) x."""
         alpha_p1 = self.alpha[:, None]
         return alpha_p1 * v_pd + (1 - alpha_p1) * self.x
 
 
-class APFL(GlobalModel[APFLState]):
+class APFL(
+    GlobalModel[APFLState], group="personal",
+    summary="a mixture of a personal model and FedAvg's",
+):  # fmt: skip
     """FedAvg with a local model that is trained through its mixture with the average."""
+
+    alpha: float = option(
+        0.5, "Share of the local model in the mixture: 0 is FedAvg, 1 local training.",
+        low=0, high=1, grid=(0.25, 0.5, 0.75),
+    )  # fmt: skip
+    adaptive: bool = option(False, "Each peer learns its alpha, starting from `alpha`.")
 
     def init(self) -> APFLState:
         start = self.start()
-        alpha_p = start.x.new_full((len(start.x),), self.options.alpha)
+        alpha_p = start.x.new_full((len(start.x),), self.alpha)
         return APFLState.from_start(start, alpha=alpha_p)
 
-    def train(self, state: APFLState, round_: int) -> APFLState:
-        engine, batches, alpha_p = self.engine, self.engine.batches(round_), state.alpha
+    def train(self, s: APFLState, t: int) -> APFLState:
+        engine, batches, alpha_p = self.engine, self.engine.batches(t), s.alpha
 
         def gradient(v_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            nonlocal state, alpha_p
-            gradients = engine.gradients(state.mixture(v_pd), buffers, batch)
-            if self.options.adaptive and batch is batches[0]:
-                slope_p = engine.inner(v_pd - state.x, gradients.values).to(alpha_p)
-                alpha_p = alpha_p.sub(slope_p, alpha=engine.training.rate(round_)).clamp(0.0, 1.0)
-            # The shared model takes its step on the same minibatch.
-            state = state.trained(engine.fit(state.x, state.buffers, state.opt_state, [batch]))
-            return gradients._replace(values=state.alpha[:, None] * gradients.values)
+            nonlocal s, alpha_p
+            gradients = engine.gradients(s.mixed(v_pd), buffers, batch)
+            if self.adaptive and batch is batches[0]:
+                slope_p = engine.inner(v_pd - s.x, gradients.values).to(alpha_p)
+                alpha_p = alpha_p.sub(slope_p, alpha=engine.training.rate(t)).clamp(0.0, 1.0)
+            s = self.fit(s, t, batches=[batch])  # the shared model steps on the same minibatch
+            return gradients._replace(values=s.alpha[:, None] * gradients.values)
 
-        fit = engine.fit(state.v, state.v_buffers, state.v_opt_state, batches, gradient=gradient)
-        return replace(state.trained_personal(fit), alpha=alpha_p)
+        fit = engine.fit(s.v, s.v_buffers, s.v_opt_state, batches, gradient=gradient)
+        return replace(s.trained_personal(fit), alpha=alpha_p)
 
-    def personal(self, state: APFLState) -> APFLState:
-        return replace(state, x=state.mixture(state.v), buffers=state.v_buffers)
+    def personal(self, s: APFLState) -> APFLState:
+        return replace(s, x=s.mixed(s.v), buffers=s.v_buffers)

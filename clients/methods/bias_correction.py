@@ -3,7 +3,7 @@
     x_i <- x_i - eta ((1 - alpha) g_i + alpha (g_avg - c_i)),    b = g_avg - g_i,
     c_i <- (1 - beta) c_i + beta b,    c_i = 0 at first; the step uses c_i before its update.
 
-Symbols: c_i `state.c`, beta `options.beta`; other symbols, targets and local steps as in
+Symbols: c_i `state.c`, beta `beta`; other symbols, targets and local steps as in
 `coterie.clients.parts.asking`. With alpha = "auto", alpha* = N (2 - beta) / (2 (N + 1)) (the
 authors' code).
 
@@ -24,117 +24,100 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Bools, Ints, Letters
-from coterie.clients.parts.asking import Asking, AskingRule, AskingState
-from coterie.clients.rule import Floats, Grid
-from coterie.ranges import Range
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools, Ints
+from coterie.clients.parts.asking import AskingRule, AskingState
+from coterie.clients.rule import Floats
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from coterie.clients.engine.engine import Engine
-
 
 @dataclass(frozen=True)
-class Options(Asking):
-    """Options of bias correction.
+class BiasState(AskingState):
+    """State of bias correction."""
 
-    Attributes
-    ----------
-    beta : float
-        Rate of the moving average in (0, 1].
-    bias : {"estimated", "oracle"}
-        "estimated" is the moving average, "oracle" the true bias.
-    oracle_noise : float
-        Standard deviation of the noise on a helper's part of the true bias.
-    """
+    c: Tensor  # estimated bias of each peer's helpers, (P, d)
 
-    beta: Annotated[float, Range(above=0, high=1)] = 0.05
-    bias: Literal["estimated", "oracle"] = "estimated"
-    oracle_noise: Annotated[float, Range(0)] = 0.0
-    grid: ClassVar[Grid] = {"beta": (0.01, 0.05, 0.2)}
+
+class BiasCorrection(
+    AskingRule[BiasState], group="helpers",
+    told_truth={"helpers": "cluster", "bias": "oracle"},
+    summary="WGA less the helpers' bias, which it learns",
+):  # fmt: skip
+    """Bias correction: subtract the estimated bias from the helpers' average gradient."""
+
+    beta: float = option(
+        0.05, "Rate of the moving average in (0, 1].", above=0, high=1, grid=(0.01, 0.05, 0.2)
+    )
+    bias: Literal["estimated", "oracle"] = option(
+        "estimated", '"estimated" is the moving average, "oracle" the true bias.'
+    )
+    oracle_noise: float = option(
+        0.0, "Standard deviation of the noise on a helper's part of the true bias.", low=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.oracle_noise and self.bias != "oracle":
             raise ValueError('oracle-noise needs bias = "oracle"')
 
+    @property
+    def measures(self) -> bool:
+        return super().measures or (self.oracle_noise > 0 and self.alpha == "auto")
 
-@dataclass(frozen=True)
-class BiasState(AskingState):
-    """State of bias correction.
-
-    Attributes
-    ----------
-    c : Tensor, (P, d)
-        Estimated bias of each peer's helpers.
-    """
-
-    c: Tensor
-
-
-class BiasCorrection(AskingRule[BiasState]):
-    """Bias correction: subtract the estimated bias from the helpers' average gradient."""
-
-    def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
-        super().__init__(engine, options, rounds)
-        self._oracle = options.bias == "oracle"
-        self._measures |= options.oracle_noise > 0 and options.alpha == "auto"
+    @property
+    def knows(self) -> bool:
+        """True if c_i is the true bias."""
+        return self.bias == "oracle"
 
     def init(self) -> BiasState:
-        first = self.first()
-        return BiasState(**first, c=first["x"].new_zeros(first["x"].shape))
+        start = self.start()
+        return self.first(start, c=start.x.new_zeros(start.x.shape))
 
-    def best_alpha(self, state: BiasState, round_: int, helpers_p: Ints) -> Floats:
-        if not self._oracle:
-            beta = self.options.beta
-            alpha_p: Floats = helpers_p * (2 - beta) / (2 * (helpers_p + 1))
-            return alpha_p
-        noise = float(self.options.oracle_noise**2 * self.engine.d)
+    def best_alpha(self, s: BiasState, t: int, helpers_p: Ints) -> Floats:
+        if not self.knows:
+            return np.asarray(helpers_p * (2 - self.beta) / (2 * (helpers_p + 1)))
+        noise = float(self.oracle_noise**2 * self.engine.d)
         with np.errstate(divide="ignore"):
-            ratio_p: Floats = noise / state.variance if noise else np.zeros(len(helpers_p))
-        best_p: Floats = helpers_p / (helpers_p + 1 + ratio_p)
-        return best_p
+            ratio_p: Floats = noise / s.variance if noise else np.zeros(len(helpers_p))
+        return np.asarray(helpers_p / (helpers_p + 1 + ratio_p))
 
-    def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
-        return super().answer_shapes(round_) | ({"truth": (self.engine.d,)} if self._oracle else {})
+    def answer_shapes(self, t: int) -> dict[str, tuple[int, ...]]:
+        return super().answer_shapes(t) | ({"truth": (self.engine.d,)} if self.knows else {})
 
-    def answer(
-        self, state: BiasState, round_: int, asked: Letters
-    ) -> tuple[BiasState, Mapping[str, Tensor]]:
-        state, answer = super().answer(state, round_, asked)
-        if not self._oracle:
-            return state, answer
-        truth_ed = self._full_gradients(state, asked.each("x"), self.local(asked.recipients))
-        if self.options.oracle_noise:
-            ends = zip(asked.recipients.tolist(), asked.senders.tolist(), strict=True)
-            streams = [stream(self.engine.seed, k, round_, Purpose.ESTIMATE, i) for k, i in ends]
+    def answer(self, s: BiasState, asked: Inbox) -> Mapping[str, Tensor]:
+        answer = super().answer(s, asked)
+        if not self.knows:
+            return answer
+        truth_ed = self._full_gradients(s, asked.offers.each("x"), asked.peer)
+        if self.oracle_noise:
+            ends = zip(asked.offers.recipients.tolist(), asked.senders.tolist(), strict=True)
+            seed = self.engine.seed
+            streams = [stream(seed, k, asked.round, Purpose.ESTIMATE, i) for k, i in ends]
             noise_ed = np.stack([g.standard_normal(self.engine.d) for g in streams])
-            truth_ed = truth_ed + self.engine.tensor(self.options.oracle_noise * noise_ed)
-        return state, {**answer, "truth": truth_ed}
+            truth_ed = truth_ed + self.engine.tensor(self.oracle_noise * noise_ed)
+        return {**answer, "truth": truth_ed}
 
-    def correction(
-        self, state: BiasState, round_: int, share_pn: Floats, answers: Letters
-    ) -> Tensor:
-        if not self._oracle:
-            return state.c
-        full_pd = self._full_gradients(state, state.x, np.arange(len(state.x)))
-        return self.answered(answers, "truth", share_pn) - full_pd
+    def correction(self, s: BiasState, share_pn: Floats, inbox: Inbox) -> Tensor:
+        if not self.knows:
+            return s.c
+        full_pd = self._full_gradients(s, s.x, np.arange(len(s.x)))
+        return inbox.answered("truth", share_pn) - full_pd
 
-    def learn(
-        self, state: BiasState, round_: int, g_pd: Tensor, b_pd: Tensor, helped_p: Bools
-    ) -> BiasState:
-        beta = 0.0 if self._oracle else self.options.beta
+    def learn(self, s: BiasState, t: int, g_pd: Tensor, b_pd: Tensor, helped_p: Bools) -> BiasState:
+        beta = 0.0 if self.knows else self.beta
         beta_p1 = self.engine.tensor(beta * helped_p[:, None])
-        c_pd = (1 - beta_p1) * state.c + beta_p1 * b_pd
-        return replace(super().learn(state, round_, g_pd, b_pd, helped_p), c=c_pd)
+        c_pd = (1 - beta_p1) * s.c + beta_p1 * b_pd
+        return replace(super().learn(s, t, g_pd, b_pd, helped_p), c=c_pd)
 
-    def _full_gradients(self, state: BiasState, x_ed: Tensor, peers: Ints) -> Tensor:
+    def _full_gradients(self, s: BiasState, x_ed: Tensor, peers: Ints) -> Tensor:
         """Return the noise-free gradients (E, d) on all of the peers' training data."""
         whole = self.engine.data.everything(peers)
-        return self.engine.gradients(x_ed, state.buffers_at(peers), whole).values
+        return self.engine.gradients(x_ed, s.buffers_at(peers), whole).values

@@ -3,7 +3,7 @@
 Sattler, Müller, Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask
 Optimization under Privacy Constraints", IEEE TNNLS 2021, algorithms 1 and 3. Symbols: theta_c
 `state.x` of every member of cluster c, Delta theta_i the update from there to peer i's trained
-model, eps_1 `options.eps1`, eps_2 `options.eps2`, alpha_ik the cosine similarity of two updates. In
+model, eps_1 `eps1`, eps_2 `eps2`, alpha_ik the cosine similarity of two updates. In
 a round each peer
 
 1. trains on its own data and receives the models of its cluster, at first of all peers;
@@ -27,90 +27,73 @@ which may look like divergence and split it off.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.rule import Floats, Grid, State
-from coterie.ranges import Range
+from coterie.clients.rule import Floats, State
+from coterie.ranges import option
+from coterie.strategies.wanted import Wanted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of clustered FL; both are norms of a round's update.
-
-    Attributes
-    ----------
-    eps1 : float
-        A cluster is at a stationary point if its mean update is shorter.
-    eps2 : float
-        A peer is not at a stationary point if its update is longer.
-    """
-
-    eps1: Annotated[float, Range(0)] = 0.4
-    eps2: Annotated[float, Range(0)] = 1.6
-    grid: ClassVar[Grid] = {"eps1": (0.1, 0.4, 1.6)}
-
-
-@dataclass(frozen=True)
 class ClusteredState(State):
-    """State of clustered FL.
+    """State of clustered FL."""
 
-    Attributes
-    ----------
-    theta : Tensor, (P, d)
-        Cluster models, where the training of a round starts.
-    members : ndarray of bool, (P, n)
-        Mask of the peers in each peer's cluster, itself included.
-    """
-
-    theta: Tensor
-    members: Bools
+    theta: Tensor  # cluster models, where the training of a round starts, (P, d)
+    members: Bools  # peers in each peer's cluster, itself included, (P, n)
 
 
-class ClusteredFL(LocalTraining[ClusteredState]):
+class ClusteredFL(
+    LocalTraining[ClusteredState], strategy=Wanted, group="groups", learns_graph=True,
+    summary="FedAvg in clusters that split",
+):  # fmt: skip
     """FedAvg inside clusters that split recursively."""
+
+    eps1: float = option(
+        0.4, "A cluster is at a stationary point if its mean update is shorter.",
+        low=0, grid=(0.1, 0.4, 1.6),
+    )  # fmt: skip
+    eps2: float = option(1.6, "A peer is not at a stationary point if its update is longer.", low=0)
 
     def init(self) -> ClusteredState:
         start = self.start()
-        members = np.ones((len(start.x), self.engine.n), dtype=np.bool_)
-        return ClusteredState(**vars(start), theta=start.x, members=members)
+        return self.begin(start, theta=start.x, members=np.ones(self.near.shape, dtype=np.bool_))
 
-    def wants(self, state: ClusteredState, round_: int) -> Ints:
-        return self.pairs(state.members)
+    def wants(self, s: ClusteredState, t: int) -> Bools:
+        return s.members
 
-    def update(
-        self, state: ClusteredState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> ClusteredState:
-        present, members = self.present(offers) & state.members, state.members.copy()
-        for p, products in enumerate(self._update_products(state, round_, offers)):
-            rows = np.flatnonzero(present[p, offers.authors])
-            authors, gram = offers.authors[rows], products[np.ix_(rows, rows)]
+    def update(self, s: ClusteredState, inbox: Inbox) -> ClusteredState:
+        present, members = inbox.present & s.members, s.members.copy()
+        for p, products in enumerate(self._update_products(s, inbox)):
+            rows = np.flatnonzero(present[p, inbox.authors])
+            authors, gram = inbox.authors[rows], products[np.ix_(rows, rows)]
             if self._diverges(gram, self.engine.samples[authors]):
                 first = bipartition(gram)
                 members[p, authors] = first == first[authors == self.engine.peers[p]]
-        x_pd = self.average(offers, "x", self.shares() * members)
-        return replace(state, x=x_pd, theta=x_pd, members=members)
+        x_pd = inbox.average("x", self.shares() * members)
+        return replace(s, x=x_pd, theta=x_pd, members=members)
 
-    def weights(self, state: ClusteredState) -> Floats:
-        weights_pn = self.shares() * state.members
+    def weights(self, s: ClusteredState) -> Floats:
+        weights_pn = self.shares() * s.members
         weights_pn /= weights_pn.sum(axis=1, keepdims=True)
         return weights_pn
 
-    def _update_products(self, state: ClusteredState, round_: int, offers: Letters) -> Floats:
+    def _update_products(self, s: ClusteredState, inbox: Inbox) -> Floats:
         """Return the inner products (P, S, S) of all authors' updates from each peer's theta."""
-        engine, x_sd = self.engine, offers["x"]
-        if round_ == 1:  # a problem may prescribe different starts
-            y_sd = x_sd - engine.origins(offers.authors)
+        engine, x_sd = self.engine, inbox["x"]
+        if inbox.round == 1:  # a problem may prescribe different starts
+            y_sd = x_sd - engine.origins(inbox.authors)
             products: Floats = engine.products(y_sd, y_sd)
-            return np.broadcast_to(products, (len(state.x), *products.shape))
-        origin_1d = state.theta[:1]  # avoids cancellation: inner products of short vectors
-        y_sd, from_pd = x_sd - origin_1d, state.theta - origin_1d
+            return np.broadcast_to(products, (len(s.x), *products.shape))
+        origin_1d = s.theta[:1]  # avoids cancellation: inner products of short vectors
+        y_sd, from_pd = x_sd - origin_1d, s.theta - origin_1d
         across_ps = engine.products(from_pd, y_sd)
         back_p = engine.inner(from_pd, from_pd).cpu().numpy()
         products = engine.products(y_sd, y_sd) + back_p[:, None, None]
@@ -121,7 +104,7 @@ class ClusteredFL(LocalTraining[ClusteredState]):
         shares = samples / samples.sum()
         mean = max(float(shares @ gram @ shares), 0.0) ** 0.5  # rounding may give less than 0
         longest = max(float(gram.diagonal().max()), 0.0) ** 0.5
-        return len(gram) > 1 and mean < self.options.eps1 and longest > self.options.eps2
+        return len(gram) > 1 and mean < self.eps1 and longest > self.eps2
 
 
 def bipartition(gram: Floats) -> Bools:

@@ -1,7 +1,7 @@
 """CoBo: collaborative learning via bilevel optimisation (papers: CoBo, NeurIPS 2024, algorithm 1).
 
-Symbols: x_i `state.x`, W row i `state.w`, z_ij the midpoint, gamma `options.gamma`, rho
-`options.rho`, eta the learning rate. A round t with local steps frozen at the neighbours' models:
+Symbols: x_i `state.x`, W row i `state.w`, z_ij the midpoint, gamma `gamma`, rho
+`rho`, eta the learning rate. A round t with local steps frozen at the neighbours' models:
 
 1. pairs {i, j} are sampled with probability p_t (`coterie.strategies.pairs`), by relay and peers
 alike;
@@ -22,50 +22,46 @@ peers at once, after an update of the pairs that answered.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from coterie.clients.engine.streams import Purpose
-from coterie.clients.letters import Ints, Letters, Part, Rows
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools, Lazy, Rows
+from coterie.clients.parts.helper_gradients import gradients_at
 from coterie.clients.parts.simplex import project_onto_simplex
-from coterie.clients.rule import Floats, Grid, Rule, State
-from coterie.ranges import Range
+from coterie.clients.rule import Floats, Rule, State
+from coterie.ranges import option
+from coterie.strategies.pairs import Pairs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from coterie.clients.engine.engine import Engine
-
 
 @dataclass(frozen=True)
-class Options:
-    """Options of CoBo.
+class CoBoState(State):
+    """State of CoBo."""
 
-    Attributes
-    ----------
-    gamma : float
-        Step size of the weights.
-    rho : float
-        Strength of the pull towards collaborators.
-    sampling : {"constant", "inverse-time", "mixed", "full", "official"}
-        Schedule p_t of the sampled pairs: "inverse-time" is 1/t, "mixed" constant, then 1/t,
-        "full" every pair every round, "official" the authors' code.
-    probability : float
-        p of the constant schedule; 0 for 1/n.
-    simplex : bool
-        Keep each peer's weights on the probability simplex instead of in [0, 1].
-    """
+    w: Floats  # W, (P, n), in the engine's precision; 0 on the diagonal
 
-    gamma: Annotated[float, Range(0)] = 0.01
-    rho: Annotated[float, Range(0)] = 0.05
-    sampling: Literal["constant", "inverse-time", "mixed", "full", "official"] = "full"
-    probability: Annotated[float, Range(0, 1)] = 0.0
-    simplex: bool = False
-    grid: ClassVar[Grid] = {"gamma": (0.01, 0.03, 0.1)}
+
+class CoBo(
+    Rule[CoBoState], strategy=Pairs, group="unknown", learns_graph=True,
+    summary="pairs whose gradients align at their midpoint attract",
+):  # fmt: skip
+    """CoBo: pull each model towards peers whose gradients align with its own at the midpoint."""
+
+    gamma: float = option(0.01, "Step size of the weights.", low=0, grid=(0.01, 0.03, 0.1))
+    rho: float = option(0.05, "Strength of the pull towards collaborators.", low=0)
+    sampling: Literal["constant", "inverse-time", "mixed", "full", "official"] = option(
+        "full",
+        'Schedule p_t of the sampled pairs: "inverse-time" is 1/t, "mixed" constant, then 1/t, '
+        '"full" every pair every round, "official" the authors\' code.',
+    )
+    probability: float = option(0.0, "p of the constant schedule; 0 for 1/n.", low=0, high=1)
+    simplex: bool = option(
+        False, "Keep each peer's weights on the probability simplex instead of in [0, 1]."
+    )
 
     def __post_init__(self) -> None:
         if self.probability and self.sampling != "constant":
@@ -73,118 +69,39 @@ class Options:
         if self.simplex and self.sampling != "full":
             raise ValueError('simplex updates every pair every round: set sampling = "full"')
 
-
-@dataclass(frozen=True)
-class CoBoState(State):
-    """State of CoBo.
-
-    Attributes
-    ----------
-    w : Tensor, (P, n)
-        Each peer's row of W; the diagonal is 0.
-    """
-
-    w: Tensor
-
-
-@dataclass(frozen=True)
-class _Midpoints:
-    """Midpoints between the rows of two stacks, (E, d)."""
-
-    a: Rows
-    b: Rows
-
-    def __len__(self) -> int:
-        return len(self.a)
-
-    def __getitem__(self, at: Part) -> Tensor:
-        return self.a[at].add_(self.b[at]).div_(2)
-
-
-class CoBo(Rule[CoBoState]):
-    """CoBo: pull each model towards peers whose gradients align with its own at the midpoint."""
-
-    def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
-        super().__init__(engine, options, rounds)
-        self._warned = False
-
     def init(self) -> CoBoState:
-        others = 1.0 - self.eye()
-        if self.options.simplex:
-            others /= max(self.engine.n - 1, 1)
-        return CoBoState(**vars(self.start()), w=self.engine.tensor(others))
+        others = (1 - self.eye()) / (max(self.engine.n - 1, 1) if self.simplex else 1)
+        return self.begin(w=self.engine.tensor(others).cpu().numpy())
 
-    def wants(self, state: CoBoState, round_: int) -> Ints:
-        return self.pairs(state.w.cpu().numpy() > 0)
+    def wants(self, s: CoBoState, t: int) -> Bools:
+        return s.w > 0
 
-    def answer(
-        self, state: CoBoState, round_: int, asked: Letters
-    ) -> tuple[CoBoState, Mapping[str, Tensor]]:
-        local_e = self.local(asked.recipients)
-        z_ed = _Midpoints(Rows(state.x, local_e), asked.rows_of("x"))
-        batch = self.engine.batches(
-            round_, Purpose.ANSWER, peers=local_e, partners=asked.senders, steps=1
-        )[0]
-        return state, {"g": self.engine.gradients(z_ed, state.buffers_at(local_e), batch).values}
+    def answer(self, s: CoBoState, asked: Inbox) -> Mapping[str, Tensor]:
+        midpoints = Lazy(lambda a, b: a.add_(b).div_(2), (Rows(s.x, asked.peer), asked.rows("x")))
+        return {"g": gradients_at(self.engine, s, asked, midpoints, steps=1)}
 
-    def update(
-        self, state: CoBoState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> CoBoState:
-        w_pn = self._weights_after(state.w, sent, answers)
-        received_pn = offers.senders_to(self.engine.peers, self.engine.n)
-        counts_pn = received_pn * self.freshness(offers)  # pulls need not sum to 1
-        pull_pn = self.options.rho * w_pn * self.engine.tensor(counts_pn)
-        self._warn_if_unstable(pull_pn)
-        towards_pd = self.engine.mix(pull_pn[:, offers.authors], offers["x"], state.x)
-        strength_p1 = pull_pn.sum(dim=1, keepdim=True)
-        fit = self.engine.fit(
-            state.x,
-            state.buffers,
-            state.opt_state,
-            self.engine.batches(round_),
-            drift=lambda x_ed, at: strength_p1[at] * x_ed - towards_pd[at],
-        )
-        return replace(state.trained(fit), w=w_pn)
-
-    def _weights_after(self, w_pn: Tensor, sent: Letters, answers: Letters) -> Tensor:
-        """Return W updated for the pairs that exchanged gradients.
-
-        Both ends compute the same product of the two gradients.
-        """
-        n = self.engine.n
-        sent_at = {
-            (p, k): e for e, (p, k) in enumerate(zip(sent.senders, sent.recipients, strict=True))
-        }
-        exchanged = [
-            (e, sent_at[i, k])
-            for e, (k, i) in enumerate(zip(answers.senders, answers.recipients, strict=True))
-            if (i, k) in sent_at
-        ]
-        if not exchanged:
-            return w_pn
-        e_in, e_out = np.array(exchanged).T
-        products_e = self.engine.inner(
-            Rows(answers["g"], answers.rows[e_in]), Rows(sent["g"], sent.rows[e_out])
-        )
-        p, k = self.local(answers.recipients[e_in]), answers.senders[e_in]
-        w_pn = w_pn.clone()
-        w_pn[p, k] += (self.options.gamma * products_e).to(w_pn.dtype)
-        if not self.options.simplex:
-            return w_pn.clamp(0.0, 1.0)
-        rows = w_pn.cpu().numpy().astype(np.float64)
-        others = np.arange(n) != self.engine.peers[:, None]
-        rows[others] = project_onto_simplex(rows[others].reshape(-1, n - 1)).ravel()
-        return self.engine.tensor(rows)
-
-    def _warn_if_unstable(self, pull_pn: Tensor) -> None:
-        largest = self.engine.training.learning_rate * float(pull_pn.sum(dim=1).max())
-        if largest > 1 and not self._warned:
-            self._warned = True
-            warnings.warn(
+    def update(self, s: CoBoState, inbox: Inbox) -> CoBoState:
+        w = self.learnt(s.w, inbox) if len(inbox.answers) else s.w
+        counts = self.engine.tensor(inbox.freshness)  # pulls need not sum to 1
+        pull = self.engine.tensor(self.rho * w) * counts
+        largest = self.engine.training.learning_rate * float(pull.sum(dim=1).max())
+        if largest > 1:
+            self.warn_once(
                 f"learning-rate x cobo.rho x the largest weight sum is {largest:.2f} > 1: the pull "
-                "overshoots and may diverge; lower cobo.rho or learning-rate",
-                stacklevel=2,
+                "overshoots and may diverge; lower cobo.rho or learning-rate"
             )
+        towards, strength = inbox.mix("x", pull, s.x), pull.sum(dim=1, keepdim=True)
+        return self.fit(s, inbox.round, pull=lambda x, at: strength[at] * x - towards[at], w=w)
 
-    def weights(self, state: CoBoState) -> Floats:
-        return state.w.cpu().numpy().astype(np.float64) + self.eye()
+    def learnt(self, w: Floats, inbox: Inbox) -> Floats:
+        """Return W after a step for the pairs that exchanged gradients."""
+        w = w + (self.gamma * inbox.exchanged("g")).astype(w.dtype)
+        if not self.simplex:
+            return w.clip(0, 1)
+        others = self.eye() == 0
+        rows = w[others].reshape(len(w), -1).astype(float)
+        w[others] = project_onto_simplex(rows).ravel()
+        return w
+
+    def weights(self, s: CoBoState) -> Floats:
+        return s.w + self.eye()

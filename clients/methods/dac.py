@@ -2,8 +2,8 @@
 
 Listo Zec, Ekblom, Willbo, Mogren, Girdzijauskas, "Decentralized adaptive clustering of deep nets is
 beneficial for client collaboration", FL-IJCAI 2022, algorithm 1, and the authors' code
-(edvinli/DAC@45209fd). Symbols: w_i `state.x`, s_ij `state.scores` (0: unknown), tau `options.tau`,
-m `options.models`, n_k the number of training samples. In a round each peer
+(edvinli/DAC@45209fd). Symbols: w_i `state.x`, s_ij `state.scores` (0: unknown), tau `tau`,
+m `models`, n_k the number of training samples. In a round each peer
 
 1. trains on its own data, and pulls the models w_j and the scores s_j. of m peers, drawn without
    replacement with p_ij = exp(tau_t s_ij) / sum_k exp(tau_t s_ik), k != i;
@@ -29,20 +29,22 @@ personal.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.rule import Floats, Grid, State
-from coterie.ranges import Range
+from coterie.clients.parts.simplex import highest
+from coterie.clients.parts.validation import CHOOSES_MODELS
+from coterie.clients.rule import Floats, Weighted
+from coterie.ranges import option
+from coterie.strategies.wanted import Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
 _MAX_SCORE = 1e12
@@ -50,110 +52,72 @@ _RISE = 0.2
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of DAC.
+class DACState(Weighted):
+    """State of DAC."""
 
-    Attributes
-    ----------
-    models : int
-        Number of models that each peer pulls per round, m; at most the peers in the smallest
-        cluster less one, because all of them are averaged.
-    tau : float
-        Inverse temperature of the sampling probabilities; 0 samples uniformly.
-    tau_schedule : {"constant", "rising"}
-        tau in all rounds (DAC), or rising from 1 to tau + 1 (DAC-var). A large constant tau keeps
-        the first peers that were sampled, because unknown ones have score 0.
-    gossip : bool
-        Send the scores of other peers with the model, and use those received for unknown peers.
-    """
-
-    models: Annotated[int, Range(1)] = 5
-    tau: Annotated[float, Range(0)] = 30.0
-    tau_schedule: Literal["constant", "rising"] = "rising"
-    gossip: bool = True
-    grid: ClassVar[Grid] = {"models": (1, 3, 5)}
+    scores: Floats  # similarity to every peer, (P, n); 0 where unknown
+    measured: Bools  # scores that come from a received model, (P, n); the others from gossip
 
 
-@dataclass(frozen=True)
-class DACState(State):
-    """State of DAC.
-
-    Attributes
-    ----------
-    scores : ndarray, (P, n)
-        Similarity to every peer; 0 where unknown.
-    measured : ndarray of bool, (P, n)
-        Mask of the scores that come from a received model; the others come from gossip.
-    w : ndarray, (P, n)
-        Weights of the last average.
-    """
-
-    scores: Floats
-    measured: Bools
-    w: Floats
-
-
-class DAC(LocalTraining[DACState]):
+class DAC(
+    LocalTraining[DACState], strategy=Wanted, group="unknown", learns_graph=True,
+    exposes=CHOOSES_MODELS, summary="averages with peers drawn by the losses of their models",
+):  # fmt: skip
     """DAC: average with peers sampled by the loss of their models."""
 
+    models: int = option(
+        5,
+        "Number of models that each peer pulls per round, m; at most the peers in the smallest "
+        "cluster less one, because all of them are averaged.",
+        low=1, grid=(1, 3, 5),
+    )  # fmt: skip
+    tau: float = option(
+        30.0, "Inverse temperature of the sampling probabilities; 0 samples uniformly.", low=0
+    )
+    tau_schedule: Literal["constant", "rising"] = option(
+        "rising",
+        "tau in all rounds (DAC), or rising from 1 to tau + 1 (DAC-var). A large constant tau "
+        "keeps the first peers that were sampled, because unknown ones have score 0.",
+    )
+    gossip: bool = option(
+        True,
+        "Send the scores of other peers with the model, and use those received for unknown peers.",
+    )
+
     def init(self) -> DACState:
-        eye = self.eye()
-        unknown = np.zeros_like(eye)
-        return DACState(**vars(self.start()), scores=unknown, measured=unknown > 0, w=eye)
+        unknown = np.zeros_like(self.eye())
+        return self.begin(scores=unknown, measured=unknown > 0)
 
-    def wants(self, state: DACState, round_: int) -> Ints:
-        return self.pairs(self._wanted(state, round_))
+    def wants(self, s: DACState, t: int) -> Bools:
+        noise = np.array([g.gumbel(size=self.engine.n) for g in self.draws(t)])
+        drawn = self.temperature(t) * s.scores + noise
+        return highest(np.where(self.near, drawn, -np.inf), self.models)
 
-    def offer(self, state: DACState, round_: int) -> tuple[DACState, Mapping[str, Tensor]]:
-        state, offers = super().offer(state, round_)
-        if not self.options.gossip:
-            return state, offers
-        return state, {**offers, "known": self.engine.tensor(encoded(state.scores))}
-
-    def update(
-        self, state: DACState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> DACState:
-        received = offers.senders_to(self.engine.peers, self.engine.n)
-        silent = self._wanted(state, round_) & ~received
-        scores = np.where(silent, state.scores / 2, state.scores)
-        judges = self.local(offers.recipients)
-        if len(judges):
-            buffers = state.buffers_at(judges)
-            x_ed = offers["x"][offers.rows]
-            losses_e = self.engine.losses(x_ed, buffers, "train", judges).losses.cpu().numpy()
-            scores[judges, offers.senders] = similarity(losses_e)
-        measured = state.measured | received
-        if self.options.gossip:
-            scores_sn = decoded(offers["known"].double().cpu().numpy())
-            settled = measured | (self.eye() > 0)
-            for p in np.flatnonzero(received.any(axis=1)):
-                rows = np.searchsorted(offers.authors, np.flatnonzero(received[p]))
-                learned_n = learned(scores[p], received[p], scores_sn[rows])
-                scores[p] = np.where(settled[p], scores[p], learned_n)
-        w_pn = self.present_weights(offers, self.shares())
-        x_pd = self.average(offers, "x", self.shares())
-        return replace(state, x=x_pd, scores=scores, measured=measured, w=w_pn)
-
-    def weights(self, state: DACState) -> Floats:
-        return state.w
-
-    def _wanted(self, state: DACState, round_: int) -> Bools:
-        """Return a mask (P, n) of the models that each peer pulls in a round."""
-        n, tau = self.engine.n, self._tau(round_)
-        wanted = np.zeros(state.scores.shape, dtype=np.bool_)
-        for p, i in enumerate(self.engine.peers):
-            g = stream(self.engine.seed, int(i), round_, Purpose.CHOICE)
-            near = np.flatnonzero(self.engine.topology[i])
-            drawn = tau * state.scores[p] + g.gumbel(size=n)
-            wanted[p, near[np.argsort(-drawn[near])[: self.options.models]]] = True
-        return wanted
-
-    def _tau(self, round_: int) -> float:
+    def temperature(self, t: int) -> float:
         """Return tau_t."""
-        tau = float(self.options.tau)
-        if self.options.tau_schedule == "constant":
-            return tau
-        return float(2 * tau / (1 + np.exp(-_RISE * max(round_ - 2, 0))) - tau + 1)
+        if self.tau_schedule == "constant":
+            return self.tau
+        return float(2 * self.tau / (1 + np.exp(-_RISE * max(t - 2, 0))) - self.tau + 1)
+
+    def offer(self, s: DACState, t: int) -> tuple[DACState, Mapping[str, Tensor]]:
+        s, offers = super().offer(s, t)
+        known = {"known": self.engine.tensor(encoded(s.scores))} if self.gossip else {}
+        return s, {**offers, **known}
+
+    def update(self, s: DACState, inbox: Inbox) -> DACState:
+        silent = self.wants(s, inbox.round) & ~inbox.heard
+        scores = np.where(silent, s.scores / 2, s.scores)
+        scores = np.where(inbox.heard, similarity(inbox.losses(s, "train")), scores)
+        measured = s.measured | inbox.heard
+        if self.gossip:
+            scores_sn = decoded(inbox["known"].double().cpu().numpy())
+            settled = measured | (self.eye() > 0)
+            for p in np.flatnonzero(inbox.heard.any(axis=1)):
+                rows = np.searchsorted(inbox.authors, np.flatnonzero(inbox.heard[p]))
+                learned_n = learned(scores[p], inbox.heard[p], scores_sn[rows])
+                scores[p] = np.where(settled[p], scores[p], learned_n)
+        x_pd, w_pn = inbox.average("x", self.shares()), inbox.shares(self.shares())
+        return replace(s, x=x_pd, scores=scores, measured=measured, w=w_pn)
 
 
 def similarity(losses: Floats) -> Floats:
@@ -178,20 +142,8 @@ def decoded(values: Floats) -> Floats:
 def learned(scores_n: Floats, senders_n: Bools, theirs_kn: Floats) -> Floats:
     """Return the scores (n,) that a peer takes over from the senders of a round.
 
-    Parameters
-    ----------
-    scores_n : ndarray, (n,)
-        Scores of the peer; those of the senders are measured.
-    senders_n : ndarray of bool, (n,)
-        Mask of the K senders.
-    theirs_kn : ndarray, (K, n)
-        Their scores.
-
-    Returns
-    -------
-    ndarray, (n,)
-        For each peer j, the score that the most similar sender knows, at most the largest score of
-        a sender; the peer's own score where no sender knows j.
+    For each peer j, it is the score that the most similar sender knows, at most the largest score
+    of a sender; the peer's own score where no sender knows j. `theirs_kn` are the senders' scores.
     """
     trust_k = scores_n[senders_n]
     first = np.argsort(-trust_k, kind="stable")

@@ -2,8 +2,8 @@
 
 Dai, Shen, He, Tian, Tao, "DisPFL: Towards Communication-Efficient Personalized Federated Learning
 via Decentralized Sparse Training", ICML 2022, algorithm 1, and the authors' code
-(rong-dai/DisPFL@e2f47d4). Symbols: w_i `state.x`, mask m_i `state.mask`, rho `options.density`,
-alpha `options.prune`, `options.growth`. In a round each peer
+(rong-dai/DisPFL@e2f47d4). Symbols: w_i `state.x`, mask m_i `state.mask`, rho `density`,
+alpha `prune`, `growth`. In a round each peer
 
 1. trains the entries of its mask, the others stay 0: every gradient is multiplied by m_i;
 2. evolves its mask: in every tensor it drops the ceil(alpha_t |m|) entries of the smallest |w|, and
@@ -28,20 +28,21 @@ models. Batch-norm buffers stay personal.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Letters
+from coterie.clients.engine.streams import Purpose
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.rule import Floats, Grid, State
-from coterie.ranges import Range
+from coterie.clients.rule import Weighted
+from coterie.ranges import option
+from coterie.strategies.everyone import Everyone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from torch import Tensor
 
     from coterie.clients.engine.data import Batch
@@ -52,98 +53,83 @@ _LARGE = 1e30
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of DisPFL.
+class DisPFLState(Weighted):
+    """State of DisPFL; `w` has the weights of entries that all have."""
 
-    Attributes
-    ----------
-    density : float
-        Share of the parameters that a peer keeps and sends, rho.
-    prune : float
-        Share of these that is replaced in the first rounds, alpha; it falls to 0.
-    growth : {"gradient", "random"}
-        New entries: those with the largest gradients, or random ones.
-    """
+    mask: Tensor  # 1 for the entries that a peer has, else 0, (P, d)
 
-    density: Annotated[float, Range(above=0, high=1)] = 0.5
-    prune: Annotated[float, Range(0, 1)] = 0.5
-    growth: Literal["gradient", "random"] = "gradient"
-    grid: ClassVar[Grid] = {"density": (0.25, 0.5, 0.8)}
+
+class DisPFL(
+    LocalTraining[DisPFLState], strategy=Everyone, group="personal",
+    summary="sparse models with personal masks, averaged entry by entry",
+):  # fmt: skip
+    """DisPFL: train and average sparse models."""
+
+    offers_model = False
+
+    density: float = option(
+        0.5, "Share of the parameters that a peer keeps and sends, rho.",
+        above=0, high=1, grid=(0.25, 0.5, 0.8),
+    )  # fmt: skip
+    prune: float = option(
+        0.5, "Share of these that is replaced in the first rounds, alpha; it falls to 0.",
+        low=0, high=1,
+    )  # fmt: skip
+    growth: Literal["gradient", "random"] = option(
+        "gradient", "New entries: those with the largest gradients, or random ones."
+    )
 
     def check(self, config: Any) -> None:
-        """Reject robust rules."""
         if config.defence.rule != "none":
             raise ValueError(
                 f'defence.rule = "{config.defence.rule}" replaces averages of whole models, and '
                 'dispfl sends parts of them: set defence.rule = "none"'
             )
 
+    @cached_property
+    def kept(self) -> list[int]:
+        """Number of entries of a mask in each tensor."""
+        return entries(self.engine.network.shapes, self.density)
 
-@dataclass(frozen=True)
-class DisPFLState(State):
-    """State of DisPFL.
-
-    Attributes
-    ----------
-    mask : Tensor, (P, d)
-        1 for the entries that a peer has, else 0.
-    w : ndarray, (P, n)
-        Weights of the last average, for entries that all have.
-    """
-
-    mask: Tensor
-    w: Floats
-
-
-class DisPFL(LocalTraining[DisPFLState]):
-    """DisPFL: train and average sparse models."""
-
-    offers_model: ClassVar[bool] = False
-
-    def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
-        super().__init__(engine, options, rounds)
-        self.kept = entries(engine.network.shapes, options.density)
-        ends = np.cumsum(engine.network.sizes)
-        self._parts = [slice(int(end) - size, int(end)) for end, size in zip(
-            ends, engine.network.sizes, strict=True
-        )]  # fmt: skip
+    @cached_property
+    def _parts(self) -> list[tuple[slice, int]]:
+        """Columns of each tensor, and the number of entries that a mask has there."""
+        sizes = self.engine.network.sizes
+        ends = zip(np.cumsum(sizes).tolist(), sizes, self.kept, strict=True)
+        return [(slice(end - size, end), kept) for end, size, kept in ends]
 
     def init(self) -> DisPFLState:
         start = self.start()
         mask_pd = np.zeros(tuple(start.x.shape))
-        for p, peer in enumerate(self.engine.peers):
-            g = stream(self.engine.seed, int(peer), 0, Purpose.CHOICE)
-            for part, kept in zip(self._parts, self.kept, strict=True):
-                size = part.stop - part.start
-                mask_pd[p, part.start + g.permutation(size)[:kept]] = 1.0
+        for p, g in enumerate(self.draws(0)):
+            for part, kept in self._parts:
+                mask_pd[p, part.start + g.permutation(part.stop - part.start)[:kept]] = 1.0
         mask = self.engine.tensor(mask_pd)
-        state = DisPFLState(**vars(start), mask=mask, w=self.eye())
-        return replace(state, x=start.x * mask)
+        return self.begin(replace(start, x=start.x * mask), mask=mask)
 
-    def offer(self, state: DisPFLState, round_: int) -> tuple[DisPFLState, Mapping[str, Tensor]]:
-        state = self.evolved(self.train(state, round_), round_)
-        kept_pd = state.mask > 0
-        values = state.x[kept_pd].view(len(state.x), -1)
-        return state, {"values": values, "mask": _bits(self.engine, kept_pd)}
+    def offer(self, s: DisPFLState, t: int) -> tuple[DisPFLState, Mapping[str, Tensor]]:
+        s = self.evolved(self.train(s, t), t)
+        kept_pd = s.mask > 0
+        return s, {"values": s.x[kept_pd].view(len(s.x), -1), "mask": _bits(self.engine, kept_pd)}
 
-    def gradient(self, state: DisPFLState, round_: int) -> GradientFunction:
+    def gradient(self, s: DisPFLState, t: int) -> GradientFunction:
         def masked(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
             gradients = self.engine.gradients(x_pd, buffers, batch)
-            return gradients._replace(values=gradients.values * state.mask)
+            return gradients._replace(values=gradients.values * s.mask)
 
         return masked
 
-    def evolved(self, state: DisPFLState, round_: int) -> DisPFLState:
+    def evolved(self, s: DisPFLState, t: int) -> DisPFLState:
         """Replace a share of each peer's mask; dropped entries become 0."""
-        share = self.options.prune / 2 * (1 + math.cos(math.pi * (round_ - 1) / self.rounds))
-        batches = self.engine.batches(round_, Purpose.EXTRA, steps=1)
+        share = self.prune / 2 * (1 + math.cos(math.pi * (t - 1) / self.rounds))
+        batches = self.engine.batches(t, Purpose.EXTRA, steps=1)
         if not share or not batches:
-            return state
+            return s
         # Finite, so that entries of the other kind, at infinity, are never chosen.
-        size_pd = state.x.abs().nan_to_num(nan=_LARGE, posinf=_LARGE)
-        score_pd = self._scores(state, round_, batches).nan_to_num(nan=0.0, posinf=_LARGE)
-        mask_pd = state.mask.clone()
-        for part, kept in zip(self._parts, self.kept, strict=True):
+        size_pd = s.x.abs().nan_to_num(nan=_LARGE, posinf=_LARGE)
+        score_pd = self._scores(s, t, batches).nan_to_num(nan=0.0, posinf=_LARGE)
+        mask_pd = s.mask.clone()
+        for part, kept in self._parts:
             replaced = min(math.ceil(share * kept), part.stop - part.start - kept)
             mask = mask_pd[:, part]
             smallest = size_pd[:, part].where(mask > 0, math.inf).argsort(dim=1, stable=True)
@@ -153,46 +139,33 @@ class DisPFL(LocalTraining[DisPFLState]):
             mask.scatter_(1, largest[:, :replaced], 1.0)
         opt_state = {
             name: value.where(mask_pd > 0, 0.0) if value.shape == mask_pd.shape else value
-            for name, value in state.opt_state.items()
+            for name, value in s.opt_state.items()
         }
-        x_pd = state.x.where(mask_pd > 0, 0.0)
-        return replace(state, x=x_pd, mask=mask_pd, opt_state=opt_state)
+        return replace(s, x=s.x.where(mask_pd > 0, 0.0), mask=mask_pd, opt_state=opt_state)
 
-    def _scores(self, state: DisPFLState, round_: int, batches: Sequence[Batch]) -> Tensor:
+    def _scores(self, s: DisPFLState, t: int, batches: Sequence[Batch]) -> Tensor:
         """Return the merit (P, d) of new entries: their gradients' sizes, or random numbers."""
-        if self.options.growth == "gradient":
-            gradients = self.engine.gradients(state.x, state.buffers, batches[0])
-            return gradients.values.abs()
-        draws = (
-            stream(self.engine.seed, int(peer), round_, Purpose.CHOICE).random(self.engine.d)
-            for peer in self.engine.peers
-        )
-        return self.engine.tensor(np.stack([*draws]))
+        if self.growth == "gradient":
+            return self.engine.gradients(s.x, s.buffers, batches[0]).values.abs()
+        return self.engine.tensor(np.stack([g.random(self.engine.d) for g in self.draws(t)]))
 
-    def update(
-        self, state: DisPFLState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> DisPFLState:
-        mask_sd = _mask(self.engine, offers["mask"])
+    def update(self, s: DisPFLState, inbox: Inbox) -> DisPFLState:
+        mask_sd = _mask(self.engine, inbox["mask"])
         sound_s = self._sound(mask_sd)
         mask_sd[~sound_s] = 0.0
         x_sd = mask_sd.clone()
-        x_sd[mask_sd > 0] = offers["values"][sound_s].flatten()
-        valid_n = np.zeros(self.engine.n)
-        valid_n[offers.authors[sound_s.cpu().numpy()]] = 1.0
-        w_pn = self.present_weights(offers, np.tile(valid_n, (len(state.x), 1)))
-        w_ps = w_pn[:, offers.authors]
+        x_sd[mask_sd > 0] = inbox["values"][sound_s].flatten()
+        valid_n = inbox.by_peer(sound_s.cpu())
+        w_pn = inbox.shares(np.tile(valid_n, (len(s.x), 1)))
+        w_ps = w_pn[:, inbox.authors]
         total_pd = self.engine.mix(w_ps, mask_sd)
         mean_pd = self.engine.mix(w_ps, x_sd) / total_pd.where(total_pd > 0, 1.0)
-        x_pd = (mean_pd * state.mask).where(total_pd > 0, state.x)
-        return replace(state, x=x_pd, w=w_pn)
-
-    def weights(self, state: DisPFLState) -> Floats:
-        return state.w
+        return replace(s, x=(mean_pd * s.mask).where(total_pd > 0, s.x), w=w_pn)
 
     def _sound(self, mask_sd: Tensor) -> Tensor:
         """Mark the masks (S,) that have as many entries in each tensor as all peers."""
         sound_s = mask_sd.new_ones(len(mask_sd)) > 0
-        for part, kept in zip(self._parts, self.kept, strict=True):
+        for part, kept in self._parts:
             sound_s &= mask_sd[:, part].sum(dim=1) == kept
         return sound_s
 

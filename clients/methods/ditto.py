@@ -1,6 +1,6 @@
 """Ditto (Li et al., ICML 2021, algorithm 1): a personal model regularised towards the global one.
 
-Symbols: w `state.x` (the global model, by FedAvg), v_k `state.v`, lambda `options.lambda_`. Each
+Symbols: w `state.x` (the global model, by FedAvg), v_k `state.v`, lambda `lambda_`. Each
 local step also moves v <- v - eta (g(v) + lambda (v - w^t)), with w^t the global model at the
 start of the round.
 
@@ -11,12 +11,12 @@ and batch-norm buffers; the penalty is part of v's objective, so momentum includ
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.clients.methods.fedprox import proximal
-from coterie.clients.rule import Grid, State
-from coterie.ranges import Range
+from coterie.clients.rule import State
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,36 +25,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of Ditto.
-
-    Attributes
-    ----------
-    lambda_ : float
-        Strength of the pull towards the global model; 0 is local training.
-    """
-
-    lambda_: Annotated[float, Range(0)] = 1.0
-    grid: ClassVar[Grid] = {"lambda": (0.1, 0.3, 1.0)}
-
-
-@dataclass(frozen=True)
 class PersonalState(State):
-    """State of a global model `x` and a separate personal model `v`.
+    """State of a global model `x` and a separate personal model `v`."""
 
-    Attributes
-    ----------
-    v : Tensor, (P, d)
-        Personal models.
-    v_buffers : dict of str to Tensor, (P, ...)
-        Their buffers.
-    v_opt_state : dict of str to Tensor, (P, ...)
-        Their optimizer state.
-    """
-
-    v: Tensor
-    v_buffers: dict[str, Tensor]
-    v_opt_state: dict[str, Tensor]
+    v: Tensor  # personal models, (P, d)
+    v_buffers: dict[str, Tensor]  # their buffers, (P, ...)
+    v_opt_state: dict[str, Tensor]  # their optimizer state, (P, ...)
 
     @classmethod
     def from_start(cls, start: State, **more: Any) -> Self:
@@ -67,21 +43,25 @@ class PersonalState(State):
         return replace(self, v=fit.x, v_buffers=fit.buffers, v_opt_state=fit.opt_state)
 
 
-class Ditto(GlobalModel[PersonalState]):
+class Ditto(
+    GlobalModel[PersonalState], group="personal",
+    summary="a personal model per peer, pulled towards FedAvg's",
+):  # fmt: skip
     """FedAvg with a separate personal model that is pulled towards the average."""
+
+    lambda_: float = option(
+        1.0, "Strength of the pull towards the global model; 0 is local training.",
+        low=0, grid=(0.1, 0.3, 1.0),
+    )  # fmt: skip
 
     def init(self) -> PersonalState:
         return PersonalState.from_start(self.start())
 
-    def train(self, state: PersonalState, round_: int) -> PersonalState:
-        fit = self.engine.fit(
-            state.v,
-            state.v_buffers,
-            state.v_opt_state,
-            self.engine.batches(round_),
-            gradient=proximal(self.engine, self.options.lambda_, state.x),
-        )
-        return super().train(state, round_).trained_personal(fit)
+    def train(self, s: PersonalState, t: int) -> PersonalState:
+        pulled = proximal(self.engine, self.lambda_, s.x)
+        batches = self.engine.batches(t)
+        fit = self.engine.fit(s.v, s.v_buffers, s.v_opt_state, batches, gradient=pulled)
+        return super().train(s, t).trained_personal(fit)
 
-    def personal(self, state: PersonalState) -> PersonalState:
-        return replace(state, x=state.v, buffers=state.v_buffers)
+    def personal(self, s: PersonalState) -> PersonalState:
+        return replace(s, x=s.v, buffers=s.v_buffers)

@@ -2,7 +2,7 @@
 
 Biswas, Kermarrec, Sharma, Trinca, de Vos, "Fair Decentralized Learning", SaTML 2025, algorithm 1.
 Symbols: the head is the network's last layer, the core the rest; c_i the core of `state.x`, h_i^k
-`state.heads`, k_i `state.choice`, K `options.clusters`. In a round each peer
+`state.heads`, k_i `state.choice`, K `clusters`. In a round each peer
 
 1. trains core and head (c_i, h_i^k) of k = k_i, and sends both with k_i;
 2. sets c_i to the mean of the cores that it received and its own, and each h_i^k to the mean of its
@@ -26,105 +26,81 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.letters import Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Ints
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.methods.ifca import best_of, choosers
-from coterie.clients.rule import Floats, Grid, State
-from coterie.ranges import Range
+from coterie.clients.parts.validation import CHOOSES_WEIGHTS
+from coterie.clients.rule import Floats, Weighted
+from coterie.ranges import option
+from coterie.strategies.everyone import Everyone
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from coterie.clients.engine.engine import Engine
-
 
 @dataclass(frozen=True)
-class Options:
-    """Options of Facade.
+class FacadeState(Weighted):
+    """State of Facade; `w` has the weights of the average that gave each peer's head."""
 
-    Attributes
-    ----------
-    clusters : int
-        Number of heads K; better too many than too few.
-    """
-
-    clusters: Annotated[int, Range(1)] = 4
-    grid: ClassVar[Grid] = {"clusters": (2, 4, 8)}
-
-    def models_kept(self, peers: int) -> int:
-        """Number of models that a peer keeps."""
-        return self.clusters
+    heads: Tensor  # (P, K, h)
+    choice: Ints  # head that fits each peer best, (P,)
 
 
-@dataclass(frozen=True)
-class FacadeState(State):
-    """State of Facade.
-
-    Attributes
-    ----------
-    heads : Tensor, (P, K, h)
-        Heads.
-    choice : ndarray of int, (P,)
-        Head that fits each peer best.
-    w : ndarray, (P, n)
-        Weights of the average that gave that head.
-    """
-
-    heads: Tensor
-    choice: Ints
-    w: Floats
-
-
-class Facade(LocalTraining[FacadeState]):
+class Facade(
+    LocalTraining[FacadeState], strategy=Everyone, group="groups", learns_graph=True,
+    exposes=CHOOSES_WEIGHTS,
+    summary="one core, and K heads, each trained by the peers that it fits best",
+):  # fmt: skip
     """One core for all peers, and K heads that are averaged among the peers that chose them."""
 
-    def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
-        super().__init__(engine, options, rounds)
-        self.head = engine.network.columns(engine.network.head).to(engine.device)
+    clusters: int = option(
+        4, "Number of heads K; better too many than too few.", low=1, grid=(2, 4, 8)
+    )
+
+    def models_kept(self, peers: int) -> int:
+        return self.clusters
+
+    @cached_property
+    def head(self) -> Tensor:
+        """Mask of the head's parameters, (d,)."""
+        return self.engine.network.columns(self.engine.network.head).to(self.engine.device)
 
     def init(self) -> FacadeState:
-        start, k = self.start(), self.options.clusters
+        start, k = self.start(), self.clusters
         heads_pkh = self.engine.starts(k)[:, self.head].expand(len(start.x), -1, -1)
-        choice = np.zeros(len(start.x), dtype=np.int64)
-        state = FacadeState(**vars(start), heads=heads_pkh, choice=choice, w=self.eye())
-        return self._chosen(state, np.tile(self.eye()[:, None], (1, k, 1)))
+        s = self.begin(start, heads=heads_pkh, choice=np.zeros(len(start.x), dtype=np.int64))
+        return self._chosen(s, np.tile(self.eye()[:, None], (1, k, 1)))
 
-    def offer(self, state: FacadeState, round_: int) -> tuple[FacadeState, Mapping[str, Tensor]]:
-        state = self.train(state, round_)
-        heads_pkh = state.heads.clone()
-        heads_pkh[np.arange(len(state.choice)), state.choice] = state.x[:, self.head]
-        offers = {"x": state.x, "cluster": self.engine.tensor(state.choice)}
-        return replace(state, heads=heads_pkh), offers
+    def offer(self, s: FacadeState, t: int) -> tuple[FacadeState, Mapping[str, Tensor]]:
+        s = self.train(s, t)
+        heads_pkh = s.heads.clone()
+        heads_pkh[np.arange(len(s.choice)), s.choice] = s.x[:, self.head]
+        return replace(s, heads=heads_pkh), {"x": s.x, "cluster": self.engine.tensor(s.choice)}
 
-    def update(
-        self, state: FacadeState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> FacadeState:
-        peers, n = self.engine.peers, self.engine.n
-        x_pd = self.average(offers, "x", np.ones_like(state.w))
-        chose_kn = choosers(offers, self.options.clusters, n)
-        w_pkn = (offers.senders_to(peers, n) * self.freshness(offers))[:, None] * chose_kn
-        own_pk = 1.0 - (np.isin(peers, offers.expired)[:, None] & w_pkn.any(axis=2))
+    def update(self, s: FacadeState, inbox: Inbox) -> FacadeState:
+        x_pd = inbox.average("x", np.ones_like(s.w))
+        w_pkn = inbox.freshness[:, None] * choosers(inbox, self.clusters)
+        expired_p = np.isin(self.engine.peers, inbox.offers.expired)
+        own_pk = 1.0 - (expired_p[:, None] & w_pkn.any(axis=2))
         total_pk = w_pkn.sum(axis=2) + own_pk
         w_pkn, own_pk = w_pkn / total_pk[:, :, None], own_pk / total_pk
-        received = self.engine.mix(
-            w_pkn.reshape(-1, n)[:, offers.authors], offers["x"][:, self.head]
-        )
+        w_qs = w_pkn.reshape(-1, self.engine.n)[:, inbox.authors]  # q: a peer's copy of a head
+        received = self.engine.mix(w_qs, inbox["x"][:, self.head])
         own_pk1 = self.engine.tensor(own_pk[:, :, None])
-        heads_pkh = received.view(state.heads.shape) + own_pk1 * state.heads
-        state = replace(state, x=x_pd, heads=heads_pkh)
-        return self._chosen(state, w_pkn + own_pk[:, :, None] * self.eye()[:, None])
+        heads_pkh = received.view(s.heads.shape) + own_pk1 * s.heads
+        s = replace(s, x=x_pd, heads=heads_pkh)
+        return self._chosen(s, w_pkn + own_pk[:, :, None] * self.eye()[:, None])
 
-    def weights(self, state: FacadeState) -> Floats:
-        return state.w
-
-    def _chosen(self, state: FacadeState, w_pkn: Floats) -> FacadeState:
+    def _chosen(self, s: FacadeState, w_pkn: Floats) -> FacadeState:
         """Return the state with the head that fits best in each model; `w_pkn` made the heads."""
-        models_pkd = state.x[:, None].repeat(1, self.options.clusters, 1)
-        models_pkd[:, :, self.head] = state.heads
-        choice = best_of(self.engine, models_pkd, state.buffers)
+        models_pkd = s.x[:, None].repeat(1, self.clusters, 1)
+        models_pkd[:, :, self.head] = s.heads
+        choice = best_of(self.engine, models_pkd, s.buffers)
         chosen = np.arange(len(choice)), choice
-        return replace(state, x=models_pkd[chosen], choice=choice, w=w_pkn[chosen])
+        return replace(s, x=models_pkd[chosen], choice=choice, w=w_pkn[chosen])

@@ -2,7 +2,7 @@
 
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang, "Personalized Cross-Silo Federated Learning on Non-IID
 Data", AAAI 2021, algorithm 1. Symbols: w_i `state.x`, u_i `state.u`, xi_ij `state.w`, lambda
-`options.lambda_`, alpha `options.alpha`, sigma `options.sigma`. In a round each peer
+`lambda_`, alpha `alpha`, sigma `sigma`. In a round each peer
 
 1. trains on f_i(x) + lambda / (2 alpha) |x - u_i|^2, starting at w_i, and sends w_i;
 2. receives the models w_j and sets u_i = sum_j xi_ij w_j with
@@ -25,15 +25,16 @@ fixed xi_ii, is left out. Batch-norm buffers stay personal.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from coterie.clients.letters import Bools, Letters, Part, Rows
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.methods.fedprox import proximal
-from coterie.clients.rule import Floats, Grid, State
-from coterie.ranges import Range
+from coterie.clients.rule import Floats, State
+from coterie.ranges import option
+from coterie.strategies.everyone import Everyone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,101 +43,55 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of FedAMP.
-
-    Attributes
-    ----------
-    alpha : float
-        Weight of a model at distance 0; the paper's alpha / sigma. 0 for none: every peer trains
-        alone, pulled towards its last model.
-    sigma : float or "auto"
-        Squared distance at which the weight of a model is alpha / e; "auto": the median of the
-        squared distances to the received models.
-    lambda_ : float
-        Strength of the pull towards the weighted mean; the paper's lambda / alpha.
-    """
-
-    alpha: Annotated[float, Range(0)] = 1.0
-    sigma: Annotated[float, Range(above=0)] | Literal["auto"] = "auto"
-    lambda_: Annotated[float, Range(0)] = 0.1
-    grid: ClassVar[Grid] = {"lambda": (0.01, 0.1, 1.0)}
-
-
-@dataclass(frozen=True)
 class FedAMPState(State):
-    """State of FedAMP.
+    """State of FedAMP."""
 
-    Attributes
-    ----------
-    u : Tensor, (P, d)
-        Weighted means u_i that training is pulled towards; the start before round 1.
-    w : ndarray, (P, n)
-        Weights xi of these means.
-    """
-
-    u: Tensor
-    w: Floats
+    u: Tensor  # weighted means u_i that training is pulled towards, (P, d); first the start
+    w: Floats  # weights xi of these means, (P, n)
 
 
-@dataclass(frozen=True)
-class _Differences:
-    """Differences between the rows of two stacks, (E, d)."""
-
-    a: Rows
-    b: Rows
-
-    def __len__(self) -> int:
-        return len(self.a)
-
-    def __getitem__(self, at: Part) -> Tensor:
-        return self.a[at].sub_(self.b[at])
-
-
-class FedAMP(LocalTraining[FedAMPState]):
+class FedAMP(
+    LocalTraining[FedAMPState], strategy=Everyone, group="unknown", learns_graph=True,
+    summary="trains towards a mean of the models that are near its own",
+):  # fmt: skip
     """FedAMP: local training towards a mean of models, weighted by their distance."""
+
+    alpha: float = option(
+        1.0,
+        "Weight of a model at distance 0; the paper's alpha / sigma. 0 for none: every peer trains "
+        "alone, pulled towards its last model.",
+        low=0,
+    )
+    sigma: float | Literal["auto"] = option(
+        "auto",
+        'Squared distance at which the weight of a model is alpha / e; "auto": the median of the '
+        "squared distances to the received models.",
+        above=0,
+    )
+    lambda_: float = option(
+        0.1, "Strength of the pull towards the weighted mean; the paper's lambda / alpha.",
+        low=0, grid=(0.01, 0.1, 1.0),
+    )  # fmt: skip
 
     def init(self) -> FedAMPState:
         start = self.start()
-        return FedAMPState(**vars(start), u=start.x, w=self.eye())
+        return self.begin(start, u=start.x)
 
-    def gradient(self, state: FedAMPState, round_: int) -> GradientFunction:
-        return proximal(self.engine, self.options.lambda_, state.u)
+    def gradient(self, s: FedAMPState, t: int) -> GradientFunction:
+        return proximal(self.engine, self.lambda_, s.u)
 
-    def update(
-        self, state: FedAMPState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> FedAMPState:
-        w_pn = self._attention(offers) * self.freshness(offers)
-        w_pn += self.eye() * np.maximum(1 - w_pn.sum(axis=1, keepdims=True), 0.0)
-        return replace(state, u=self.engine.mix(w_pn[:, offers.authors], offers["x"]), w=w_pn)
-
-    def weights(self, state: FedAMPState) -> Floats:
-        return state.w
-
-    def _attention(self, offers: Letters) -> Floats:
-        """Return the weights xi_ij (P, n) of the received models; rows sum to at most 1."""
-        heard_pn = offers.senders_to(self.engine.peers, self.engine.n)
-        squares_pn = self._squares(offers)
-        sigma_p1 = self._sigma(squares_pn, heard_pn)[:, None]
+    def update(self, s: FedAMPState, inbox: Inbox) -> FedAMPState:
+        z = inbox.squared_distances("x")  # |w_i - w_j|^2
         with np.errstate(divide="ignore", invalid="ignore"):  # most models may be equal
-            away_pn = np.where(squares_pn > 0, squares_pn / sigma_p1, 0.0)
-        w_pn: Floats = heard_pn * self.options.alpha * np.exp(-away_pn)
-        w_pn /= np.maximum(w_pn.sum(axis=1, keepdims=True), 1.0)
-        return w_pn
+            w = inbox.heard * self.alpha * np.exp(-np.where(z > 0, z / self.scale(z, inbox), 0.0))
+        w /= np.maximum(w.sum(axis=1, keepdims=True), 1.0)
+        w = w * inbox.discount
+        w += self.eye() * np.maximum(1 - w.sum(axis=1, keepdims=True), 0.0)
+        return replace(s, u=inbox.mix("x", w), w=w)
 
-    def _squares(self, offers: Letters) -> Floats:
-        """Return |w_i - w_j|^2 (P, n) of the received models; 0 for the others."""
-        x_sd, own = offers["x"], np.searchsorted(offers.authors, offers.recipients)
-        away_ed = _Differences(Rows(x_sd, offers.rows), Rows(x_sd, own))
-        squares_pn = np.zeros((len(self.engine.peers), self.engine.n))
-        squares_pn[self.local(offers.recipients), offers.senders] = (
-            self.engine.inner(away_ed, away_ed).cpu().numpy()
-        )
-        return squares_pn
-
-    def _sigma(self, squares_pn: Floats, heard_pn: Bools) -> Floats:
-        """Return sigma of each hosted peer, (P,)."""
-        if self.options.sigma != "auto":
-            return np.full(len(squares_pn), self.options.sigma)
-        rows = zip(squares_pn, heard_pn, strict=True)
-        return np.array([np.median(row[heard]) if heard.any() else 0.0 for row, heard in rows])
+    def scale(self, z: Floats, inbox: Inbox) -> Floats | float:
+        """Return sigma, of each hosted peer (P, 1) or of all."""
+        if self.sigma != "auto":
+            return self.sigma
+        rows = zip(z, inbox.heard, strict=True)
+        return np.array([[np.median(row[heard]) if heard.any() else 0.0] for row, heard in rows])

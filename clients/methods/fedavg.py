@@ -17,13 +17,14 @@ s_i = z_i + (y_i - z_i) / w_i, and then z_i <- sum_j W_ij s_j.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from coterie.clients.letters import Letters
+from coterie.clients.inbox import Inbox
 from coterie.clients.rule import Floats, Rule, State
+from coterie.strategies.everyone import Everyone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,31 +34,19 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=State)
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of FedAvg: none."""
-
-
 class LocalTraining(Rule[S]):
     """Base of rules that train locally and send the model; subclasses implement `update`."""
 
-    def offer(self, state: S, round_: int) -> tuple[S, Mapping[str, Tensor]]:
-        state = self.train(state, round_)
-        return state, {"x": state.x}
+    def offer(self, s: S, t: int) -> tuple[S, Mapping[str, Tensor]]:
+        s = self.train(s, t)
+        return s, {"x": s.x}
 
-    def train(self, state: S, round_: int) -> S:
+    def train(self, s: S, t: int) -> S:
         """Run the local training of a round."""
-        fit = self.engine.fit(
-            state.x,
-            state.buffers,
-            state.opt_state,
-            self.engine.batches(round_),
-            gradient=self.gradient(state, round_),
-        )
-        return state.trained(fit)
+        return self.fit(s, t, gradient=self.gradient(s, t))
 
-    def gradient(self, state: S, round_: int) -> GradientFunction | None:
-        """Return the gradient function of a round that starts at `state`; None: the local loss."""
+    def gradient(self, s: S, t: int) -> GradientFunction | None:
+        """Return the gradient function of a round that starts at `s`; None: the local loss."""
         return None
 
     def shares(self) -> Floats:
@@ -65,61 +54,63 @@ class LocalTraining(Rule[S]):
         n_k = self.engine.samples
         return np.tile(n_k / n_k.sum(), (len(self.engine.peers), 1))
 
-    def weights(self, state: S) -> Floats:
-        shares = self.shares() * (self.engine.topology[self.engine.peers] | (self.eye() > 0))
+    def weights(self, s: S) -> Floats:
+        if hasattr(s, "w"):
+            return super().weights(s)
+        shares = self.shares() * (self.near | (self.eye() > 0))
         shares /= shares.sum(axis=1, keepdims=True)
         return shares
 
 
-class FedAvg(LocalTraining[S]):
+class FedAvg(
+    LocalTraining[S], strategy=Everyone, group="alike", summary="one model, averaged over all"
+):
     """Local training, then the weighted average of all received models and the peer's own."""
 
-    mixes: ClassVar[bool] = True
+    mixes = True
 
-    def offer(self, state: S, round_: int) -> tuple[S, Mapping[str, Tensor]]:
-        trained, offers = super().offer(state, round_)
-        return trained, {**offers, "x": self.pushed(state.x, trained.x, round_)}
+    def offer(self, s: S, t: int) -> tuple[S, Mapping[str, Tensor]]:
+        trained = self.train(s, t)
+        return trained, {"x": self.pushed(s.x, trained.x, t)}
 
-    def pushed(self, start: Tensor, trained: Tensor, round_: int) -> Tensor:
+    def pushed(self, start: Tensor, trained: Tensor, t: int) -> Tensor:
         """Return the parameters (P, ...) to send, s_i, after training from `start`."""
         if self.engine.mixing is None:
             return trained
-        w_p = self.engine.mixing(round_)[1][self.engine.peers]
+        w_p = self.engine.mixing(t)[1][self.engine.peers]
         steps = self.engine.tensor(1 / w_p).reshape(-1, *[1] * (trained.dim() - 1))
         return start.lerp(trained, steps)  # exactly `trained` at a step of 1
 
-    def update(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
-        return replace(state, x=self.average(offers, "x", self.averaging(round_)))
+    def update(self, s: S, inbox: Inbox) -> S:
+        return replace(s, x=inbox.average("x", self.averaging(inbox.round)))
 
     def shares(self) -> Floats:
         """Return the averaging weights of the key `mixing` over all peers, (P, n)."""
-        peers, near_nn = self.engine.peers, self.engine.topology
         match self.engine.weighting:
             case "samples":
                 return super().shares()
             case "uniform":
-                return np.full((len(peers), self.engine.n), 1 / self.engine.n)
+                return np.full((len(self.engine.peers), self.engine.n), 1 / self.engine.n)
             case "metropolis":
-                degree_n = near_nn.sum(axis=1)
-                weights_pn = near_nn[peers] / (1 + np.maximum(degree_n[peers, None], degree_n))
+                degree_n, peers = self.engine.topology.sum(axis=1), self.engine.peers
+                weights_pn = self.near / (1 + np.maximum(degree_n[peers, None], degree_n))
                 rest_p1 = 1 - weights_pn.sum(axis=1, keepdims=True)
                 return np.asarray(weights_pn + self.eye() * rest_p1)
 
-    def averaging(self, round_: int) -> Floats:
+    def averaging(self, t: int) -> Floats:
         """Return the weights (P, n) of a round's average: `shares`, or the topology's own."""
         if self.engine.mixing is None:
             return self.shares()
-        return self.engine.mixing(round_)[0][self.engine.peers]
+        return self.engine.mixing(t)[0][self.engine.peers]
 
 
 class GlobalModel(FedAvg[S]):
     """FedAvg whose averaged model `x` differs from the personal one; reports have both."""
 
-    reported: ClassVar[tuple[str, ...]] = ("global_test_loss", "global_test_accuracy")
+    reported = ("global_test_loss", "global_test_accuracy")
 
-    def metrics(self, state: S) -> Mapping[str, Floats]:
-        losses, accuracies = self.engine.losses(state.x, state.buffers, "test")
-        return {
-            "global_test_loss": losses.cpu().numpy(),
-            "global_test_accuracy": accuracies.cpu().numpy(),
-        }
+    def metrics(self, s: S) -> Mapping[str, Floats]:
+        losses, accuracies = self.engine.losses(s.x, s.buffers, "test")
+        return dict(
+            zip(self.reported, (losses.cpu().numpy(), accuracies.cpu().numpy()), strict=True)
+        )

@@ -2,7 +2,7 @@
 
 Marfoq, Neglia, Bellet, Kameni, Vidal, "Federated Multi-Task Learning under a Mixture of
 Distributions", NeurIPS 2021, algorithm 1. Symbols: theta_k `state.members`, pi_ik `state.pi`, q
-the responsibility of component k for example s of peer i, K `options.components`. In a round each
+the responsibility of component k for example s of peer i, K `components`. In a round each
 peer
 
 1. E-step: computes q_ik(s) = softmax_k(log pi_ik - loss of theta_k on s) for each example s;
@@ -24,14 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.letters import Letters
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import FedAvg
-from coterie.clients.rule import Floats, Grid, Mixture, State
-from coterie.ranges import Range
+from coterie.clients.parts.validation import CHOOSES_WEIGHTS
+from coterie.clients.rule import Floats, Mixture, Weighted
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,121 +43,83 @@ REPORTED = 10
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of FedEM.
-
-    Attributes
-    ----------
-    components : int
-        Number of models K.
-    """
-
-    components: Annotated[int, Range(1)] = 4
-    grid: ClassVar[Grid] = {"components": (2, 3, 4)}
-
-    def models_kept(self, peers: int) -> int:
-        """Number of models that a peer keeps."""
-        return self.components
-
-
-@dataclass(frozen=True)
-class FedEMState(State):
+class FedEMState(Weighted):
     """State of FedEM; `opt_state` is (P, K, ...), and `personal` sets `x` and `buffers`.
 
-    Attributes
-    ----------
-    members : Tensor, (P, K, d)
-        Components.
-    statistics : dict of str to Tensor, (P, K, ...)
-        Buffers of the components.
-    pi : ndarray, (P, K)
-        Mixture weights.
-    w : ndarray, (P, n)
-        Weight of each peer's data in each peer's prediction.
+    `w` has the weight of each peer's data in each peer's prediction.
     """
 
-    members: Tensor
-    statistics: Stacks
-    pi: Floats
-    w: Floats
+    members: Tensor  # components, (P, K, d)
+    statistics: Stacks  # buffers of the components, (P, K, ...)
+    pi: Floats  # mixture weights, (P, K)
 
 
-class FedEM(FedAvg[FedEMState]):
+class FedEM(
+    FedAvg[FedEMState], group="groups", learns_graph=True, exposes=CHOOSES_WEIGHTS,
+    summary="data as a mixture of K distributions, learnt by all",
+):  # fmt: skip
     """FedEM: federated expectation maximisation."""
 
-    offers_model: ClassVar[bool] = False
-    reported: ClassVar[tuple[str, ...]] = tuple(f"component_{k}" for k in range(REPORTED))
+    offers_model = False
+    reported = tuple(f"component_{k}" for k in range(REPORTED))
+
+    components: int = option(4, "Number of models K.", low=1, grid=(2, 3, 4))
+
+    def models_kept(self, peers: int) -> int:
+        return self.components
 
     def init(self) -> FedEMState:
-        k, engine = self.options.components, self.engine
+        k, engine = self.components, self.engine
         start = self.start()
-        peers = len(start.x)
-        members_pkd = engine.starts(k).expand(peers, -1, -1)
+        members_pkd = engine.starts(k).expand(len(start.x), -1, -1)
         statistics = {b: v[:, None].repeat_interleave(k, 1) for b, v in start.buffers.items()}
-        return FedEMState(
-            members_pkd[:, 0],
-            start.buffers,
-            self._split(engine.opt_state(members_pkd.flatten(0, 1))),
-            members_pkd,
-            statistics,
-            pi=np.full((peers, k), 1 / k),
-            w=self.eye(),
-        )
+        opt_state = self._split(engine.opt_state(members_pkd.flatten(0, 1)))
+        start = replace(start, x=members_pkd[:, 0], opt_state=opt_state)
+        pi = np.full((len(start.x), k), 1 / k)
+        return self.begin(start, members=members_pkd, statistics=statistics, pi=pi)
 
-    def offer(self, state: FedEMState, round_: int) -> tuple[FedEMState, Mapping[str, Tensor]]:
-        engine, k = self.engine, self.options.components
-        peers_e = np.repeat(np.arange(len(state.pi)), k)
-        members_ed, statistics = state.members.flatten(0, 1), _flat(state.statistics)
+    def offer(self, s: FedEMState, t: int) -> tuple[FedEMState, Mapping[str, Tensor]]:
+        engine, k = self.engine, self.components
+        peers_e = np.repeat(np.arange(len(s.pi)), k)
+        members_ed, statistics = s.members.flatten(0, 1), _flat(s.statistics)
         losses_en = engine.example_losses(members_ed, statistics, "train", peers_e)
         losses_pkn = losses_en.unflatten(0, (-1, k)).double()
         with np.errstate(divide="ignore"):
-            log_pi = losses_pkn.new_tensor(np.log(state.pi))
+            log_pi = losses_pkn.new_tensor(np.log(s.pi))
         q_pkn = (log_pi[:, :, None] - losses_pkn).softmax(dim=1)
         pi = self._means(q_pkn)
         q_en = q_pkn.flatten(0, 1).to(members_ed.dtype)
         batches = [
             batch.weighted(q_en.gather(1, batch.rows_eb))
-            for batch in engine.batches(round_, peers=peers_e)
+            for batch in engine.batches(t, peers=peers_e)
         ]
-        fit = engine.fit(members_ed, statistics, _flat(state.opt_state), batches)
+        fit = engine.fit(members_ed, statistics, _flat(s.opt_state), batches)
         trained_pkd = fit.x.unflatten(0, (-1, k))
-        sent_pkd = self.pushed(state.members, trained_pkd, round_)
-        state = replace(
-            state,
-            members=trained_pkd,
-            statistics=self._split(fit.buffers),
-            opt_state=self._split(fit.opt_state),
-            pi=pi,
-        )
-        return state, {"x": sent_pkd.flatten(1), "pi": engine.tensor(pi)}
+        sent_pkd = self.pushed(s.members, trained_pkd, t)
+        statistics, opt_state = self._split(fit.buffers), self._split(fit.opt_state)
+        s = replace(s, members=trained_pkd, statistics=statistics, opt_state=opt_state, pi=pi)
+        return s, {"x": sent_pkd.flatten(1), "pi": engine.tensor(pi)}
 
-    def update(
-        self, state: FedEMState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> FedEMState:
-        k = self.options.components
-        members_pkd = self.average(offers, "x", self.averaging(round_)).unflatten(1, (k, -1))
-        pi_kn = np.zeros((k, self.engine.n))
-        pi_kn[:, offers.authors] = offers["pi"].cpu().numpy().T
-        shares_pn = self.discounted(self.shares() * self.present(offers), offers)
+    def update(self, s: FedEMState, inbox: Inbox) -> FedEMState:
+        members_pd = inbox.average("x", self.averaging(inbox.round))
+        pi_kn = inbox.by_peer(inbox["pi"].cpu().numpy().T)
+        shares_pn = inbox.discounted(self.shares() * inbox.present)
         w_pkn = shares_pn[:, None] * pi_kn
         total_pk1 = w_pkn.sum(axis=2, keepdims=True)
         w_pkn /= np.where(total_pk1 > 0, total_pk1, 1.0)
-        w_pn = np.einsum("pk,pkn->pn", state.pi, w_pkn)
-        return replace(state, members=members_pkd, w=w_pn)
+        w_pn = np.einsum("pk,pkn->pn", s.pi, w_pkn)
+        return replace(s, members=members_pd.unflatten(1, (self.components, -1)), w=w_pn)
 
-    def personal(self, state: FedEMState) -> FedEMState:
-        largest = np.arange(len(state.pi)), state.pi.argmax(axis=1)
-        buffers = {name: value[largest] for name, value in state.statistics.items()}
-        return replace(state, x=state.members[largest], buffers=buffers)
+    def personal(self, s: FedEMState) -> FedEMState:
+        largest = np.arange(len(s.pi)), s.pi.argmax(axis=1)
+        buffers = {name: value[largest] for name, value in s.statistics.items()}
+        return replace(s, x=s.members[largest], buffers=buffers)
 
-    def mixture(self, state: FedEMState) -> Mixture:
-        return Mixture(self.engine.tensor(state.pi), state.members, state.statistics)
+    def mixture(self, s: FedEMState) -> Mixture:
+        return Mixture(self.engine.tensor(s.pi), s.members, s.statistics)
 
-    def weights(self, state: FedEMState) -> Floats:
-        return state.w
-
-    def metrics(self, state: FedEMState) -> Mapping[str, Floats]:
-        return dict(zip(self.reported, state.pi.T, strict=False))
+    def metrics(self, s: FedEMState) -> Mapping[str, Floats]:
+        return dict(zip(self.reported, s.pi.T, strict=False))
 
     def _means(self, q_pkn: Tensor) -> Floats:
         """Return the mean responsibilities over each peer's examples, (P, K)."""
@@ -168,8 +131,7 @@ class FedEM(FedAvg[FedEMState]):
 
     def _split(self, stacks: Stacks) -> Stacks:
         """Reshape stacks with a row per component to (P, K, ...)."""
-        k = self.options.components
-        return {name: value.unflatten(0, (-1, k)) for name, value in stacks.items()}
+        return {name: value.unflatten(0, (-1, self.components)) for name, value in stacks.items()}
 
 
 def _flat(stacks: Stacks) -> Stacks:

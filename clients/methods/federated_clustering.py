@@ -25,97 +25,61 @@ gradient (`coterie.clients.parts.helper_gradients`): a step descends v + g_i(x) 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from coterie.clients.letters import Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools
 from coterie.clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
-from coterie.clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
-from coterie.ranges import Range
+from coterie.clients.rule import Clustered, Floats, Rule, Weighted, true_clusters
+from coterie.ranges import option
+from coterie.strategies.wanted import WantedHelp
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of federated clustering.
+class FederatedClustering(
+    Rule[Weighted], strategy=WantedHelp, group="unknown", learns_graph=True,
+    told_truth={"radius": "truth"}, summary="a mean of gradients, clipped around the peer's own",
+):  # fmt: skip
+    """Federated clustering: descend a mean that excludes gradients far from the peer's own."""
 
-    Attributes
-    ----------
-    radius : {"quantile", "truth"}
-        A quantile of the distances, or the radius that holds as many points as the true cluster,
-        which only synthetic partitions know.
-    quantile : float
-        Quantile of the distances that is the radius, in [0, 1].
-    iterations : int
-        Iterations of the clipped mean.
-    """
-
-    radius: Literal["quantile", "truth"] = "quantile"
-    quantile: Annotated[float, Range(0, 1)] = 0.2
-    iterations: Annotated[int, Range(1)] = 10
-    grid: ClassVar[Grid] = {"quantile": (0.2, 0.35, 0.5)}
+    radius: Literal["quantile", "truth"] = option(
+        "quantile",
+        "A quantile of the distances, or the radius that holds as many points as the true cluster, "
+        "which only synthetic partitions know.",
+    )
+    quantile: float = option(
+        0.2, "Quantile of the distances that is the radius, in [0, 1].",
+        low=0, high=1, grid=(0.2, 0.35, 0.5),
+    )  # fmt: skip
+    iterations: int = option(10, "Iterations of the clipped mean.", low=1)
 
     def fits(self, problem: Clustered) -> None:
-        """Reject the true radius on a problem without known clusters."""
         if self.radius == "truth":
             true_clusters(problem, 'set radius = "quantile"')
 
+    def wants(self, s: Weighted, t: int) -> Bools:
+        return self.eye() < 1
 
-@dataclass(frozen=True)
-class FederatedClusteringState(State):
-    """State of federated clustering.
+    def answer(self, s: Weighted, asked: Inbox) -> Mapping[str, Tensor]:
+        return {"g": gradients_at(self.engine, s, asked)}
 
-    Attributes
-    ----------
-    w : ndarray, (P, n)
-        Weight of each peer's gradient in the last centre.
-    """
-
-    w: Floats
-
-
-class FederatedClustering(Rule[FederatedClusteringState]):
-    """Federated clustering: descend a mean that excludes gradients far from the peer's own."""
-
-    def init(self) -> FederatedClusteringState:
-        return FederatedClusteringState(**vars(self.start()), w=self.eye())
-
-    def wants(self, state: FederatedClusteringState, round_: int) -> Ints:
-        return self.pairs(self.eye() == 0, receiving=False)
-
-    def answer(
-        self, state: FederatedClusteringState, round_: int, asked: Letters
-    ) -> tuple[FederatedClusteringState, Mapping[str, Tensor]]:
-        return state, {"g": gradients_at(self.engine, state, round_, asked)}
-
-    def update(
-        self,
-        state: FederatedClusteringState,
-        round_: int,
-        offers: Letters,
-        sent: Letters,
-        answers: Letters,
-    ) -> FederatedClusteringState:
-        batches = self.engine.batches(round_)
-        at_start = [self.engine.gradients(state.x, state.buffers, batch) for batch in batches]
+    def update(self, s: Weighted, inbox: Inbox) -> Weighted:
+        batches = self.engine.batches(inbox.round)
+        at_start = [self.engine.gradients(s.x, s.buffers, batch) for batch in batches]
         g_pd = mean_over_steps([gradients.values for gradients in at_start], batches)
-        w_pn = self._weights(g_pd, answers)
+        w_pn = self._centre(g_pd, inbox)
         self_p1 = self.engine.tensor((w_pn * self.eye()).sum(axis=1, keepdims=True))
-        centre_pd = self.answered(answers, "g", w_pn) + self_p1 * g_pd
-        gradient = corrected(self.engine, state, at_start, centre_pd, 1.0)
-        fit = self.engine.fit(state.x, state.buffers, state.opt_state, batches, gradient=gradient)
-        return replace(state.trained(fit), w=w_pn)
+        centre_pd = inbox.answered("g", w_pn) + self_p1 * g_pd
+        gradient = corrected(self.engine, s, at_start, centre_pd, 1.0)
+        return self.fit(s, inbox.round, batches=batches, gradient=gradient, w=w_pn)
 
-    def weights(self, state: FederatedClusteringState) -> Floats:
-        return state.w
-
-    def _weights(self, g_pd: Tensor, answers: Letters) -> Floats:
+    def _centre(self, g_pd: Tensor, inbox: Inbox) -> Floats:
         """Return the weights (P, n) of all gradients in each peer's centre."""
-        w_pn = self.eye()
+        w_pn, answers = self.eye(), inbox.answers
         for p, i in enumerate(self.engine.peers):
             received = np.flatnonzero(answers.recipients == i)
             if not len(received):
@@ -123,11 +87,11 @@ class FederatedClustering(Rule[FederatedClusteringState]):
             authors = np.append(answers.senders[received], i)
             z_jd = g_pd[p].expand(len(authors), -1).clone()
             z_jd[:-1] = answers["g"][answers.rows[received]]
-            rank = self.options.quantile * len(received)
-            if self.options.radius == "truth":
-                rank = np.count_nonzero(self.same_cluster()[p, authors]) - 1
+            rank = self.quantile * len(received)
+            if self.radius == "truth":
+                rank = float(np.count_nonzero(self.same_cluster()[p, authors]) - 1)
             gram = self.engine.products(z_jd, z_jd)
-            w_pn[p, authors] = clipped_mean(gram, len(received), rank, self.options.iterations)
+            w_pn[p, authors] = clipped_mean(gram, len(received), rank, self.iterations)
         return w_pn
 
 

@@ -2,7 +2,7 @@
 
 Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Order Model
 Optimization", ICLR 2021, section 3. Symbols: theta_i `state.x`, w_ij `state.w`, p_ij
-`state.affinity`, M `options.models`, epsilon `options.epsilon`. In a round each peer
+`state.affinity`, M `models`, epsilon `epsilon`. In a round each peer
 
 1. trains on its own data and pulls M models x_j;
 2. w_ij = max(0, v_ij), v_ij = (L_i(x_i) - L_i(x_j)) / |x_j - x_i|, L_i its validation loss; the
@@ -23,130 +23,97 @@ Batch-norm buffers stay personal.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.exploring import epsilon_greedy
-from coterie.clients.rule import Floats, Grid, State
-from coterie.ranges import Range
+from coterie.clients.parts.validation import CHOOSES_WEIGHTS
+from coterie.clients.rule import Floats, Weighted
+from coterie.ranges import option
+from coterie.strategies.wanted import Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of FedFomo.
+class FedFomoState(Weighted):
+    """State of FedFomo; the diagonal of `w` is the weight of x_i."""
 
-    Attributes
-    ----------
-    models : int
-        Number of models that each peer pulls per round, M; 0 for those of all neighbours.
-    epsilon : float
-        Probability of pulling a random model instead of the most promising one, in round 1.
-    epsilon_decay : float
-        Decrease of epsilon per round.
-    baseline : {"trained", "previous"}
-        Model that the others are compared with: the peer's model after ("trained") or before
-        ("previous") local training.
-    """
-
-    models: Annotated[int, Range(0)] = 5
-    epsilon: Annotated[float, Range(0, 1)] = 0.3
-    epsilon_decay: Annotated[float, Range(0)] = 0.05
-    baseline: Literal["trained", "previous"] = "trained"
-    grid: ClassVar[Grid] = {"epsilon": (0.1, 0.3, 0.6)}
-    validates: ClassVar[bool] = True
+    previous: Tensor  # models before local training, (P, d)
+    affinity: Floats  # accumulated values of every peer's models, (P, n)
 
 
-@dataclass(frozen=True)
-class FedFomoState(State):
-    """State of FedFomo.
-
-    Attributes
-    ----------
-    previous : Tensor, (P, d)
-        Models before local training.
-    affinity : ndarray, (P, n)
-        Accumulated values of every peer's models.
-    w : ndarray, (P, n)
-        Weights of the last update; the diagonal is the weight of x_i.
-    """
-
-    previous: Tensor
-    affinity: Floats
-    w: Floats
-
-
-class FedFomo(LocalTraining[FedFomoState]):
+class FedFomo(
+    LocalTraining[FedFomoState], strategy=Wanted, group="unknown", learns_graph=True,
+    validates=True, exposes=CHOOSES_WEIGHTS,
+    summary="adds models that lower the loss on held-out data",
+):  # fmt: skip
     """FedFomo: step towards the models with lower validation loss."""
+
+    models: int = option(
+        5,
+        "Number of models that each peer pulls per round, M; 0 for those of all neighbours.",
+        low=0,
+    )
+    epsilon: float = option(
+        0.3,
+        "Probability of pulling a random model instead of the most promising one, in round 1.",
+        low=0, high=1, grid=(0.1, 0.3, 0.6),
+    )  # fmt: skip
+    epsilon_decay: float = option(0.05, "Decrease of epsilon per round.", low=0)
+    baseline: Literal["trained", "previous"] = option(
+        "trained",
+        'Model that the others are compared with: the peer\'s model after ("trained") or before '
+        '("previous") local training.',
+    )
 
     def init(self) -> FedFomoState:
         start = self.start()
-        return FedFomoState(
-            **vars(start), previous=start.x, affinity=np.zeros_like(self.eye()), w=self.eye()
-        )
+        return self.begin(start, previous=start.x, affinity=np.zeros_like(self.eye()))
 
-    def wants(self, state: FedFomoState, round_: int) -> Ints:
-        return self.pairs(self._wanted(state, round_))
-
-    def offer(self, state: FedFomoState, round_: int) -> tuple[FedFomoState, Mapping[str, Tensor]]:
-        return super().offer(replace(state, previous=state.x), round_)
-
-    def update(
-        self, state: FedFomoState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> FedFomoState:
-        engine, eye = self.engine, self.eye()
-        base_pd = state.x if self.options.baseline == "trained" else state.previous
-        # Each peer also evaluates its own trained model.
-        judges = np.append(self.local(offers.recipients), np.arange(len(base_pd)))
-        authors = np.append(offers.senders, engine.peers)
-        x_ed = offers["x"][np.append(offers.rows, np.searchsorted(offers.authors, engine.peers))]
-        buffers = state.buffers_at(judges)
-        losses_e = engine.losses(x_ed, buffers, "validation", judges).losses.cpu().numpy()
-        base_p = engine.losses(base_pd, state.buffers, "validation").losses.cpu().numpy()
-        away_ed = x_ed - base_pd[judges]
-        distance_e = np.sqrt(engine.inner(away_ed, away_ed).cpu().numpy())
-        value_pn = np.zeros_like(eye)
-        value_pn[judges, authors] = first_order(base_p[judges], losses_e, distance_e)
-
-        better_pn = np.maximum(value_pn, 0.0)
-        total_p1 = better_pn.sum(axis=1, keepdims=True)
-        w_pn = np.where(total_p1 > 0, better_pn / np.where(total_p1 > 0, total_p1, 1.0), eye)
-        fresh_pn = w_pn * self.freshness(offers)
-        w_pn = fresh_pn + eye * (w_pn - fresh_pn).sum(axis=1, keepdims=True)  # a shorter step
-        mixed_pd = engine.mix(w_pn[:, offers.authors], offers["x"])
-        x_pd = mixed_pd.where(engine.tensor(total_p1) > 0, base_pd)
-
-        size_p1 = np.abs(value_pn).sum(axis=1, keepdims=True)
-        affinity = state.affinity + value_pn / np.where(size_p1 > 0, size_p1, 1.0)
-        silent = self._wanted(state, round_) & ~self.present(offers)
-        affinity = np.where(silent, affinity.min(axis=1, keepdims=True), affinity)
-        return replace(state, x=x_pd, affinity=affinity, w=w_pn)
-
-    def weights(self, state: FedFomoState) -> Floats:
-        return state.w
-
-    def _wanted(self, state: FedFomoState, round_: int) -> Bools:
-        """Return a mask (P, n) of the models that each peer pulls in a round."""
-        n, options = self.engine.n, self.options
-        epsilon = options.epsilon - options.epsilon_decay * (round_ - 1)
-        wanted = np.zeros(state.affinity.shape, dtype=np.bool_)
-        for p, i in enumerate(self.engine.peers):
-            g = stream(self.engine.seed, int(i), round_, Purpose.CHOICE)
-            near = self.engine.topology[i]
-            best, shuffled = np.lexsort((g.random(n), -state.affinity[p])), g.permutation(n)
-            slots = min(options.models or n, int(near.sum()))
+    def wants(self, s: FedFomoState, t: int) -> Bools:
+        n, epsilon = self.engine.n, self.epsilon - self.epsilon_decay * (t - 1)
+        wanted = np.zeros(s.affinity.shape, dtype=np.bool_)
+        for p, g in enumerate(self.draws(t)):
+            near = self.near[p]
+            best, shuffled = np.lexsort((g.random(n), -s.affinity[p])), g.permutation(n)
+            slots = min(self.models or n, int(near.sum()))
             explores = g.random(n - 1)[:slots] < epsilon
             wanted[p, epsilon_greedy(explores, shuffled[near[shuffled]], best[near[best]])] = True
         return wanted
+
+    def offer(self, s: FedFomoState, t: int) -> tuple[FedFomoState, Mapping[str, Tensor]]:
+        return super().offer(replace(s, previous=s.x), t)
+
+    def update(self, s: FedFomoState, inbox: Inbox) -> FedFomoState:
+        engine, eye = self.engine, self.eye()
+        base_pd = s.x if self.baseline == "trained" else s.previous
+        value_pn = self.values(s, base_pd, inbox)
+        better_pn = np.maximum(value_pn, 0.0)
+        total_p1 = better_pn.sum(axis=1, keepdims=True)
+        w_pn = np.where(total_p1 > 0, better_pn / np.where(total_p1 > 0, total_p1, 1.0), eye)
+        fresh_pn = w_pn * inbox.discount
+        w_pn = fresh_pn + eye * (w_pn - fresh_pn).sum(axis=1, keepdims=True)  # a shorter step
+        x_pd = inbox.mix("x", w_pn).where(engine.tensor(total_p1) > 0, base_pd)
+        size_p1 = np.abs(value_pn).sum(axis=1, keepdims=True)
+        affinity = s.affinity + value_pn / np.where(size_p1 > 0, size_p1, 1.0)
+        silent = self.wants(s, inbox.round) & ~inbox.present
+        affinity = np.where(silent, affinity.min(axis=1, keepdims=True), affinity)
+        return replace(s, x=x_pd, affinity=affinity, w=w_pn)
+
+    def values(self, s: FedFomoState, base_pd: Tensor, inbox: Inbox) -> Floats:
+        """Return v (P, n) of the received models and the peer's trained one; 0 for the others."""
+        losses_pn = inbox.losses(s, "validation", own=True)
+        base_p = self.engine.losses(base_pd, s.buffers, "validation").losses.cpu().numpy()
+        apart_pn = np.sqrt(inbox.squared_distances("x", base_pd, own=True))
+        return first_order(base_p[:, None], losses_pn, apart_pn)
 
 
 def first_order(base: Floats, losses: Floats, distances: Floats) -> Floats:

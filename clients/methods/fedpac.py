@@ -3,7 +3,7 @@
 Xu, Tong, Huang, "Personalized Federated Learning with Feature Alignment and Classifier
 Collaboration", ICLR 2023, algorithm 1. Here every peer does the server's part for itself. Symbols:
 phi the body and h_i the head (last layer) of `state.x`, z an input of the head (m numbers), c_k
-`state.prototypes`, a_i `state.w`, lambda `options.lambda_`, pi_ik the share of class k in peer i's
+`state.prototypes`, a_i `state.w`, lambda `lambda_`, pi_ik the share of class k in peer i's
 training data. In a round each peer
 
 1. computes, with the averaged body of the last round, the mean features mu_ik of its classes and
@@ -34,17 +34,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.letters import Letters
-from coterie.clients.methods import fedrep
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedrep import FedRep, FedRepState, filled
-from coterie.clients.parts.prototypes import AlignedOptions, AlignedState, Prototypes
+from coterie.clients.parts.prototypes import AlignedState, Prototypes
 from coterie.clients.parts.simplex import minimise_on_simplex
 from coterie.clients.rule import Floats
-from coterie.ranges import Range
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,43 +55,26 @@ NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True)
-class Options(AlignedOptions, fedrep.Options):
-    """Options of FedPAC."""
-
-    head_epochs: Annotated[int, Range(1)] = 1
-
-
-@dataclass(frozen=True)
 class FedPACState(AlignedState, FedRepState):
-    """State of FedPAC.
+    """State of FedPAC; `w` has the weights of the heads."""
 
-    Attributes
-    ----------
-    w : ndarray, (P, n)
-        Weights of the heads.
-    fitted : Tensor, (P, d)
-        Models after the last local training.
-    """
-
-    w: Floats
-    fitted: Tensor
+    fitted: Tensor  # models after the last local training, (P, d)
 
 
-class FedPAC(Prototypes, FedRep[FedPACState]):
+class FedPAC(
+    Prototypes[FedPACState], FedRep[FedPACState], group="personal", learns_graph=True,
+    summary="a shared body with aligned features, and heads mixed among similar peers",
+):  # fmt: skip
     """FedRep with features aligned by class, and heads mixed among similar peers."""
 
-    def init(self) -> FedPACState:
-        state = self.separate()
-        return FedPACState(
-            **vars(state),
-            prototypes=self.no_prototypes(state),
-            aligned=np.zeros(len(state.x), dtype=np.bool_),
-            w=self.eye(),
-            fitted=state.x,
-        )
+    head_epochs: int = option(1, "Passes over the peer's data per round to train the head.", low=1)
 
-    def offer(self, state: FedPACState, round_: int) -> tuple[FedPACState, Mapping[str, Tensor]]:
-        features = self.features(state)
+    def init(self) -> FedPACState:
+        start = self.start()
+        return self.separate(start, **self.unaligned(start), fitted=start.x)
+
+    def offer(self, s: FedPACState, t: int) -> tuple[FedPACState, Mapping[str, Tensor]]:
+        features = self.features(s)
         explained_p = (features.shares[..., None] * features.means).square().sum(dim=(1, 2))
         n_p = np.maximum(self.engine.data.shards["train"].lengths_p, 1)
         variance_p = (features.squares - explained_p) / self.engine.tensor(n_p).double()
@@ -101,48 +83,35 @@ class FedPAC(Prototypes, FedRep[FedPACState]):
             "prototypes": features.means,
             "variance": variance_p[:, None],
         }
-        state, body = super().offer(state, round_)
-        offers = {name: value.to(state.x.dtype) for name, value in statistics.items()}
-        return replace(state, fitted=state.x), {**body, "head": state.x[:, self.head], **offers}
+        s, body = FedRep.offer(self, s, t)
+        offers = {name: value.to(s.x.dtype) for name, value in statistics.items()}
+        return replace(s, fitted=s.x), {**body, "head": s.x[:, self.head], **offers}
 
-    def body_gradient(self, state: FedPACState) -> GradientFunction:
-        aligned = self.aligned_gradient(state.prototypes, state.aligned)
-        return aligned or self.engine.gradients
+    def body_gradient(self, s: FedPACState) -> GradientFunction:
+        return self.aligned_gradient(s) or self.engine.gradients
 
-    def update(
-        self, state: FedPACState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> FedPACState:
-        state = super().update(state, round_, offers, sent, answers)
-        w_pn = self.discounted(self._head_weights(offers), offers)
-        head_ph = self.engine.mix(w_pn[:, offers.authors], offers["head"])
-        w_kpn = self.class_weights(offers)
-        return replace(
-            state,
-            x=filled(state.x, self.head, head_ph),
-            prototypes=self.mean_prototypes(state.prototypes, offers, w_kpn),
-            aligned=np.ones_like(state.aligned),
-            w=w_pn,
-        )
+    def update(self, s: FedPACState, inbox: Inbox) -> FedPACState:
+        s = FedRep.update(self, s, inbox)
+        w_pn = inbox.discounted(self._head_weights(inbox))
+        x_pd = filled(s.x, self.head, inbox.mix("head", w_pn))
+        return replace(self.realigned(s, inbox, self.class_weights(inbox)), x=x_pd, w=w_pn)
 
-    def personal(self, state: FedPACState) -> FedPACState:
-        return replace(state, x=state.fitted)
+    def personal(self, s: FedPACState) -> FedPACState:
+        return replace(s, x=s.fitted)
 
-    def weights(self, state: FedPACState) -> Floats:
-        return state.w
-
-    def _head_weights(self, offers: Letters) -> Floats:
+    def _head_weights(self, inbox: Inbox) -> Floats:
         """Return the weights a (P, n) of the heads that each peer has."""
-        shares = offers["shares"].clamp(0, 1)[..., None]
-        g_sd = (shares * offers["prototypes"]).flatten(1)
+        shares = inbox["shares"].clamp(0, 1)[..., None]
+        g_sd = (shares * inbox["prototypes"]).flatten(1)
         inner_ss = self.engine.products(g_sd, g_sd)
-        variance_s = offers["variance"][:, 0].clamp_min(0).double().cpu().numpy()
-        own_p = np.searchsorted(offers.authors, self.engine.peers)
-        w_pn = np.zeros((len(own_p), self.engine.n))
-        for p, at in enumerate(map(np.flatnonzero, self.present(offers)[:, offers.authors])):
-            to_own_s = inner_ss[at, own_p[p]]
+        variance_s = inbox["variance"][:, 0].clamp_min(0).double().cpu().numpy()
+        w_pn = np.zeros_like(self.eye())
+        for p, at in enumerate(map(np.flatnonzero, inbox.present[:, inbox.authors])):
+            own = inbox.own[p]
+            to_own_s = inner_ss[at, own]
             apart = inner_ss[np.ix_(at, at)] - to_own_s[:, None] - to_own_s
-            apart += inner_ss[own_p[p], own_p[p]]
+            apart += inner_ss[own, own]
             a_s = minimise_on_simplex(np.diag(variance_s[at]) + apart)
             a_s = np.where(a_s < NEGLIGIBLE, 0.0, a_s)
-            w_pn[p, offers.authors[at]] = a_s / a_s.sum()
+            w_pn[p, inbox.authors[at]] = a_s / a_s.sum()
         return w_pn

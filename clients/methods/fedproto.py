@@ -3,7 +3,7 @@
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, "FedProto: Federated Prototype Learning across
 Heterogeneous Clients", AAAI 2022, algorithm 1. Here every peer does the server's part for itself.
 Symbols: z the m inputs of the last layer of x_i, c_k `state.prototypes`, pi_ik the share of class k
-in peer i's training data, lambda `options.lambda_`. In a round each peer
+in peer i's training data, lambda `lambda_`. In a round each peer
 
 1. trains x_i on the local loss + lambda E |z - c_y|^2 / m (from its second round on), y the class
    of the example;
@@ -24,15 +24,15 @@ letters may hold any numbers. A network of one layer is refused: its features ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.letters import Letters
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.parts.prototypes import AlignedOptions, AlignedState, Prototypes
-from coterie.clients.rule import Floats
+from coterie.clients.parts.prototypes import AlignedState, Prototypes
+from coterie.strategies.everyone import Everyone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,58 +40,31 @@ if TYPE_CHECKING:
     from coterie.clients.engine.engine import GradientFunction
 
 
-@dataclass(frozen=True)
-class Options(AlignedOptions):
-    """Options of FedProto."""
+class FedProto(
+    Prototypes[AlignedState], LocalTraining[AlignedState], strategy=Everyone, group="personal",
+    summary="personal models, whose features of a class are pulled towards the mean over all",
+):  # fmt: skip
+    """Local training towards class prototypes that all peers average.
 
-
-@dataclass(frozen=True)
-class FedProtoState(AlignedState):
-    """State of FedProto.
-
-    Attributes
-    ----------
-    w : ndarray, (P, n)
-        Weight of each peer's examples in the prototypes of a peer's own examples.
+    `w` has the weight of each peer's examples in the prototypes of a peer's own examples.
     """
 
-    w: Floats
+    offers_model = False
 
+    def init(self) -> AlignedState:
+        start = self.start()
+        return self.begin(start, **self.unaligned(start))
 
-class FedProto(Prototypes, LocalTraining[FedProtoState]):
-    """Local training towards class prototypes that all peers average."""
+    def gradient(self, s: AlignedState, t: int) -> GradientFunction | None:
+        return self.aligned_gradient(s)
 
-    offers_model: ClassVar[bool] = False
-
-    def init(self) -> FedProtoState:
-        state = self.start()
-        aligned = np.zeros(len(state.x), dtype=np.bool_)
-        return FedProtoState(**vars(state), prototypes=self.no_prototypes(state),
-                             aligned=aligned, w=self.eye())  # fmt: skip
-
-    def gradient(self, state: FedProtoState, round_: int) -> GradientFunction | None:
-        return self.aligned_gradient(state.prototypes, state.aligned)
-
-    def offer(
-        self, state: FedProtoState, round_: int
-    ) -> tuple[FedProtoState, Mapping[str, Tensor]]:
-        state = self.train(state, round_)
-        features = self.features(state)
+    def offer(self, s: AlignedState, t: int) -> tuple[AlignedState, Mapping[str, Tensor]]:
+        s = self.train(s, t)
+        features = self.features(s)
         letter = {"prototypes": features.means, "shares": features.shares}
-        return state, {name: value.to(state.x.dtype) for name, value in letter.items()}
+        return s, {name: value.to(s.x.dtype) for name, value in letter.items()}
 
-    def update(
-        self, state: FedProtoState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> FedProtoState:
-        w_kpn = self.class_weights(offers)
-        own_s = np.searchsorted(offers.authors, self.engine.peers)
-        shares_pk = offers["shares"][own_s].clamp(0, 1).double().cpu().numpy()
-        return replace(
-            state,
-            prototypes=self.mean_prototypes(state.prototypes, offers, w_kpn),
-            aligned=np.ones_like(state.aligned),
-            w=np.einsum("pk,kpn->pn", shares_pk, w_kpn),
-        )
-
-    def weights(self, state: FedProtoState) -> Floats:
-        return state.w
+    def update(self, s: AlignedState, inbox: Inbox) -> AlignedState:
+        w_kpn = self.class_weights(inbox)
+        shares_pk = inbox["shares"][inbox.own].clamp(0, 1).double().cpu().numpy()
+        return replace(self.realigned(s, inbox, w_kpn), w=np.einsum("pk,kpn->pn", shares_pk, w_kpn))

@@ -1,7 +1,7 @@
 """FedProx (Li et al., MLSys 2020, algorithm 2): FedAvg with a proximal term in local training.
 
 Symbols: w `state.x` within a round, w^t the averaged model at the start of the round, mu
-`options.mu`. Each local step descends h(w) = f_i(w) + mu/2 |w - w^t|^2 (equation 2); then the
+`mu`. Each local step descends h(w) = f_i(w) + mu/2 |w - w^t|^2 (equation 2); then the
 peers average as in FedAvg.
 
 Readings: the penalty is part of the objective, so momentum and Adam include it; every peer does the
@@ -10,12 +10,11 @@ same amount of local work, `local-steps` (no stragglers).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from coterie.clients.methods.fedavg import FedAvg
-from coterie.clients.rule import Grid, State
-from coterie.ranges import Range
+from coterie.clients.rule import State
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,25 +26,16 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=State)
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of FedProx.
-
-    Attributes
-    ----------
-    mu : float
-        Strength of the pull towards the model at the start of the round.
-    """
-
-    mu: Annotated[float, Range(0)] = 0.1
-    grid: ClassVar[Grid] = {"mu": (0.01, 0.1, 1.0)}
-
-
-class FedProx(FedAvg[S]):
+class FedProx(FedAvg[S], group="alike", summary="FedAvg with a proximal term in local training"):
     """FedAvg with a proximal term in local training."""
 
-    def gradient(self, state: S, round_: int) -> GradientFunction:
-        return proximal(self.engine, self.options.mu, state.x)
+    mu: float = option(
+        0.1, "Strength of the pull towards the model at the start of the round.",
+        low=0, grid=(0.01, 0.1, 1.0),
+    )  # fmt: skip
+
+    def gradient(self, s: S, t: int) -> GradientFunction:
+        return proximal(self.engine, self.mu, s.x)
 
 
 def proximal(engine: Engine, strength: float, centre_ed: Tensor) -> GradientFunction:

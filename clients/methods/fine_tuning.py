@@ -13,73 +13,59 @@ time. A peer without validation data takes the current global model.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
 
 from coterie.clients.engine.streams import Purpose
-from coterie.clients.letters import Letters
-from coterie.clients.methods import fedprox
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import GlobalModel
-from coterie.clients.parts.validation import Kept, better, buffers_of, with_validation_loss
-from coterie.clients.rule import Grid, State
-from coterie.ranges import Range
+from coterie.clients.methods.fedprox import FedProx
+from coterie.clients.parts.validation import (
+    CHOOSES_MODELS,
+    Kept,
+    better,
+    buffers_of,
+    with_validation_loss,
+)
+from coterie.clients.rule import State
+from coterie.ranges import option
 
-
-@dataclass(frozen=True)
-class Options:
-    """Options of fine-tuning.
-
-    Attributes
-    ----------
-    epochs : int
-        Passes over the peer's data, from the best global model (10: DPFL on CIFAR-10).
-    """
-
-    epochs: Annotated[int, Range(0)] = 10
-    grid: ClassVar[Grid] = {"epochs": (1, 3, 10)}
-
-
-@dataclass(frozen=True)
-class ProxOptions(Options, fedprox.Options):
-    """Options of FedProx and of fine-tuning."""
-
-    grid: ClassVar[Grid] = fedprox.Options.grid
+EPOCHS = "Passes over the peer's data, from the best global model (10: DPFL on CIFAR-10)."
 
 
 @dataclass(frozen=True)
 class BestState(State):
-    """State of FedAvg with fine-tuning.
+    """State of FedAvg with fine-tuning."""
 
-    Attributes
-    ----------
-    best : Kept
-        Global models with the smallest validation loss so far.
-    """
-
-    best: Kept
+    best: Kept  # global models with the smallest validation loss so far
 
 
-class FineTuned(GlobalModel[BestState]):
+class FineTuned(
+    GlobalModel[BestState], group="personal", exposes=CHOOSES_MODELS,
+    summary="FedAvg, fine-tuned by each peer",
+):  # fmt: skip
     """FedAvg whose personal models are fine-tuned copies of the best global model."""
+
+    epochs: int = option(10, EPOCHS, low=0, grid=(1, 3, 10))
 
     def init(self) -> BestState:
         start = self.start()
-        return BestState(
-            **vars(start), best=with_validation_loss(self.engine, start.x, start.buffers)
-        )
+        best = with_validation_loss(self.engine, start.x, start.buffers)
+        return self.begin(start, best=best)
 
-    def update(
-        self, state: BestState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> BestState:
-        state = super().update(state, round_, offers, sent, answers)
-        new = with_validation_loss(self.engine, state.x, state.buffers)
-        return replace(state, best=better(self.engine, state.best, new))
+    def update(self, s: BestState, inbox: Inbox) -> BestState:
+        s = super().update(s, inbox)
+        new = with_validation_loss(self.engine, s.x, s.buffers)
+        return replace(s, best=better(self.engine, s.best, new))
 
-    def personal(self, state: BestState) -> BestState:
-        best, batches = state.best, self.engine.batches(0, Purpose.TUNE, epochs=self.options.epochs)
+    def personal(self, s: BestState) -> BestState:
+        best, batches = s.best, self.engine.batches(0, Purpose.TUNE, epochs=self.epochs)
         opt_state = self.engine.opt_state(best["x"])
         fit = self.engine.fit(best["x"], buffers_of(best), opt_state, batches)
-        return replace(state, x=fit.x, buffers=fit.buffers)
+        return replace(s, x=fit.x, buffers=fit.buffers)
 
 
-class FineTunedProx(FineTuned, fedprox.FedProx[BestState]):
+class FineTunedProx(
+    FineTuned, FedProx[BestState], group="personal", summary="FedProx, fine-tuned by each peer"
+):
     """FedProx whose personal models are fine-tuned copies of the best global model."""
+
+    epochs: int = option(10, EPOCHS, low=0)  # tuning tries `mu`

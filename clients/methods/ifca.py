@@ -2,7 +2,7 @@
 
 Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning", NeurIPS
 2020, algorithm 1 with model averaging. Symbols: theta_k `state.centres`, s_ik = 1 where k is
-`state.choice` of peer i, K `options.clusters`. In a round each peer
+`state.choice` of peer i, K `clusters`. In a round each peer
 
 1. trains theta_k of k = argmin_k f_i(theta_k), its loss on all its training data;
 2. receives all peers' models and choices, and sets theta_k to the mean over the peers that chose k,
@@ -22,14 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools, Ints
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.rule import Clustered, Floats, State, true_clusters
-from coterie.ranges import Range
+from coterie.clients.parts.validation import CHOOSES_WEIGHTS
+from coterie.clients.rule import Clustered, Weighted, true_clusters
+from coterie.ranges import option
+from coterie.strategies.everyone import Everyone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,93 +43,72 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of IFCA.
+class IfcaState(Weighted):
+    """State of IFCA; `w` has the weights of the average that gave each peer's model."""
 
-    Attributes
-    ----------
-    clusters : int
-        Number of models K; 0 for the true number of clusters, which only synthetic partitions know.
-    """
+    centres: Tensor  # cluster models, (P, K, d)
+    choice: Ints  # model that fits each peer best, (P,)
 
-    clusters: Annotated[int, Range(0)] = 0
+
+class Ifca(
+    LocalTraining[IfcaState], strategy=Everyone, group="groups", learns_graph=True,
+    exposes=CHOOSES_WEIGHTS, summary="K models, each trained by the peers that it fits best",
+):  # fmt: skip
+    """FedAvg among the peers that chose the same of K models."""
+
+    clusters: int = option(
+        0,
+        "Number of models K; 0 for the true number of clusters, which only synthetic partitions "
+        "know.",
+        low=0,
+    )
 
     def models_kept(self, peers: int) -> int:
-        """Number of models that a peer keeps."""
         return max(1, self.clusters)
 
     def fits(self, problem: Clustered) -> None:
-        """Reject `clusters` = 0 on a problem without known clusters."""
         self.number(problem)
 
     def number(self, problem: Clustered) -> int:
         """Return K for a problem."""
         return self.clusters or len(np.unique(true_clusters(problem, "set ifca.clusters")))
 
-
-@dataclass(frozen=True)
-class IfcaState(State):
-    """State of IFCA.
-
-    Attributes
-    ----------
-    centres : Tensor, (P, K, d)
-        Cluster models.
-    choice : ndarray of int, (P,)
-        Model that fits each peer best.
-    w : ndarray, (P, n)
-        Weights of the average that gave that model.
-    """
-
-    centres: Tensor
-    choice: Ints
-    w: Floats
-
-
-class Ifca(LocalTraining[IfcaState]):
-    """FedAvg among the peers that chose the same of K models."""
-
-    def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
-        super().__init__(engine, options, rounds)
-        self._k = options.number(engine)
+    @cached_property
+    def k(self) -> int:
+        """Number of models."""
+        return self.number(self.engine)
 
     def init(self) -> IfcaState:
         start = self.start()
-        centres_pkd = self.engine.starts(self._k).expand(len(start.x), -1, -1)
+        centres_pkd = self.engine.starts(self.k).expand(len(start.x), -1, -1)
         choice = best_of(self.engine, centres_pkd, start.buffers)
-        state = IfcaState(**vars(start), centres=centres_pkd, choice=choice, w=self.eye())
-        return replace(state, x=centres_pkd[np.arange(len(choice)), choice])
+        start = replace(start, x=centres_pkd[np.arange(len(choice)), choice])
+        return self.begin(start, centres=centres_pkd, choice=choice)
 
-    def offer(self, state: IfcaState, round_: int) -> tuple[IfcaState, Mapping[str, Tensor]]:
-        state = self.train(state, round_)
-        return state, {"x": state.x, "cluster": self.engine.tensor(state.choice)}
+    def offer(self, s: IfcaState, t: int) -> tuple[IfcaState, Mapping[str, Tensor]]:
+        s = self.train(s, t)
+        return s, {"x": s.x, "cluster": self.engine.tensor(s.choice)}
 
-    def update(
-        self, state: IfcaState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> IfcaState:
-        n, d = self.engine.n, self.engine.d
-        w_pkn = (self.shares() * self.present(offers))[:, None] * choosers(offers, self._k, n)
+    def update(self, s: IfcaState, inbox: Inbox) -> IfcaState:
+        w_pkn = (self.shares() * inbox.present)[:, None] * choosers(inbox, self.k)
         total_pk = w_pkn.sum(axis=2)
         filled_pk = total_pk > 0
         w_pkn /= np.where(filled_pk, total_pk, 1.0)[:, :, None]
-        w_pkn = self.discounted(w_pkn.reshape(-1, n), offers).reshape(w_pkn.shape)
-        means = self.engine.mix(w_pkn.reshape(-1, n)[:, offers.authors], offers["x"])
+        w_qn = inbox.discounted(w_pkn.reshape(-1, self.engine.n))  # q: a peer's copy of a model
         filled_pk1 = self.engine.tensor(filled_pk[:, :, None]) > 0
-        centres_pkd = means.view(-1, self._k, d).where(filled_pk1, state.centres)
-        choice = best_of(self.engine, centres_pkd, state.buffers)
+        means_pkd = inbox.mix("x", w_qn).view(-1, self.k, self.engine.d)
+        centres_pkd = means_pkd.where(filled_pk1, s.centres)
+        choice = best_of(self.engine, centres_pkd, s.buffers)
         chosen = np.arange(len(choice)), choice
-        w_pn = np.where(filled_pk[chosen][:, None], w_pkn[chosen], self.eye())
-        return replace(state, x=centres_pkd[chosen], centres=centres_pkd, choice=choice, w=w_pn)
-
-    def weights(self, state: IfcaState) -> Floats:
-        return state.w
+        w_pn = w_qn.reshape(w_pkn.shape)[chosen]
+        w_pn = np.where(filled_pk[chosen][:, None], w_pn, self.eye())
+        return replace(s, x=centres_pkd[chosen], centres=centres_pkd, choice=choice, w=w_pn)
 
 
-def choosers(offers: Letters, models: int, peers: int) -> Bools:
+def choosers(inbox: Inbox, models: int) -> Bools:
     """Return which peers offer a model that they trained as cluster k, (K, n)."""
-    chose_kn = np.zeros((models, peers), dtype=np.bool_)
-    chose_kn[:, offers.authors] = offers["cluster"].cpu().numpy() == np.arange(models)[:, None]
-    return chose_kn
+    chose_ks = inbox["cluster"].cpu().numpy() == np.arange(models)[:, None]
+    return inbox.by_peer(chose_ks) > 0
 
 
 def best_of(engine: Engine, models_pkd: Tensor, buffers: Buffers) -> Ints:

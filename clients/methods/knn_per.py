@@ -5,7 +5,7 @@ The peers run FedAvg. For an example z, with phi(z) the input of the global mode
 the k nearest of its training examples z_j, weighted by exp(-|phi(z) - phi(z_j)|^2 / m) (section 3
 and the authors' code).
 
-Symbols: k `options.neighbours`, lambda `options.lambda_`. Readings: the datastore holds all of the
+Symbols: k `neighbours`, lambda `lambda_`. Readings: the datastore holds all of the
 peer's training data, embedded by the current global model; lambda is the same for all peers; a
 training example is not its own neighbour in the training loss; a regression averages targets. Where
 examples have no label (quadratic problems) the prediction is the model's.
@@ -14,14 +14,13 @@ examples have no label (quadratic problems) the prediction is the model's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coterie.clients.methods.fedavg import GlobalModel
-from coterie.clients.rule import Grid, State
-from coterie.ranges import Range
+from coterie.clients.rule import State
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,51 +30,43 @@ if TYPE_CHECKING:
     from coterie.clients.engine.engine import Scores
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of kNN-Per.
-
-    Attributes
-    ----------
-    neighbours : int
-        Number of nearest training examples that vote.
-    lambda_ : float
-        Weight of the vote; the global model has 1 - lambda. 0 is FedAvg.
-    """
-
-    neighbours: Annotated[int, Range(1)] = 10
-    lambda_: Annotated[float, Range(0, 1)] = 0.5
-    grid: ClassVar[Grid] = {"lambda": (0.25, 0.5, 0.75)}
-
-
-class KNNPer(GlobalModel[State]):
+class KNNPer(
+    GlobalModel[State], group="personal", exposes="it predicts from a memory of private examples",
+    summary="FedAvg's model and the nearest local examples",
+):  # fmt: skip
     """FedAvg whose prediction is interpolated with a vote of the nearest training examples."""
 
-    def evaluate(self, state: State, split: SplitName) -> Scores:
+    neighbours: int = option(10, "Number of nearest training examples that vote.", low=1)
+    lambda_: float = option(
+        0.5, "Weight of the vote; the global model has 1 - lambda. 0 is FedAvg.",
+        low=0, high=1, grid=(0.25, 0.5, 0.75),
+    )  # fmt: skip
+
+    def evaluate(self, s: State, split: SplitName) -> Scores:
         engine = self.engine
         if engine.task.certain is None:
-            return super().evaluate(state, split)
-        keys_pnm, labels_pnk = self._datastore(state, engine.task.certain)
+            return super().evaluate(s, split)
+        keys_pnm, labels_pnk = self._datastore(s, engine.task.certain)
         lengths_p1 = engine.data.shards["train"].lengths_p[:, None]
         padding_pn = np.arange(keys_pnm.shape[1]) >= lengths_p1
         far_pn = engine.tensor(np.where(padding_pn, np.inf, 0.0))
 
         def predict(backend: Backend, at: Tensor, inputs_eb: Tensor) -> Tensor:
-            asked = backend, state.x, state.buffers, at, inputs_eb
+            asked = backend, s.x, s.buffers, at, inputs_eb
             model_ebk = engine.predictions(*asked)
             vote_ebk = vote(
                 engine.embed(*asked), keys_pnm[at], labels_pnk[at], far_pn[at],
-                self.options.neighbours, skip=split == "train",
+                self.neighbours, skip=split == "train",
             )  # fmt: skip
-            return model_ebk.lerp(vote_ebk, self.options.lambda_)
+            return model_ebk.lerp(vote_ebk, self.lambda_)
 
         return engine.prediction_losses(predict, split)
 
-    def saved(self, state: State) -> Sequence[Mapping[str, Tensor]]:
+    def saved(self, s: State) -> Sequence[Mapping[str, Tensor]]:
         """Return the datastore of each peer: embeddings and labels."""
-        if self.engine.task.certain is None or not self.options.lambda_:
-            return super().saved(state)
-        keys_pnm, labels_pnk = self._datastore(state, self.engine.task.certain)
+        if self.engine.task.certain is None or not self.lambda_:
+            return super().saved(s)
+        keys_pnm, labels_pnk = self._datastore(s, self.engine.task.certain)
         lengths = self.engine.data.shards["train"].lengths_p.tolist()
         return [
             {"memory.keys": keys_pnm[p, :count], "memory.labels": labels_pnk[p, :count]}
@@ -83,10 +74,10 @@ class KNNPer(GlobalModel[State]):
         ]
 
     def _datastore(
-        self, state: State, certain: Callable[[Tensor, int], Tensor]
+        self, s: State, certain: Callable[[Tensor, int], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Return keys (P, n, m) and labels (P, n, k) of the peers' training examples."""
-        keys_pnm = self.engine.embeddings(state.x, state.buffers, "train")
+        keys_pnm = self.engine.embeddings(s.x, s.buffers, "train")
         targets_pn = self.engine.data.shards["train"].targets_pn
         return keys_pnm, certain(targets_pn, self.engine.outputs).to(keys_pnm)
 
@@ -102,20 +93,8 @@ def vote(
 ) -> Tensor:
     """Return the mean label (E, b, k) of the nearest keys, weighted by exp(-distance^2 / m).
 
-    Parameters
-    ----------
-    queries_ebm : Tensor, (E, b, m)
-        Embeddings of the queries.
-    keys_enm : Tensor, (E, n, m)
-        Embeddings in the datastore.
-    labels_enk : Tensor, (E, n, k)
-        Labels in the datastore.
-    far_en : Tensor, (E, n)
-        Added to the squared distances: 0, or infinity for padding.
-    neighbours : int
-        Number of keys that vote.
-    skip : bool
-        Leave out the nearest key, which is the query itself.
+    `far_en` is added to the squared distances: 0, or infinity for padding. With `skip`, the nearest
+    key, which is the query itself, does not vote.
     """
     queries_ebm, keys_enm = queries_ebm.double(), keys_enm.double()  # the products may cancel
     squares_ebn = (

@@ -6,31 +6,23 @@ x_i <- x_i - eta g_i(x_i), `local-steps` times per round.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from coterie.clients.letters import Letters
+from coterie.clients.inbox import Inbox
 from coterie.clients.rule import Rule, State
+from coterie.strategies.silent import Silent
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of local training: none."""
-
-
-class Local(Rule[State]):
+class Local(Rule[State], strategy=Silent, group="references", summary="every peer trains alone"):
     """Local training only; peers send and receive nothing."""
 
-    offers_model: ClassVar[bool] = False
+    offers_model = False
 
-    def offer(self, state: State, round_: int) -> tuple[State, Mapping[str, Tensor]]:
-        return state, {}
+    def offer(self, s: State, t: int) -> tuple[State, Mapping[str, Tensor]]:
+        return s, {}
 
-    def update(
-        self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> State:
-        fit = self.engine.fit(state.x, state.buffers, state.opt_state, self.engine.batches(round_))
-        return state.trained(fit)
+    def update(self, s: State, inbox: Inbox) -> State:
+        return self.fit(s, inbox.round)

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from coterie.clients.letters import Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import Clustered, Floats, State, true_clusters
+from coterie.strategies.wanted import Wanted
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the oracle: none."""
-
-    def fits(self, problem: Clustered) -> None:
-        """Reject a problem without known clusters."""
-        true_clusters(problem)
-
-
-class Oracle(LocalTraining[State]):
+class Oracle(
+    LocalTraining[State], strategy=Wanted, group="references", told_truth=True,
+    summary="FedAvg inside the true cluster",
+):  # fmt: skip
     """FedAvg among the peers of the same true cluster."""
 
-    def wants(self, state: State, round_: int) -> Ints:
-        return self.pairs(self.same_cluster())
+    def fits(self, problem: Clustered) -> None:
+        true_clusters(problem)
 
-    def update(
-        self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> State:
-        return replace(state, x=self.average(offers, "x", self.shares()))
+    def wants(self, s: State, t: int) -> Bools:
+        return self.same_cluster()
+
+    def update(self, s: State, inbox: Inbox) -> State:
+        return replace(s, x=inbox.average("x", self.shares()))
 
     def shares(self) -> Floats:
         return super().shares() * self.same_cluster()

@@ -2,7 +2,7 @@
 
 Ye, Ni, Wu, Chen, Wang, "Personalized Federated Learning with Inferred Collaboration Graphs", ICML
 2023, algorithm 1. Symbols: theta_i `state.x`, theta^0 `state.origin`, W row i `state.w`, p_j the
-share of the training samples, alpha `options.alpha`, lambda `options.lambda_`. In a round each peer
+share of the training samples, alpha `alpha`, lambda `lambda_`. In a round each peer
 
 1. trains on f_i(x) - lambda <u_i, x> / |x|, u_i = sum_j w_ij x_j / |x_j| from the last round's
    models: the term is sum_j w_ij cos(x, x_j) of the paper, and turns x towards its collaborators;
@@ -25,15 +25,16 @@ weights can collapse to FedAvg's. alpha 0.8 works for about 10 rounds (accuracy 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.letters import Letters
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.simplex import project_onto_simplex
-from coterie.clients.rule import Floats, Grid, State
-from coterie.ranges import Range
+from coterie.clients.rule import Floats, Weighted
+from coterie.ranges import option
+from coterie.strategies.everyone import Everyone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,87 +45,59 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of pFedGraph.
+class PFedGraphState(Weighted):
+    """State of pFedGraph."""
 
-    Attributes
-    ----------
-    alpha : float
-        Pull of the weights towards the shares of the samples; a large value gives FedAvg, a small
-        one puts all weight on the most similar peer.
-    lambda_ : float
-        Strength with which training turns a model towards its collaborators.
-    """
-
-    alpha: Annotated[float, Range(above=0)] = 0.8
-    lambda_: Annotated[float, Range(0)] = 0.01
-    grid: ClassVar[Grid] = {"alpha": (0.2, 0.8, 3.2)}
+    towards: Tensor  # directions u_i, (P, d); 0 before the first average
 
 
-@dataclass(frozen=True)
-class PFedGraphState(State):
-    """State of pFedGraph.
-
-    Attributes
-    ----------
-    towards : Tensor, (P, d)
-        Directions u_i; 0 before the first average.
-    w : ndarray, (P, n)
-        Weights of the last average.
-    """
-
-    towards: Tensor
-    w: Floats
-
-
-class PFedGraph(LocalTraining[PFedGraphState]):
+class PFedGraph(
+    LocalTraining[PFedGraphState], strategy=Everyone, group="unknown", learns_graph=True,
+    summary="averages with peers that moved alike",
+):  # fmt: skip
     """pFedGraph: average more with peers whose models moved in a similar direction."""
+
+    alpha: float = option(
+        0.8,
+        "Pull of the weights towards the shares of the samples; a large value gives FedAvg, a "
+        "small one puts all weight on the most similar peer.",
+        above=0, grid=(0.2, 0.8, 3.2),
+    )  # fmt: skip
+    lambda_: float = option(
+        0.01, "Strength with which training turns a model towards its collaborators.", low=0
+    )
 
     def init(self) -> PFedGraphState:
         start = self.start()
-        return PFedGraphState(**vars(start), towards=start.x * 0, w=self.eye())
+        return self.begin(start, towards=start.x * 0)
 
-    def gradient(self, state: PFedGraphState, round_: int) -> GradientFunction:
+    def gradient(self, s: PFedGraphState, t: int) -> GradientFunction:
         def turned(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
             gradients = self.engine.gradients(x_pd, buffers, batch)
-            turn_pd = self._gradient_of_cosine(state.towards, x_pd)
-            return gradients._replace(values=gradients.values - self.options.lambda_ * turn_pd)
+            turn_pd = self._gradient_of_cosine(s.towards, x_pd)
+            return gradients._replace(values=gradients.values - self.lambda_ * turn_pd)
 
         return turned
 
-    def update(
-        self,
-        state: PFedGraphState,
-        round_: int,
-        offers: Letters,
-        sent: Letters,
-        answers: Letters,
-    ) -> PFedGraphState:
-        w_pn = self._weights(offers)
-        w_ps, x_sd = w_pn[:, offers.authors], offers["x"]
+    def update(self, s: PFedGraphState, inbox: Inbox) -> PFedGraphState:
+        w_pn, x_sd = self.inferred(inbox), inbox["x"]
         lengths_s = np.sqrt(self.engine.inner(x_sd, x_sd).cpu().numpy())
-        towards_pd = self.engine.mix(w_ps / np.where(lengths_s > 0, lengths_s, 1.0), x_sd)
-        return replace(state, x=self.engine.mix(w_ps, x_sd), towards=towards_pd, w=w_pn)
+        w_ps = w_pn[:, inbox.authors] / np.where(lengths_s > 0, lengths_s, 1.0)
+        return replace(s, x=inbox.mix("x", w_pn), towards=self.engine.mix(w_ps, x_sd), w=w_pn)
 
-    def weights(self, state: PFedGraphState) -> Floats:
-        return state.w
-
-    def _weights(self, offers: Letters) -> Floats:
+    def inferred(self, inbox: Inbox) -> Floats:
         """Return the weights w (P, n) over the senders and the peer itself."""
-        present = self.present(offers)
-        p_pn = self.shares() * present
+        p_pn = self.shares() * inbox.present
         p_pn /= p_pn.sum(axis=1, keepdims=True)
-        moved_sd = offers["x"] - self.engine.origins(offers.authors)
+        moved_sd = inbox["x"] - self.engine.origins(inbox.authors)
         lengths_s = np.sqrt(self.engine.inner(moved_sd, moved_sd).cpu().numpy())
         lengths_s = np.where(lengths_s > 0, lengths_s, np.inf)  # cosine 0 for an update of 0
-        rows_p = np.searchsorted(offers.authors, self.engine.peers)
-        cosine_pn = np.zeros_like(p_pn)
-        cosine_pn[:, offers.authors] = self.engine.products(moved_sd[rows_p], moved_sd) / lengths_s
-        cosine_pn /= lengths_s[rows_p, None]
-        aim_pn = p_pn + cosine_pn / (2 * self.options.alpha)
+        cosine_ps = self.engine.products(moved_sd[inbox.own], moved_sd) / lengths_s
+        cosine_pn = inbox.by_peer(cosine_ps) / lengths_s[inbox.own, None]
+        aim_pn = p_pn + cosine_pn / (2 * self.alpha)
         # The projection gives weight 0 to entries more than 1 below the largest.
-        w_pn = project_onto_simplex(np.where(present, aim_pn, aim_pn.min() - 2))
-        return self.discounted(w_pn, offers)
+        w_pn = project_onto_simplex(np.where(inbox.present, aim_pn, aim_pn.min() - 2))
+        return inbox.discounted(w_pn)
 
     def _gradient_of_cosine(self, u_pd: Tensor, x_pd: Tensor) -> Tensor:
         """Return the gradient of <u, x> / |x| with respect to x; 0 at x = 0."""

@@ -7,27 +7,22 @@ proportional to n_i. A reference: only a simulation has the data of all peers in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.clients.letters import Letters
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods.local import Local
 from coterie.clients.rule import State
+from coterie.strategies.silent import Silent
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of pooled training: none."""
-
-
-class Pooled(Local):
+class Pooled(
+    Local, strategy=Silent, group="references", reference="is trained on the data of all peers",
+    summary="one model, trained on the data of all peers",
+    exposes="it trains on the private examples of all peers",
+):  # fmt: skip
     """Training on the examples of all peers; peers send and receive nothing."""
 
     pools: ClassVar[bool] = True
 
-    def update(
-        self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> State:
-        return state.trained(
-            self.engine.fit_pooled(state.x, state.buffers, state.opt_state, round_)
-        )
+    def update(self, s: State, inbox: Inbox) -> State:
+        return s.trained(self.engine.fit_pooled(s.x, s.buffers, s.opt_state, inbox.round))

@@ -26,93 +26,58 @@ buffers stay personal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
-from coterie.clients.letters import Bools, Letters
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.rule import Floats, Grid, State
-from coterie.ranges import Range
+from coterie.clients.parts.simplex import softmax
+from coterie.clients.parts.validation import CHOOSES_WEIGHTS
+from coterie.clients.rule import Floats, Weighted
+from coterie.ranges import option
+from coterie.strategies.everyone import EveryoneAfterWarmup
 
 _OUTPUTS, _SPREAD = 100, 10.0
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of trust.
-
-    Attributes
-    ----------
-    similarity : {"validation", "predictions", "weights"}
-        Comparison of a model with the peer's own: by its loss on the peer's validation data, by its
-        outputs there, or by its parameters.
-    sharpness : float
-        Factor of the similarities in the softmax; 0 for equal weights.
-    warmup : int
-        Number of rounds of local training before the first average.
-    """
-
-    similarity: Literal["validation", "predictions", "weights"] = "validation"
-    sharpness: Annotated[float, Range(0)] = 1.0
-    warmup: Annotated[int, Range(0)] = 0
-    grid: ClassVar[Grid] = {"sharpness": (1.0, 3.0, 10.0)}
-    validates: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class TrustState(State):
-    """State of trust.
-
-    Attributes
-    ----------
-    w : ndarray, (P, n)
-        Weights of the last average.
-    """
-
-    w: Floats
-
-
-class Trust(LocalTraining[TrustState]):
+class Trust(
+    LocalTraining[Weighted], strategy=EveryoneAfterWarmup, group="unknown", learns_graph=True,
+    validates=True, exposes=CHOOSES_WEIGHTS,
+    summary="averages all models by their similarity on its validation data",
+):  # fmt: skip
     """Average with softmax weights of similarities."""
 
-    def init(self) -> TrustState:
-        return TrustState(**vars(self.start()), w=self.eye())
+    similarity: Literal["validation", "predictions", "weights"] = option(
+        "validation",
+        "Comparison of a model with the peer's own: by its loss on the peer's validation data, by "
+        "its outputs there, or by its parameters.",
+    )
+    sharpness: float = option(
+        1.0, "Factor of the similarities in the softmax; 0 for equal weights.",
+        low=0, grid=(1.0, 3.0, 10.0),
+    )  # fmt: skip
+    warmup: int = option(0, "Number of rounds of local training before the first average.", low=0)
 
-    def update(
-        self, state: TrustState, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> TrustState:
-        if round_ <= self.options.warmup:
-            return state
-        s_pn = np.full_like(state.w, -np.inf)
-        hosted = np.arange(len(s_pn))
-        judges = np.append(self.local(offers.recipients), hosted)
-        authors = np.append(offers.senders, self.engine.peers)
-        self_p = np.searchsorted(offers.authors, self.engine.peers)
-        rows = np.append(offers.rows, self_p)
-        x_sd = offers["x"]
-        match self.options.similarity:
+    def update(self, s: Weighted, inbox: Inbox) -> Weighted:
+        if inbox.round <= self.warmup:
+            return s
+        match self.similarity:
             case "weights":
-                self_e = self_p[judges]
-                s_pn[judges, authors] = self.engine.row_cosines(x_sd, rows, self_e)
+                own = self.eye() > 0
+                peer, author = np.nonzero(inbox.heard | own)
+                rows = np.searchsorted(inbox.authors, author)
+                s_pn = np.zeros_like(s.w)
+                s_pn[peer, author] = self.engine.row_cosines(inbox["x"], rows, inbox.own[peer])
             case "validation":
-                buffers = state.buffers_at(judges)
-                losses_e = self.engine.losses(x_sd[rows], buffers, "validation", judges).losses
-                s_pn[judges, authors] = -self._surprise(losses_e.cpu().numpy())
+                s_pn = -self._surprise(inbox.losses(s, "validation", own=True))
             case "predictions":
-                apart_pn = np.zeros_like(s_pn)
-                others = len(offers.recipients)  # the peer's own model is at distance 0
-                apart_pn[judges[:others], authors[:others]] = self._apart(state, offers)
+                apart_pn = inbox.table(self._apart(s, inbox))  # the peer's own is at distance 0
                 total_p1 = apart_pn.sum(axis=1, keepdims=True)
-                share_pn = apart_pn / np.where(total_p1 > 0, total_p1, 1.0)
-                s_pn[judges, authors] = -_SPREAD * share_pn[judges, authors]
-        w_pn = softmax(self.options.sharpness, s_pn, self.present(offers))
-        x_pd = self.average(offers, "x", w_pn)
-        return replace(state, x=x_pd, w=self.present_weights(offers, w_pn))
-
-    def weights(self, state: TrustState) -> Floats:
-        return state.w
+                s_pn = -_SPREAD * (apart_pn / np.where(total_p1 > 0, total_p1, 1.0))
+        w_pn = softmax(s_pn, inbox.present, self.sharpness)
+        return replace(s, x=inbox.average("x", w_pn), w=inbox.shares(w_pn))
 
     def _surprise(self, losses: Floats) -> Floats:
         """Return perplexities of language models, and losses of others."""
@@ -121,25 +86,12 @@ class Trust(LocalTraining[TrustState]):
         with np.errstate(over="ignore"):
             return np.exp(losses)
 
-    def _apart(self, state: TrustState, offers: Letters) -> Floats:
+    def _apart(self, s: Weighted, inbox: Inbox) -> Floats:
         """Return the mean L1 distance (E,) of the outputs of each letter and its recipient."""
-        judges = self.local(offers.recipients)
-        if not len(judges):
+        if not len(inbox):
             return np.zeros(0)
-        x_sd = offers["x"]
-        self_e = np.searchsorted(offers.authors, offers.recipients)
-        x_ed, self_ed, buffers = x_sd[offers.rows], x_sd[self_e], state.buffers_at(judges)
-        return self.engine.output_distances(x_ed, self_ed, buffers, "validation", judges, _OUTPUTS)
-
-
-def softmax(sharpness: float, s_pn: Floats, present_pn: Bools) -> Floats:
-    """Return the softmax of each row over the models that are present.
-
-    A row without a finite similarity has no weights.
-    """
-    finite_pn = np.isfinite(s_pn) & present_pn
-    top_p1 = np.where(finite_pn, s_pn, -np.inf).max(axis=1, keepdims=True)
-    away_pn = np.where(finite_pn, s_pn - np.where(np.isfinite(top_p1), top_p1, 0.0), 0.0)
-    raw_pn = np.where(finite_pn, np.exp(sharpness * away_pn), 0.0)
-    total_p1 = raw_pn.sum(axis=1, keepdims=True)
-    return np.asarray(raw_pn / np.where(total_p1 > 0, total_p1, 1.0))
+        x_ed, own_ed = inbox.offers.each("x"), inbox["x"][inbox.own[inbox.peer]]
+        buffers = s.buffers_at(inbox.peer)
+        return self.engine.output_distances(
+            x_ed, own_ed, buffers, "validation", inbox.peer, _OUTPUTS
+        )

@@ -13,45 +13,54 @@ is finite, and neither decisions nor AUROC change.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from coterie.clients.letters import Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Ints
 from coterie.clients.methods.local import Local
 from coterie.clients.rule import Floats, State
+from coterie.strategies.silent import Silent
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from coterie.clients.engine.backends.backend import Backend
     from coterie.clients.engine.data import SplitName
-    from coterie.clients.engine.engine import Engine, Scores
+    from coterie.clients.engine.engine import Scores
 
 STRENGTHS = tuple(10.0**k for k in range(-3, 3))
 """Tried values of C, and of 1 / alpha of a ridge regression."""
 FOLDS, TREES, LEAF = 5, 200, 3
 
 
+ROW: Mapping[str, Any] = {
+    "strategy": Silent,
+    "group": "references",
+    "reference": "is scikit-learn's",
+    "exposes": "it is a reference without privacy",
+}
+
+
 class Yardstick(Local):
     """Base of the yardsticks; subclasses choose the model."""
-
-    def __init__(self, engine: Engine, options: Any, rounds: int) -> None:
-        super().__init__(engine, options, rounds)
-        self._models: list[Predictor] = []
-        self._known: dict[SplitName, list[Tensor]] = {}
 
     def estimator(self, targets_n: Ints | Floats) -> Any:
         """Return the unfitted model for training targets."""
         raise NotImplementedError
 
-    def update(
-        self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> State:
-        return state
+    def update(self, s: State, inbox: Inbox) -> State:
+        return s
 
-    def evaluate(self, state: State, split: SplitName) -> Scores:
+    @cached_property
+    def _known(self) -> dict[SplitName, list[Tensor]]:
+        """Predictions for each call of an evaluation."""
+        return {}
+
+    def evaluate(self, s: State, split: SplitName) -> Scores:
         known = self._known.setdefault(split, [])
         is_new, calls = not known, iter(tuple(known))
 
@@ -66,14 +75,12 @@ class Yardstick(Local):
 
         return self.engine.prediction_losses(predict, split)
 
-    @property
+    @cached_property
     def models(self) -> Sequence[Predictor]:
         """The fitted model of each hosted peer."""
-        if not self._models:
-            count = 1 if self.pools else len(self.engine.peers)
-            fitted = [self._fitted(*self.engine.training_rows(p)) for p in range(count)]
-            self._models = fitted * (len(self.engine.peers) // count)
-        return self._models
+        count = 1 if self.pools else len(self.engine.peers)
+        fitted = [self._fitted(*self.engine.training_rows(p)) for p in range(count)]
+        return fitted * (len(self.engine.peers) // count)
 
     def _fitted(self, inputs_nm: Floats, targets_n: Ints | Floats) -> Predictor:
         from sklearn.exceptions import ConvergenceWarning
@@ -106,7 +113,7 @@ class Predictor:
         return smooth_bk
 
 
-class Linear(Yardstick):
+class Linear(Yardstick, **ROW, summary="scikit-learn's linear model of each peer alone"):
     """Logistic or ridge regression."""
 
     def estimator(self, targets_n: Ints | Floats) -> Any:
@@ -123,7 +130,7 @@ class Linear(Yardstick):
         return GridSearchCV(model, {"C": STRENGTHS}, scoring="neg_log_loss", cv=parts)
 
 
-class Forest(Yardstick):
+class Forest(Yardstick, **ROW, summary="scikit-learn's random forest of each peer alone"):
     """Random forest."""
 
     def estimator(self, targets_n: Ints | Floats) -> Any:
@@ -134,13 +141,13 @@ class Forest(Yardstick):
         return kind(TREES, min_samples_leaf=LEAF, random_state=self.engine.seed)
 
 
-class PooledLinear(Linear):
+class PooledLinear(Linear, **ROW, summary="scikit-learn's linear model of all peers' data"):
     """Logistic or ridge regression on the rows of all peers."""
 
     pools: ClassVar[bool] = True
 
 
-class PooledForest(Forest):
+class PooledForest(Forest, **ROW, summary="scikit-learn's random forest of all peers' data"):
     """Random forest on the rows of all peers."""
 
     pools: ClassVar[bool] = True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.letters import Bools, Ints
 from coterie.clients.rule import Floats
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _NEGLIGIBLE = 1e-12  # members of at most this weight are not evaluated
 
 
 def place(
-    authors_pk: Ints, w_pn: Floats, local_e: Ints, letters: Letters
+    authors_pk: Ints, w_pn: Floats, peer_e: Ints, senders_e: Ints
 ) -> dict[tuple[int, int], int]:
     """Assign received models to slots, (peer, slot) -> letter, and update `authors_pk`.
 
@@ -35,13 +35,11 @@ def place(
         Author of the model in each slot, or `EMPTY`; updated in place.
     w_pn : ndarray, (P, n)
         Weight that each peer gives every peer.
-    local_e : ndarray of int, (E,)
-        Local index of each letter's recipient.
-    letters : Letters
-        Received models.
+    peer_e, senders_e : ndarray of int, (E,)
+        Row of the recipient, and sender, of each received model.
     """
     placed: dict[tuple[int, int], int] = {}
-    for e, (p, author) in enumerate(zip(local_e.tolist(), letters.senders.tolist(), strict=True)):
+    for e, (p, author) in enumerate(zip(peer_e.tolist(), senders_e.tolist(), strict=True)):
         w_k = np.where(authors_pk[p] == EMPTY, -1.0, w_pn[p, authors_pk[p]])
         w_k[authors_pk[p] == author] = -2.0
         slot = int(w_k.argmin())

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose
-from coterie.clients.letters import Letters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,14 +26,22 @@ if TYPE_CHECKING:
     from coterie.clients.engine.data import Batch
     from coterie.clients.engine.engine import Engine, GradientFunction, Gradients
     from coterie.clients.engine.network import Buffers
+    from coterie.clients.engine.training import Models
+    from coterie.clients.inbox import Inbox
     from coterie.clients.rule import State
 
 
-def gradients_at(engine: Engine, state: State, round_: int, asked: Letters) -> Tensor:
-    """Return the mean gradient (E, d) at each asking model, over a round of minibatches."""
-    local_e, x_ed = np.searchsorted(engine.peers, asked.recipients), asked.rows_of("x")
-    buffers = state.buffers_at(local_e)
-    batches = engine.batches(round_, Purpose.ANSWER, peers=local_e, partners=asked.senders)
+def gradients_at(
+    engine: Engine, s: State, asked: Inbox, x_ed: Models | None = None, steps: int | None = None
+) -> Tensor:
+    """Return the mean gradient (E, d) over a round of minibatches, or over some `steps`.
+
+    It is taken at each asking model, or at `x_ed`, on the data of the peers that were asked.
+    """
+    x_ed, buffers = asked.rows("x") if x_ed is None else x_ed, s.buffers_at(asked.peer)
+    batches = engine.batches(
+        asked.round, Purpose.ANSWER, peers=asked.peer, partners=asked.senders, steps=steps
+    )
     gradients = (engine.gradients(x_ed, buffers, batch).values for batch in batches)
     return mean_over_steps(gradients, batches)
 

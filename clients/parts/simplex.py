@@ -1,4 +1,4 @@
-"""Projection onto the probability simplex, {w >= 0, sum w = 1}, and quadratic programs on it."""
+"""Weights on the probability simplex, {w >= 0, sum w = 1}: softmax, projection, programs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,31 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 _ROUNDING = 1e-13  # relative to the largest entry of a matrix; of a weight, absolute
 _STEPS = 10  # maximum number of steps per point; a few are enough
+
+
+def softmax(score_pn: Floats, among_pn: Bools, sharpness: float = 1.0) -> Floats:
+    """Return exp(sharpness * score), normalised over the finite scores of each row in a mask.
+
+    A row without any is 0.
+    """
+    finite_pn = np.isfinite(score_pn) & among_pn
+    top_p1 = np.where(finite_pn, score_pn, -np.inf).max(axis=1, keepdims=True)
+    away_pn = np.where(finite_pn, score_pn - np.where(np.isfinite(top_p1), top_p1, 0.0), 0.0)
+    raw_pn = np.where(finite_pn, np.exp(sharpness * away_pn), 0.0)
+    total_p1 = raw_pn.sum(axis=1, keepdims=True)
+    return np.asarray(raw_pn / np.where(total_p1 > 0, total_p1, 1.0))
+
+
+def highest(score_pn: Floats, k: int) -> Bools:
+    """Return a mask of the k highest finite scores of each row; of equal ones, the first."""
+    at_pk = np.argsort(-np.nan_to_num(score_pn, nan=-np.inf), axis=1, kind="stable")[:, :k]
+    mask_pn = np.zeros(score_pn.shape, dtype=np.bool_)
+    np.put_along_axis(mask_pn, at_pk, values=True, axis=1)
+    return mask_pn & np.isfinite(score_pn)
 
 
 def project_onto_simplex(rows_pn: Floats) -> Floats:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from coterie.clients.engine.network import Buffers
     from coterie.datasets.problem import Problem
 
+CHOOSES_WEIGHTS = "losses on private examples choose its weights"
+CHOOSES_MODELS = "losses on private examples choose its models"
+"""Reasons why differential privacy does not cover a method, see `coterie.clients.rule.Method`."""
+
 Kept = dict[str, "Tensor"]
 """Models of the hosted peers: validation "loss" (P,), "x" (P, d), and "buffers.<name>" (P, ...)."""
 

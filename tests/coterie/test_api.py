@@ -225,10 +225,10 @@ def test_a_comparison_of_objects(tmp_path: Path) -> None:
         )
 
     comparison = compared()
-    assert list(comparison.table.index) == ["local", "here:FedAvg"]
+    assert list(comparison.table.index) == ["local", "coterie.clients.methods.fedavg:FedAvg"]
     assert comparison.table.loc["local", ("gain", "mean")] == 0
     assert {method: len(runs) for method, runs in comparison.runs.items()} == {
-        "local": 2, "here:FedAvg": 2,
+        "local": 2, "coterie.clients.methods.fedavg:FedAvg": 2,
     }  # fmt: skip
     assert set(comparison.metrics["seed"]) == {0, 1}
     assert comparison.report.is_file()
@@ -265,7 +265,7 @@ def test_a_run_whose_every_peer_diverged_raises_and_can_be_loaded(tmp_path: Path
 def test_it_is_there_from_any_directory(tmp_path: Path) -> None:
     """Import from another directory; a plugin's imports load no torch, pandas or reports."""
     code = (
-        "import sys; from coterie import Method, Rule, Source, Everyone\n"
+        "import sys; from coterie import Inbox, Rule, Source, Everyone, option\n"
         "assert not {'torch', 'pandas', 'coterie.app.report'} & sys.modules.keys()\n"
         "import coterie; print(len(dir(coterie)))"
     )

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.app.config.registry import METHODS
-from coterie.clients.letters import Letters
+from coterie.clients.inbox import Inbox
 from coterie.clients.methods import fedavg
 from coterie.clients.rule import Floats, State
 from coterie.testing import check_method
@@ -30,16 +29,14 @@ def test_what_a_method_refuses_is_skipped(check_method: Callable[..., None]) -> 
 class Hosted(fedavg.FedAvg[State]):
     """Averages those that it finds on its node."""
 
-    def update(
-        self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> State:
-        return replace(state, x=state.x.mean(dim=0, keepdim=True).expand_as(state.x))
+    def update(self, s: State, inbox: Inbox) -> State:
+        return replace(s, x=s.x.mean(dim=0, keepdim=True).expand_as(s.x))
 
 
 class Careless(fedavg.FedAvg[State]):
     """Rule whose weights are all zero."""
 
-    def weights(self, state: State) -> Floats:
+    def weights(self, s: State) -> Floats:
         return np.zeros((len(self.engine.peers), self.engine.n))
 
 
@@ -52,4 +49,4 @@ def test_what_is_wrong_is_said(
     check_method: Callable[..., None], rule: type[fedavg.FedAvg[State]], complaint: str
 ) -> None:
     with pytest.raises(AssertionError, match=complaint):
-        check_method(replace(METHODS["fedavg"], rule=rule))
+        check_method(rule)

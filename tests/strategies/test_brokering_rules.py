@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import coterie.strategies.pairs
+from coterie import ranges
 from coterie.app.config.config import Config
 from coterie.clients.methods import cobo
 from coterie.strategies.brokering import Brokering
@@ -105,7 +106,7 @@ def test_schedules(sampling: str, probability: float, t: int, p: float) -> None:
 
 
 def test_cobo_hands_its_sampling_to_the_strategy() -> None:
-    assert get_type_hints(cobo.Options)["sampling"] == get_type_hints(Pairs)["sampling"]
+    assert ranges.hints(cobo.CoBo)["sampling"].__origin__ == get_type_hints(Pairs)["sampling"]
     config = Config.from_flat({"cobo.sampling": "constant", "cobo.probability": 0.25, "peers": 4})
     assert config.strategy().probability_at(1) == 0.25  # type: ignore[attr-defined]
 

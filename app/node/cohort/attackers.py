@@ -84,7 +84,10 @@ class Attackers:
             rows = received.rows[honest & (received.recipients == peer)]
             heard_kd = received[name][rows] if name in received.tensors else honest_offer[None][:0]
             reference = heard_kd.mean(dim=0) if len(heard_kd) else honest_offer
-            noise, local = self._noise(t, peer, 0, honest_offer), int(self._rule.local(peers[row]))
+            noise, local = (
+                self._noise(t, peer, 0, honest_offer),
+                int(np.searchsorted(self._engine.peers, peers[row])),
+            )
             return self._forged(
                 honest_offer, heard_kd, reference, noise, lambda: self._first_offers()[name][local]
             )
@@ -148,9 +151,10 @@ class Attackers:
 
     def _first_answers(self, asked: Letters) -> Tensors:
         """Return the answer of every hosted peer to its own first offer, as of round 1."""
-        peers, local = self._engine.peers, self._rule.local(asked.recipients)
+        peers, local = self._engine.peers, np.searchsorted(self._engine.peers, asked.recipients)
         to_itself = replace(asked, rows=local, authors=peers, tensors=self._first_offers())
-        return self._aside(lambda: self._rule.answer(self._rule.init(), 1, to_itself)[1])
+        inbox, rule = self._rule.inbox(1, to_itself), self._rule
+        return self._aside(lambda: rule.answer(rule.receive(rule.init(), inbox), inbox))
 
     def _aside(self, made: Callable[[], Tensors]) -> Tensors:
         """Compute tensors without counting the cost, which round 1 has counted."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from inspect import unwrap
 from typing import Any, NoReturn, Self
 
@@ -17,7 +17,8 @@ from torch import Tensor
 from coterie.app.node.cohort.arrays import flatten
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
-from coterie.clients.letters import Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Bools, Ints
 from coterie.clients.rule import Floats, Rule
 from coterie.errors import Error, PartError, short_path
 
@@ -30,38 +31,35 @@ class _Clock:
 
 
 class CheckedRule(Rule[Any]):
-    """A rule that reports errors and wrong shapes as `PartError`, with place, peers and round.
+    """A rule that reports errors and wrong shapes as `PartError`, with place, peers and round."""
 
-    Parameters
-    ----------
-    rule : Rule
-        Rule that computes.
-    """
+    rule: Rule[Any]
+    clock: _Clock = field(default_factory=_Clock)
 
-    def __init__(self, rule: Rule[Any], clock: _Clock | None = None) -> None:
-        super().__init__(rule.engine, rule.options, rule.rounds)
-        self.rule = rule
-        self._clock = clock or _Clock()
+    @property
+    def engine(self) -> Engine:
+        return self.rule.engine
 
     def narrowed(self, engine: Engine) -> Self:
-        """Return the rule for a subset of the peers."""
-        return type(self)(self.rule.narrowed(engine), self._clock)
+        return type(self)(self.rule.narrowed(engine), self.clock)
 
     def init(self) -> Any:
         with self._called(0):
             return self._state("init", self.rule.init())
 
-    def wants(self, state: Any, round_: int) -> Ints:
+    def wants(self, state: Any, round_: int) -> Bools | None:
         with self._called(round_):
-            edges = np.asarray(self.rule.wants(state, round_))
-        n = self.engine.n
-        if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+            mask = self.rule.wants(state, round_)
+        shape = (len(self.engine.peers), self.engine.n)
+        if mask is not None and (np.shape(mask) != shape or np.asarray(mask).dtype != np.bool_):
             self._refuse(
-                "wants", f"returned {_described(edges)}: expected edges (W, 2), pairs of peers"
-            )
-        if edges.size and not 0 <= edges.min() <= edges.max() < n:
-            self._refuse("wants", f"returned peer {edges.max()}: expected peers 0 to {n - 1}")
-        return edges
+                "wants", f"returned {_described(mask)}: expected a mask {shape}, a row per hosted "
+                "peer and a column per peer",
+            )  # fmt: skip
+        return mask
+
+    def edges(self, mask_pn: Bools | None) -> Ints:
+        return self.rule.edges(mask_pn)
 
     def offer(self, state: Any, round_: int) -> tuple[Any, Mapping[str, Tensor]]:
         with self._called(round_):
@@ -80,11 +78,15 @@ class CheckedRule(Rule[Any]):
         with self._called(round_):
             return self.rule.answer_shapes(round_)
 
-    def answer(self, state: Any, round_: int, asked: Letters) -> tuple[Any, Mapping[str, Tensor]]:
-        with self._called(round_):
-            result = self.rule.answer(state, round_, asked)
-        after, tensors = self._pair("answer", result)
-        shapes = {name: (len(asked), *shape) for name, shape in self.answer_shapes(round_).items()}
+    def receive(self, state: Any, asked: Inbox) -> Any:
+        with self._called(asked.round):
+            return self._state("receive", self.rule.receive(state, asked))
+
+    def answer(self, state: Any, asked: Inbox) -> Mapping[str, Tensor]:
+        with self._called(asked.round):
+            tensors = self._tensors("answer", self.rule.answer(state, asked))
+        declared = self.answer_shapes(asked.round).items()
+        shapes = {name: (len(asked), *shape) for name, shape in declared}
         for name in shapes.keys() | tensors.keys():
             here = tuple(tensors[name].shape) if name in tensors else None
             if here != shapes.get(name):
@@ -93,13 +95,11 @@ class CheckedRule(Rule[Any]):
                     "answer", f'returned "{name}" of shape {here}: expected {wanted}, a row per '
                     "message, as declared by answer_shapes()",
                 )  # fmt: skip
-        return self._state("answer", after), tensors
+        return tensors
 
-    def update(
-        self, state: Any, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> Any:
-        with self._called(round_):
-            after = self.rule.update(state, round_, offers, sent, answers)
+    def update(self, state: Any, inbox: Inbox) -> Any:
+        with self._called(inbox.round):
+            after = self.rule.update(state, inbox)
         return self._state("update", after)
 
     def personal(self, state: Any) -> Any:
@@ -149,14 +149,14 @@ class CheckedRule(Rule[Any]):
     def _called(self, round_: int | None = None) -> Iterator[None]:
         """Report an error in the block with peers and round; note the round."""
         if round_ is not None:
-            self._clock.round = round_
+            self.clock.round = round_
         try:
             yield
         except Error:
             raise
         except Exception as error:
             peers = self.engine.peers.tolist()
-            raise PartError.of(error, self._clock.round, peers) from error
+            raise PartError.of(error, self.clock.round, peers) from error
 
     def _state(self, hook: str, state: Any) -> Any:
         """Return a state whose arrays have a row per hosted peer; refuse any other."""
@@ -180,7 +180,13 @@ class CheckedRule(Rule[Any]):
         """Return the state and the tensors from a hook's result; refuse any other result."""
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             self._refuse(hook, f"returned {_described(result)}: expected (state, {{name: tensor}})")
-        for name, value in result[1].items():
+        return result[0], self._tensors(hook, result[1])
+
+    def _tensors(self, hook: str, result: Any) -> Mapping[str, Tensor]:
+        """Return a hook's tensors by name; refuse any other result."""
+        if not isinstance(result, Mapping):
+            self._refuse(hook, f"returned {_described(result)}: expected {{name: tensor}}")
+        for name, value in result.items():
             if not isinstance(value, Tensor):
                 self._refuse(hook, f'returned "{name}", {_described(value)}: expected a tensor')
         return result
@@ -189,7 +195,7 @@ class CheckedRule(Rule[Any]):
         code = getattr(unwrap(getattr(type(self.rule), hook)), "__code__", None)
         file = "" if code is None else f"{short_path(code.co_filename)}:{code.co_firstlineno}, "
         peers = self.engine.peers.tolist()
-        raise PartError.at(f"{file}in {hook}()", why, self._clock.round, peers)
+        raise PartError.at(f"{file}in {hook}()", why, self.clock.round, peers)
 
 
 def _described(value: Any) -> str:

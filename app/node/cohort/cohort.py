@@ -44,7 +44,6 @@ from coterie.app.node.cohort.stacking import (
     all_answers,
     all_offers,
     heard_by,
-    no_letters,
     no_mail,
 )
 from coterie.app.wire.payload import (
@@ -59,7 +58,7 @@ from coterie.clients.attack import Attack
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.privacy import ANSWER, OFFER, UPDATE
 from coterie.clients.letter_options import LetterOptions
-from coterie.clients.letters import Bools, Ints, Letters, nobody
+from coterie.clients.letters import Bools, Ints, Letters, no_letters, nobody
 from coterie.clients.rule import Rule
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
@@ -336,14 +335,14 @@ class Cohort:
         aside = np.isin(letters.senders, self._withheld)
         own, part = part, self._public(part)
         if not aside.any():
-            state, tensors = part.rule.answer(part.state, t, letters)
+            state, tensors = part.answered(t, letters)
             self._store(own, self._kept(own, part, state))
             return tensors
         answers: dict[str, Tensor] = {}
         state = part.state
         for mask in (aside, ~aside):
             if mask.any():
-                state, tensors = part.rule.answer(part.state, t, letters.select(mask))
+                state, tensors = part.answered(t, letters.select(mask))
                 for name, value in tensors.items():
                     shape = len(letters), *value.shape[1:]
                     rows = on(np.flatnonzero(mask), value.device)
@@ -376,7 +375,8 @@ class Cohort:
             # A rule that averages starts from its peer's copy; one that trains, from its model.
             averages = self.schedule.receives_on_waking
             public = self._public(part) if averages else part
-            state = part.rule.update(public.state, t, heard(self.received), sent, heard(answers))
+            inbox = part.rule.inbox(t, heard(self.received), sent, heard(answers))
+            state = part.rule.update(public.state, inbox)
             state = self._kept(part, public, state, damped=averages)
             self._take(part, state, torch.from_numpy(~offered[part.rows]))
         if not self._attackers.present:  # only they read the models again
@@ -524,7 +524,7 @@ class Cohort:
         if t > self.rounds:
             return no_edges()
         part = self._part(self._rows(self.schedule.ending(t)))
-        wants = part.rule.wants(part.state, t) if len(part.rows) else no_edges()
+        wants = part.rule.edges(part.rule.wants(part.state, t)) if len(part.rows) else no_edges()
         return wants[self.schedule.offered(t)[wants[:, 0]] > 0] if self.schedule.foresees else wants
 
     def offer_format(self) -> Readable:

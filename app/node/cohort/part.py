@@ -12,7 +12,7 @@ from coterie.app.node.cohort.costs import Costs
 from coterie.clients.diagnostics import diagnose, diagnose_survival
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
-from coterie.clients.letters import Ints, nobody
+from coterie.clients.letters import Ints, Letters, nobody
 from coterie.clients.measures import MEASURES
 from coterie.clients.rule import Rule
 from coterie.strategies.protocol import Report
@@ -42,6 +42,12 @@ class Part(NamedTuple):
     engine: Engine
     rule: Rule[Any]
     state: Any
+
+    def answered(self, t: int, asked: Letters) -> tuple[Any, Mapping[str, Tensor]]:
+        """Return the state after letters that ask, and the answers (E, ...) to them."""
+        inbox = self.rule.inbox(t, asked)
+        state = self.rule.receive(self.state, inbox)
+        return state, self.rule.answer(state, inbox)
 
     def reports(
         self,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.app.node.cohort.offers import UNWRITTEN, Offers
 from coterie.app.wire.payload import Foreign, LetterFormat, Readable
-from coterie.clients.letters import Bools, Ints, Letters, nobody
+from coterie.clients.letters import Bools, Ints, Letters, no_letters, nobody
 from coterie.strategies.protocol import Kind, no_edges
 
 Mail = Callable[[Kind, Readable], Foreign]
@@ -23,11 +23,6 @@ Mail = Callable[[Kind, Readable], Foreign]
 def no_mail(kind: Kind, form: Readable) -> Foreign:
     """Return no letters: every peer is on this node."""
     return {}
-
-
-def no_letters() -> Letters:
-    """Return an empty stack of letters."""
-    return Letters(nobody(), nobody(), nobody(), nobody(), {})
 
 
 def all_offers(

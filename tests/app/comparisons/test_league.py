@@ -50,7 +50,7 @@ privacy.kind = "examples"
 privacy.noise = 4.0
 """
 METHODS_HERE = ["local", "d-psgd", "knn-per"]
-MINE = "tests.plugins:METHOD"
+MINE = "tests.plugins:Mine"
 
 
 @pytest.fixture(scope="module", autouse=True)

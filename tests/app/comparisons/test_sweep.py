@@ -173,9 +173,7 @@ def test_a_quoted_value_may_contain_commas() -> None:
 
 def test_options_of_a_plugin_are_swept() -> None:
     """Their keys belong to the method that the same line names."""
-    _, _, values = command._read(
-        ["method=tests.plugins:METHOD", "method-options.strength=0.25,0.5"]
-    )
+    _, _, values = command._read(["method=tests.plugins:Mine", "method-options.strength=0.25,0.5"])
     assert values == {"method-options.strength": [0.25, 0.5]}
 
 

@@ -7,9 +7,8 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +24,10 @@ from coterie.app.config.registry import METHODS
 from coterie.app.report import tuning
 from coterie.app.report.tuning import Choice
 from coterie.app.runs.rundir import Run
-from coterie.clients.rule import Grid
+from coterie.clients.methods.fedavg import FedAvg
+from coterie.clients.rule import State
 from coterie.datasets import plugins
+from coterie.ranges import option
 from tests.app.fake_run import write_config, write_metrics
 
 Peers = Sequence[Mapping[str, Any]]
@@ -61,7 +62,7 @@ def test_every_method_gets_the_same_rates_and_number_of_trials(method: str, tmp_
     trials = tune.trials(config)
     assert len({tuple(sorted(each.items())) for each in trials}) == 15
     assert sorted({each["learning-rate"] for each in trials}) == list(FIRST)
-    grid = getattr(METHODS[method].options, "grid", {})
+    grid = schema.grid(METHODS[method])
     knobs = [f"{method}.{knob}" for knob in grid] or ["weight-decay"]
     assert all(each.keys() == {"learning-rate", *knobs} for each in trials)
     assert len({each[knobs[0]] for each in trials}) == 3
@@ -90,21 +91,18 @@ def test_weight_decay_is_tuned_where_a_method_has_no_key_of_its_own(
 
 def test_the_default_of_a_key_is_among_its_values() -> None:
     for method in METHODS.values():
-        for knob, values in getattr(method.options, "grid", {}).items():
-            assert schema.defaults(method.options)[knob] in values
+        for knob, values in schema.grid(method).items():
+            assert schema.defaults(method)[knob] in values
 
 
-@dataclass(frozen=True)
-class TwoValues:
-    """Options whose grid is too small."""
+class TwoValues(FedAvg[State]):
+    """Method whose grid is too small."""
 
-    strength: float = 0.1
-    grid: ClassVar[Grid] = {"strength": (0.1, 0.2)}
+    strength: float = option(0.1, "Strength.", grid=(0.1, 0.2))
 
 
 def test_a_plugin_s_grid_names_one_key_and_three_values() -> None:
-    fedavg = METHODS["fedavg"]
-    name = plugins.register("method", "two", type(fedavg)(fedavg.strategy, fedavg.rule, TwoValues))
+    name = plugins.register("method", "two", TwoValues)
     with pytest.raises(ConfigError, match=r"here:two: the grid .* one key and three values"):
         tune.grid(Config.from_flat({"method": name}))
 

@@ -324,7 +324,7 @@ def test_a_value_out_of_range_is_refused_with_key_value_and_range(key: str) -> N
 @pytest.mark.parametrize("topology", ["epidemic", "push"])
 def test_directed_edges_are_for_methods_without_answers(topology: str) -> None:
     """Local, to which comparisons relate the others, sends nothing at all."""
-    asks = [name for name in METHODS if METHODS[name].rule.answer is not Rule.answer]
+    asks = [name for name in METHODS if METHODS[name].answer is not Rule.answer]
     assert "cobo" in asks
     assert "local" not in asks
     for name in METHODS:
@@ -344,11 +344,12 @@ TOLD = {"oracle", "wga", "bias-correction", "all-for-one", "federated-clustering
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_told_the_truth_by_existing_options_only(name: str) -> None:
     method = METHODS[name]
+    table: type = method
     assert bool(method.told_truth) == (name in TOLD)
     assert method.is_told({}) == (method.told_truth is True)
     for key, value in () if isinstance(method.told_truth, bool) else method.told_truth.items():
-        assert schema.convert(value, schema.keys(method.options)[key][1]) == value
-        assert value != schema.defaults(method.options)[key]
+        assert schema.convert(value, schema.keys(table)[key][1]) == value
+        assert value != schema.defaults(table)[key]
         assert method.is_told({key: value})
 
 
@@ -357,9 +358,9 @@ def test_methods_that_read_the_true_clusters_say_so() -> None:
     readers = {
         name
         for name, method in METHODS.items()
-        for cls in (*method.rule.__mro__, *method.options.__mro__)
+        for cls in method.__mro__
         if cls.__module__.startswith("coterie.clients.")
         and re.search(r"true_clusters\(|same_cluster\(\)", getsource(cls))
-        and cls.__name__ not in ("Averages", "Rule")
+        and cls.__name__ not in ("Formulas",)
     }
     assert readers - {"ifca"} == TOLD  # IFCA reads their number only

@@ -29,7 +29,7 @@ from coterie.datasets.problem import DataError
 from tests import plugins as theirs
 from tests.inline import run
 
-METHOD, NET = "tests.plugins:METHOD", "tests.plugins:Net"
+METHOD, NET = "tests.plugins:Mine", "tests.plugins:Net"
 DATA, HALVES = "tests.plugins:arrays", "tests.plugins:halves"
 ALL: dict[str, Any] = {
     "method": METHOD, "method-options.strength": 0.25,
@@ -41,7 +41,7 @@ ALL: dict[str, Any] = {
 
 def test_options_survive_flat_toml_and_flower() -> None:
     config = Config.from_flat(ALL)
-    assert config.options == theirs.MethodOptions(0.25)
+    assert config.options == theirs.Mine(0.25)
     assert config.model_options == theirs.NetOptions(3, "x.txt")
     assert config.dataset_options == theirs.DataOptions(20)
     assert Config.from_flat(config.flat()) == config
@@ -65,10 +65,10 @@ def test_options_at_the_prompt(tmp_path: Path) -> None:
     preset = tmp_path / "mine.toml"
     preset.write_text(f'method = "{METHOD}"\n[method-options]\nstrength = 2\n')
     _, flat = read_items([str(preset)])
-    assert Config.from_flat(flat).options == theirs.MethodOptions(2.0)
+    assert Config.from_flat(flat).options == theirs.Mine(2.0)
     for items in (["method-options.strength=3"], ["method-options=strength = 3"]):
         _, flat = read_items([str(preset), *items])
-        assert Config.from_flat(flat).options == theirs.MethodOptions(3.0)
+        assert Config.from_flat(flat).options == theirs.Mine(3.0)
     _, flat = read_items([str(preset), "method=fedavg"])  # its options are idle
     assert Config.from_flat(flat).method == "fedavg"
 
@@ -78,7 +78,7 @@ def test_options_at_the_prompt(tmp_path: Path) -> None:
     [
         (["model=tests.plugins:Nett"], '"tests.plugins" has no "Nett", did you mean "Net"?'),
         (["model=tests.pluggins:Net"], 'no module "tests.pluggins" is installed or in'),
-        (["method=tests.plugins:Net"], "is a type: it must be a coterie.Method"),
+        (["method=tests.plugins:Net"], "is a type: it must be a class that extends coterie.Rule"),
         ([f"model={NET}", "model-options.widht=3"], 'did you mean "model-options.width"?'),
         ([f"model={NET}", "model-options.width=x"], "model-options.width=x: must be an integer"),
         (["method-options.strength=1"], 'unknown key "method-options.strength"'),
@@ -142,7 +142,7 @@ def test_a_topology_of_a_plugin_is_the_graph_of_the_run() -> None:
     assert Config.from_flat(flatten(tomllib.loads(config.toml()))) == config
     with pytest.raises(ConfigError, match="must return a symmetric array of bool"):
         Config.from_flat(WORLD | {"topology": "tests.plugins:ONE_WAY"}).graph()
-    with pytest.raises(ConfigError, match=r"is a Method: it must be a coterie\.Topology"):
+    with pytest.raises(ConfigError, match=r"is a type: it must be a coterie\.Topology"):
         Config.from_flat(WORLD | {"topology": METHOD})
 
 
@@ -202,9 +202,9 @@ def test_paths_of_a_plugin_s_options_are_the_node_s() -> None:
 
 
 def test_a_plugin_s_code_tells_its_runs_apart(tmp_path: Path) -> None:
-    name = plugins.register("method", "Mine", theirs.METHOD)
+    name = plugins.register("method", "Mine", theirs.Mine)
     first = sweep.placed(Config.from_flat({**ALL, "method": name}), tmp_path)
-    plugins.register("method", "Mine", theirs.METHOD)
+    plugins.register("method", "Mine", theirs.Mine)
     again = sweep.placed(Config.from_flat({**ALL, "method": name}), tmp_path)
     assert first.run_dir != again.run_dir
     assert "here-Mine-seed0" in first.run_dir
@@ -246,3 +246,13 @@ def test_the_fingerprint_of_a_row_covers_the_files_that_define_it(
     for file in ("mine_row.py", "mine_graphs.py"):
         assert (tmp_path / file).read_bytes() in content
     assert Path(theirs.__file__).read_bytes() in plugins.fingerprint("method", METHOD)
+
+
+def test_a_method_of_the_old_form_is_told_what_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old_methods.py").write_text("from coterie import Method, Rule\nMINE = Method()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="a method is one class: class Mine") as refusal:
+        Config.from_flat({"method": "old_methods:MINE"})
+    assert "\n" not in str(refusal.value)

@@ -15,7 +15,7 @@ import coterie
 from coterie.app.cli import main
 
 MINE = """
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -25,34 +25,34 @@ from coterie.clients.methods.fedavg import FedAvg
 from coterie.strategies.everyone import Everyone
 
 
-@dataclass(frozen=True)
-class Options:
-    bug: str = "none"
+class Mine(FedAvg, strategy=Everyone, summary="of a test"):
+    # a method
+    # with bugs
 
+    bug: str = coterie.option("none", "Which.")
 
-class Mine(FedAvg):
-    def offer(self, state, round_):
-        if round_ == 3 and self.options.bug == "offer":
-            return state, {"x": {}["weights"]}  # line 20
-        if self.options.bug == "offered":
-            return state, {"x": state.x[0]}
-        return super().offer(state, round_)
+    def offer(self, s, t):
+        if t == 3 and self.bug == "offer":
+            return s, {"x": {}["weights"]}  # line 20
+        if self.bug == "offered":
+            return s, {"x": s.x[0]}
+        return super().offer(s, t)
 
-    def update(self, state, round_, offers, sent, answers):  # line 25
-        state = super().update(state, round_, offers, sent, answers)
-        if round_ == 2 and self.options.bug == "update":
-            return replace(state, x=state.x.mean(dim=1))
-        return state
+    def update(self, s, inbox):  # line 25
+        s = super().update(s, inbox)
+        if inbox.round == 2 and self.bug == "update":
+            return replace(s, x=s.x.mean(dim=1))
+        return s
 
-    def weights(self, state):  # line 31
-        weights = super().weights(state)
-        return weights[:, :2] if self.options.bug == "weights" else weights
-
-
-METHOD = coterie.Method(Everyone, Mine, Options, "of a test")
+    def weights(self, s):  # line 31
+        weights = super().weights(s)
+        return weights[:, :2] if self.bug == "weights" else weights
 
 
 class Net(nn.Module):
+    # a network
+    # that fails
+
     steps = 0
 
     def __init__(self, shape, outputs):
@@ -119,7 +119,7 @@ def test_a_method_s_bug_has_its_place_peers_and_round(
 ) -> None:
     keys = {"method-options": {"bug": bug}, "model": "linear"}
     with pytest.raises(coterie.PartError) as failure:
-        coterie.run(None, keys, method=f"{elsewhere}:METHOD", name="run", **QUICK)
+        coterie.run(None, keys, method=f"{elsewhere}:Mine", name="run", **QUICK)
     error = failure.value
     assert str(error) == f"{elsewhere}{message}"
     round_ = re.search(r"round (\d)", message)
@@ -131,7 +131,7 @@ def test_a_method_s_bug_has_its_place_peers_and_round(
         assert isinstance(error.__cause__, KeyError)
         assert error.__cause__.__traceback__ is not None
         log = Path("runs/run/error.log").read_text()
-        assert 'return state, {"x": {}["weights"]}  # line 20' in log
+        assert 'return s, {"x": {}["weights"]}  # line 20' in log
         assert "The above exception was the direct cause" in log
 
 
@@ -146,7 +146,7 @@ def test_the_command_names_place_and_traceback(
         "--name",
         "run",
     ]
-    assert main.main(["run", f"method={elsewhere}:METHOD", *keys]) == 1
+    assert main.main(["run", f"method={elsewhere}:Mine", *keys]) == 1
     assert capsys.readouterr().err.endswith(
         f"the run failed: {elsewhere}.py:20, in offer(), peers 0 to 2, round 3: KeyError: "
         f"'weights' (traceback: {Path('runs/run/error.log').absolute()})\n"
@@ -239,7 +239,7 @@ def test_a_callback_s_error(elsewhere: Path) -> None:
 def test_a_failed_run_of_a_comparison_is_the_cause(elsewhere: Path) -> None:
     with pytest.raises(coterie.SweepError, match=r"^1 run failed") as failed:
         coterie.compare(
-            ["local", f"{elsewhere}:METHOD"], None, {"method-options": {"bug": "offer"}},
+            ["local", f"{elsewhere}:Mine"], None, {"method-options": {"bug": "offer"}},
             seeds=1, **QUICK,
         )  # fmt: skip
     error = failed.value.__cause__
@@ -257,9 +257,9 @@ def test_the_same_through_flower(elsewhere: Path, capsys: pytest.CaptureFixture[
         "--name",
         "run",
     ]
-    assert main.main(["run", f"method={elsewhere}:METHOD", *keys, "--nodes", "2"]) == 1
+    assert main.main(["run", f"method={elsewhere}:Mine", *keys, "--nodes", "2"]) == 1
     errors = capsys.readouterr().err
     assert re.search(
         r"mine_\w+\.py:20, in offer\(\), peers? [\d to]+, round 3: KeyError: 'wei", errors
     )
-    assert 'return state, {"x": {}["weights"]}' in Path("runs/run/error.log").read_text()
+    assert 'return s, {"x": {}["weights"]}' in Path("runs/run/error.log").read_text()

@@ -41,7 +41,7 @@ def test_code_is_loaded_where_the_user_names_it_in_the_same_words(
 ) -> None:
     run(PLUGIN, tmp_path / "run")
     line = ["predict", str(tmp_path / "run"), "--peer", "0", x, "--out", str(tmp_path / "y.csv")]
-    for named in ([], ["--part", "tests.plugins:Nett"], ["--part", "tests.plugins:METHOD"]):
+    for named in ([], ["--part", "tests.plugins:Nett"], ["--part", "tests.plugins:Mine"]):
         assert main([*line, *named]) == 2
         assert f"if you trust it, name it, too: --part {NET}\n" in capsys.readouterr().err
     assert main([*line, "--part", NET]) == 0

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from coterie.clients.engine import tuning
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters, Part
-from coterie.clients.methods.cobo import CoBo, Options
+from coterie.clients.methods.cobo import CoBo
 from coterie.clients.training import Training
 from tests.problems import classification
 
@@ -118,20 +118,20 @@ def test_a_round_of_cobo_holds_the_gradients_of_all_pairs_and_nothing_else_of_th
     chunk: int,
 ) -> None:
     engine = engine_of("mlp", (1, 28, 28), chunk)
-    rule = CoBo(engine, Options(), rounds=1)
+    rule = CoBo().bind(engine, rounds=1)
     state = rule.init()
     ends = np.array([(i, k) for k in range(PEERS) for i in range(PEERS) if i != k])
     senders, recipients = ends.T
     asked = Letters(senders, recipients, senders, np.arange(PEERS), {"x": state.x})
-    most = peak(lambda: rule.answer(state, 1, asked))
+    most = peak(lambda: rule.answer(state, rule.inbox(1, asked)))
     row = state.x[0].nbytes
     assert len(ends) * row < most <= len(ends) * row + chunk * (engine.holds(BATCH) + 3 * row)
 
-    g_ed = rule.answer(state, 1, asked)[1]["g"]
+    g_ed = rule.answer(state, rule.inbox(1, asked))["g"]
     back = Letters(recipients, senders, np.arange(len(ends)), recipients, {"g": g_ed})
     by_recipient = np.lexsort((back.senders, back.recipients))
     answers = Letters(senders, recipients, by_recipient, recipients, {"g": g_ed})
-    updating = peak(lambda: rule.update(state, 1, asked, back, answers))
+    updating = peak(lambda: rule.update(state, rule.inbox(1, asked, back, answers)))
     mixing = 5 * state.x.nbytes  # the pull, and two blocks of `mix` in float64
     assert updating <= mixing + chunk * engine.holds(BATCH) < len(ends) * row
 

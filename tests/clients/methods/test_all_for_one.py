@@ -19,7 +19,7 @@ from coterie.app.config.preflight import problem_of
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
-from coterie.clients.methods.all_for_one import AllForOne, Options
+from coterie.clients.methods.all_for_one import AllForOne
 from coterie.clients.parts.similarity import by_definition, normalised, ratio
 from coterie.clients.training import Training
 from tests.inline import Floats, run
@@ -305,7 +305,7 @@ def test_a_missing_helper_is_left_out_of_the_average(tmp_path: Path) -> None:
     centre = np.array([[1.0, 0.0], [1.2, 0.1], [0.9, 0.2]])
     flat = quadratic(tmp_path, centre, samples=[1, 2, 4]) | {"num-server-rounds": 3}
     engine = engine_of(flat)
-    rule = AllForOne(engine, Options(), 3)
+    rule = AllForOne().bind(engine, 3)
     cohort = Cohort(engine, rule, 3)
     x = cohort.state.x.numpy()
     for t, edges in [(1, [[1, 0], [2, 0], [0, 1], [2, 1], [0, 2], [1, 2]]), (2, [[0, 1]])]:

@@ -10,7 +10,6 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.app.config.registry import METHODS
 from coterie.clients.engine.engine import Engine
 from coterie.clients.models.options import MODELS
 from tests.baselines import SAMPLES, digits, normed, quadratic, stacked
@@ -30,7 +29,7 @@ def test_buffers_never_travel(tmp_path: Path, method: str, monkeypatch: pytest.M
     flat = digits(method, model="linear", **few, **{"num-server-rounds": 2})
     config = Config.from_flat(flat)
     engine = Engine(problem_of(config), "linear", None, range(3), config.training, device="cpu")
-    rule = METHODS[method].rule(engine, config.options, 3)
+    rule = config.options.bind(engine, 3)
     _, offer = rule.offer(rule.init(), 1)
     head = 5 * 10 + 10 if method == "fedrep" else 0
     assert {n: v.shape for n, v in offer.items()} == {"body" if head else "x": (3, engine.d - head)}

@@ -15,7 +15,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Bools, Letters
-from coterie.clients.methods.clustered_fl import ClusteredFL, Options, bipartition
+from coterie.clients.methods.clustered_fl import ClusteredFL, bipartition
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, SAMPLES, N, Plain, camps, one_peer
 from tests.inline import Floats, run
@@ -67,13 +67,13 @@ def test_who_has_not_moved_is_like_nobody() -> None:
     assert bipartition(np.zeros((2, 2))).tolist() == [True, False]
 
 
-def rule_of(directory: Path, options: Options, peers: int = 4, **more: Any) -> ClusteredFL:
+def rule_of(directory: Path, options: ClusteredFL, peers: int = 4, **more: Any) -> ClusteredFL:
     flat: dict[str, Any] = write_quadratic(
         directory / "problem.json", np.ones((peers, 2)), np.zeros((peers, 2)), np.zeros(2), **more
     )
     config = Config.from_flat(flat | {"method": "clustered-fl"})
     engine = Engine(problem_of(config), "auto", None, range(peers), config.training, device="cpu")
-    return ClusteredFL(engine, options, 10)
+    return options.bind(engine, 10)
 
 
 def letters(x: torch.Tensor, edges: Bools) -> Letters:
@@ -88,7 +88,7 @@ def members(rule: ClusteredFL, x: Floats, round_: int = 1, edges: Bools | None =
     everybody = np.ones((len(x), len(x)), dtype=bool)
     state = replace(rule.init(), x=shown)
     offers = letters(shown, everybody if edges is None else edges)
-    return rule.update(state, round_, offers, NOTHING, NOTHING).members
+    return rule.update(state, rule.inbox(round_, offers)).members
 
 
 @pytest.mark.parametrize("round_", [1, 2])
@@ -103,16 +103,16 @@ def test_a_cluster_splits_exactly_when_the_criterion_says_so(tmp_path: Path, rou
         (0.3001, longest + 1e-4, together),
         (0.2999, longest + 1e-4, together),
     ):
-        rule = rule_of(tmp_path, Options(eps1, eps2))
+        rule = rule_of(tmp_path, ClusteredFL(eps1, eps2))
         assert np.array_equal(members(rule, x, round_), expected > 0)
 
 
 def test_the_mean_weighs_by_samples(tmp_path: Path) -> None:
     """3 (2, 0) + 1 (-6, 0) = 0 although the plain mean is not."""
     x = np.array([[2.0, 0], [-6, 0]])
-    fair = rule_of(tmp_path, Options(0.1, 1.0), 2)
+    fair = rule_of(tmp_path, ClusteredFL(0.1, 1.0), 2)
     assert members(fair, x).all()
-    rule = rule_of(tmp_path, Options(0.1, 1.0), 2, samples=[3, 1])
+    rule = rule_of(tmp_path, ClusteredFL(0.1, 1.0), 2, samples=[3, 1])
     assert np.array_equal(members(rule, x), np.eye(2) > 0)
 
 
@@ -121,18 +121,18 @@ def test_whoever_is_not_heard_has_no_say_and_stays(tmp_path: Path) -> None:
     x = np.array([[1.0, 0], [1, 0], [-2, 0], [9, 9]])
     edges = np.ones((4, 4), dtype=bool)
     edges[3, :3] = edges[:3, 3] = False
-    result = members(rule_of(tmp_path, Options(0.1, 0.5)), x, 1, edges)
+    result = members(rule_of(tmp_path, ClusteredFL(0.1, 0.5)), x, 1, edges)
     expected = [[1, 1, 0, 1], [1, 1, 0, 1], [0, 0, 1, 1], [1, 1, 1, 1]]
     assert np.array_equal(result, np.array(expected) > 0)
 
 
 def test_whoever_is_in_another_cluster_does_not_count(tmp_path: Path) -> None:
     """Unrequested letters count neither in the mean update nor in the mean model."""
-    rule = rule_of(tmp_path, Options(0.1, 0.5))
+    rule = rule_of(tmp_path, ClusteredFL(0.1, 0.5))
     x = torch.tensor([[1.0, 0], [1, 0.1], [-2, 0], [0, 0]], dtype=torch.float64)
     apart = np.kron(np.eye(2), np.ones((2, 2))) > 0
     state = replace(rule.init(), x=x, members=apart)
-    after = rule.update(state, 2, letters(x, np.ones((4, 4), dtype=bool)), NOTHING, NOTHING)
+    after = rule.update(state, rule.inbox(2, letters(x, np.ones((4, 4), dtype=bool))))
     assert np.array_equal(after.members, apart)
     means = [[1, 0.05], [1, 0.05], [-1, 0], [-1, 0]]
     assert torch.allclose(after.x, torch.tensor(means, dtype=torch.float64))

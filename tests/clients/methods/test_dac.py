@@ -16,7 +16,7 @@ from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Letters
-from coterie.clients.methods.dac import DAC, Options, decoded, encoded, learned, similarity
+from coterie.clients.methods.dac import DAC, decoded, encoded, learned, similarity
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
@@ -93,7 +93,7 @@ def test_pulling_everything_is_fedavg(tmp_path: Path) -> None:
         assert np.array_equal(result.weights(), fedavg.weights())
 
 
-def rule_of(directory: Path, options: Options, n: int, peers: Sequence[int] | None = None) -> DAC:
+def rule_of(directory: Path, options: DAC, n: int, peers: Sequence[int] | None = None) -> DAC:
     """Make the rule on f_i(x) = x^2 / 2 in one dimension, from 0."""
     flat: dict[str, Any] = write_quadratic(
         directory / "problem.json", [[1.0]] * n, [[0.0]] * n, [0.0]
@@ -103,7 +103,7 @@ def rule_of(directory: Path, options: Options, n: int, peers: Sequence[int] | No
         problem_of(config), "auto", None, range(n) if peers is None else peers, config.training,
         device="cpu",
     )  # fmt: skip
-    return DAC(engine, options, 10)
+    return options.bind(engine, 10)
 
 
 def test_a_round_by_hand(tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     Both know peer 3, so peer 0 believes 1, which is closer; only 2 knows peer 4, and its claim of
     70 is cut to 2. Nobody is asked about the sender itself or about peer 0.
     """
-    rule = rule_of(tmp_path, Options(models=2), 5)
+    rule = rule_of(tmp_path, DAC(models=2), 5)
     x = torch.tensor([[4.0], [1.0], [2.0], [9.0], [9.0]], dtype=torch.float64)
     claims = np.array([[0.0] * 5, [9, 0, 9, 1.5, 0], [9, 9, 0, 0.3, 70], [0] * 5, [0] * 5])
     senders = np.array([1, 2])
     tensors = {"x": x, "known": torch.tensor(encoded(claims))}
     offers = Letters(senders, senders * 0, senders, np.arange(5), tensors)
-    after = rule.update(replace(rule.init(), x=x), 1, offers, NOTHING, NOTHING)
+    after = rule.update(replace(rule.init(), x=x), rule.inbox(1, offers))
     assert after.scores[0].tolist() == pytest.approx([0, 2, 0.5, 1.5, 2], rel=1e-12)
     assert after.measured[0].tolist() == [False, True, True, False, False]
     assert after.x[0].item() == pytest.approx((4 + 1 + 2) / 3)
@@ -126,12 +126,11 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
 
     later = rule.update(
         after,
-        2,
-        replace(offers, senders=senders[:0] + 3, recipients=senders[:0], rows=senders[:0]),
-        NOTHING,
-        NOTHING,
+        rule.inbox(
+            2, replace(offers, senders=senders[:0] + 3, recipients=senders[:0], rows=senders[:0])
+        ),
     )
-    asked = rule.wants(after, 2)
+    asked = rule.edges(rule.wants(after, 2))
     silent = asked[asked[:, 1] == 0, 0]
     expected = after.scores[0].copy()
     expected[silent] /= 2
@@ -139,7 +138,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
 
 
 def test_gossip_never_replaces_what_a_peer_measured(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, Options(models=1), 3)
+    rule = rule_of(tmp_path, DAC(models=1), 3)
     x = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
     measured = np.array([[False, False, True]] * 3)
     state = replace(rule.init(), x=x, scores=np.array([[0.0, 0, 0.25]] * 3), measured=measured)
@@ -149,8 +148,8 @@ def test_gossip_never_replaces_what_a_peer_measured(tmp_path: Path) -> None:
     }
     one = np.array([1])
     offers = Letters(one, one * 0, one, np.arange(3), tensors)
-    wanted = rule.wants(state, 5)
-    after = rule.update(state, 5, offers, NOTHING, NOTHING)
+    wanted = rule.edges(rule.wants(state, 5))
+    after = rule.update(state, rule.inbox(5, offers))
     kept = 0.125 if [2, 0] in wanted.tolist() else 0.25
     assert after.scores[0].tolist() == pytest.approx([0, 2, kept])
 
@@ -174,7 +173,7 @@ def drawn(rule: DAC, scores: Floats, rounds: int) -> Floats:
     state, n = replace(rule.init(), scores=scores), rule.engine.n
     count = np.zeros((n, n))
     for t in range(2, rounds + 2):
-        sender, recipient = rule.wants(state, t).T
+        sender, recipient = rule.edges(rule.wants(state, t)).T
         count[recipient, sender] += 1
     return count / rounds
 
@@ -187,25 +186,25 @@ def test_the_draw_has_the_probabilities_of_the_paper(tmp_path: Path) -> None:
     group = np.array([0, 0, 0, 1, 1, 1, 1])
     scores = np.where(group[:, None] == group, 2.0, 1.0) * (1 - np.eye(7))
     rounds = 2000
-    inside = drawn(rule_of(tmp_path, Options(1, 1.5, "constant"), 7), scores, rounds)[0, 1:3].sum()
+    inside = drawn(rule_of(tmp_path, DAC(1, 1.5, "constant"), 7), scores, rounds)[0, 1:3].sum()
     expected = 1 / (1 + 4 / 2 * np.exp(-1.5 * (2 - 1)))
     assert inside == pytest.approx(expected, abs=5 * (expected * (1 - expected) / rounds) ** 0.5)
-    uniform = drawn(rule_of(tmp_path, Options(2, 0.0, "constant"), 7), scores, rounds)
+    uniform = drawn(rule_of(tmp_path, DAC(2, 0.0, "constant"), 7), scores, rounds)
     assert np.abs(uniform - 2 / 6 * (1 - np.eye(7))).max() < 5 * (2 / 9 / rounds) ** 0.5
-    certain = drawn(rule_of(tmp_path, Options(2, 1e6, "constant"), 7), scores, 50)
+    certain = drawn(rule_of(tmp_path, DAC(2, 1e6, "constant"), 7), scores, 50)
     assert certain[0].tolist() == [0, 1, 1, 0, 0, 0, 0]
 
 
 def test_tau_rises_from_1_to_tau_plus_1(tmp_path: Path) -> None:
-    rising = rule_of(tmp_path, Options(tau=30.0, tau_schedule="rising"), 2)
-    assert rising._tau(2) == 1
-    assert rising._tau(7) == pytest.approx(60 / (1 + np.exp(-1)) - 29)
-    assert rising._tau(200) == pytest.approx(31)
+    rising = rule_of(tmp_path, DAC(tau=30.0, tau_schedule="rising"), 2)
+    assert rising.temperature(2) == 1
+    assert rising.temperature(7) == pytest.approx(60 / (1 + np.exp(-1)) - 29)
+    assert rising.temperature(200) == pytest.approx(31)
 
 
 def test_permuting_peers_permutes_a_round(tmp_path: Path) -> None:
     n, g = 5, np.random.default_rng(4)
-    rule = rule_of(tmp_path, Options(models=2), n)
+    rule = rule_of(tmp_path, DAC(models=2), n)
     x, scores = g.normal(size=(n, 1)), g.random((n, n)) * (1 - np.eye(n))
     order = g.permutation(n)
 
@@ -217,7 +216,7 @@ def test_permuting_peers_permutes_a_round(tmp_path: Path) -> None:
         recipients, senders = np.nonzero(~np.eye(n, dtype=bool))
         tensors = {"x": x_nd, "known": torch.tensor(encoded(state.scores))}
         offers = Letters(senders, recipients, senders, np.arange(n), tensors)
-        return rule.update(state, 3, offers, NOTHING, NOTHING)
+        return rule.update(state, rule.inbox(3, offers))
 
     plain, permuted = after(np.arange(n), scores), after(order, scores)
     assert permuted.scores == pytest.approx(plain.scores[np.ix_(order, order)])
@@ -225,10 +224,13 @@ def test_permuting_peers_permutes_a_round(tmp_path: Path) -> None:
 
 
 def test_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
-    whole = rule_of(tmp_path, Options(models=2), 7)
-    part = rule_of(tmp_path, Options(models=2), 7, peers=[2, 5])
+    whole = rule_of(tmp_path, DAC(models=2), 7)
+    part = rule_of(tmp_path, DAC(models=2), 7, peers=[2, 5])
     for t in (1, 2, 3):
-        every, some = whole.wants(whole.init(), t), part.wants(part.init(), t)
+        every, some = (
+            whole.edges(whole.wants(whole.init(), t)),
+            part.edges(part.wants(part.init(), t)),
+        )
         assert some.tolist() == every[np.isin(every[:, 1], [2, 5])].tolist()
 
 

@@ -148,7 +148,7 @@ def test_a_mask_of_another_size_is_left_out(tmp_path: Path) -> None:
     bits[4] = 255
     lying = replace(letters, tensors={**offers, "mask": bits})
     without = letters.select(senders != 4)
-    lied, expected = (rule.update(state, 1, each, NOTHING, NOTHING) for each in (lying, without))
+    lied, expected = (rule.update(state, rule.inbox(1, each)) for each in (lying, without))
     assert lied.x[:4].equal(expected.x[:4])
     assert lied.w[:4].tolist() == expected.w[:4].tolist()
     assert lied.x[4].equal(state.x[4]) or lied.x[4].isfinite().all()

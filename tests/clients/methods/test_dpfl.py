@@ -224,13 +224,15 @@ def test_who_heard_nobody_keeps_looking(
         offers = Letters(
             np.array(senders, dtype=np.int64), np.zeros_like(rows), rows, hosted, shown
         )
-        return rule.update(state, t, offers, Letters(none, none, none, none, {}), offers)
+        return rule.update(
+            state, rule.inbox(t, offers, Letters(none, none, none, none, {}), offers)
+        )
 
     state = update(rule.init(), 1, [])
-    assert len(rule.wants(state, 2)) == 2 * (N - 1)
+    assert len(rule.edges(rule.wants(state, 2))) == 2 * (N - 1)
     assert rule.weights(state).tolist() == np.eye(N)[hosted].tolist()
     state = update(state, 2, [2])
-    wanted = rule.wants(state, 3)
+    wanted = rule.edges(rule.wants(state, 3))
     assert (wanted[:, 1] == 2).sum() == N - 1
     assert set(wanted[wanted[:, 1] == 0, 0]) <= {2}
 

@@ -14,7 +14,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
-from coterie.clients.methods.facade import Facade, Options
+from coterie.clients.methods.facade import Facade
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
@@ -165,7 +165,7 @@ def rule_of(tmp_path: Path) -> Facade:
     flat = camps(tmp_path, "facade", starts="own", **{"facade.clusters": 3})
     config = Config.from_flat(flat)
     engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
-    return Facade(engine, Options(3), 10)
+    return Facade(3).bind(engine, 10)
 
 
 def test_heads_by_hand(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_heads_by_hand(tmp_path: Path) -> None:
     senders, recipients = np.array([[3, 0], [4, 0], [5, 0], [1, 2]]).T
     tensors = {"x": x, "cluster": cluster}
     letters = Letters(senders, recipients, senders, np.arange(6), tensors)
-    heads, before = rule.update(state, 1, letters, NOTHING, NOTHING).heads, state.heads
+    heads, before = rule.update(state, rule.inbox(1, letters)).heads, state.heads
     assert torch.allclose(heads[0, 0], (before[0, 0] + x[3] + x[4]) / 3)
     assert heads[0, 1:].equal(before[0, 1:])
     assert torch.allclose(heads[2, 0], (before[2, 0] + x[1]) / 2)
@@ -195,7 +195,7 @@ def test_an_old_head_counts_less_and_an_expired_own_one_not_at_all(tmp_path: Pat
         senders, recipients, senders, np.arange(6), {"x": x, "cluster": x[:, 0] * 0},
         np.array([0, 1, 0, 0, 0, 0]), np.array([2]),
     )  # fmt: skip
-    heads, before = rule.update(state, 1, letters, NOTHING, NOTHING).heads, state.heads
+    heads, before = rule.update(state, rule.inbox(1, letters)).heads, state.heads
     assert torch.allclose(heads[0, 0], (before[0, 0] + x[1] / 2) / 1.5)
     assert torch.allclose(heads[2, 0], x[1])
     assert heads[2, 1:].equal(before[2, 1:])

@@ -14,7 +14,7 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Bools, Letters
-from coterie.clients.methods.fedavg import FedAvg, LocalTraining, Options
+from coterie.clients.methods.fedavg import FedAvg, LocalTraining
 from coterie.clients.methods.oracle import Oracle
 from coterie.strategies.base_graph import mixing
 from tests.inline import Floats, run
@@ -96,7 +96,7 @@ def rule_of(
     known = None if clusters is None else np.array(clusters)
     problem = replace(problem_of(config), clusters=known)
     engine = Engine(problem, "auto", None, range(4), config.training, device="cpu")
-    return kind(engine, Options(), 10)
+    return kind().bind(engine, 10)
 
 
 def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
@@ -105,8 +105,7 @@ def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
     state = replace(rule.init(), x=x)
     senders, recipients = np.array([[2, 0], [3, 1], [0, 1]]).T
     offers = Letters(senders, recipients, senders, np.arange(4), {"x": x})
-    nothing = Letters(senders[:0], senders[:0], senders[:0], senders[:0], {})
-    means = rule.update(state, 1, offers, nothing, nothing).x[:, 0]
+    means = rule.update(state, rule.inbox(1, offers)).x[:, 0]
     expected = [(1 * 1 + 3 * 4) / 4, (2 * 2 + 10 * 8 + 1 * 1) / 13, 4.0, 8.0]
     assert means.tolist() == pytest.approx(expected, rel=1e-15)
 
@@ -114,7 +113,12 @@ def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
 def test_the_oracle_listens_inside_its_cluster(tmp_path: Path) -> None:
     rule = rule_of(tmp_path, Oracle, [0, 1, 0, 1])
     state = rule.init()
-    assert sorted(map(tuple, rule.wants(state, 1).tolist())) == [(0, 2), (1, 3), (2, 0), (3, 1)]
+    assert sorted(map(tuple, rule.edges(rule.wants(state, 1)).tolist())) == [
+        (0, 2),
+        (1, 3),
+        (2, 0),
+        (3, 1),
+    ]
     expected = [[1 / 4, 0, 3 / 4, 0], [0, 2 / 12, 0, 10 / 12]] * 2
     assert np.allclose(rule.weights(state), expected, rtol=1e-15)
 

@@ -15,7 +15,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
-from coterie.clients.methods.fedem import FedEM, FedEMState, Options
+from coterie.clients.methods.fedem import FedEM, FedEMState
 from coterie.clients.models.options import MODELS
 from coterie.clients.training import Training
 from tests.baselines import digits, normed, stacked
@@ -117,7 +117,7 @@ def rule_of(directory: Path, peers: list[int] | None = None, k: int = 2, **more:
         problem_of(config), "auto", None, range(N) if peers is None else peers, config.training,
         device="cpu",
     )  # fmt: skip
-    return FedEM(engine, Options(k), 10)
+    return FedEM(k).bind(engine, 10)
 
 
 def everybody_hears(offers: dict[str, torch.Tensor]) -> Letters:
@@ -147,7 +147,7 @@ def test_the_likelihood_never_falls(tmp_path: Path, k: int) -> None:
     values = []
     for t in range(1, 80):
         state, offers = rule.offer(state, t)
-        state = rule.update(state, t, everybody_hears(dict(offers)), NOTHING, NOTHING)
+        state = rule.update(state, rule.inbox(t, everybody_hears(dict(offers))))
         values.append(log_likelihood(rule, state))
         assert np.allclose(state.pi.sum(axis=1), 1, atol=1e-15)
     assert np.diff(values).min() > -1e-14
@@ -196,7 +196,7 @@ def test_responsibilities_weigh_example_by_example() -> None:
     training = Training(batch_size=16, local_steps=1)
     problem = classification((11, 5, 8))
     engine = Engine(problem, "linear", None, range(3), training, device="cpu", dtype="float64")
-    rule = FedEM(engine, Options(2), 3)
+    rule = FedEM(2).bind(engine, 3)
     before = rule.init()
     after, _ = rule.offer(before, 1)
     for p in range(3):

@@ -11,7 +11,7 @@ import pytest
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
-from coterie.clients.methods.federated_clustering import FederatedClustering, Options, clipped_mean
+from coterie.clients.methods.federated_clustering import FederatedClustering, clipped_mean
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, D, N, Plain, camps, one_peer
 from tests.inline import Floats, run
@@ -134,6 +134,6 @@ def test_a_true_radius_holds_the_true_cluster(tmp_path: Path) -> None:
 def test_everybody_asks_everybody(tmp_path: Path) -> None:
     config = Config.from_flat(camps(tmp_path, "federated-clustering"))
     engine = Engine(problem_of(config), "auto", None, [1, 4], config.training, device="cpu")
-    rule = FederatedClustering(engine, Options(), 10)
-    asked = set(map(tuple, rule.wants(rule.init(), 1).tolist()))
+    rule = FederatedClustering().bind(engine, 10)
+    asked = set(map(tuple, rule.edges(rule.wants(rule.init(), 1)).tolist()))
     assert asked == {(i, k) for i in (1, 4) for k in range(6) if k != i}

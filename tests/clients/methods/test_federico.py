@@ -16,7 +16,7 @@ from coterie.app.config.preflight import problem_of
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
-from coterie.clients.methods.federico import FedeRiCo, FedeRiCoState, Options
+from coterie.clients.methods.federico import FedeRiCo, FedeRiCoState
 from coterie.clients.training import Training
 from tests.inline import Floats, Run, run
 from tests.networks import outputs as by_torch
@@ -199,8 +199,8 @@ def test_em_never_lowers_the_likelihood(tmp_path: Path, exact: bool) -> None:
     a, c = engine.data.examples(
         "train", torch.arange(N), torch.zeros(N, 1, dtype=torch.int64)
     )[0][:, 0].unbind(1)  # fmt: skip
-    options = Options(neighbours=N - 1, tracking="accumulate")
-    cohort = Cohort(engine, FedeRiCo(engine, options, 100), 100)
+    options = FedeRiCo(neighbours=N - 1, tracking="accumulate")
+    cohort = Cohort(engine, options.bind(engine, 100), 100)
     edges = np.array([[k, i] for i in range(N) for k in range(N) if k != i])
     values = []
     for t in range(1, 30):
@@ -233,7 +233,7 @@ def test_sum_is_the_likelihood_of_all_examples() -> None:
     moved = {}
     for loss in ("mean", "sum"):
         engine = Engine(problem, "linear", None, [0, 1], training, dtype="float64")
-        rule = FedeRiCo(engine, Options(neighbours=0, loss=loss, beta=1.0), 1)
+        rule = FedeRiCo(neighbours=0, loss=loss, beta=1.0).bind(engine, 1)
         cohort = Cohort(engine, rule, 1)
         before = cohort.state.x
         cohort.receive(np.empty((0, 2), dtype=np.int64), {})
@@ -249,13 +249,13 @@ def test_sum_is_the_likelihood_of_all_examples() -> None:
 
 def wanted(rule: FedeRiCo, state: FedeRiCoState, rounds: int, first: int = 100) -> list[list[int]]:
     """Return the peers that peer 0 requests in each round."""
-    result = [rule.wants(state, t) for t in range(first, first + rounds)]
+    result = [rule.edges(rule.wants(state, t)) for t in range(first, first + rounds)]
     return [sorted(edges[edges[:, 1] == 0, 0].tolist()) for edges in result]
 
 
 def sampler(path: Path, **options: Any) -> tuple[FedeRiCo, FedeRiCoState]:
     """Make a rule whose peer 0 ranks peers 1, 2, 3, 4."""
-    rule = FedeRiCo(engine_of(camps(path)), Options(**options), 1000)
+    rule = FedeRiCo(**options).bind(engine_of(camps(path)), 1000)
     tracked = np.tile(np.arange(N, dtype=float), (N, 1))
     return rule, replace(rule.init(), tracked=tracked, last=tracked)
 
@@ -319,7 +319,7 @@ def test_it_predicts_with_the_mixture_of_what_it_heard() -> None:
     """Probabilities are averaged by softmax(-tracked loss) over own and received models only."""
     problem = classification([6, 6, 6, 6], tests=[9, 9, 9, 9])
     engine = Engine(problem, "linear", None, range(4), Training(learning_rate=0.5))
-    cohort = Cohort(engine, FedeRiCo(engine, Options(neighbours=2), 9), 9)
+    cohort = Cohort(engine, FedeRiCo(neighbours=2).bind(engine, 9), 9)
     shown = cohort.state.x.clone()
     talk(cohort, 1, [[1, 0], [2, 0]])  # only peer 0 receives models
     w = cohort.rule.weights(cohort.state)
@@ -345,7 +345,7 @@ def test_it_predicts_with_the_mixture_of_what_it_heard() -> None:
 
 def test_only_the_heaviest_models_are_kept(tmp_path: Path) -> None:
     engine = engine_of(camps(tmp_path))
-    rule = FedeRiCo(engine, Options(neighbours=4, ensemble=2, beta=1.0), 9)
+    rule = FedeRiCo(neighbours=4, ensemble=2, beta=1.0).bind(engine, 9)
     cohort = Cohort(engine, rule, 9)
     edges = [[k, i] for i in range(N) for k in range(N) if k != i]
     for t in (1, 2):
@@ -363,13 +363,13 @@ def test_only_the_heaviest_models_are_kept(tmp_path: Path) -> None:
 
 def test_a_diverged_model_gets_no_weight_and_spoils_nothing(tmp_path: Path) -> None:
     engine = engine_of(camps(tmp_path))
-    rule = FedeRiCo(engine, Options(neighbours=4), 9)
+    rule = FedeRiCo(neighbours=4).bind(engine, 9)
     state = rule.init()
     stack = state.x.clone()
     stack[1] = 1e200  # its loss overflows
     senders, recipients = np.array([1, 2, 1]), np.array([0, 0, 3])  # the only one for peer 3
     letters = Letters(senders, recipients, senders, np.arange(N), {"x": stack})
-    after = rule.received(state, letters)
+    after = rule.receive(state, rule.inbox(1, letters))
     w = rule.weights(after)
     assert np.isfinite(w).all()
     assert w[[0, 3], 1].tolist() == [0, 0]

@@ -15,7 +15,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
-from coterie.clients.methods.fedfomo import FedFomo, Options, first_order
+from coterie.clients.methods.fedfomo import FedFomo, first_order
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
@@ -67,7 +67,7 @@ def test_weights_by_hand() -> None:
 
 
 def rule_of(
-    directory: Path, options: Options, centre: Sequence[float], peers: Sequence[int] | None = None
+    directory: Path, options: FedFomo, centre: Sequence[float], peers: Sequence[int] | None = None
 ) -> FedFomo:
     """Make the rule on f_i(x) = (x - c_i)^2 / 2 in one dimension, from 0."""
     n = len(centre)
@@ -79,17 +79,17 @@ def rule_of(
         problem_of(config), "auto", None, range(n) if peers is None else peers, config.training,
         device="cpu",
     )  # fmt: skip
-    return FedFomo(engine, options, 10)
+    return options.bind(engine, 10)
 
 
 def test_a_round_by_hand(tmp_path: Path) -> None:
     """Peer 0 at 4 has optimum 0: models 1 and 3 help, (8 - 1/2) / 3 = 2.5, (8 - 9/2) / 1 = 3.5."""
-    rule = rule_of(tmp_path, Options(models=0), [0.0, 1.0, 6.0, 3.0])
+    rule = rule_of(tmp_path, FedFomo(models=0), [0.0, 1.0, 6.0, 3.0])
     x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
     state = replace(rule.init(), x=x)
     senders = np.array([1, 2, 3])
     offers = Letters(senders, senders * 0, senders, np.arange(4), {"x": x})
-    after = rule.update(state, 1, offers, NOTHING, NOTHING)
+    after = rule.update(state, rule.inbox(1, offers))
     w1, w3 = 2.5 / 6, 3.5 / 6
     assert after.w[0].tolist() == pytest.approx([0, w1, 0, w3], rel=1e-14)
     assert after.x[0].item() == pytest.approx(w1 * 1 + w3 * 3, rel=1e-14)
@@ -105,35 +105,35 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
 
 def test_the_step_towards_an_old_model_is_shorter(tmp_path: Path) -> None:
     """The round above with model 3 three rounds old and a = 1: its weight is a fourth."""
-    rule = rule_of(tmp_path, Options(models=0), [0.0, 1.0, 6.0, 3.0])
+    rule = rule_of(tmp_path, FedFomo(models=0), [0.0, 1.0, 6.0, 3.0])
     rule.engine.staleness_discount = 1.0
     x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
     senders, ages = np.array([1, 2, 3]), np.array([0, 0, 0, 3])
     offers = Letters(senders, senders * 0, senders, np.arange(4), {"x": x}, ages)
-    after = rule.update(replace(rule.init(), x=x), 1, offers, NOTHING, NOTHING)
+    after = rule.update(replace(rule.init(), x=x), rule.inbox(1, offers))
     w1, w3 = 2.5 / 6, 3.5 / 6 / 4
     assert after.w[0].tolist() == pytest.approx([1 - w1 - w3, w1, 0, w3], rel=1e-14)
     assert after.x[0].item() == pytest.approx((1 - w1 - w3) * 4 + w1 * 1 + w3 * 3, rel=1e-14)
 
 
 def test_who_is_wanted_and_does_not_come_sinks_to_the_lowest(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, Options(models=2, epsilon=0.0), [0.0, 1.0, 6.0, 3.0])
+    rule = rule_of(tmp_path, FedFomo(models=2, epsilon=0.0), [0.0, 1.0, 6.0, 3.0])
     affinity = np.array([[0.0, 0.9, 0.8, -0.5]] * 4)
     x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
     state = replace(rule.init(), x=x, affinity=affinity)
     one = np.array([1])
     offers = Letters(one, one * 0, one, np.arange(4), {"x": x})
-    after = rule.update(state, 5, offers, NOTHING, NOTHING).affinity[0]
+    after = rule.update(state, rule.inbox(5, offers)).affinity[0]
     assert after.tolist() == pytest.approx([0.0, 1.9, -0.5, -0.5])
 
 
 def wanted(rule: FedFomo, affinity: Floats, round_: int) -> list[set[int]]:
-    edges = rule.wants(replace(rule.init(), affinity=affinity), round_)
+    edges = rule.edges(rule.wants(replace(rule.init(), affinity=affinity), round_))
     return [set(edges[edges[:, 1] == i, 0].tolist()) for i in rule.engine.peers]
 
 
 def test_without_exploration_the_largest_affinities_are_pulled(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, Options(models=3, epsilon=0.0), [0.0] * 7)
+    rule = rule_of(tmp_path, FedFomo(models=3, epsilon=0.0), [0.0] * 7)
     affinity = np.random.default_rng(0).normal(size=(7, 7))
     for i, pulled in enumerate(wanted(rule, affinity, 4)):
         ranked = [j for j in np.argsort(-affinity[i]).tolist() if j != i]
@@ -143,7 +143,7 @@ def test_without_exploration_the_largest_affinities_are_pulled(tmp_path: Path) -
 def test_a_peer_pulls_m_others_whatever_it_explores(tmp_path: Path) -> None:
     affinity = np.random.default_rng(0).normal(size=(7, 7))
     for models, epsilon, expected in ((3, 0.5, 3), (0, 0.5, 6), (9, 1.0, 6), (1, 1.0, 1)):
-        rule = rule_of(tmp_path, Options(models, epsilon, 0.0), [0.0] * 7)
+        rule = rule_of(tmp_path, FedFomo(models, epsilon, 0.0), [0.0] * 7)
         for round_ in range(1, 20):
             for i, pulled in enumerate(wanted(rule, affinity, round_)):
                 assert len(pulled - {i}) == len(pulled) == expected
@@ -152,7 +152,7 @@ def test_a_peer_pulls_m_others_whatever_it_explores(tmp_path: Path) -> None:
 def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
     """One slot among 20: the best peer is not picked with probability epsilon * 19/20."""
     affinity = np.eye(21)[np.arange(1, 22) % 21]
-    rule = rule_of(tmp_path, Options(1, 0.4, 0.0), [0.0] * 21)
+    rule = rule_of(tmp_path, FedFomo(1, 0.4, 0.0), [0.0] * 21)
     rounds = range(1, 101)
     strayed = [
         pulled != {(i + 1) % 21}
@@ -160,7 +160,7 @@ def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
         for i, pulled in enumerate(wanted(rule, affinity, t))
     ]
     assert np.mean(strayed) == pytest.approx(0.4 * 19 / 20, abs=4 * (0.24 / len(strayed)) ** 0.5)
-    fading = rule_of(tmp_path, Options(1, 0.4, 0.1), [0.0] * 21)
+    fading = rule_of(tmp_path, FedFomo(1, 0.4, 0.1), [0.0] * 21)
     strays = [
         sum(pulled != {(i + 1) % 21} for i, pulled in enumerate(wanted(fading, affinity, t)))
         for t in (1, 5, 6, 50)
@@ -169,7 +169,7 @@ def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
 
 
 def test_ties_and_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
-    options = Options(models=2, epsilon=0.3)
+    options = FedFomo(models=2, epsilon=0.3)
     whole = rule_of(tmp_path, options, [0.0] * 7)
     part = rule_of(tmp_path, options, [0.0] * 7, peers=[2, 5])
     every = [wanted(whole, np.zeros((7, 7)), t) for t in (1, 2, 3)]

@@ -17,7 +17,7 @@ from coterie.app.config.preflight import check, problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Letters
-from coterie.clients.methods.fedpac import FedPAC, Options
+from coterie.clients.methods.fedpac import FedPAC
 from coterie.clients.models.build import build
 from tests.baselines import digits, quadratic, stacked
 from tests.inline import Floats, run
@@ -155,11 +155,11 @@ def test_it_equals_a_plain_loop(tmp_path: Path, strength: float, nodes: int) -> 
 
 
 def test_the_body_is_shared_by_all_and_the_trained_model_is_personal() -> None:
-    rule = FedPAC(engine_of(few()), Options(), 3)
+    rule = FedPAC().bind(engine_of(few()), 3)
     state, offer = rule.offer(rule.init(), 1)
     recipients, senders = np.nonzero(~np.eye(3, dtype=bool))
     letters = Letters(senders, recipients, senders, np.arange(3), offer)
-    after = rule.update(state, 1, letters, NOTHING, NOTHING)
+    after = rule.update(state, rule.inbox(1, letters))
     assert (after.x[:, :BODY] == after.x[0, :BODY]).all()
     assert not after.x[0, BODY:].equal(after.x[1, BODY:])
     assert rule.personal(after).x.equal(state.x)
@@ -167,7 +167,7 @@ def test_the_body_is_shared_by_all_and_the_trained_model_is_personal() -> None:
 
 def test_a_letter_holds_the_model_and_statistics() -> None:
     engine = engine_of(few())
-    rule = FedPAC(engine, Options(), 3)
+    rule = FedPAC().bind(engine, 3)
     _, offer = rule.offer(rule.init(), 1)
     assert {name: tuple(value.shape) for name, value in offer.items()} == {
         "body": (3, BODY), "head": (3, HEAD), "prototypes": (3, CLASSES, WIDTH),
@@ -184,7 +184,7 @@ def test_a_letter_holds_the_model_and_statistics() -> None:
 def weights_of(prototypes: Floats, variance: list[float]) -> Floats:
     """Return the weights of peers with these mean features of their only class."""
     engine = engine_of(few())
-    rule = FedPAC(engine, Options(), 3)
+    rule = FedPAC().bind(engine, 3)
     state, offer = rule.offer(rule.init(), 1)
     shares = torch.zeros(3, CLASSES, dtype=torch.float64)
     shares[:, 0] = 1.0
@@ -196,7 +196,7 @@ def weights_of(prototypes: Floats, variance: list[float]) -> Floats:
     }  # fmt: skip
     recipients, senders = np.nonzero(~np.eye(3, dtype=bool))
     letters = Letters(senders, recipients, senders, np.arange(3), tensors)
-    return rule.update(state, 1, letters, NOTHING, NOTHING).w
+    return rule.update(state, rule.inbox(1, letters)).w
 
 
 def test_equal_statistics_weigh_by_the_inverse_variance() -> None:
@@ -216,13 +216,13 @@ def test_negative_variances_of_a_liar_count_as_zero() -> None:
 
 def test_prototypes_are_means_over_the_examples_of_all_and_a_missing_class_has_none() -> None:
     engine = engine_of(few())
-    rule = FedPAC(engine, Options(), 3)
+    rule = FedPAC().bind(engine, 3)
     state, offer = rule.offer(rule.init(), 1)
     recipients, senders = np.nonzero(~np.eye(3, dtype=bool))
     shares, means = offer["shares"].clone(), offer["prototypes"]
     shares[:, 7] = 0
     letters = Letters(senders, recipients, senders, np.arange(3), {**offer, "shares": shares})
-    result = rule.update(state, 1, letters, NOTHING, NOTHING).prototypes
+    result = rule.update(state, rule.inbox(1, letters)).prototypes
     n = torch.tensor(engine.samples)[:, None] * shares
     for k in range(CLASSES):
         expected = (n[:, k, None] * means[:, k]).sum(0) / n[:, k].sum() if n[:, k].any() else 0.0

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
 from coterie.clients.letters import Letters
-from coterie.clients.methods.fedproto import FedProto, FedProtoState, Options
+from coterie.clients.methods.fedproto import FedProto
 from coterie.clients.models.options import MODELS
+from coterie.clients.parts.prototypes import AlignedState
 from tests.baselines import digits, quadratic, stacked
 from tests.clients.methods.test_fedpac import (
     CLASSES,
@@ -71,9 +72,9 @@ def twin(flat: dict[str, Any]) -> tuple[list[dict[str, torch.Tensor]], Floats]:
     ], w
 
 
-def begun(**more: Any) -> tuple[FedProto, FedProtoState, dict[str, torch.Tensor]]:
+def begun(**more: Any) -> tuple[FedProto, AlignedState, dict[str, torch.Tensor]]:
     """Return a rule, its state after the training of round 1, and the offers."""
-    rule = FedProto(engine_of(few(**more)), Options(), 3)
+    rule = FedProto().bind(engine_of(few(**more)), 3)
     state, offer = rule.offer(rule.init(), 1)
     return rule, state, dict(offer)
 
@@ -133,11 +134,11 @@ def test_bytes_do_not_depend_on_the_networks_size(tmp_path: Path) -> None:
 def test_classes_that_a_peer_lacks_have_no_weight() -> None:
     """Its numbers for them, also those of a liar, change no prototype."""
     rule, state, offer = begun()
-    result = rule.update(state, 1, to_all(offer), NOTHING, NOTHING)
+    result = rule.update(state, rule.inbox(1, to_all(offer)))
     absent = offer["shares"] == 0
     assert absent.any(dim=1).all()
     lies = offer["prototypes"].masked_fill(absent[..., None], 1e3)
-    lied = rule.update(state, 1, to_all({**offer, "prototypes": lies}), NOTHING, NOTHING)
+    lied = rule.update(state, rule.inbox(1, to_all({**offer, "prototypes": lies})))
     assert lied.prototypes.equal(result.prototypes)
     n = torch.tensor(rule.engine.samples)[:, None] * offer["shares"]
     for k in range(CLASSES):
@@ -148,9 +149,9 @@ def test_classes_that_a_peer_lacks_have_no_weight() -> None:
 
 def test_a_class_of_which_no_letter_tells_keeps_its_prototype() -> None:
     rule, state, offer = begun()
-    first = rule.update(state, 1, to_all(offer), NOTHING, NOTHING)
+    first = rule.update(state, rule.inbox(1, to_all(offer)))
     alone = Letters(NOTHING.senders, NOTHING.senders, NOTHING.senders, np.arange(3), offer)
-    second = rule.update(first, 2, alone, NOTHING, NOTHING)
+    second = rule.update(first, rule.inbox(2, alone))
     for p in range(3):
         absent = offer["shares"][p] == 0
         assert second.prototypes[p, absent].equal(first.prototypes[p, absent])
@@ -162,9 +163,9 @@ def test_a_liar_counts_for_its_examples_at_most() -> None:
     rule, state, offer = begun(**{"partition.kind": "iid"})
     shares = offer["shares"].clone()
     shares[1] = 1e6
-    result = rule.update(state, 1, to_all({**offer, "shares": shares}), NOTHING, NOTHING)
+    result = rule.update(state, rule.inbox(1, to_all({**offer, "shares": shares})))
     shares[1] = 1
-    most = rule.update(state, 1, to_all({**offer, "shares": shares}), NOTHING, NOTHING)
+    most = rule.update(state, rule.inbox(1, to_all({**offer, "shares": shares})))
     assert result.prototypes.equal(most.prototypes)
 
 
@@ -177,7 +178,7 @@ def test_a_network_without_features_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(MODELS, "mlp", replace(MODELS["mlp"], build=flat_only))
     with pytest.raises(ValueError, match="a network of one layer"):
-        FedProto(engine_of(few()), Options(), 3)
+        FedProto().bind(engine_of(few()), 3)
 
 
 def test_problems_without_classes_are_refused(tmp_path: Path) -> None:

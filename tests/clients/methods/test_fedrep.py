@@ -91,7 +91,7 @@ def test_only_the_body_travels_and_is_shared(tmp_path: Path) -> None:
 
 def test_an_offer_holds_the_body_alone() -> None:
     engine = engine_of(digits("fedrep"))
-    rule: fedrep.FedRep[fedrep.FedRepState] = fedrep.FedRep(engine, fedrep.Options(), 3)
+    rule: fedrep.FedRep[fedrep.FedRepState] = fedrep.FedRep().bind(engine, 3)
     before = rule.init()
     after, offer = rule.offer(before, 1)
     assert {name: tuple(value.shape) for name, value in offer.items()} == {"body": (3, BODY)}

@@ -14,7 +14,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
-from coterie.clients.methods.fine_tuning import FineTuned, Options
+from coterie.clients.methods.fine_tuning import FineTuned
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
 
@@ -86,13 +86,12 @@ def test_without_validation_data_the_current_global_model_is_tuned(tmp_path: Pat
 def test_a_diverged_model_is_not_the_best(tmp_path: Path) -> None:
     config = Config.from_flat(quadratic(tmp_path, "fedavg-ft"))
     engine = Engine(problem_of(config), "auto", None, range(4), config.training, device="cpu")
-    rule = FineTuned(engine, Options(), 10)
+    rule = FineTuned().bind(engine, 10)
     state = rule.init()
     no = np.empty(0, dtype=np.int64)
-    nothing = Letters(no, no, no, no, {})
     x = state.x + torch.tensor([[0.0], [torch.nan], [torch.inf], [1e3]])
     alone = Letters(no, no, no, np.arange(4), {"x": x})
-    after = rule.update(replace(state, x=x), 1, alone, nothing, nothing)
+    after = rule.update(replace(state, x=x), rule.inbox(1, alone))
     assert after.best["x"].equal(state.best["x"])
 
 

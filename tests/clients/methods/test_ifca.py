@@ -13,7 +13,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
-from coterie.clients.methods.ifca import Ifca, Options
+from coterie.clients.methods.ifca import Ifca
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
 from tests.inline import Floats, run
@@ -109,7 +109,7 @@ def rule_of(tmp_path: Path) -> Ifca:
     flat = camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 3})
     config = Config.from_flat(flat)
     engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
-    return Ifca(engine, Options(3), 10)
+    return Ifca(3).bind(engine, 10)
 
 
 def test_means_are_means_and_a_model_that_nobody_chose_stays(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_means_are_means_and_a_model_that_nobody_chose_stays(tmp_path: Path) -> 
     cluster = torch.tensor([1.0, 1, 1, 1, 1, 9], dtype=torch.float64)
     recipients, senders = np.nonzero(~np.eye(6, dtype=bool))
     offers = Letters(senders, recipients, senders, np.arange(6), {"x": x, "cluster": cluster})
-    after = rule.update(state, 1, offers, NOTHING, NOTHING)
+    after = rule.update(state, rule.inbox(1, offers))
     assert torch.allclose(after.centres[:, 1], x[:1].expand(6, 3), rtol=1e-15)
     assert after.centres[:, [0, 2]].equal(state.centres[:, [0, 2]])
 
@@ -136,7 +136,7 @@ def test_only_those_who_are_heard_are_averaged(tmp_path: Path) -> None:
     cluster = torch.tensor([0.0, 0, 1, 0, 1, 1], dtype=torch.float64)
     senders, recipients = np.array([[3, 0], [4, 0], [5, 2]]).T
     offers = Letters(senders, recipients, senders, np.arange(6), {"x": x, "cluster": cluster})
-    centres = rule.update(state, 1, offers, NOTHING, NOTHING).centres
+    centres = rule.update(state, rule.inbox(1, offers)).centres
     n = SAMPLES
     assert torch.allclose(centres[0, 0], (n[0] * x[0] + n[3] * x[3]) / (n[0] + n[3]))
     assert torch.allclose(centres[0, 1], x[4])

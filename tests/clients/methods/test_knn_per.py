@@ -13,7 +13,7 @@ from torch import nn
 
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine
-from coterie.clients.methods.knn_per import KNNPer, Options, vote
+from coterie.clients.methods.knn_per import KNNPer, vote
 from coterie.clients.models.build import build
 from coterie.clients.models.options import MlpOptions
 from coterie.clients.training import Training
@@ -53,7 +53,7 @@ def examples(problem: Problem, split: SplitName, peer: int) -> tuple[torch.Tenso
 def test_it_predicts_what_scikit_learn_does(share: float, memory: int) -> None:
     problem = classification(SIZES, tests=(7, 9, 4), classes=CLASSES)
     engine = engine_of(problem, memory=memory)
-    rule = KNNPer(engine, Options(neighbours=10, lambda_=share), 1)
+    rule = KNNPer(neighbours=10, lambda_=share).bind(engine, 1)
     state = replace(rule.init(), x=torch.randn(3, engine.d, dtype=torch.float64, generator=seed(1)))
     result = rule.evaluate(state, "test")
     for peer in range(3):
@@ -92,7 +92,7 @@ def test_values_are_mixed_like_labels() -> None:
 def test_a_training_example_is_not_its_own_neighbour() -> None:
     """With one neighbour and the whole vote, training accuracy is that of leave-one-out."""
     problem = classification(SIZES, classes=CLASSES)
-    rule = KNNPer(engine_of(problem), Options(neighbours=1, lambda_=1.0), 1)
+    rule = KNNPer(neighbours=1, lambda_=1.0).bind(engine_of(problem), 1)
     state = rule.init()
     result = rule.evaluate(state, "train").accuracies
     for peer in range(3):
@@ -105,7 +105,7 @@ def test_a_training_example_is_not_its_own_neighbour() -> None:
 
 def test_an_only_example_has_no_neighbour() -> None:
     problem = classification((1, 4), classes=CLASSES)
-    rule = KNNPer(engine_of(problem), Options(lambda_=0.5), 1)
+    rule = KNNPer(lambda_=0.5).bind(engine_of(problem), 1)
     state = rule.init()
     model = rule.engine.losses(state.x, state.buffers, "train").losses
     result = rule.evaluate(state, "train").losses

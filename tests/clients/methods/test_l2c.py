@@ -13,7 +13,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
-from coterie.clients.methods.l2c import L2C, WEIGHT_DECAY, Options, slope
+from coterie.clients.methods.l2c import L2C, WEIGHT_DECAY, slope
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
@@ -123,19 +123,19 @@ def test_after_the_warm_up_a_peer_requests_those_it_keeps(tmp_path: Path) -> Non
     assert (letters[3:] == 2).all()
 
 
-def rule_of(directory: Path, options: Options) -> L2C:
+def rule_of(directory: Path, options: L2C) -> L2C:
     config = Config.from_flat(camps(directory, "l2c"))
     engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
-    return L2C(engine, options, 10)
+    return options.bind(engine, 10)
 
 
 def test_a_missing_update_has_no_weight_and_its_logit_stays(tmp_path: Path) -> None:
     """Peer 0 receives the updates of 1 and 3 only; peer 1 none: it keeps its trained model."""
-    rule = rule_of(tmp_path, Options())
+    rule = rule_of(tmp_path, L2C())
     state, offers = rule.offer(rule.init(), 1)
     senders, recipients = np.array([[1, 0], [3, 0]]).T
     letters = Letters(senders, recipients, senders, np.arange(6), offers)
-    after = rule.update(state, 1, letters, NOTHING, NOTHING)
+    after = rule.update(state, rule.inbox(1, letters))
     assert np.allclose(after.w[0], [1 / 3, 1 / 3, 0, 1 / 3, 0, 0], atol=1e-15)
     assert not after.logits[0, [2, 4, 5]].any()
     assert np.array_equal(after.w[1:], np.eye(6)[1:])
@@ -143,13 +143,13 @@ def test_a_missing_update_has_no_weight_and_its_logit_stays(tmp_path: Path) -> N
 
 
 def test_an_old_update_has_a_smaller_weight(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, Options())
+    rule = rule_of(tmp_path, L2C())
     rule.engine.staleness_discount = 1.0
     state, offers = rule.offer(rule.init(), 1)
     senders, recipients = np.array([[1, 0], [3, 0]]).T
     ages = np.array([0, 1, 0, 0, 0, 0])
     letters = Letters(senders, recipients, senders, np.arange(6), offers, ages)
-    after = rule.update(state, 1, letters, NOTHING, NOTHING)
+    after = rule.update(state, rule.inbox(1, letters))
     assert np.allclose(after.w[0], np.array([2, 1, 0, 2, 0, 0]) / 5, atol=1e-15)
 
 

@@ -14,7 +14,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.methods.pens import PENS, Options
+from coterie.clients.methods.pens import PENS
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
@@ -77,7 +77,7 @@ def test_averaging_with_everybody_is_fedavg(tmp_path: Path) -> None:
         assert np.array_equal(result.weights(), fedavg.weights())
 
 
-def rule_of(directory: Path, options: Options, n: int, peers: Sequence[int] | None = None) -> PENS:
+def rule_of(directory: Path, options: PENS, n: int, peers: Sequence[int] | None = None) -> PENS:
     """Make the rule on f_i(x) = x^2 / 2 in one dimension, from 0."""
     flat: dict[str, Any] = write_quadratic(
         directory / "problem.json", [[1.0]] * n, [[0.0]] * n, [0.0]
@@ -87,12 +87,12 @@ def rule_of(directory: Path, options: Options, n: int, peers: Sequence[int] | No
         problem_of(config), "auto", None, range(n) if peers is None else peers, config.training,
         device="cpu",
     )  # fmt: skip
-    return PENS(engine, options, 10)
+    return options.bind(engine, 10)
 
 
 def test_neighbours_by_hand(tmp_path: Path) -> None:
     """Counts 3, 1, 2 have mean 2: only the first is above it. Equal counts exclude nobody."""
-    rule = rule_of(tmp_path, Options(), 4)
+    rule = rule_of(tmp_path, PENS(), 4)
     counts = np.array([[0.0, 3, 1, 2], [5, 0, 5, 5], [0, 0, 0, 0], [1, 0, 0, 0]])
     neighbours = rule.neighbours(replace(rule.init(), counts=counts))
     assert neighbours.astype(int).tolist() == [
@@ -105,10 +105,10 @@ def test_a_random_chooser_selects_a_peer_best_t_over_n_minus_1_times(tmp_path: P
 
     With best = m the count of a peer after T rounds is binomial(T, m / (n - 1)).
     """
-    rule, rounds = rule_of(tmp_path, Options(2, 2, 10_000), 6), 2000
+    rule, rounds = rule_of(tmp_path, PENS(2, 2, 10_000), 6), 2000
     pulled = np.zeros((6, 6))
     for t in range(1, rounds + 1):
-        sender, recipient = rule.wants(rule.init(), t).T
+        sender, recipient = rule.edges(rule.wants(rule.init(), t)).T
         pulled[recipient, sender] += 1
     assert (pulled.sum(axis=1) == 2 * rounds).all()
     share = 2 / 5
@@ -117,10 +117,13 @@ def test_a_random_chooser_selects_a_peer_best_t_over_n_minus_1_times(tmp_path: P
 
 
 def test_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
-    whole = rule_of(tmp_path, Options(models=2), 7)
-    part = rule_of(tmp_path, Options(models=2), 7, peers=[2, 5])
+    whole = rule_of(tmp_path, PENS(models=2), 7)
+    part = rule_of(tmp_path, PENS(models=2), 7, peers=[2, 5])
     for t in (1, 2, 30):
-        every, some = whole.wants(whole.init(), t), part.wants(part.init(), t)
+        every, some = (
+            whole.edges(whole.wants(whole.init(), t)),
+            part.edges(part.wants(part.init(), t)),
+        )
         assert some.tolist() == every[np.isin(every[:, 1], [2, 5])].tolist()
 
 

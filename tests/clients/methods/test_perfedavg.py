@@ -11,7 +11,7 @@ import pytest
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
-from coterie.clients.methods.perfedavg import Options, PerFedAvg
+from coterie.clients.methods.perfedavg import PerFedAvg
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
@@ -61,7 +61,7 @@ def test_the_two_minibatches_are_independent(tmp_path: Path) -> None:
     )
     config = Config.from_flat({**flat, "method": "perfedavg", "local-steps": 1, "learning-rate": 1})
     engine = Engine(problem_of(config), "auto", None, [0], config.training, device="cpu")
-    rule = PerFedAvg(engine, Options(alpha=1.0), 1)
+    rule = PerFedAvg(alpha=1.0).bind(engine, 1)
     moved = rule.train(rule.init(), 1).x
     tolerance = 5 * np.sqrt(2 / d)  # five standard deviations of the variance's estimate
     assert float(moved.var()) == pytest.approx(2, rel=tolerance)

@@ -14,7 +14,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
-from coterie.clients.methods.pfedgraph import Options, PFedGraph
+from coterie.clients.methods.pfedgraph import PFedGraph
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
 from tests.inline import Floats, run
@@ -117,7 +117,7 @@ def test_one_peer_alone_turns_towards_itself_only(tmp_path: Path) -> None:
 def rule_of(tmp_path: Path) -> PFedGraph:
     config = Config.from_flat(camps(tmp_path, "pfedgraph"))
     engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
-    return PFedGraph(engine, Options(), 10)
+    return PFedGraph().bind(engine, 10)
 
 
 def test_the_turn_is_the_gradient_of_a_cosine(tmp_path: Path) -> None:
@@ -136,5 +136,5 @@ def test_peers_that_have_not_moved_are_averaged_by_samples(tmp_path: Path) -> No
     state = rule.init()
     recipients, senders = np.nonzero(~np.eye(6, dtype=bool))
     offers = Letters(senders, recipients, senders, np.arange(6), {"x": state.x})
-    w_pn = rule._weights(offers)
+    w_pn = rule.inferred(rule.inbox(1, offers))
     assert np.allclose(w_pn, np.array(SAMPLES) / np.sum(SAMPLES), atol=1e-15)

@@ -18,7 +18,7 @@ from tests.topologies import mixing
 
 FOUR = [(1, 0, 1), (1, 0, 2), (1, 1, 2), (2, 2, 3), (2, 3, 0), (2, 1, 0), (2, 2, 0), (2, 3, 1)]
 THREE = [(1, 0, 1), (1, 0, 2), (2, 1, 2), (3, 2, 0), (3, 2, 1)]
-AVERAGING = sorted(name for name, method in METHODS.items() if method.rule.mixes)
+AVERAGING = sorted(name for name, method in METHODS.items() if method.mixes)
 
 
 def csv(directory: Path, edges: list[tuple[int, int, int]]) -> dict[str, Any]:

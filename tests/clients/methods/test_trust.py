@@ -14,7 +14,7 @@ import torch
 from coterie.app.config.config import Config
 from coterie.app.config.keys import flatten
 from coterie.clients.letters import Letters
-from coterie.clients.methods.trust import softmax
+from coterie.clients.parts.simplex import softmax
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
@@ -92,7 +92,7 @@ def weights_of(flat: dict[str, Any], change: Any) -> Floats:
     n = len(x)
     recipients, senders = np.nonzero(~np.eye(n, dtype=bool))
     letters = Letters(senders, recipients, senders, np.arange(n), {"x": x})
-    after = rule.update(replace(state, x=x), 1, letters, NOTHING, NOTHING)
+    after = rule.update(replace(state, x=x), rule.inbox(1, letters))
     return np.asarray(after.w)
 
 
@@ -142,7 +142,7 @@ def test_cosines_are_those_of_rows(tmp_path: Path) -> None:
 def test_a_softmax_by_hand() -> None:
     s = np.array([[0.0, np.log(3), -np.inf], [-np.inf, np.nan, -np.inf], [900.0, -900.0, 0.0]])
     present = np.array([[True, True, True], [True, True, True], [False, True, True]])
-    w = softmax(1.0, s, present)
+    w = softmax(s, present)
     assert w[0].tolist() == pytest.approx([1 / 4, 3 / 4, 0])
     assert w[1].tolist() == [0, 0, 0]
     assert w[2].tolist() == [0, 0, 1]

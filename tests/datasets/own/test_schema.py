@@ -334,8 +334,9 @@ def test_a_draft_names_file_line_and_value_and_renamed_columns(tmp_path: Path) -
         rows = [f"{k}{unit if k == 5 else ''},{k},{k},no" for k in range(12)]
         path.write_text("\n".join([head, *rows]) + "\n")
         tables[str(path)] = open_table(path)
-    schema, left_out = drafted(tables)
-    assert [*schema] == ["ill"]
+    draft = drafted(tables, 5)
+    left_out = draft.left_out
+    assert [*draft.schema] == ["ill"]
     assert left_out["age"].startswith(
         f"{tmp_path}/b/data.csv, line 7: age '5 mmHg' is not a number"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from coterie.app.node.cohort.cohort import Cohort
 from coterie.app.node.cohort.stacking import Mail
 from coterie.app.wire.payload import Foreign, LetterFormat, Readable
 from coterie.clients.engine.engine import Engine
+from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Letters
 from coterie.clients.rule import Rule, State
 from coterie.clients.training import Training
@@ -28,26 +30,24 @@ N, ROUNDS = 4, 3
 class Listening(Rule[State]):
     """Shows its model, answers with it plus the answerer's number, and keeps what it saw."""
 
-    def offer(self, state: State, round_: int) -> tuple[State, Mapping[str, Tensor]]:
-        return state, {"x": state.x + round_}
+    seen: ClassVar[deque[Inbox]] = deque(maxlen=1)
 
-    def answer(
-        self, state: State, round_: int, asked: Letters
-    ) -> tuple[State, Mapping[str, Tensor]]:
-        who = torch.from_numpy(asked.recipients)[:, None]
-        return state, {"g": asked.each("x") + 1000 * who}
+    def offer(self, s: State, t: int) -> tuple[State, Mapping[str, Tensor]]:
+        return s, {"x": s.x + t}
 
-    def update(
-        self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
-    ) -> State:
-        self.seen = offers, sent, answers
-        return state
+    def answer(self, s: State, asked: Inbox) -> Mapping[str, Tensor]:
+        who = torch.from_numpy(asked.offers.recipients)[:, None]
+        return {"g": asked.offers.each("x") + 1000 * who}
+
+    def update(self, s: State, inbox: Inbox) -> State:
+        self.seen.append(inbox)
+        return s
 
 
 def cohort_of(peers: list[int]) -> Cohort:
     problem = classification([6, 7, 8, 9])
     engine = Engine(problem, "linear", None, peers, Training(), dtype="float64", device="cpu")
-    rule = Listening(engine, None, ROUNDS)
+    rule = Listening().bind(engine, ROUNDS)
     cohort = Cohort(engine, rule, ROUNDS)
     cohort.state = State(engine.tensor(np.add.outer(np.array(peers), np.zeros(engine.d))), {}, {})
     cohort.begin(1)
@@ -66,8 +66,9 @@ def read(letters: Letters, name: str) -> dict[tuple[int, int], float]:
 
 def seen(cohort: Cohort) -> tuple[Letters, Letters, Letters]:
     assert isinstance(cohort.rule, Listening)
-    state: Any = cohort.rule.seen
-    return state  # type: ignore[no-any-return]
+    rule: Any = cohort.rule
+    (inbox,) = rule.seen
+    return inbox.offers, inbox.sent, inbox.answers
 
 
 ALL = edges_of(*((k, i) for i in range(N) for k in range(N) if k != i))
@@ -81,7 +82,7 @@ def test_a_round_is_trained_without_the_offers_of_the_last_one() -> None:
     cohort = cohort_of([0, 1])
     lives = weakref.ref(cohort.offers.stacks["x"])
     cohort.step(Round(1, ALL, np.zeros(len(ALL), dtype=np.bool_), False, {}))
-    cohort.rule.seen = None  # type: ignore[attr-defined]
+    cohort.rule.seen.clear()  # type: ignore[attr-defined]
     assert lives() is None
 
 

@@ -15,7 +15,7 @@ from tests.baselines import digits, stacked
 from tests.inline import Run, run
 from tests.test_table import REFUSES, ROUNDS, configuration
 
-METHOD_NAMES = [name for name, row in METHODS.items() if name not in REFUSES and not row.rule.pools]
+METHOD_NAMES = [name for name, row in METHODS.items() if name not in REFUSES and not row.pools]
 ALONE = ("local", "fedrep", "federated-clustering")
 """Methods under which peer 1 learns from nobody here: no letters, no shared layer, no cluster."""
 COSTS = ("bytes_sent", "bytes_received", "gradient_evaluations")

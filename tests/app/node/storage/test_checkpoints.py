@@ -89,7 +89,7 @@ def cohort_of(peers: list[int], state: Any = None) -> Cohort:
     """Some of four peers, with a state of any kind."""
     problem = classification([6, 7, 8, 9])
     engine = Engine(problem, "linear", None, peers, Training(), dtype="float64", device="cpu")
-    cohort = Cohort(engine, FedAvg(engine, None, 3), 3)
+    cohort = Cohort(engine, FedAvg().bind(engine, 3), 3)
     if state is not None:
         cohort.state = state
     return cohort
@@ -220,7 +220,7 @@ def half_awake(peers: int) -> Cohort:
         classification([6] * peers), "linear", None, range(peers), Training(), device="cpu"
     )
     schedule = Sample(peers, 40, fraction=0.5)
-    return Cohort(engine, FedAvg(engine, None, 40), 40, schedule=schedule)
+    return Cohort(engine, FedAvg().bind(engine, 40), 40, schedule=schedule)
 
 
 def test_files_hold_who_was_awake_and_stay_few(tmp_path: Path) -> None:
