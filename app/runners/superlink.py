@@ -23,7 +23,8 @@ from typing import Any
 import tomli_w
 
 from coterie.app.config.schema import Scalar
-from coterie.app.runners import bundle, cluster, guard
+from coterie.app.node.process import private_ray
+from coterie.app.runners import bundle, guard
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError
 from coterie.datasets import plugins
@@ -199,7 +200,7 @@ def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scal
         "client-resources-num-cpus": share,
         "client-resources-num-gpus": min(1.0, gpus / nodes),
     }
-    if not cluster.address():
+    if not private_ray.address():
         settings |= {"init-args-num-cpus": cpus, "init-args-num-gpus": gpus}
     return settings
 

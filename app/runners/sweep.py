@@ -149,8 +149,8 @@ def _ends(
     queue : Sequence of Config
         Runs, shortest first, so that many end before the rest is handed over.
     """
-    alone = workers == 1 or (min(cores.count(), len(queue)) == 1 and not cluster.address())
-    if not alone and (workers or cluster.address()):
+    alone = workers == 1 or (min(cores.count(), len(queue)) == 1 and not private_ray.address())
+    if not alone and (workers or private_ray.address()):
         yield from _side_by_side(queue, workers, watch)
         return
     rest, until = [*queue], math.inf if alone else time.monotonic() + _ALONE_SECONDS
