@@ -89,7 +89,7 @@ def test_a_whole_letter_is_refused_or_has_the_layout(precision: Precision) -> No
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_an_increment_is_refused_or_gives_the_layout(operator: str, precision: Precision) -> None:
-    """Of every kind and version, to a reader with any copy; its author signs what it likes."""
+    """Try every kind and version on readers with any copy; the author signs what it likes."""
     shapes = [(12, 10), (10,)]
     form = IncrementFormat(LAYOUT, OPERATORS[operator](shapes, 0.1), precision)
     rng, offers, refused = random.Random(0), stacks(), 0
@@ -145,7 +145,7 @@ class Hostile:
 
 @dataclass
 class Notes:
-    """What the relay commits."""
+    """Recorder of the relay's commits."""
 
     commits: list[Commit] = field(default_factory=list)
 
