@@ -1,15 +1,14 @@
 """Kills at random instants, clocks that jump, memory that runs out: `python -m tests.drills.kills`.
 
-A relay and three nodes on this machine; the policies of all three demand differential privacy,
-letters are sealed. What must come out is checked, not only measured: nothing lost, nothing played
-twice, epsilon exact (`audit`).
+As root. A relay and three nodes are hosts of their own, as in `tests.drills.faults`; the policies
+of all three demand differential privacy, letters are sealed. What must come out is checked, not
+only measured: nothing lost, nothing played twice, epsilon exact (`audit`).
 
 - `kills`: SuperLink, relay (its executor and ServerApp), nodes (SuperNode, executor, worker) and
   workers are killed by SIGKILL, `KILLS` in all, up to `PAUSE` seconds after one another.
-- `increments`: as many SIGKILLs of nodes alone, in a run whose letters are increments.
 - `clock`: the wall clock of a node, then that of the relay's machine, is an hour ahead for `WRONG`
   seconds, then an hour behind. A library that is compiled for it (`cc`) shifts what processes read.
-- `memory`: a worker is killed by the kernel because its control group is out of memory (root).
+- `memory`: a worker is killed by the kernel because its control group is out of memory.
 - `twin`: a second SuperNode with keys of its own is started for the same peer on the same
   directory. The numbers must be those of a run without it.
 - `parallel`: four runs at once with a budget of epsilon 3 in each node's policy.
@@ -41,7 +40,8 @@ from coterie.app.config.schema import Scalar
 from coterie.app.runners import guard
 from coterie.app.runs import atomic
 from coterie.clients.engine.accountant import ORDERS, epsilon
-from tests.harness.deployment import Deployment, Host, committed, finish, write_policy
+from tests.harness.deployment import Deployment, committed, finish, write_policy
+from tests.harness.hosts import network
 
 NODES, KILLS = 3, 30
 SEED = int(os.environ.get("SEED", "0"))
@@ -58,10 +58,6 @@ RUN: Mapping[str, Scalar] = {
     "evaluate-every": 1, "round-seconds": 60, "join-seconds": 300, "device": "cpu",
     "privacy.kind": "examples", "privacy.noise": NOISE, "privacy.delta": DELTA,
     "privacy.budget": 8.0,
-}  # fmt: skip
-INCREMENTS: Mapping[str, Scalar] = {
-    **{key: value for key, value in RUN.items() if not key.startswith("cobo.")},
-    "method": "fedamp", "letters.scheme": "increments",
 }  # fmt: skip
 DEMANDED: Mapping[str, Scalar] = {
     "privacy.kind": "examples", "privacy.max-epsilon": 8.0, "privacy.max-delta": DELTA,
@@ -139,11 +135,9 @@ class Account:
 class Patient:
     """An operator who resumes a run as often as it fails."""
 
-    def __init__(
-        self, deployment: Deployment, rounds: int, config: Mapping[str, Scalar] = RUN
-    ) -> None:
-        self.deployment, self.name, self.resumed = deployment, "run", 0
-        self._command = deployment.run({**config, "num-server-rounds": rounds}, self.name)
+    def __init__(self, deployment: Deployment, rounds: int, name: str = "run") -> None:
+        self.deployment, self.name, self.resumed = deployment, name, 0
+        self._command = deployment.run({**RUN, "num-server-rounds": rounds}, name)
 
     @property
     def round(self) -> int:
@@ -176,7 +170,9 @@ class Patient:
 # ---- what must come out -------------------------------------------------------------------------
 
 
-def audit(deployment: Deployment, name: str = "run", *, answers: bool = True) -> list[Account]:
+def audit(
+    deployment: Deployment, name: str = "run", peers: int = NODES, *, answers: bool = True
+) -> list[Account]:
     """Check every peer's account of a run.
 
     Parameters
@@ -202,7 +198,7 @@ def audit(deployment: Deployment, name: str = "run", *, answers: bool = True) ->
     for row in map(json.loads, lines):
         require(row["round"] not in rows[row["peer"]], f"two reports of round {row['round']}")
         rows[row["peer"]][row["round"]] = row
-    return [_account(deployment, peer, name, rows[peer], answers) for peer in range(NODES)]
+    return [_account(deployment, peer, name, rows[peer], answers) for peer in range(peers)]
 
 
 def _account(
@@ -265,21 +261,10 @@ def require(so: bool, otherwise: str) -> None:
 
 def kills(deployment: Deployment) -> Iterator[object]:
     """Thirty of them over one run."""
-    victims = [victim for victim, times in VICTIMS.items() for _ in range(times)]
-    yield from _kills(deployment, victims, RUN)
-
-
-def increments(deployment: Deployment) -> Iterator[object]:
-    """Thirty kills of nodes whose letters are increments of those before."""
-    yield from _kills(deployment, ["node"] * KILLS, INCREMENTS)
-
-
-def _kills(
-    deployment: Deployment, victims: list[str], config: Mapping[str, Scalar]
-) -> Iterator[object]:
     draw = random.Random(SEED)
+    victims = [victim for victim, times in VICTIMS.items() for _ in range(times)]
     draw.shuffle(victims)
-    run, began = Patient(deployment, ROUNDS, config), time.monotonic()
+    run, began = Patient(deployment, ROUNDS), time.monotonic()
     run.wait(lambda: run.round >= 1)
     for number, victim in enumerate(victims):
         until = time.monotonic() + draw.uniform(0, PAUSE)
@@ -294,7 +279,7 @@ def _kills(
             run.wait(lambda before=before: run.round > before)  # type: ignore[misc]
     run.end()
     yield f"{KILLS} kills, {run.resumed} times resumed, {time.monotonic() - began:.0f} s"
-    yield from audit(deployment, answers=config is RUN)
+    yield from audit(deployment)
 
 
 def _kill(deployment: Deployment, victim: str, peer: int) -> str:
@@ -460,21 +445,23 @@ def parallel(deployment: Deployment) -> Iterator[object]:
 
 
 SCENARIOS: Mapping[str, Callable[[Deployment], Iterator[object]]] = {
-    "kills": kills, "increments": increments, "clock": clock, "memory": memory, "twin": twin,
-    "parallel": parallel,
+    "kills": kills, "clock": clock, "memory": memory, "twin": twin, "parallel": parallel,
 }  # fmt: skip
 
 
 def main() -> None:
     """Run the scenarios, each in a separate deployment."""
+    if os.geteuid():
+        sys.exit("network namespaces need root")
     for name in sys.argv[1:] or SCENARIOS:
-        with tempfile.TemporaryDirectory() as directory:
-            deployment = Deployment(Path(directory), Host(), {k: Host() for k in range(NODES)})
+        with tempfile.TemporaryDirectory() as directory, network(NODES) as hosts:
+            nodes = {peer: hosts[f"node-{peer}"] for peer in range(NODES)}
+            deployment = Deployment(Path(directory), hosts["relay"], nodes)
             write_policy(deployment.policy, **DEMANDED)
             if name == "clock":
                 clocked(deployment)
             if name == "twin":
-                deployment.add_twin(0, Host())
+                deployment.add_twin(0, nodes[0])
             with deployment:
                 try:
                     for result in SCENARIOS[name](deployment):

@@ -84,7 +84,7 @@ def test_settings_tuned_to_an_edge_have_a_footnote(tmp_path: Path) -> None:
 
 
 def test_the_privacy_of_all_runs_is_added_up(tmp_path: Path) -> None:
-    """Those of tuning, too."""
+    """Runs of tuning count, too."""
     made = rows(tmp_path, CLOSE)
     assert not any("privacy" in note for note in notes(made))
     for name, epsilon in (("private-0", 1.5), ("private-1", 2.25), ("tuning/private-lr", 0.5)):
