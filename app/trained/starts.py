@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.datasets.preprocessing import Column, Preprocessing
+from coterie.datasets.preprocessing import Preprocessing
 from coterie.datasets.problem import Problem
 
 if TYPE_CHECKING:
@@ -79,8 +79,9 @@ def _difference(about: About, config: Config, problem: Problem, peer: int) -> st
     return ""
 
 
-def _columns(fitted: Preprocessing | None) -> tuple[Column, ...]:
-    return () if fitted is None else fitted.columns
+def _columns(fitted: Preprocessing | None) -> list[dict[str, Any]]:
+    """Return the columns as a model file has them."""
+    return [] if fitted is None else [column.as_json() for column in fitted.columns]
 
 
 def _values(options: object) -> dict[str, Any]:
