@@ -18,7 +18,7 @@ import csv
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +50,13 @@ LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto")
 """Methods that need the true clusters or their number, or a network with a hidden layer."""
 CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")
 """Sets of two classes, which have an accuracy."""
-COMPARED = tuple(method for method in METHODS if method not in LEFT_OUT)
+COMPARED = (*(method for method in METHODS if method not in LEFT_OUT), "fedavg-own-intercept")
+YARDSTICKS = ("logistic", "logistic-pooled", "forest", "forest-pooled")
+"""scikit-learn's models, alone and on the rows of all institutions."""
+SCALED = ("local", "fedavg", "fedavg-ft", "ditto", "cobo", "pfedgraph", "knn-per", "pooled")
+"""Methods that are also compared where each institution is on its own scale."""
+OWN = "own-scale"
+"""Name of the folder of these comparisons."""
 SHOWN = ("fedavg", "fedavg-ft", "ditto", "cobo", "all-for-one", "dpfl", "pfedgraph")
 """Methods of the tables by institution."""
 FEW = 8
@@ -130,12 +136,13 @@ def results(directory: Path) -> list[Result]:
     runs: dict[str, dict[int, Run]] = {}
     for path in sorted(directory.glob("*/summary.json")):
         run = Run.read(path.parent)
-        method, flat = run.config["method"], flatten(run.config)
-        if all(flat[key] == value for key, value in chosen[method].items()):
+        flat = flatten(run.config)
+        method = run.config["recipe"] or run.config["method"]
+        if all(flat[key] == value for key, value in chosen.get(method, {}).items()):
             runs.setdefault(method, {})[run.config["seed"]] = run
     return [
-        _result(method, chosen[method], [runs[method][seed] for seed in sorted(runs[method])])
-        for method in COMPARED
+        _result(method, chosen.get(method, {}), [runs[method][k] for k in sorted(runs[method])])
+        for method in (*COMPARED, *YARDSTICKS)
         if len(runs.get(method, ())) == SEEDS
     ]
 
@@ -258,7 +265,7 @@ def flamby() -> list[str]:
 def gains(sets: Mapping[str, Sequence[Result]]) -> list[str]:
     """Return the gains over Local, a row per method and a column per set."""
     lines = [f"| method | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
-    for method in COMPARED:
+    for method in (*COMPARED, *YARDSTICKS):
         cells = []
         for made in sets.values():
             of = {result.method: result for result in made}
@@ -269,6 +276,28 @@ def gains(sets: Mapping[str, Sequence[Result]]) -> list[str]:
             cells.append(cell)
         if method != ALONE and any(cells):
             lines.append(f"| {method} | {' | '.join(cells)} |")
+    return lines
+
+
+def by_scale(
+    common: Mapping[str, Sequence[Result]], own: Mapping[str, Sequence[Result]]
+) -> list[str]:
+    """Return the gains over Local on a common scale and on each institution's own scale."""
+    lines = [
+        f"| set, scale | {' | '.join((*SCALED, *YARDSTICKS))} |",
+        f"|---|{'---|' * len((*SCALED, *YARDSTICKS))}",
+    ]
+    for name, scales in {key: {"common": common[key], "own": own[key]} for key in own}.items():
+        for scale, made in scales.items():
+            of = {result.method: result for result in made}
+            alone, row = of[ALONE], []
+            for method in (*SCALED, *YARDSTICKS):
+                gain_s = (of[method].accuracy - alone.accuracy).mean(axis=1)
+                text = f"{alone.accuracy.mean():.1f}"
+                row.append(
+                    text if method == ALONE else _written(*interval(gain_s, alone.ratio), sign="+")
+                )
+            lines.append(f"| {name}, {scale} | {' | '.join(row)} |")
     return lines
 
 
@@ -293,9 +322,12 @@ def as_csv(sets: Mapping[str, Sequence[Result]]) -> Iterable[Sequence[object]]:
                 yield (name, result.method, institution, *sizes, *(f"{x:.4g}" for x in numbers))
 
 
-def blocks(sets: Mapping[str, Sequence[Result]]) -> dict[str, list[str]]:
+def blocks(
+    sets: Mapping[str, Sequence[Result]], own: Mapping[str, Sequence[Result]]
+) -> dict[str, list[str]]:
     """Return the tables by their names on the page."""
     made = {"gains": gains(sets), "kinds": by_kind(sets, SHOWN), "flamby": flamby()}
+    made["scales"] = by_scale(sets, own)
     for name, of_set in sets.items():
         made[f"{name} methods"] = by_method(of_set)
         if len(of_set[0].names) <= FEW:
@@ -303,10 +335,15 @@ def blocks(sets: Mapping[str, Sequence[Result]]) -> dict[str, list[str]]:
     return made
 
 
-def write(sets: Mapping[str, Sequence[Result]], directory: Path, page: Path) -> None:
+def write(
+    sets: Mapping[str, Sequence[Result]],
+    own: Mapping[str, Sequence[Result]],
+    directory: Path,
+    page: Path,
+) -> None:
     """Write results.csv, and the tables of the page if there is one."""
     atomic.write(directory / "results.csv", cells.as_csv(as_csv(sets)))
-    fill(page, blocks(sets))
+    fill(page, blocks(sets, own))
 
 
 def main() -> None:
@@ -317,7 +354,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, help="number of parallel runs")
     options = parser.parse_args()
-    console, sets = Console(), {}
+    console, sets, own = Console(), {}, {}
     for name in options.sets:
         if not SETS[name].files:
             fetch(name, SETS[name], DATA)
@@ -329,7 +366,17 @@ def main() -> None:
         request = Request(title, keys, COMPARED, OUT / name, SEEDS, tuning, options.workers)
         compare(request, console)
         sets[name] = results(OUT / name)
-    write(sets, OUT, PAGE)
+        compare(
+            replace(
+                request,
+                keys={**keys, "table.scale": "own"},
+                methods=SCALED,
+                directory=OUT / OWN / name,
+            ),
+            console,
+        )
+        own[name] = results(OUT / OWN / name)
+    write(sets, own, OUT, PAGE)
     console.print(OUT / "results.csv", PAGE)
 
 

@@ -74,7 +74,7 @@ def test_every_method_is_compared_that_can_run_on_a_set(
         except ConfigError:
             refused.add(method)
     assert refused == {"oracle", "ifca", "fedpac", "fedproto"}
-    assert {*institutions.COMPARED} == {*METHODS} - refused
+    assert {*institutions.COMPARED} == {*METHODS, "fedavg-own-intercept"} - refused
 
 
 def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,22 +82,26 @@ def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["institutions", "heart-disease", "azpro", "--workers", "1"])
     monkeypatch.setattr(tune, "START", (0,))
     monkeypatch.setattr(tune, "EXTENSIONS", 0)
-    for name, value in {"SEEDS": 2, "COMPARED": ("local", "fedavg"), "SHOWN": ("fedavg",)}.items():
+    few = ("local", "fedavg")
+    settings = {"SEEDS": 2, "COMPARED": few, "SCALED": few, "SHOWN": ("fedavg",)}
+    for name, value in settings.items():
         monkeypatch.setattr(institutions, name, value)
     institutions.PAGE.parent.mkdir(parents=True)
     blocks = [
-        f"<!-- {name} methods -->\n\nold\n\n<!-- / -->" for name in ("heart-disease", "azpro")
+        f"<!-- {name} -->\n\nold\n\n<!-- / -->"
+        for name in ("heart-disease methods", "scales", "azpro methods")
     ]
     institutions.PAGE.write_text("\n\n".join(["# Page", *blocks, "End.\n"]))
     institutions.main()
     page = institutions.PAGE.read_text()
     assert page.startswith("# Page\n\n<!-- heart-disease methods -->\n\n| method |")
     assert "\n| fedavg | " in page
-    assert page.endswith(f"\n{blocks[1]}\n\nEnd.\n")  # azpro was not fetched
+    assert "\n| heart-disease, own | " in page
+    assert page.endswith(f"\n{blocks[2]}\n\nEnd.\n")  # azpro was not fetched
     with (institutions.OUT / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["institution"] for row in rows] == [
-        *2 * ("cleveland", "hungarian", "switzerland", "va")
+        *6 * ("cleveland", "hungarian", "switzerland", "va")
     ]
     assert {row["gain"] for row in rows if row["method"] == "local"} == {"0"}
     swiss = rows[2]
