@@ -32,10 +32,10 @@ def test_imports_keep_the_contracts(tmp_path: Path) -> None:
 
 def test_an_import_that_breaks_one_is_seen(tmp_path: Path) -> None:
     package = bundle.write_package(tmp_path)
-    node, cobo = package / "app/node/node.py", package / "clients/methods/cobo.py"
+    node, pairs = package / "app/node/node.py", package / "strategies/pairs.py"
     node.write_text(node.read_text() + "\nimport coterie.app.report.html\n")
-    cobo.write_text(cobo.read_text() + "\nimport coterie.strategies.pairs\n")
+    pairs.write_text(pairs.read_text() + "\nimport coterie.clients.letters\n")
     done = linted(tmp_path)
     assert done.returncode == 1
     assert "coterie.app.node is not allowed to import coterie.app.report" in done.stdout
-    assert "coterie.clients is not allowed to import coterie.strategies" in done.stdout
+    assert "coterie.strategies is not allowed to import coterie.clients" in done.stdout

@@ -208,7 +208,7 @@ def test_a_plugin_s_code_tells_its_runs_apart(tmp_path: Path) -> None:
     again = sweep.placed(Config.from_flat({**ALL, "method": name}), tmp_path)
     assert first.run_dir != again.run_dir
     assert "here-Mine-seed0" in first.run_dir
-    assert sweep.placed(Config.from_flat(ALL), tmp_path).name.startswith("tests.plugins-METHOD")
+    assert sweep.placed(Config.from_flat(ALL), tmp_path).name.startswith("tests.plugins-Mine")
 
 
 def test_tuning_takes_a_plugin_s_grid() -> None:
