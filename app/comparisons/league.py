@@ -205,7 +205,7 @@ def configurations(
     """
     keys: dict[str, Scalar] = {**problem.keys, **problem.conditions[condition]}
     flat = {**tune.with_validation(keys), "method": method}
-    tuned = {"learning-rate", tune.grid(Config.from_flat(flat))[0]}
+    tuned = {"learning-rate", "weight-decay", tune.grid(Config.from_flat(flat))[0]}
     if others := settings.keys() - tuned:
         raise ConfigError(f"{min(others)} is not among the tuned keys of {method}")
     flat |= settings

@@ -16,7 +16,9 @@ _BYTES = 1 << 23
 """Maximum bytes of a TOML file."""
 _BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
 """Files and folders that mark a folder as a run directory; it has at least one of them."""
-BEFORE = {"table": {"table.scale": "own", "table.split": "plain"}}
+BEFORE: dict[str, dict[str, Scalar]] = {
+    "table": {"table.scale": "own", "table.split": "plain", "table.fold": 0}
+}
 """Data set -> values of keys that runs recorded before there were these keys."""
 
 

@@ -184,7 +184,7 @@ def test_a_plugin_enters_with_the_rates_of_the_others(place: Path) -> None:
     assert (mine["rates"], mine["trials"]) == (theirs["rates"], theirs["trials"])
     assert rows[MINE, "private"]["refused"], "no one knows what a plugin reveals"
     standings = league.standings(league.read("tiny", place / "league"), {})
-    assert [row.name for row in standings][-1] == "METHOD"
+    assert [row.name for row in standings][-1] == "Mine"
 
 
 def test_a_cell_is_the_same_when_it_runs_again(
@@ -264,11 +264,11 @@ def test_a_new_key_leaves_cells_fresh_with_the_value_that_reproduces_them(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, flat = digests(place), Config.flat
-    monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "table.scale": "own"})
+    monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "table.new": "own"})
     assert not {*kept.items()} & {*digests(place).items()}
-    monkeypatch.setitem(runner.BEFORE, "table.scale", "own")
+    monkeypatch.setitem(runner.BEFORE, "table.new", "own")
     assert digests(place) == kept
-    monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "table.scale": "common"})
+    monkeypatch.setattr(Config, "flat", lambda self: {**flat(self), "table.new": "common"})
     assert not {*kept.items()} & {*digests(place).items()}
 
 
