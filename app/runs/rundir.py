@@ -271,10 +271,10 @@ class RunReader:
         progress = progress_file.read(directory)
         rounds, metrics, reported = self._metrics.read()
         weight_rounds, weights = _read_weights(directory, peers, progress.get("status"))
-        split = _read_split(directory, peers)
+        classes = tuple(map(str, files.json_of(directory, "classes.json", list) or ()))
+        split = _read_split(directory, peers, len(classes))
         named = {peer: row.get("name") for peer, row in enumerate(split or ())}
         named |= self._metrics.named
-        classes = files.json_of(directory, "classes.json", list) or ()
         return Run(
             directory=directory,
             config=config,
@@ -285,7 +285,7 @@ class RunReader:
             weight_rounds=weight_rounds,
             weights=weights,
             split=None if split is None else tuple(split),
-            classes=tuple(map(str, classes)),
+            classes=classes,
             progress=progress,
         )
 
@@ -335,7 +335,7 @@ def _check_value(key: str, value: Any) -> None:
     limits.check(key, value)
 
 
-def _read_split(directory: Path, peers: int) -> list[Mapping[str, Any]] | None:
+def _read_split(directory: Path, peers: int, classes: int) -> list[Mapping[str, Any]] | None:
     """Read the statistics of the split, one mapping per peer; None without split.json.
 
     Raises
@@ -350,8 +350,11 @@ def _read_split(directory: Path, peers: int) -> list[Mapping[str, Any]] | None:
         raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
     for part in PARTS:
         widths = {len((row.get(part) or {}).get("labels") or ()) for row in split} - {0}
-        if len(widths) > 1:
-            raise ResultsError(f"{directory / 'split.json'}: peers have different classes")
+        if len(widths | ({classes} if classes and widths else set())) > 1:
+            raise ResultsError(
+                f"{directory / 'split.json'}: peers have different classes, or others than "
+                "classes.json"
+            )
     return split
 
 

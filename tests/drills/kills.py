@@ -6,6 +6,7 @@ only measured: nothing lost, nothing played twice, epsilon exact (`audit`).
 
 - `kills`: SuperLink, relay (its executor and ServerApp), nodes (SuperNode, executor, worker) and
   workers are killed by SIGKILL, `KILLS` in all, up to `PAUSE` seconds after one another.
+- `increments`: the same while letters are increments (`letters.scheme`).
 - `clock`: the wall clock of a node, then that of the relay's machine, is an hour ahead for `WRONG`
   seconds, then an hour behind. A library that is compiled for it (`cc`) shifts what processes read.
 - `memory`: a worker is killed by the kernel because its control group is out of memory.
@@ -135,9 +136,9 @@ class Account:
 class Patient:
     """An operator who resumes a run as often as it fails."""
 
-    def __init__(self, deployment: Deployment, rounds: int, name: str = "run") -> None:
-        self.deployment, self.name, self.resumed = deployment, name, 0
-        self._command = deployment.run({**RUN, "num-server-rounds": rounds}, name)
+    def __init__(self, deployment: Deployment, rounds: int, **keys: Scalar) -> None:
+        self.deployment, self.name, self.resumed = deployment, "run", 0
+        self._command = deployment.run({**RUN, **keys, "num-server-rounds": rounds}, self.name)
 
     @property
     def round(self) -> int:
@@ -259,12 +260,12 @@ def require(so: bool, otherwise: str) -> None:
 # ---- kills --------------------------------------------------------------------------------------
 
 
-def kills(deployment: Deployment) -> Iterator[object]:
+def kills(deployment: Deployment, **keys: Scalar) -> Iterator[object]:
     """Thirty of them over one run."""
     draw = random.Random(SEED)
     victims = [victim for victim, times in VICTIMS.items() for _ in range(times)]
     draw.shuffle(victims)
-    run, began = Patient(deployment, ROUNDS), time.monotonic()
+    run, began = Patient(deployment, ROUNDS, **keys), time.monotonic()
     run.wait(lambda: run.round >= 1)
     for number, victim in enumerate(victims):
         until = time.monotonic() + draw.uniform(0, PAUSE)
@@ -280,6 +281,11 @@ def kills(deployment: Deployment) -> Iterator[object]:
     run.end()
     yield f"{KILLS} kills, {run.resumed} times resumed, {time.monotonic() - began:.0f} s"
     yield from audit(deployment)
+
+
+def increments(deployment: Deployment) -> Iterator[object]:
+    """Thirty kills while readers compute models from increments."""
+    yield from kills(deployment, **{"letters.scheme": "increments"})
 
 
 def _kill(deployment: Deployment, victim: str, peer: int) -> str:
@@ -445,7 +451,8 @@ def parallel(deployment: Deployment) -> Iterator[object]:
 
 
 SCENARIOS: Mapping[str, Callable[[Deployment], Iterator[object]]] = {
-    "kills": kills, "clock": clock, "memory": memory, "twin": twin, "parallel": parallel,
+    "kills": kills, "increments": increments, "clock": clock, "memory": memory, "twin": twin,
+    "parallel": parallel,
 }  # fmt: skip
 
 

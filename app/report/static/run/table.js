@@ -89,7 +89,12 @@ function columns() {
     { group: "", heading: "Peer", values: peers(), format: shortName },
     clusters && { group: "", heading: "Cluster", values: clusters, cell: clusterCell },
     samples && { group: "", heading: "Samples", values: samples, format: (x) => plain(x, 7) },
-    ...Object.entries(held_out ?? {}).map(([heading, values]) => ({ group: "", heading, values, format: (x) => plain(x, 7) })),
+    ...Object.entries(held_out ?? {}).map(([heading, values]) => ({
+      group: "",
+      heading,
+      values,
+      format: (x) => plain(x, 7),
+    })),
     ...mainColumns().map((column) => column && judged(column)),
     took_part && {
       group: "Participation",
