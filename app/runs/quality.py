@@ -92,6 +92,8 @@ def read(directory: Path, peers: int) -> list[ColumnQuality]:
 
 
 def _parsed(line: dict[str, str]) -> ColumnQuality:
+    if None in line.values():
+        raise ValueError("a line is incomplete")
     values: dict[str, str | int | float] = {}
     for name in _FIELDS:
         if name in _TEXTS:
