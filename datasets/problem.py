@@ -89,6 +89,8 @@ class Problem:
         `inputs` are the raw examples.
     table : RawTable or None
         Cells of the rows of `inputs` before preprocessing, if the columns have names.
+    own_test : tuple of bool
+        Whether each institution divided its test rows itself, so that no seed does; empty if none.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Problem:
     classes: tuple[str, ...] = ()
     preprocessing: tuple[Preprocessing | None, ...] = ()
     table: RawTable | None = None
+    own_test: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -149,7 +152,7 @@ class Problem:
         return replace(
             self, inputs=inputs, train=Split((rows,), (targets,)), validation=nothing, test=nothing,
             samples=self.samples.sum(keepdims=True), clusters=None, start=None, noise=noise,
-            names=(), preprocessing=(),
+            names=(), preprocessing=(), own_test=(),
         )  # fmt: skip
 
     def rarest_class(self, peer: int) -> int:
@@ -169,7 +172,7 @@ class Problem:
         list of dict
             Per peer: "peer", "name", "cluster" (or None), "samples" (n_i), and for each of "train",
             "validation" and "test" a dict of "size" and "labels", the count of each class (None
-            without classes).
+            without classes); "fixed" in "test" if the institution divided its test rows itself.
         """
         return [
             {
@@ -179,7 +182,8 @@ class Problem:
                 "samples": int(self.samples[peer]),
                 "train": self._count(self.train, peer),
                 "validation": self._count(self.validation, peer),
-                "test": self._count(self.test, peer),
+                "test": self._count(self.test, peer)
+                | ({"fixed": True} if any(self.own_test[peer : peer + 1]) else {}),
             }
             for peer in range(self.peers)
         ]

@@ -1,7 +1,7 @@
 """Advice to an institution: from the numbers of a comparison to one of six answers.
 
 The rules are tried in the order of `ADVICE`; the first that holds decides. A number "gains" or
-"loses" if its whole 95 % interval lies above or below 0.
+"loses" if its whole interval lies above or below 0.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Evidence:
     rarer : int
         Number of test rows without the most frequent class, for two classes the rarer class; of
         survival, test rows with the event; else all test rows.
+    has_threshold : bool
+        There are two classes, so that a threshold of the probability decides.
     gain : Estimate
         Gain of the chosen method over the own model: accuracy, or reduction of the loss.
     ranking : Estimate
@@ -38,6 +40,7 @@ class Evidence:
 
     one_class: bool
     rarer: int
+    has_threshold: bool
     gain: Estimate = UNKNOWN
     ranking: Estimate = UNKNOWN
     own_ranking: Estimate = UNKNOWN
@@ -52,11 +55,13 @@ class Advice:
     holds: Callable[[Evidence], bool]
 
 
-def _gains(estimate: Estimate) -> bool:
+def gains(estimate: Estimate) -> bool:
+    """Return whether the whole interval lies above 0."""
     return estimate[1] > 0
 
 
-def _loses(estimate: Estimate) -> bool:
+def loses(estimate: Estimate) -> bool:
+    """Return whether the whole interval lies below 0."""
     return estimate[2] < 0
 
 
@@ -82,20 +87,25 @@ ADVICE: dict[str, Advice] = {
     ),
     USE: Advice(
         "use {method}",
-        "The interval of the gain lies above 0, and that of the AUROC gain not below 0.",
-        lambda e: _gains(e.gain) and not _loses(e.ranking),
+        "The interval of the gain lies above 0, and that of the gain in AUROC or C-index not below "
+        "0; where no threshold decides, with more than two classes or none, either interval may be "
+        "the one above 0.",
+        lambda e: (
+            (gains(e.gain) and not loses(e.ranking))
+            or (gains(e.ranking) and not loses(e.gain) and not e.has_threshold)
+        ),
     ),
     USE_AFTER_THRESHOLD: Advice(
         "use {method} after setting your own threshold",
         "The interval of the AUROC gain lies above 0, that of the gain in accuracy does not: the "
         "ranking gains, the decision at probability 0.5 does not.",
-        lambda e: _gains(e.ranking),
+        lambda e: e.has_threshold and gains(e.ranking),
     ),
     DO_NOT_USE: Advice(
         "do not use {method}",
-        "The interval of the gain or of the AUROC gain lies below 0, and that of the AUROC gain "
-        "not above it: the method harms this institution.",
-        lambda e: _loses(e.gain) or _loses(e.ranking),
+        "The interval of the gain, or of the gain in AUROC or C-index, lies below 0: the method "
+        "harms this institution.",
+        lambda e: loses(e.gain) or loses(e.ranking),
     ),
     STAY: Advice(
         "stay with your own model",
@@ -107,7 +117,7 @@ ADVICE: dict[str, Advice] = {
 
 
 def _guesses(e: Evidence) -> bool:
-    judged = (_gains, _loses)
+    judged = (gains, loses)
     return e.own_ranking[1] <= 0.5 and not any(
         of(estimate) for of in judged for estimate in (e.gain, e.ranking)
     )

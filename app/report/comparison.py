@@ -20,7 +20,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from coterie.app.config.keys import flatten
 from coterie.app.report import methods
 from coterie.app.report.measures import COLUMNS, Column
 from coterie.app.report.paired_test import leaders, redivision
@@ -258,7 +257,7 @@ def leading(made: Sequence[Row], column: Column) -> list[Row]:
     }
     if not rows:
         return []
-    redivided = redivision(flatten(made[0].runs[0].config))
+    redivided = redivision(made[0].runs[0])
     return [rows[method] for method in leaders(values, redivided)]
 
 

@@ -1,9 +1,9 @@
 """Decisions: for each institution, what a comparison means for it and what to do, in sentences.
 
 The consortium runs one method, so one method is judged at every institution: the best on the
-validation rows of all institutions or, without these, on the test rows; then its intervals have the
-level of Holm's correction for the choice among the compared methods. The rules are in
-`coterie.app.report.advice`.
+validation rows of all institutions or, without these, on the test rows of those that can be judged.
+If test rows took part in the choice, its intervals have the level of Holm's correction for the
+choice among the compared methods. The rules are in `coterie.app.report.advice`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from coterie.app.config.keys import flatten
 from coterie.app.report import advice, comparison, diagnostics
 from coterie.app.report.advice import ADVICE, UNKNOWN, Evidence
 from coterie.app.report.comparison import Row
 from coterie.app.report.measures import gains, has_accuracy, last
-from coterie.app.report.paired_test import LEVEL, interval, redivision, seeds_needed
+from coterie.app.report.paired_test import LEVEL, MIN_SEEDS, interval, redivision, seeds_needed
+from coterie.app.report.words import listed
 from coterie.app.runs import cells, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.diagnostics import read as read_diagnostics
@@ -34,7 +36,8 @@ LINES = 20
 _CLASSES = 5
 """Number of classes up to which rows are counted by class."""
 _HEAD = (
-    "institution", "advice", "method", "gain", "low", "high", "auroc_gain", "rows", "reason",
+    "institution", "advice", "method", "gain", "low", "high",
+    "auroc_gain", "auroc_low", "auroc_high", "rows", "reason",
 )  # fmt: skip
 _PARTS = {"train": "for training", "validation": "for validation", "test": "for testing"}
 _OF_PROBABILITIES = (
@@ -46,7 +49,8 @@ _OF_PROBABILITIES = (
 class Decision(NamedTuple):
     """Decision of one institution; `advice` is a key of `ADVICE`, or "" if nothing is advised.
 
-    `gain` and `ranking` are UNKNOWN where the institution cannot be judged.
+    `gain` and `ranking` are UNKNOWN, and `numbers`, which says what decided, is "" where the
+    institution cannot be judged.
     """
 
     institution: str
@@ -54,6 +58,7 @@ class Decision(NamedTuple):
     method: str
     gain: Estimate
     ranking: Estimate
+    numbers: str
     rows: int
     sentences: list[str]
     reason: str
@@ -71,7 +76,6 @@ class Decisions(NamedTuple):
     consortium: list[str]
     rules: dict[str, str]
     notes: list[str]
-    is_accuracy: bool
 
     def mark(self, decision: Decision) -> str:
         """Return the mark of the footnote with the rule of a decision; "" without."""
@@ -80,7 +84,7 @@ class Decisions(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return a line per institution for a terminal."""
-        lines = [_line(each, is_accuracy=self.is_accuracy) for each in self.institutions[:LINES]]
+        lines = [_line(each) for each in self.institutions[:LINES]]
         more = len(self.institutions) - LINES
         return [*lines, *([f"{more} more in {FILE}"] if more > 0 else [])]
 
@@ -88,12 +92,21 @@ class Decisions(NamedTuple):
         """Write a line per institution in full precision; undefined numbers are empty."""
         lines: list[list[object]] = [[*_HEAD]]
         for each in self.institutions:
-            numbers = ["" if np.isnan(x) else repr(float(x)) for x in (*each.gain, each.ranking[0])]
+            numbers = ["" if np.isnan(x) else repr(float(x)) for x in (*each.gain, *each.ranking)]
             lines.append(
                 [cells.safe(each.institution), each.advice, each.method, *numbers, each.rows,
                  cells.safe(each.reason)]
             )  # fmt: skip
         return cells.as_csv(lines)
+
+
+class _Choice(NamedTuple):
+    """Judged method, the compared ones, the tests that its intervals allow for, and its merit."""
+
+    method: Row
+    among: list[Row]
+    tests: int
+    merit: str
 
 
 class _Place(NamedTuple):
@@ -111,34 +124,26 @@ def compared(rows: Sequence[Row]) -> Decisions | None:
     local = next((row for row in rows if row.is_local), None)
     if local is None or any(row.swept for row in rows) or not _can_decide(local.runs):
         return None
-    choice = _chosen(rows, local)
+    own = _places(local, cards=True)
+    choice = _chosen(rows, local, own)
     if choice is None:
         return None
-    chosen, tests, candidates = choice
-    redivided = redivision(flatten(local.runs[0].config))
-    places = {row.method: _places(row, cards=row is chosen) for row in candidates}
-    decided = [
-        _decided(name, own, chosen, tests, candidates, places, redivided)
-        for name, own in _places(local, cards=True).items()
-    ]
-    how = (
-        "the best mean of the validation rows of all institutions; its intervals need no "
-        "correction, because no test row took part in the choice"
-        if tests == 1
-        else f"the best mean of the test rows; its intervals have level 1 - {LEVEL:g}/{tests}, "
-        f"because these rows chose it among {units.plural(tests, 'method')} (Holm)"
-        if len(candidates) > 1
-        else "it is the only one besides local"
-    )
-    consortium = _consortium(decided, chosen, tests, redivided)
+    places = {row.method: _places(row, cards=row is choice.method) for row in choice.among}
+    of_chosen = places[choice.method.method]
+    decided = [_decided(name, own[name], choice, places) for name in own if name in of_chosen]
+    tests, chosen = choice.tests, choice.method.name
+    corrected = f", corrected for the choice among {tests} methods (Holm)" if tests > 1 else ""
     notes = [
-        f"{chosen.name} is judged everywhere, because a consortium runs one method: {how}.",
-        "Interval: 95 %, paired over seeds, of the method minus the institution’s own model "
-        "(local), with Nadeau and Bengio’s correction where each seed divides the same rows again; "
-        "else at least as wide as the intervals on the test rows of the two models allow.",
+        f"{chosen} is judged everywhere, because a consortium runs one method: {choice.merit}.",
+        f"Interval: {100 * (1 - LEVEL / tests):.4g} %{corrected}, paired over seeds, of the method "
+        "minus the institution’s own model (local), with Nadeau and Bengio’s correction where each "
+        "seed divides the same rows again. Where the test rows stay the same, or with fewer than "
+        f"{MIN_SEEDS} seeds, it is at least as wide as the intervals of both models on these rows "
+        "(a loss has none).",
         *([_OF_PROBABILITIES] if _has_probabilities(local.runs) else []),
     ]
-    return Decisions(decided, consortium, _rules(decided), notes, has_accuracy(local.runs[0]))
+    consortium = _consortium(decided, choice, of_chosen)
+    return Decisions(decided, consortium, _rules(decided), notes)
 
 
 def of_run(run: Run) -> Decisions | None:
@@ -148,26 +153,26 @@ def of_run(run: Run) -> Decisions | None:
     """
     if not _can_decide([run]):
         return None
-    found, cards = judged.one_class(run), read_diagnostics(run)
-    decided = []
+    cards, decided = read_diagnostics(run), []
     for peer, name in enumerate(run.names):
         card = cards.get(peer)
         here = [_Place(run, run, peer, card, card)]
-        evidence = Evidence(peer in found, _rarer(here[0]))
-        key = advice.advise(evidence)
-        if key in (advice.COLLECT, advice.TOO_FEW):
-            decided.append(_unjudged(name, run.label, key, evidence, found.get(peer, ""), here))
+        evidence = _evidence(here)
+        if not _can_judge(evidence):
+            decided.append(_unjudged(name, run.label, evidence, here))
         else:
             reason = "One run cannot say whether this is better than a model of its own rows."
             text = [_rows(here), *_probabilities(run.label, here), reason]
-            decided.append(Decision(name, "", run.label, UNKNOWN, UNKNOWN, _total(here), text, ""))
+            decided.append(
+                Decision(name, "", run.label, UNKNOWN, UNKNOWN, "", _total(here), text, "")
+            )
     rest = sum(not each.advice for each in decided)
     consortium = (
         f"{_count(rest, len(decided))} can be judged by a comparison with models of their own "
         f"rows: coterie compare config.toml --methods local,{run.label}."
     )
     notes = [_OF_PROBABILITIES] if cards else []
-    return Decisions(decided, [consortium], _rules(decided), notes, has_accuracy(run))
+    return Decisions(decided, [consortium], _rules(decided), notes)
 
 
 def _rules(decided: Sequence[Decision]) -> dict[str, str]:
@@ -183,8 +188,8 @@ def _can_decide(runs: Sequence[Run]) -> bool:
     )
 
 
-def _chosen(rows: Sequence[Row], local: Row) -> tuple[Row, int, list[Row]] | None:
-    """Return the judged method, the number of methods that test rows chose it from, and all."""
+def _chosen(rows: Sequence[Row], local: Row, own: Mapping[str, Sequence[_Place]]) -> _Choice | None:
+    """Choose the judged method; `own` are the places of each institution in Local's runs."""
     columns = {column.key: column for column in comparison.shown(rows)}
     main = columns.get("accuracy") or columns.get("loss")
     if main is None:
@@ -196,19 +201,29 @@ def _chosen(rows: Sequence[Row], local: Row) -> tuple[Row, int, list[Row]] | Non
     ]
     if not candidates:
         return None
+    if len(candidates) == 1:
+        return _Choice(candidates[0], candidates, 1, "it is the only one besides local")
     kind = "accuracy" if has_accuracy(local.runs[0]) else "loss"
     sign = 1.0 if kind == "accuracy" else -1.0
     on_validation = [_validated(row, f"validation_{kind}") for row in candidates]
     if not np.isnan(on_validation).any():
-        best = int(np.argmax(sign * np.array(on_validation)))
-        return candidates[best], 1, candidates
+        best = candidates[int(np.argmax(sign * np.array(on_validation)))]
+        merit = "the best mean of the validation rows of all institutions"
+        if len(local.runs) > 1 and redivision(local.runs[0]):
+            seeds = f"{merit}, which other seeds test on"
+            return _Choice(best, candidates, len(candidates), seeds)
+        return _Choice(best, candidates, 1, f"{merit}; no test row took part in the choice")
+    names = [name for name, places in own.items() if _can_judge(_evidence(places))] or [*own]
     means = [
-        np.mean([np.nanmean(_judged(gains(run, own), own)) for run, own in _pairs(row)])
+        np.mean([
+            np.nanmean(gains(run, alone)[[name in names for name in run.names]])
+            for run, alone in _pairs(row)
+        ])
         for row in candidates
-    ]
-    if np.isnan(means).all():
-        return candidates[0], len(candidates), candidates
-    return candidates[int(np.nanargmax(means))], len(candidates), candidates
+    ]  # fmt: skip
+    best = candidates[int(np.argmax(np.nan_to_num(means, nan=-np.inf)))]
+    merit = f"the best mean gain over local on the test rows of {listed(names)}"
+    return _Choice(best, candidates, len(candidates), merit)
 
 
 def _validated(row: Row, field: str) -> float:
@@ -228,12 +243,6 @@ def _pairs(row: Row) -> list[tuple[Run, Run]]:
     return [(run, local) for run, local in pairs if local is not None]
 
 
-def _judged(value_n: Floats, run: Run) -> Floats:
-    """Return the values of the institutions that can be judged; all of them if none can."""
-    judged_n = judged.judged(run)
-    return np.where(judged_n, value_n, np.nan) if judged_n.any() else value_n
-
-
 def _places(row: Row, *, cards: bool) -> dict[str, list[_Place]]:
     """Return the places of each institution, by name; an institution may lack a seed."""
     places: dict[str, list[_Place]] = {}
@@ -248,71 +257,93 @@ def _places(row: Row, *, cards: bool) -> dict[str, list[_Place]]:
 def _decided(
     name: str,
     own: Sequence[_Place],
-    chosen: Row,
-    tests: int,
-    candidates: Sequence[Row],
+    choice: _Choice,
     places: Mapping[str, Mapping[str, Sequence[_Place]]],
-    redivided: float,
 ) -> Decision:
     """Judge the chosen method at one institution; `own` are its places in Local's runs."""
-    found = [judged.one_class(place.run).get(place.peer, "") for place in own]
-    evidence = Evidence(all(found), min(map(_rarer, own)))
-    here = places[chosen.method].get(name, [])
-    key = advice.advise(evidence)
-    if key in (advice.COLLECT, advice.TOO_FEW) or not here:
-        return _unjudged(name, chosen.name, key, evidence, found[0], own)
+    chosen, tests, evidence = choice.method, choice.tests, _evidence(own)
+    here = places[chosen.method][name]
+    if not _can_judge(evidence):
+        return _unjudged(name, chosen.name, evidence, own)
     evidence = replace(
         evidence,
-        gain=_gain(here, redivided, tests),
-        ranking=_ranking(here, redivided, tests),
+        gain=_gain([here], tests),
+        ranking=_ranking(here, tests),
         own_ranking=_mean_of([place.own_card for place in here], "auroc", "c_index"),
     )
     key = advice.advise(evidence)
-    reason = _reason(key, evidence, "", here, redivided)
+    of_ranking = f"{_ranking_name(here)} {_ranked(evidence.ranking)}"
+    reason = _reason(key, evidence, of_ranking) or _may_be_chance(here, evidence.gain, tests)
+    is_accuracy = has_accuracy(own[0].run)
+    change = f"gain of {chosen.name} {_change(evidence.gain, accuracy=is_accuracy)}"
+    is_ranked = advice.gains(evidence.ranking) or advice.loses(evidence.ranking)
+    known = (change, not np.isnan(evidence.gain[0])), (of_ranking, is_ranked)
+    numbers = ", ".join(text for text, is_known in known if is_known)
     sentences = [
         _rows(own),
         _gain_sentence(chosen, here, evidence.gain),
         *_probabilities(chosen.name, here, evidence.ranking),
     ]
     gain_of = {
-        row.method: _gain(places[row.method].get(name, []), redivided, len(candidates))
-        for row in candidates
+        row.method: _gain([places[row.method].get(name, [])], len(choice.among))
+        for row in choice.among
     }
-    best = max(candidates, key=lambda row: np.nan_to_num(gain_of[row.method][0], nan=-np.inf))
+    best = max(choice.among, key=lambda row: np.nan_to_num(gain_of[row.method][0], nan=-np.inf))
     if best is not chosen:
-        change = _change(gain_of[best.method], accuracy=has_accuracy(own[0].run))
+        change = _change(gain_of[best.method], accuracy=is_accuracy)
         sentences.append(
             f"Best here on the test rows: {best.name}, {change}, the interval corrected for "
-            f"choosing the best of {units.plural(len(candidates), 'method')}."
+            f"choosing the best of {units.plural(len(choice.among), 'method')}."
         )
     return Decision(
-        name, key, chosen.name, evidence.gain, evidence.ranking, _total(own),
+        name, key, chosen.name, evidence.gain, evidence.ranking, numbers, _total(own),
         [*sentences, reason], reason,
     )  # fmt: skip
 
 
-def _unjudged(
-    name: str, method: str, key: str, evidence: Evidence, found: str, own: Sequence[_Place]
-) -> Decision:
+def _evidence(own: Sequence[_Place]) -> Evidence:
+    """Return what the rows of an institution say, before any model is judged."""
+    labels = own[0].run.labels("test")
+    return Evidence(
+        one_class=all(place.peer in judged.one_class(place.run) for place in own),
+        rarer=min(map(_rarer, own)),
+        has_threshold=labels is not None and labels.shape[1] == 2,
+    )
+
+
+def _can_judge(evidence: Evidence) -> bool:
+    return advice.advise(evidence) not in (advice.COLLECT, advice.TOO_FEW)
+
+
+def _unjudged(name: str, method: str, evidence: Evidence, own: Sequence[_Place]) -> Decision:
     """Return the decision of an institution that cannot be judged, without numbers of models."""
-    reason = _reason(key, evidence, found, own)
+    key = advice.advise(evidence)
+    if key == advice.COLLECT:
+        found = judged.one_class(own[0].run)[own[0].peer]
+        reason = f"{found[0].upper()}{found[1:]}; no model can learn from it what differs."
+    else:
+        what = "of the rarer class" if own[0].run.labels("test") is not None else "to judge by"
+        rows = units.plural(evidence.rarer, "test row")
+        reason = f"Only {rows} {what}; {judged.MIN_ROWS} are needed."
     text = [_rows(own), reason]
-    return Decision(name, key, method, UNKNOWN, UNKNOWN, _total(own), text, reason)
+    return Decision(name, key, method, UNKNOWN, UNKNOWN, "", _total(own), text, reason)
 
 
-def _gain(places: Sequence[_Place], redivided: float, tests: int) -> Estimate:
-    """Return the gain over the own model at one institution with its interval."""
-    reach = [
-        math.hypot(_reach(p.run, p.peer), _reach(p.local, p.peer))
-        for p in places
-        if has_accuracy(p.local)
-    ]
-    return _estimate(places, gains, reach, redivided, tests)
+def _gain(places: Sequence[Sequence[_Place]], tests: int) -> Estimate:
+    """Return the mean gain over the own models at some institutions with its interval."""
+    reach = [_gain_reach(of_peer) for of_peer in places if of_peer]
+    return _estimate(places, gains, math.hypot(*reach) / max(1, len(reach)), tests)
 
 
-def _ranking(places: Sequence[_Place], redivided: float, tests: int) -> Estimate:
+def _gain_reach(places: Sequence[_Place]) -> float:
+    """Return half the interval of a gain in accuracy on the test rows, the mean over seeds."""
+    of_seed = [math.hypot(_reach(p.run, p.peer), _reach(p.local, p.peer)) for p in places]
+    return float(np.mean(of_seed))
+
+
+def _ranking(places: Sequence[_Place], tests: int) -> Estimate:
     """Return the gain in AUROC or C-index over the own model with its interval."""
-    name = "auroc" if np.isnan(last(places[0].local, "c_index")).all() else "c_index"
+    name = "c_index" if _ranking_name(places) == "C-index" else "auroc"
     reach = []
     for place in places:
         ends = [
@@ -323,30 +354,49 @@ def _ranking(places: Sequence[_Place], redivided: float, tests: int) -> Estimate
         if len(ends) == 2:
             reach.append(math.hypot(*((high - low) / 2 for low, high in ends)))
     return _estimate(
-        places, lambda run, local: last(run, name) - last(local, name), reach, redivided, tests
+        [places],
+        lambda run, local: last(run, name) - last(local, name),
+        float(np.mean(reach)) if reach else np.nan,
+        tests,
     )
 
 
+def _ranking_name(places: Sequence[_Place]) -> str:
+    return "AUROC" if np.isnan(last(places[0].local, "c_index")).all() else "C-index"
+
+
 def _estimate(
-    places: Sequence[_Place],
+    places: Sequence[Sequence[_Place]],
     of: Callable[[Run, Run], Floats],
-    reach: Sequence[float],
-    redivided: float,
+    reach: float,
     tests: int,
 ) -> Estimate:
-    """Return mean and interval of a difference.
+    """Return mean and interval of a difference, averaged over institutions.
 
-    Where the seeds do not divide the rows again, or are too few for a test, half the interval is at
-    least the mean of `reach`, that of the test rows with each seed.
+    Where the seeds do not divide the rows of an institution again, or are too few for a test, half
+    the interval is at least `reach`, that of the test rows; NaN if unknown.
     """
+    known = [of_peer for of_peer in places if of_peer]
+    if not known:
+        return UNKNOWN
+    differences: dict[Path, list[float]] = {}
+    for place in chain(*known):
+        value = float(of(place.run, place.local)[place.peer])
+        differences.setdefault(place.run.directory, []).append(value)
+    local, peers = known[0][0].local, [of_peer[0].peer for of_peer in known]
+    redivided = redivision(local, peers)
+    mean, low, high = interval([*map(np.array, differences.values())], redivided, tests)
+    half = (high - low) / 2
+    if np.isnan(half) or not all(redivision(local, [peer]) for peer in peers):
+        half = float(np.fmax(half, _widened(reach, tests)))
+    return mean, mean - half, mean + half
+
+
+def _widened(reach: float, tests: int) -> float:
+    """Return half the width of a 95 % interval at the level of several tests."""
     from scipy.special import ndtri
 
-    mean, low, high = interval([of(p.run, p.local)[[p.peer]] for p in places], redivided, tests)
-    half = (high - low) / 2
-    if reach and (not redivided or np.isnan(half)):
-        widened = ndtri(1 - LEVEL / tests / 2) / ndtri(1 - LEVEL / 2)
-        half = float(np.fmax(half, widened * np.mean(reach)))
-    return mean, mean - half, mean + half
+    return float(reach * ndtri(1 - LEVEL / tests / 2) / ndtri(1 - LEVEL / 2))
 
 
 def _reach(run: Run, peer: int) -> float:
@@ -430,6 +480,11 @@ def _change(gain: Estimate, *, accuracy: bool) -> str:
     return f"{value}{unit} ({ends})"
 
 
+def _ranked(ranking: Estimate) -> str:
+    """Write a gain in AUROC or C-index with its interval."""
+    return f"{ranking[0]:+.3f} ({ranking[1]:+.3f} to {ranking[2]:+.3f})"
+
+
 def _probabilities(
     name: str, places: Sequence[_Place], ranking: Estimate | None = None
 ) -> list[str]:
@@ -448,73 +503,65 @@ def _probabilities(
         else:
             text += f" with {name}, {_mean_of(own_cards, *keys)[0]:.2f} with your own model"
             if title != "O/E" and not np.isnan(ranking[1]):
-                text += f": {ranking[0]:+.3f} ({ranking[1]:+.3f} to {ranking[2]:+.3f})"
+                text += f": {_ranked(ranking)}"
         sentences += [] if np.isnan(value) else [f"{text}."]
     return sentences
 
 
-def _reason(
-    key: str,
-    evidence: Evidence,
-    one_class: str,
-    places: Sequence[_Place],
-    redivided: float = 0.0,
-) -> str:
-    """Write why the rule of an advice holds."""
+def _reason(key: str, evidence: Evidence, of_ranking: str) -> str:
+    """Write why the rule of an advice holds; "" where what a model gains or loses may be chance."""
+    loses_gain = advice.loses(evidence.gain)
     match key:
-        case advice.COLLECT if evidence.one_class:
-            return (
-                f"{one_class[0].upper()}{one_class[1:]}; no model can learn from it what differs."
-            )
         case advice.COLLECT:
             return (
                 "Its own model may rank no better than guessing, and collaborating does not help."
             )
-        case advice.TOO_FEW:
-            what = (
-                "of the rarer class" if places[0].run.labels("test") is not None else "to judge by"
-            )
-            rows = units.plural(evidence.rarer, "test row")
-            return f"Only {rows} {what}; {judged.MIN_ROWS} are needed."
-        case advice.USE:
+        case advice.USE if advice.gains(evidence.gain):
             return "It gains even at the lower end of the interval."
+        case advice.USE:
+            return f"It ranks the rows better: {of_ranking}."
         case advice.USE_AFTER_THRESHOLD:
+            decides = "decides worse" if loses_gain else "does not decide better"
             return (
-                "It ranks the rows better, but does not decide better at probability 0.5: choose "
-                "the threshold on your own rows first."
+                f"It ranks the rows better ({of_ranking}), but {decides} at probability 0.5: "
+                "choose the threshold on your own rows first."
             )
-        case advice.DO_NOT_USE:
+        case advice.DO_NOT_USE if loses_gain:
             return "It is worse than your own model even at the better end of the interval."
-        case advice.STAY:
-            needed = _seeds_needed(places, redivided)
-            return f"What it gains or loses here may be chance{needed}."
+        case advice.DO_NOT_USE:
+            return f"It ranks the rows worse than your own model: {of_ranking}."
     return ""
 
 
-def _seeds_needed(places: Sequence[_Place], redivided: float) -> str:
+def _may_be_chance(places: Sequence[_Place], gain: Estimate, tests: int) -> str:
+    """Say what would judge a gain whose interval includes 0."""
     differences = [gains(p.run, p.local)[[p.peer]] for p in places]
-    if np.isnan(interval(differences, redivided)[1]):
-        return f"; no test is possible with {units.plural(len(places), 'seed')}"
-    needed = seeds_needed(differences, redivided)
-    return f"; about {needed} seeds would judge it" if needed and needed > len(places) else ""
+    redivided = redivision(places[0].local, [places[0].peer])
+    needed = seeds_needed(differences, redivided, tests)
+    remedy = ""
+    if not redivided and abs(gain[0]) <= _widened(_gain_reach(places), tests):
+        remedy = "; more test rows would judge it, not more seeds"
+    elif len(places) < MIN_SEEDS:
+        remedy = f"; no test is possible with {units.plural(len(places), 'seed')}"
+    elif needed and needed > len(places):
+        remedy = f"; about {needed} seeds would judge it"
+    return f"What it gains or loses here may be chance{remedy}."
 
 
 def _consortium(
-    decided: Sequence[Decision], chosen: Row, tests: int, redivided: float
+    decided: Sequence[Decision], choice: _Choice, places: Mapping[str, Sequence[_Place]]
 ) -> list[str]:
-    """Write the paragraph of the consortium."""
+    """Write the paragraph of the consortium; `places` are those of the chosen method."""
     counts = Counter(each.text for each in decided)
-    pairs = [(run, local) for run, local in _pairs(chosen)]
-    usable = [d for d in decided if d.advice not in (advice.COLLECT, advice.TOO_FEW)]
-    listed = "; ".join(f"{text}: {count}" for text, count in counts.most_common())
-    sentences = [f"{_count(len(decided), len(decided))}: {listed}."]
+    answers = "; ".join(f"{text}: {count}" for text, count in counts.most_common())
+    sentences = [f"{_count(len(decided), len(decided))}: {answers}."]
+    usable = [each for each in decided if not np.isnan(each.gain[0])]
     if len(usable) > 1:
-        names = {each.institution for each in usable}
-        differences = [gains(run, local)[[n in names for n in run.names]] for run, local in pairs]
-        gain = interval(differences, redivided, tests)
+        kept = [places[each.institution] for each in usable]
+        change = _change(_gain(kept, choice.tests), accuracy=has_accuracy(kept[0][0].local))
         sentences.append(
-            f"Over the institutions with enough test rows, {chosen.name} gains "
-            f"{_change(gain, accuracy=has_accuracy(pairs[0][1]))} on average."
+            f"Over the institutions with enough test rows, {choice.method.name} gains {change} on "
+            "average."
         )
     winners = sum(each.advice in (advice.USE, advice.USE_AFTER_THRESHOLD) for each in usable)
     if usable and not winners:
@@ -527,11 +574,9 @@ def _count(number: int, total: int) -> str:
     return word if number == total else f"{number} of {word}"
 
 
-def _line(decision: Decision, *, is_accuracy: bool) -> str:
+def _line(decision: Decision) -> str:
     """Write a decision in a line."""
     if not decision.advice:
         return f"{decision.institution}: {' '.join(decision.sentences[:-1])}"
-    why = decision.reason.rstrip(".")
-    if not np.isnan(decision.gain[0]):
-        why = f"gain of {decision.method} {_change(decision.gain, accuracy=is_accuracy)}"
-    return f"{decision.institution}: {decision.text}; {why[0].lower()}{why[1:]}"
+    why = decision.numbers or f"{decision.reason[0].lower()}{decision.reason[1:]}".rstrip(".")
+    return f"{decision.institution}: {decision.text}; {why}"

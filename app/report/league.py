@@ -22,14 +22,14 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.app.config import parts, schema
-from coterie.app.config.config import Config
+from coterie.app.config.config import VALIDATION_SHARE, Config
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError, flatten, nearest
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
 from coterie.app.report.measures import COLUMNS, Column, cost_to_best
-from coterie.app.report.paired_test import leaders, redivision
+from coterie.app.report.paired_test import leaders
 from coterie.app.report.tuning import Choice
 from coterie.app.runs import atomic, cells, files, units
 from coterie.app.runs.files import ResultsError
@@ -270,7 +270,7 @@ def standings(measured: Cells, keys: Mapping[str, Scalar]) -> list[Standing]:
     methods = list(dict.fromkeys(method for method, _ in measured))
     shown = columns()
     numbers = {method: _numbers(method, measured) for method in methods}
-    redivided = redivision(keys)
+    redivided = _redivision(keys)
     leading = {
         key: _leading(key, measured, numbers, redivided)
         for key, column in shown.items()
@@ -294,6 +294,17 @@ def standings(measured: Cells, keys: Mapping[str, Scalar]) -> list[Standing]:
         )
         for method in methods
     ]
+
+
+def _redivision(keys: Mapping[str, Scalar]) -> float:
+    """Return `paired_test.redivision` of a problem, whose runs all hold out validation rows."""
+    test, validation = (
+        keys.get(f"{keys.get('dataset')}.{part}") for part in ("test", "validation")
+    )
+    if not isinstance(test, float) or keys.get("split-seed", "seed") != "seed":
+        return 0.0
+    held = validation if isinstance(validation, float) and validation else VALIDATION_SHARE
+    return test / (1 - test - held)
 
 
 def is_reference(method: str) -> bool:

@@ -29,8 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.app.config.schema import Scalar
-from coterie.app.runs.rundir import Floats
+from coterie.app.runs.rundir import Floats, Run
 
 LEVEL = 0.05
 MIN_SEEDS = 3
@@ -43,17 +42,31 @@ Values = Mapping[Any, Floats]
 """Seed -> (n,) value of each peer; NaN if it has none."""
 
 
-def redivision(keys: Mapping[str, Scalar]) -> float:
+def redivision(run: Run, peers: Sequence[int] | None = None) -> float:
     """Return the test rows per training row if every seed divides the same rows again; else 0.
+
+    Test rows that an institution divided itself do not count: every seed keeps them.
 
     Parameters
     ----------
-    keys : Mapping of str to Scalar
-        Flat keys of the runs.
+    run : Run
+        One of the compared runs.
+    peers : Sequence of int or None
+        Some of its peers; None: all.
     """
-    test = keys.get(f"{keys.get('dataset')}.test")
-    is_divided = keys.get("split-seed", "seed") == "seed"
-    return test / (1 - test) if isinstance(test, float) and is_divided else 0.0
+    table = run.config.get(str(run.config.get("dataset")))
+    test_n, train_n = run.sizes("test"), run.sizes("train")
+    is_divided = run.config.get("split-seed", "seed") == "seed"
+    if not isinstance(table, dict) or "test" not in table or not is_divided:
+        return 0.0
+    if run.split is None or test_n is None or train_n is None:
+        return 0.0
+    drawn_n = np.array(
+        [0.0 if (each.get("test") or {}).get("fixed") else 1.0 for each in run.split]
+    )
+    among = range(run.peers) if peers is None else peers
+    test_p, train_p = (test_n * drawn_n)[among], train_n[among]
+    return float(test_p.sum() / max(1.0, train_p.sum()))
 
 
 def p_value(differences: Sequence[Floats], redivided: float = 0.0) -> float:
@@ -111,11 +124,13 @@ def interval(
     return mean, mean - reach, mean + reach
 
 
-def seeds_needed(differences: Sequence[Floats], redivided: float = 0.0) -> int | None:
+def seeds_needed(
+    differences: Sequence[Floats], redivided: float = 0.0, tests: int = 1
+) -> int | None:
     """Return the number of seeds with which the test finds a difference like the measured one.
 
-    The minimum number S for a power of `POWER` at `LEVEL`, if mean and standard deviation of the
-    difference stay as measured: t then has a noncentral t-distribution with S - 1 degrees of
+    The minimum number S for a power of `POWER` at `LEVEL` / `tests`, if mean and standard deviation
+    of the difference stay as measured: t then has a noncentral t-distribution with S - 1 degrees of
     freedom and noncentrality mean / deviation / sqrt(1/S + redivided).
 
     Parameters
@@ -124,6 +139,8 @@ def seeds_needed(differences: Sequence[Floats], redivided: float = 0.0) -> int |
         Differences of the peers, for each seed.
     redivided : float
         See `redivision`.
+    tests : int
+        See `interval`.
 
     Returns
     -------
@@ -137,7 +154,7 @@ def seeds_needed(differences: Sequence[Floats], redivided: float = 0.0) -> int |
         return MIN_SEEDS
     effect = mean / deviation
     seeds_s = np.arange(MIN_SEEDS, MAX_SEEDS + 1)
-    critical_s = stdtrit(seeds_s - 1, 1 - LEVEL / 2)
+    critical_s = stdtrit(seeds_s - 1, 1 - LEVEL / tests / 2)
     power_s = 1 - nctdtr(seeds_s - 1, abs(effect) / np.sqrt(1 / seeds_s + redivided), critical_s)
     enough = seeds_s[power_s >= POWER]
     return int(enough[0]) if len(enough) else None

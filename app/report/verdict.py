@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from coterie.app.config import schema
-from coterie.app.config.keys import flatten
 from coterie.app.config.registry import YARDSTICKS
 from coterie.app.report import comparison, methods
 from coterie.app.report.comparison import Row
@@ -61,7 +60,7 @@ def _at_home(rows: Sequence[Row], main: Column) -> list[str]:
             f"{model.capitalize()} is as good as the best method, {best.name}: "
             f"{values[0]} against {values[1]}"
         ]
-    if p_value(ahead, redivision(flatten(best.runs[0].config))) <= LEVEL:
+    if p_value(ahead, redivision(best.runs[0])) <= LEVEL:
         return []
     return [
         f"The best method, {best.name}, is not significantly better than {model}: "
@@ -190,7 +189,7 @@ def _open(leading: Sequence[Row], main: Column) -> list[str]:
     top, *others = leading
     if len(top.runs) < MIN_SEEDS:
         return []
-    redivided, of_top = redivision(flatten(top.runs[0].config)), top.by_seed(main)
+    redivided, of_top = redivision(top.runs[0]), top.by_seed(main)
     needed: dict[str, list[str]] = {}
     for row in others:
         of_row = row.by_seed(main)
@@ -225,6 +224,6 @@ def _without_few(among: Sequence[Row], main: Column) -> list[str]:
     order = sorted(values, key=lambda name: -sign * mean[name])
     unit = "\u00a0%" if main.key == "accuracy" else ""
     ranked = [f"{name} {main.show(mean[name])}{unit}" for name in order]
-    lead = leaders(signed, redivision(flatten(among[0].runs[0].config)))
+    lead = leaders(signed, redivision(among[0].runs[0]))
     best = f", {lead[0]} is the best (paired test)" if len(lead) == 1 < len(order) else ""
     return [f"Without {without}: {listed(ranked)}{best}"]

@@ -195,7 +195,7 @@ def costs(run: Run) -> list[list[str]]:
 
 
 def names_unjudged(runs: Iterable[Run]) -> str:
-    """Name the institutions that cannot be judged, as in "A and B (too few to judge)"; or ""."""
+    """Name the institutions that cannot be judged, as in "A and B (one class only)"; or ""."""
     why = {run.names[peer]: each for run in runs for peer, each in judged.unjudged(run).items()}
     groups = [
         f"{listed([name for name, each in why.items() if each == reason])} ({reason})"

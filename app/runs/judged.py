@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MIN_ROWS = 20
 """Number of rows below which a peer's result is not a number to judge by."""
-TOO_FEW, SINGLE = "too few to judge", "one class only"
+TOO_FEW, SINGLE = f"fewer than {MIN_ROWS} {{}} rows", "one class only"
 ONE_CLASS = "one class only ({}): accuracy is trivially 100 %"
 
 
@@ -35,7 +35,7 @@ def unjudged(run: Run, part: str = "test") -> dict[int, str]:
     sizes_n = run.sizes(part)
     if sizes_n is None or not is_of_institutions(run):
         return {}
-    few = dict.fromkeys(np.flatnonzero(sizes_n < MIN_ROWS).tolist(), TOO_FEW)
+    few = dict.fromkeys(np.flatnonzero(sizes_n < MIN_ROWS).tolist(), TOO_FEW.format(part))
     return few | dict.fromkeys(one_class(run), SINGLE)
 
 

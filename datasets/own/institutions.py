@@ -52,6 +52,8 @@ class Holding:
         Preprocessing from raw examples to `inputs`.
     cells : ndarray of float64, (N, columns), or None
         Cells of a table before preprocessing.
+    own_test : bool
+        The institution divided the test rows itself; no seed draws them.
     """
 
     inputs: npt.NDArray[Any]
@@ -59,6 +61,7 @@ class Holding:
     rows: Mapping[str, Ints]
     preprocessing: Preprocessing
     cells: Floats | None = None
+    own_test: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +268,7 @@ def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: in
             holdings[peer].preprocessing if peer in holdings else None for peer in range(peers)
         ),
         table=RawTable(expected.columns, np.concatenate(cells)) if cells else None,
+        own_test=tuple(peer in holdings and holdings[peer].own_test for peer in range(peers)),
     )
 
 
@@ -319,7 +323,8 @@ def make_holding(
     inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
     preprocessing = _fitted(inputs, rows["train"], expected)
     cells = inputs if expected.columns else None
-    return Holding(preprocessing.apply(inputs), targets, rows, preprocessing, cells)
+    own_test = "test" in parts
+    return Holding(preprocessing.apply(inputs), targets, rows, preprocessing, cells, own_test)
 
 
 def _interleaved(classes_n: Ints) -> Ints:

@@ -31,13 +31,29 @@ GOOD, GUESS = (0.8, 0.7, 0.9), (0.6, 0.49, 0.7)
     ],
 )
 def test_intervals_decide(gain: Estimate, ranking: Estimate, own: Estimate, advice: str) -> None:
-    assert advise(Evidence(False, 20, gain, ranking, own)) == advice
+    assert advise(Evidence(False, 20, True, gain, ranking, own)) == advice
+
+
+@pytest.mark.parametrize(
+    ("gain", "ranking", "advice"),
+    [
+        (OPEN, UP, "use"),
+        (UNKNOWN, UP, "use"),
+        (DOWN, UP, "do not use"),
+        (UP, DOWN, "do not use"),
+        (OPEN, OPEN, "stay with your own model"),
+    ],
+)
+def test_without_two_classes_there_is_no_threshold_to_set(
+    gain: Estimate, ranking: Estimate, advice: str
+) -> None:
+    assert advise(Evidence(False, 20, False, gain, ranking, GOOD)) == advice
 
 
 @pytest.mark.parametrize("gain", [UP, OPEN, DOWN])
 def test_fewer_than_twenty_rows_of_the_rarer_class_judge_nothing(gain: Estimate) -> None:
-    assert advise(Evidence(False, 19, gain, gain, GUESS)) == "too few rows to judge"
-    assert advise(Evidence(True, 0, gain, gain, GUESS)) == "collect data"
+    assert advise(Evidence(False, 19, True, gain, gain, GUESS)) == "too few rows to judge"
+    assert advise(Evidence(True, 0, True, gain, gain, GUESS)) == "collect data"
 
 
 def test_every_advice_is_a_short_sentence_with_a_rule() -> None:

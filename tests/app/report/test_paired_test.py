@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.app.config.schema import Scalar
 from coterie.app.report.paired_test import (
     LEVEL,
     MAX_SEEDS,
@@ -17,6 +20,8 @@ from coterie.app.report.paired_test import (
     redivision,
     seeds_needed,
 )
+from coterie.app.runs.rundir import Run
+from tests.app.fake_run import Story, write_run
 
 
 def test_the_test_by_hand() -> None:
@@ -57,6 +62,7 @@ def test_seeds_needed_are_those_of_power_tables(effect: float, seeds: int) -> No
     differences = [np.array([effect + x]) for x in (-1.0, 0.0, 1.0)]  # standard deviation 1
     assert seeds_needed(differences) == seeds
     assert seeds_needed([-d for d in differences]) == seeds
+    assert (seeds_needed(differences, tests=4) or MAX_SEEDS) > seeds
 
 
 def test_too_many_seeds_and_too_little_data_give_no_number() -> None:
@@ -124,11 +130,23 @@ def test_divisions_of_the_same_rows_need_the_correction() -> None:
     assert of_corrected <= 10
 
 
-def test_only_seeds_that_divide_the_rows_again_are_corrected() -> None:
-    keys: dict[str, Scalar] = {"dataset": "table", "table.test": 0.2, "split-seed": "seed"}
-    assert redivision(keys) == pytest.approx(0.25)
-    assert redivision(keys | {"split-seed": 0}) == 0
-    assert redivision(keys | {"dataset": "digits"}) == 0
+def test_only_rows_that_each_seed_divides_again_are_corrected(tmp_path: Path) -> None:
+    """20 of 100 rows for testing, 20 for validation; the second peer has 50 test rows in a file."""
+
+    def ratio(name: str, peers: Sequence[int] | None = None, **keys: object) -> float:
+        run = write_run(tmp_path / name, Story(peers=2, rounds=0), **{**table, **keys})
+        (run / "split.json").write_text(json.dumps(split))
+        return redivision(Run.read(run), peers)
+
+    table = {"dataset": "table", "table": {"test": 0.2}, "partition": {}, "split-seed": "seed"}
+    parts = {"train": 60, "validation": 20, "test": 20}
+    split = [{part: {"size": size} for part, size in parts.items()} for _ in range(2)]
+    assert ratio("drawn") == pytest.approx(1 / 3)
+    assert ratio("kept", **{"split-seed": 0}) == 0
+    assert ratio("digits", dataset="digits") == 0
+    split[1]["test"] |= {"size": 50, "fixed": True}
+    assert (ratio("first", [0]), ratio("second", [1])) == (pytest.approx(1 / 3), 0)
+    assert ratio("both") == pytest.approx(1 / 6)
 
 
 def test_the_interval_has_the_differences_that_the_test_does_not_reject() -> None:

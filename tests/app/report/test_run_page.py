@@ -243,6 +243,7 @@ def test_peers_and_classes_have_names(tmp_path: Path) -> None:
     ]
     write_metrics(tmp_path, lines)
     (tmp_path / "classes.json").write_text('["normal", "pneumonia"]')
+    (tmp_path / "split.json").unlink()  # it has ten classes
     data = Page(page_of(tmp_path)).data
     assert data["names"] == ["<b>0", "<b>1", "<b>2"]
     assert data["classes"] == ["normal", "pneumonia"]
@@ -325,6 +326,7 @@ def test_predictions_have_axis_titles_and_the_area_under_the_roc_curve(tmp_path:
     for peer in range(2):
         (run / "models" / f"peer-{peer:04d}.json").write_text(json.dumps({"curves": curves}))
     (run / "classes.json").write_text('["normal", "pneumonia"]')
+    (run / "split.json").unlink()  # it has ten classes
     dom = in_a_browser(page_of(run))
     assert "Confusion matrix (rows: true class, columns: predicted)" in dom
     assert "pneumonia, AUC 0.75" in dom

@@ -81,9 +81,11 @@ def test_recipients_with_few_rows_of_the_measure_are_grey_without_numbers(tmp_pa
     worth = Worth("validation_loss", 0, np.ones(8), np.ones(8), table, table, 0 * table)
     table[0, 1] = -30.0
     unjudged = judged.unjudged(run, "validation")
-    assert unjudged == {0: "too few to judge"}
+    assert unjudged == {0: "fewer than 20 validation rows"}
     kept = worth.judged(run)
-    assert "peer 0 – – too few to judge" in printed(by_recipient(kept, run.names, 1, unjudged))
+    assert "peer 0 – – fewer than 20 validation rows" in printed(
+        by_recipient(kept, run.names, 1, unjudged)
+    )
     assert to_others(kept)[1] == 0.5
     assert not judged.unjudged(run), "45 test rows are enough"
     write(worth, run_dir, run.names)

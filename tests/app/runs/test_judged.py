@@ -42,7 +42,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_few_rows_and_one_class_are_no_numbers_to_judge_by(done: Run) -> None:
-    assert judged.unjudged(done) == {1: "too few to judge", 2: "one class only"}
+    assert judged.unjudged(done) == {1: "fewer than 20 test rows", 2: "one class only"}
     assert judged.judged(done).tolist() == [True, False, False]
     assert judged.one_class(done) == {2: FINDING}
     decided = of_run(done)

@@ -148,6 +148,9 @@ def test_a_label_without_classes_is_a_number(tmp_path: Path) -> None:
     assert (problem.task, problem.outputs) == ("regression", 1)
     assert problem.train.targets[1].tolist() == [[2.5], [3.5]]
     assert problem.test.targets[1].tolist() == [[4.5]]
+    fixed = [each["test"].get("fixed", False) for each in problem.describe()]
+    assert fixed[1], "no seed divides a file of test rows"
+    assert not fixed[0]
 
 
 def colour(folder: Path) -> None:
