@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-
 _LONGEST = 20
 """Maximum characters of a folder of temporary files in which Ray's sockets can lie."""
 
