@@ -110,8 +110,9 @@ def line_of(error: BaseException) -> str:
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Tell whether a full disk caused an error, perhaps in another process."""
-    while error is not None and os.strerror(errno.ENOSPC) not in str(error):
+    """Tell whether a full disk or quota caused an error, perhaps in another process."""
+    causes = os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)
+    while error is not None and not any(cause in str(error) for cause in causes):
         error = error.__cause__ or error.__context__
     return error is not None
 

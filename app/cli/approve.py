@@ -94,6 +94,9 @@ def _lines(config: Config, out: Path) -> Iterator[str]:
     if last is None:
         yield "\nNo run has been allowed here before."
         return
+    if last[1] is None:
+        yield f"\nThis version cannot read the last run that was allowed here, {last[0]}."
+        return
     name, before = last[0], bound(last[1])
     changed = [
         f"{key} = {_or_unused(now, key)} (was {_or_unused(before, key)})"
@@ -108,8 +111,10 @@ def _or_unused(flat: Mapping[str, Scalar], key: str) -> str:
     return schema.written(flat[key]) if key in flat else "unused"
 
 
-def _last_allowed(out: Path) -> tuple[str, Config] | None:
-    """Return the name and configuration of the last run that was allowed on this node.
+def _last_allowed(out: Path) -> tuple[str, Config | None] | None:
+    """Return the name of the last run that was allowed on this node, and its configuration.
+
+    The configuration is None if this version cannot read it.
 
     Raises
     ------
@@ -128,8 +133,9 @@ def _last_allowed(out: Path) -> tuple[str, Config] | None:
     if not allowed:
         return None
     _, run, digest = max(allowed)
-    config = Config.from_flat(read_toml(approval.config_file(run, digest)))
-    return run.name, config
+    with suppress(ConfigError):
+        return run.name, Config.from_flat(read_toml(approval.config_file(run, digest)))
+    return run.name, None
 
 
 def _arrived(directory: Path) -> Config:

@@ -68,15 +68,15 @@ def about(name: str) -> Group:
 def explained(table: str, options: type, only: str = "") -> Group:
     """Return default, values and meaning of each key of a table, or of the field `only`."""
     described = explain.descriptions(options)
-    grid = {} if only else getattr(options, "grid", {})
+    grid = {} if only else schema.grid(options)
     lines: list[RenderableType] = []
     for key, (field, annotation) in schema.keys(options).items():
         if only in ("", field):
             head = Text(_assigned(table, key, options), style="bold")
             lines.append(head.append(f"  ({explain.values(annotation)})", style="not bold"))
             meaning = described.get(field, "")
-            if field in grid:
-                tried = ", ".join(map(schema.written, grid[field]))
+            if key in grid:
+                tried = ", ".join(map(schema.written, grid[key]))
                 meaning = f"{meaning} compare --tune tries {tried}."
             lines.append(Padding(Text(meaning.strip()), (0, 0, 0, 4), expand=False))
     return Group(*lines)

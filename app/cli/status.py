@@ -13,6 +13,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,10 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
         )[:ROWS]  # fmt: skip
     except (KeyError, ValueError) as error:
         raise ConfigError(f"the decisions in {out} are damaged: {error}") from None
-    configs = {
-        run: Config.from_flat(read_toml(approval.newest_config(run)[0])) for _, run, _ in decided
-    }
+    configs: dict[Path, Config] = {}
+    for _, run, _ in decided:
+        with suppress(ConfigError):  # of another version
+            configs[run] = Config.from_flat(read_toml(approval.newest_config(run)[0]))
     private = next((of.privacy for of in configs.values() if of.privacy.kind != "none"), Privacy())
     for path in sorted((out / approval.OWN).glob("privacy-*.jsonl")):
         spent_1a = PrivacyLedger(Journal(path), "").spent()[None]
@@ -116,11 +118,12 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
         peer = path.stem.removeprefix("privacy-")
         yield f"peer {peer}: epsilon {spent:.2f} spent{limit} (delta {private.delta:g}, all runs)"
     for _, run, decision in decided:
-        if decision.startswith(approval.WAITS):
+        if decision.startswith(approval.WAITS) and run in configs:
             until = approval.first_asked(run) + configs[run].join_seconds
             command = shlex.join(["coterie", "approve", str(run)])
             yield f"{run.name} waits for approval: {command}; {progress.minutes_left(until)}"
-    rows = [(run.name, configs[run].label, at, decision) for at, run, decision in decided]
+    labels = {run: config.label for run, config in configs.items()}
+    rows = [(run.name, labels.get(run, "?"), at, decision) for at, run, decision in decided]
     yield _table(("run", "method", "decided", "decision"), rows)
 
 

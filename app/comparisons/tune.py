@@ -117,14 +117,17 @@ def decays(config: Config) -> tuple[Scalar, ...]:
 def folds(config: Config) -> int:
     """Return the number of runs of a trial: 1, or the folds of its cross-validation."""
     (key, share), options = config.validation, config.dataset_options
-    rows = problem_of(config).validation
-    if not isinstance(options, HeldOptions) or not share or rows.sizes.mean() >= SMALL:
+    problem = problem_of(config)
+    rows, held_p = problem.validation, problem.validation.sizes
+    if not isinstance(options, HeldOptions) or not share or held_p.mean() >= SMALL:
         return 1
     table = key.rpartition(".")[0]
     other = problem_of(Config.from_flat({**config.flat(), f"{table}.fold": 1})).validation
     if all(map(np.array_equal, rows.rows, other.rows)):
         return 1  # the validation part is a file
-    return max(1, min(FOLDS, int((1 - options.test) / share + 1e-9)))
+    if not held_p.all():
+        return 1
+    return min(FOLDS, int(((problem.train.sizes + held_p) // held_p).min()))  # disjoint parts
 
 
 def trials(config: Config, levels: Iterable[int] = START) -> list[Settings]:
@@ -179,7 +182,9 @@ def quality(run: Run) -> float:
 
 
 def _loss(run: Run) -> float:
-    """Return the mean validation loss of the peers that have one."""
+    """Return the mean validation loss of the peers that have one; infinity if one diverged."""
+    if run.diverged.any():
+        return np.inf
     loss_n = run.at("validation_loss", run.last_row())
     loss_n = loss_n[~np.isnan(loss_n)]
     return float(loss_n.mean()) if len(loss_n) else np.inf

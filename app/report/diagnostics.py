@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.app.report.comparison import Row
-from coterie.app.runs import cells, diagnostics, units
+from coterie.app.runs import cells, diagnostics, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.rundir import Run
 from coterie.clients.diagnostics import DECISIONS, MEASURES, Estimate
@@ -81,12 +81,15 @@ def table(run: Run) -> DiagnosticTable | None:
 def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
     """Return the diagnostics of a comparison: a row for each peer and method, means over seeds.
 
-    A peer is identified by its name, as in `by_peer`.
+    A peer is identified by its name, as in `by_peer`; those that cannot be judged are left out.
     """
     results: dict[str, dict[str, list[Diagnostics]]] = {}
     for row in rows:
         for run in row.runs:
+            few = judged.unjudged(run)
             for peer, each in diagnostics.read(run).items():
+                if peer in few:
+                    continue
                 results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
     if not results:
         return None

@@ -111,6 +111,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
             "a setting that is chosen by these results is tuned on test data; compare --tune "
             "chooses on validation data"
         )
+    if flatten(rows[0].runs[0].config).get("table.scale") == "common":
+        footnotes.append(
+            "numbers are on the common scale, also those of peers that train alone; an "
+            "institution that stays out has its own only (table.scale)"
+        )
     references: dict[str, list[str]] = {}
     for row in rows:
         if row.reference:
@@ -164,17 +169,22 @@ def _gain(row: Row, columns: Mapping[str, Column]) -> str:
 
 
 def _clear(rows: Sequence[Row]) -> list[str]:
-    """Name the methods that are above or below Local with every seed, whatever a test says."""
+    """Name the methods that are above or below Local with every seed, whatever a test says.
+
+    Peers that cannot be judged do not count.
+    """
     groups: dict[str, list[str]] = {}
     for row in rows:
         pairs = [(run, own) for run, own in zip(row.runs, row.local, strict=True) if own]
         if row.is_local or row.reference or len(pairs) < MIN_SEEDS or len(pairs) < len(row.runs):
             continue
-        differences = [_known(gains(*pair)) for pair in pairs]
+        differences = [_known(gains(*pair)[judged.judged(pair[0])]) for pair in pairs]
+        if not all(map(len, differences)):
+            continue
         for where, sign in (("below", -1), ("above", 1)):
-            if all((sign * d_p > 0).all() for d_p in differences if len(d_p)):
+            if all((sign * d_p > 0).all() for d_p in differences):
                 groups.setdefault(f"{where} local with every seed and peer", []).append(row.name)
-            elif all(sign * d_p.mean() > 0 for d_p in differences if len(d_p)):
+            elif all(sign * d_p.mean() > 0 for d_p in differences):
                 groups.setdefault(f"{where} local with every seed", []).append(row.name)
     return [f"Clear: {listed(names)} {'is' if len(names) == 1 else 'are'} {where}"
             for where, names in groups.items()]  # fmt: skip

@@ -53,7 +53,7 @@ def read(run_dir: Path) -> dict[str, Any]:
     for key, value in progress.items():
         try:
             progress[key] = checked(key, value)
-        except (ValueError, TypeError, AttributeError, OverflowError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             raise ResultsError(f"{path}: {key} has an invalid value") from None
     return {"round": 0, "rounds": 0, "messages": 0, "refused": 0, **progress}
 

@@ -47,6 +47,8 @@ _JOIN_PAUSE = 0.1
 _JOIN_STRIKES = 2
 _JOIN_AGAIN = 10.0
 _BREAKS = 100
+_STATISTICS = 1 << 20
+"""Maximum bytes of a letter of statistics, which precedes what a node states about letters."""
 _WAITS = re.compile(r"(peer \d+)(?: \(([\w.-]{1,64})\))?: approval: ")
 """Beginning of the answer of a node whose institution has not approved the run."""
 Waiting = Callable[[Sequence[str], float], None]
@@ -406,16 +408,18 @@ class Broker:
         result, large = {}, dict[tuple[Kind, int, int], list[int]]()
         for node, request in requests.items():
             limit = self._roster.reads.get(node, math.inf)
+            limit = _STATISTICS if request.stage == "start" else limit
             for letter in request.letters:
                 if letter.nbytes > limit:
                     ends = letter.kind, letter.sender, letter.nbytes
-                    large.setdefault(ends, []).extend(self._roster.hosts[node])
+                    large.setdefault(ends, []).extend(self._roster.hosts.get(node, ()))
             letters = tuple(letter for letter in request.letters if letter.nbytes <= limit)
             result[node] = replace(request, letters=letters)
         for (kind, sender, nbytes), peers in large.items():
             t = max(request.round for request in requests.values())
             line = f"round {t}: the relay refused the {kind} of peer {sender}: {nbytes} bytes are "
-            line = one_line(line + f"more than peers {named(peers)} read")
+            readers = f"peers {named(peers)} read" if peers else "a new node reads"
+            line = one_line(f"{line}more than {readers}")
             _log.warning("%s", line)
             self._refused.append(line)
         return result

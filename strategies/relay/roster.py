@@ -144,6 +144,7 @@ class Roster:
     def drop(self, node: int) -> tuple[int, ...]:
         """Remove a node and return its peers, which stay bound to it."""
         self._wants.pop(node, None)
+        self.reads.pop(node, None)
         return self.hosts.pop(node, ())
 
     def forget(self, node: int) -> None:

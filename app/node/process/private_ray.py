@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+_LONGEST = 20
+"""Maximum characters of a folder of temporary files in which Ray's sockets can lie."""
+
 
 def address() -> str:
     """Return the address of the Ray cluster of several machines; empty without one."""
@@ -49,7 +52,8 @@ def private() -> Iterator[None]:
     }
     with ExitStack() as until_end:
         if "RAY_TMPDIR" not in os.environ:
-            short = "/tmp" if sys.platform == "darwin" else None  # paths of sockets have a maximum
+            is_long = len(tempfile.gettempdir()) > _LONGEST  # paths of sockets have a maximum
+            short = "/tmp" if sys.platform == "darwin" or is_long else None
             folder = tempfile.TemporaryDirectory(
                 prefix="coterie-", dir=short, ignore_cleanup_errors=True
             )

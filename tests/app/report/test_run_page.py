@@ -242,6 +242,7 @@ def test_peers_and_classes_have_names(tmp_path: Path) -> None:
         for p in range(3)
     ]
     write_metrics(tmp_path, lines)
+    (tmp_path / "split.json").unlink()  # it has ten classes
     (tmp_path / "classes.json").write_text('["normal", "pneumonia"]')
     (tmp_path / "split.json").unlink()  # it has ten classes
     data = Page(page_of(tmp_path)).data

@@ -106,8 +106,8 @@ def test_a_comparison_averages_over_seeds(done: Results, tmp_path: Path) -> None
     table = tables.compared(rows)
     assert table is not None
     assert [(row.name, row.method) for row in table.rows] == [
-        (name, "fedavg-ft") for name in done.names
-    ]
+        (name, "fedavg-ft") for name in ("cleveland", "hungarian", "va")
+    ], "Switzerland has too few test rows"
     values = [diagnostics.read(each)[0].measures["auroc"][0] for each in (done, other)]
     cell = table.rows[0].cells[table.titles.index("AUROC")]
     assert cell.text == f"{np.mean(values):.2f}"
