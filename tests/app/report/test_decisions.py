@@ -79,9 +79,12 @@ def rows(
         for seed in range(seeds):
             off = NOISE[seed] if method != "local" else 0.0
             ends = [own + gain + off for own, gain in zip(OWN, gain_p, strict=True)]
-            held = {"validation_accuracy": validation[method]} if validation else {}
-            ranked = {"auroc": auroc[method] - off / 2} if auroc else {}
-            run = write(directory, method, seed, ends, **options, **held, **ranked)
+            metrics = dict(options)
+            if validation:
+                metrics["validation_accuracy"] = validation[method]
+            if auroc:
+                metrics["auroc"] = auroc[method] - off / 2
+            run = write(directory, method, seed, ends, **metrics)
             runs.setdefault(method, []).append(run)
     return comparison.rows(runs, {})
 
@@ -158,7 +161,7 @@ def test_test_rows_of_a_file_are_as_uncertain_with_many_seeds(tmp_path: Path) ->
     north, south = made.institutions[:2]
     assert north.gain[1] < 0 < north.gain[2]
     assert north.reason.endswith("more test rows would judge it, not more seeds.")
-    half = np.hypot(*(each.gain[2] - each.gain[0] for each in (north, south))) / 2
+    half = np.hypot(north.gain[2] - north.gain[0], south.gain[2] - south.gain[0]) / 2
     low, high = (f"{100 * (0.05 + sign * half):+.1f}" for sign in (-1, 1))
     assert f"dpfl gains +5.0 points ({low} to {high}) on average" in made.consortium[1]
 

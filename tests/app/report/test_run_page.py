@@ -244,7 +244,6 @@ def test_peers_and_classes_have_names(tmp_path: Path) -> None:
     write_metrics(tmp_path, lines)
     (tmp_path / "split.json").unlink()  # it has ten classes
     (tmp_path / "classes.json").write_text('["normal", "pneumonia"]')
-    (tmp_path / "split.json").unlink()  # it has ten classes
     data = Page(page_of(tmp_path)).data
     assert data["names"] == ["<b>0", "<b>1", "<b>2"]
     assert data["classes"] == ["normal", "pneumonia"]
