@@ -186,6 +186,14 @@ def test_few_seeds_are_as_uncertain_as_the_test_rows(tmp_path: Path) -> None:
     assert gain[1] < 0 < gain[2]
 
 
+def test_a_better_ranking_with_worse_decisions_says_so(tmp_path: Path) -> None:
+    made = of(tmp_path, gains={"fedavg": GAINS["fedavg"]}, auroc={"local": 0.8, "fedavg": 0.85})
+    north = made.institutions[0]
+    assert north.text == "use fedavg after setting your own threshold"
+    assert north.reason.startswith("It ranks the rows better (AUROC +0.050 (+0")
+    assert "but decides worse at probability 0.5: choose the threshold" in north.reason
+
+
 def test_decision_csv_has_a_line_per_institution(tmp_path: Path) -> None:
     made = of(tmp_path)
     lines = list(csv.DictReader(io.StringIO(made.as_csv())))
