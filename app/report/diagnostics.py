@@ -81,14 +81,15 @@ def table(run: Run) -> DiagnosticTable | None:
 def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
     """Return the diagnostics of a comparison: a row for each peer and method, means over seeds.
 
-    A peer is identified by its name, as in `by_peer`; those that cannot be judged are left out.
+    A peer is identified by its name, as in `by_peer`; those that cannot be judged are left out,
+    unless none can.
     """
     results: dict[str, dict[str, list[Diagnostics]]] = {}
     for row in rows:
         for run in row.runs:
             few = judged.unjudged(run)
             for peer, each in diagnostics.read(run).items():
-                if peer in few:
+                if peer in few and len(few) < run.peers:
                     continue
                 results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
     if not results:
