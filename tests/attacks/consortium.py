@@ -37,7 +37,7 @@ RUN: dict[str, Scalar] = {
     "dataset": "table", "table.columns": "a, b", "table.label": "y", "table.classes": "no, yes",
     "table.test": 0.5, "peers": 3, "num-server-rounds": 5, "evaluate-every": 1, "method": "cobo",
     "cobo.sampling": "full", "model": "linear", "batch-size": 8, "local-steps": 1,
-    "dtype": "float64", "name": "run", "table.scale": "own",
+    "dtype": "float64", "name": "run", "table.scale": "own", "table.split": "plain",
 }  # fmt: skip
 POLICY: dict[str, Scalar] = {
     "approval": "none", "methods": "cobo, fedavg, local", "data.sets": "table, quadratic",

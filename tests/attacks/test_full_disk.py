@@ -174,7 +174,7 @@ def test_a_node_goes_on_when_its_disk_has_space_again(
     filler = fill(disk, 0)
     capsys.readouterr()
     assert main(command) == 1
-    assert capsys.readouterr().err.endswith("approvals.jsonl: No space left on device\n")
+    assert capsys.readouterr().err.endswith("approvals.jsonl\n")
     filler.unlink()
     assert not approval.is_approved(disk / "out", digest)
     assert main(command) == 0

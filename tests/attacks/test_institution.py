@@ -51,7 +51,7 @@ def code_of(answer: Response | str) -> str:
     """Return the code of a fault; apart from it, the fault names only the peer."""
     assert isinstance(answer, str), "the node did it"
     peer, code, meaning = answer.split(": ")
-    assert peer == "peer 0"
+    assert peer == "peer 0 (node-0)"
     assert meaning == f"{MEANINGS[code]}; see the log of this node"
     return code
 
