@@ -35,8 +35,8 @@ DIGITS = 3
 _NAME = "statistics"
 _LARGEST = 1e100
 _FAR = 100.0
-"""Maximum deviation and distance of a node's values on the common scale, and maximum inverse of
-their deviation."""
+"""Maximum deviation and distance of a node's values on the common scale; the inverse is the minimum
+deviation."""
 _log = logging.getLogger("coterie.data")
 
 

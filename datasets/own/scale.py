@@ -43,18 +43,18 @@ def statistics(problem: Problem, peer: int) -> Floats:
 
 
 def publishable(values: Floats, min_values: int) -> Floats:
-    """Return the values whose count, mean and variance tell no value of few rows; or none.
+    """Return the values without outliers, or none if they are too few.
 
-    Without the outliers, each of which would show in the moments; and none of a column in which
-    fewer than `min_values` values remain if those equal to the most common one count once: where
-    all rows but one are 0, mean and variance give the other one.
+    An outlier would show in mean and variance, and so would the only value that is not 0. Hence
+    there must be `min_values` values if those equal to the most common one count once. Outliers
+    lie beyond the outer fences of the values, or of those that are not the most common one.
     """
     if not len(values):
         return values
-    low, high = np.quantile(values, [0.25, 0.75])
-    if low == high and len(others := values[values != low]):  # half of them are the same
-        first, last = np.quantile(others, [0.25, 0.75])
-        low, high = min(low, first), max(high, last)
+    distinct, counts = np.unique(values, return_counts=True)
+    others = values[values != distinct[counts.argmax()]]
+    quartiles = [np.quantile(each, [0.25, 0.75]) for each in (values, others) if len(each)]
+    low, high = np.min(quartiles), np.max(quartiles)
     reach = FENCE * (high - low)
     values = values[(low - reach <= values) & (values <= high + reach)]
     repeats = np.unique(values, return_counts=True)[1].max() - 1

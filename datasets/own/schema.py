@@ -268,7 +268,7 @@ def _with_numbers(column: Column, values: Floats, min_rows: int, draft: Draft) -
     near = publishable(values, min_rows)
     if not len(near):
         return column
-    low, high = _rounded_range(values)
+    low, high = _rounded_range(near)
     if low is not None and high is not None:
         outside = int(((values < low) | (values > high)).sum())
         if outside:

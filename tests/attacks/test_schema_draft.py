@@ -52,7 +52,7 @@ def test_one_patient_more_changes_no_number_of_a_draft(tmp_path: Path) -> None:
 
 
 def test_a_draft_tells_no_value_that_few_patients_have(tmp_path: Path) -> None:
-    """Where all rows but one are 0, variance / mean + mean is the value of that one."""
+    """Mean and variance give the one value of a column that is 0 otherwise: v / m + m."""
     days = {
         "one": [0] * 199 + [37], "few": [0] * 182 + [1] * 17 + [37],
         "far": [*range(60, 81)] * 9 + [2500] * 11, "many": [0] * 171 + [*range(1, 30)],
@@ -63,5 +63,6 @@ def test_a_draft_tells_no_value_that_few_patients_have(tmp_path: Path) -> None:
     schema = read_schema(tmp_path)
     for name in ("one", "few"):
         assert vars(schema[name]) == vars(Column(name))
-    assert (schema["far"].mean, schema["far"].scale) == (70, 6.1)
+    far = schema["far"]
+    assert (far.mean, far.scale, far.high) == (70, 6.1, None)
     assert schema["many"].mean == 2.2

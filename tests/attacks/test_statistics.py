@@ -74,8 +74,7 @@ def consortium(directory: Path, schema: str = "", **policy: Any) -> list[Institu
         if schema:
             (Path(str(node.node_config["data-dir"])) / "schema.toml").write_text(schema)
         # Fewer than the 20 training rows of peer 2, of which a split may make one an outlier.
-        shares = {"data__share_statistics": "yes", "data__min_examples": 10}
-        node.set_policy(**shares | policy)
+        node.set_policy(**{"data__share_statistics": "yes", "data__min_examples": 10, **policy})
     return nodes
 
 
@@ -160,7 +159,7 @@ def test_few_values_and_one_value_stay() -> None:
 
 
 def test_a_value_that_few_rows_have_stays() -> None:
-    """Where all rows but one are 0, variance / mean + mean is the value of that one."""
+    """Mean and variance give the one value of a column that is 0 otherwise: v / m + m."""
 
     def left(values: Sequence[float]) -> Any:
         return disclosed(np.array(values, dtype=float)[:, None], [Column("days")], 20)[:, 0]
@@ -169,6 +168,7 @@ def test_a_value_that_few_rows_have_stays() -> None:
     assert not left([0] * 500 + [1] * 18 + [37]).any()
     assert left([0] * 500 + [*range(1, 31)])[0] == 530
     assert left([0] * 500 + [1] * 40)[0] == 540
+    assert left([0] * 70 + [*range(1, 31)])[0] == 100  # the upper quartile is a small value
     ordinary = [60.0 + k % 21 for k in range(63)]
     for outlier in (2500, -400, 1e9):
         assert (left([*ordinary, outlier]) == left(ordinary)).all()
