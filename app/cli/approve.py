@@ -28,10 +28,10 @@ from coterie.app.security import approval
 from coterie.app.security.approval import DecisionError
 
 _STATISTICS = (
-    '# table.scale: unless data.share-statistics of the policy is "no", this node sends count, '
-    "mean and variance\n# of each number column of the training examples, rounded to three "
-    "significant digits, to the institutions\n# in its trust file, before round 1. Afterwards "
-    "statistics-....csv in the run directory has them.\n"
+    '# table.scale: in a sealed run, unless data.share-statistics of the policy is "no", this '
+    "node sends\n# count, mean and variance of each number column of the training examples, "
+    "rounded to three\n# significant digits, to the institutions in its trust file, before "
+    "round 1. Afterwards\n# statistics-....csv in the run directory has them.\n"
 )
 
 

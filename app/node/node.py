@@ -293,8 +293,7 @@ class Node:
         if self._scale is None:
             return True
         letters = self._channel.read("statistics", self._scale.form)
-        if not self._scale.is_known and letters:
-            self._scale.combine(letters)
+        if letters and self._scale.combine(letters, request.samples):
             self._set_up(self._scale.problem)
         return self._scale.is_known
 

@@ -11,20 +11,22 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.runs import atomic
 from coterie.app.security.policy import Policy
+from coterie.app.security.run_check import shares_statistics
 from coterie.app.wire.payload import Foreign, LetterFormat
-from coterie.datasets.own.scale import agreed, combined, rescaled, statistics
+from coterie.datasets.own.scale import agreed, combined, known, publishable, rescaled, statistics
 from coterie.datasets.own.tabular import TableOptions
-from coterie.datasets.preprocessing import Floats
+from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import DataError, Problem
 from coterie.strategies.protocol import PeerMessage
 
@@ -33,7 +35,8 @@ DIGITS = 3
 _NAME = "statistics"
 _LARGEST = 1e100
 _FAR = 100.0
-"""Maximum deviation and distance of a node's values on the common scale."""
+"""Maximum deviation and distance of a node's values on the common scale; the inverse is the minimum
+deviation."""
 _log = logging.getLogger("coterie.data")
 
 
@@ -65,12 +68,16 @@ class SharedScale:
         self._file = directory / "nodes" / f"scale-{peer:04d}.json"
         self.form = LetterFormat({_NAME: ((3, len(self._columns)), torch.float64)})
         self._own, self._sent = statistics(problem, peer), np.zeros((3, len(self._columns)))
-        if policy is None or policy.shares_statistics:
+        if policy is None or shares_statistics(policy, config):
             minimum = 1 if policy is None else policy.data.min_examples
-            self._sent = disclosed(self._own, minimum)
-        scale_2c = self._stored()
-        self.is_known = scale_2c is not None
+            self._sent = disclosed(known(problem, peer), self._columns, minimum)
+        self._scale_2c = scale_2c = self._stored()
         self.problem = problem if scale_2c is None else rescaled(problem, scale_2c, self._missing)
+
+    @property
+    def is_known(self) -> bool:
+        """True if this node has the scale of the run."""
+        return self._scale_2c is not None
 
     def letter(self) -> PeerMessage:
         """Return the letter to all peers; what it holds is written beside the audit log."""
@@ -98,19 +105,26 @@ class SharedScale:
                 f'{lacking} are not in the trust file: add them, or set table.scale = "schema"'
             )
 
-    def combine(self, letters: Foreign) -> None:
+    def combine(self, letters: Foreign, samples: Sequence[int] | npt.NDArray[np.int64]) -> bool:
         """Put the problem on the scale of this node's statistics and of those received.
+
+        Returns
+        -------
+        bool
+            False if this node has the scale already, and it is the same.
 
         Raises
         ------
         DataError
-            A letter is missing or wrong, or a peer shares nothing and schema.toml has no scale.
+            A letter is missing or wrong, a column has no scale, or the run began with another one.
         """
         statistics_p = {self._peer: self._sent}
         for (peer, _), content in letters.items():
             if peer < self._peers:  # the trust file can have others
                 statistics_p[peer] = content[_NAME].numpy()
         if lacking := sorted({*range(self._peers)} - statistics_p.keys()):
+            if self.is_known:
+                return False
             raise DataError(
                 f"table.scale: no valid statistics of peers {lacking}: the common scale needs "
                 'those of all peers; or set table.scale = "schema"'
@@ -119,8 +133,19 @@ class SharedScale:
             _log.warning("peers %s share no statistics: the scale is that of schema.toml", silent)
             scale_2c = agreed(self._columns)
         else:
-            scale_2c = combined([checked(statistics_p[k]) for k in sorted(statistics_p)])
-            check_near(self._own, scale_2c, [column.name for column in self._columns])
+            most_p = samples if len(samples) == self._peers else [_LARGEST] * self._peers
+            for k, values in statistics_p.items():
+                check_sound(k, values, float(most_p[k]))
+            scale_2c = combined([statistics_p[k] for k in sorted(statistics_p)])
+            scale_2c = completed(scale_2c, self._columns)
+            check_near(self._own, scale_2c, self._columns, statistics_p)
+        if self._scale_2c is not None:
+            if not np.allclose(scale_2c, self._scale_2c, rtol=1e-9, atol=0, equal_nan=True):
+                raise DataError(
+                    f"table.scale: the scale differs from that with which this run began "
+                    f"({self._file}): data or a policy changed; start it under another name"
+                )
+            return False
         stored = {
             "config": self._run,
             "columns": [column.name for column in self._columns],
@@ -128,59 +153,128 @@ class SharedScale:
             "scale": scale_2c[1].tolist(),
         }
         atomic.write(self._file, json.dumps(stored) + "\n", durable=True)
-        self.problem, self.is_known = rescaled(self.problem, scale_2c, self._missing), True
+        self.problem, self._scale_2c = rescaled(self.problem, scale_2c, self._missing), scale_2c
+        return True
 
     def _stored(self) -> Floats | None:
-        """Return the scale with which this run began on this node, (2, c); None before."""
+        """Return the scale with which this run began on this node, (2, c); None before.
+
+        Raises
+        ------
+        DamagedError
+            The file is not what a node wrote.
+        DataError
+            The table has other columns since.
+        """
         if not self._file.exists():
             return None
-        content = json.loads(self._file.read_text(encoding="utf-8"))
-        if content["config"] != self._run:
+        try:
+            content = json.loads(self._file.read_text(encoding="utf-8"))
+            run, names = content["config"], content["columns"]
+            scale_2c = np.array([content["mean"], content["scale"]], dtype=np.float64)
+            is_whole = scale_2c.shape == (2, len(names))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            is_whole = False
+        if not is_whole:
+            raise atomic.DamagedError(
+                f"{self._file}: damaged; put it back, or start again under another name"
+            )
+        if run != self._run:
             return None
-        return np.array([content["mean"], content["scale"]], dtype=np.float64)
+        if names != [column.name for column in self._columns]:
+            raise DataError(
+                f"table: the columns here are not those with which this run began ({self._file}): "
+                "start it under another name"
+            )
+        return scale_2c
 
 
-def disclosed(statistics_3c: Floats, min_values: int) -> Floats:
-    """Return the statistics that may leave an institution, rounded; zero for the other columns.
+def disclosed(cells: Floats, columns: Sequence[Column], min_values: int) -> Floats:
+    """Return the statistics that may leave an institution, (3, c), rounded; zero: none.
 
-    A column with too few values is left out, and so is one that has the same value in all rows: its
-    mean would be the value of every patient.
+    Parameters
+    ----------
+    cells : ndarray, (n, c)
+        Result of `coterie.datasets.own.scale.known`.
+    min_values : int
+        As in `coterie.datasets.own.scale.publishable`.
     """
-    count_c, _, variance_c = np.nan_to_num(statistics_3c)
-    may_leave = (count_c >= min_values) & (variance_c > 0)
-    digits = (float(f"{value:.{DIGITS - 1}e}") for value in statistics_3c.flat)
-    rounded = np.fromiter(digits, dtype=np.float64).reshape(statistics_3c.shape)
-    return np.where(may_leave, rounded, 0.0)
+    result = np.zeros((3, len(columns)))
+    for c, column in enumerate(columns):
+        values = publishable(cells[~np.isnan(cells[:, c]), c], min_values)
+        if column.kind != "category" and len(values):
+            moments = len(values), values.mean(), values.var()
+            result[:, c] = [float(f"{each:.{DIGITS - 1}e}") for each in moments]
+    return result
 
 
-def checked(statistics_3c: Floats) -> Floats:
-    """Return received statistics.
+def completed(scale_2c: Floats, columns: Sequence[Column]) -> Floats:
+    """Return the scale, that of schema.toml for columns of which no peer sent statistics.
 
     Raises
     ------
     DataError
-        No rows have them.
+        schema.toml has none for such a column; its raw values would be inputs.
+    """
+    schema_2c = np.array([(each.mean, each.scale) for each in columns], dtype=np.float64).T
+    scale_2c = np.where(np.isnan(scale_2c), schema_2c, scale_2c)
+    unscaled = np.isnan(scale_2c[0]) & [each.kind != "category" for each in columns]
+    if names := [each.name for each, c in zip(columns, unscaled, strict=True) if c]:
+        raise DataError(
+            f"table.scale: no institution has data.min-examples different values of "
+            f"{', '.join(names)}, so no statistics of it left: leave it out, or write mean and "
+            "scale of it into schema.toml"
+        )
+    return scale_2c
+
+
+def check_sound(peer: int, statistics_3c: Floats, samples: float) -> None:
+    """Refuse statistics that no rows of a peer with so many training examples have.
+
+    Raises
+    ------
+    DataError
+        Names the peer.
     """
     count_c, mean_c, variance_c = statistics_3c
+    most = min(_LARGEST, samples * (1 + 0.5 * 10.0 ** (1 - DIGITS)))  # a count is rounded too
     is_sound = (count_c >= 0) & (variance_c >= 0) & (np.abs(mean_c) <= _LARGEST)
-    if not (is_sound & (count_c <= _LARGEST) & (variance_c <= _LARGEST)).all():
-        raise DataError("table.scale: a peer sent statistics that no rows have")
-    return statistics_3c
+    if not (is_sound & (count_c <= most) & (variance_c <= _LARGEST)).all():
+        raise DataError(f"table.scale: peer {peer} sent statistics that no rows have")
 
 
-def check_near(own_3c: Floats, scale_2c: Floats, names: Sequence[str]) -> None:
-    """Refuse a scale that makes single cells of this node stand out: a peer may have invented it.
+def check_near(
+    own_3c: Floats,
+    scale_2c: Floats,
+    columns: Sequence[Column],
+    statistics_p: Mapping[int, Floats],
+) -> None:
+    """Refuse a scale on which single cells of this node stand out, or all its cells are alike.
+
+    A peer may have invented it.
 
     Raises
     ------
     DataError
-        Names the columns.
+        Names the columns, and the peer that differs most in each.
     """
     (count_c, mean_c, variance_c), (common_c, scale_c) = np.nan_to_num(own_3c), scale_2c
-    is_far = np.maximum(np.sqrt(variance_c), np.abs(mean_c - common_c)) > _FAR * scale_c
-    if far := [name for name, c in zip(names, is_far & (count_c > 0), strict=True) if c]:
+    own_c = np.sqrt(variance_c)
+    is_far_c = np.maximum(own_c, np.abs(mean_c - common_c)) > _FAR * scale_c
+    is_far_c |= (own_c > 0) & (scale_c > _FAR * own_c)
+    far = []
+    for c in np.flatnonzero(is_far_c & (count_c > 0)).tolist():
+        distance_p = {
+            peer: max(abs(mean[c] - mean_c[c]), abs(np.sqrt(variance[c]) - own_c[c]))
+            for peer, (count, mean, variance) in statistics_p.items()
+            if count[c]
+        }
+        most = max(distance_p, key=lambda peer: distance_p[peer], default=None)
+        far.append(f"{columns[c].name} ({'schema.toml' if most is None else f'peer {most}'})")
+    if far:
         raise DataError(
-            f"table.scale: on the common scale the values here of {', '.join(far)} are more than "
-            f"{_FAR:g} deviations wide or away: compare units with the other institutions, or set "
+            f"table.scale: on the common scale the values here are more than {_FAR:g} deviations "
+            f"wide or away, or less than 1/{_FAR:g} of one wide, in columns (what differs most): "
+            f"{', '.join(far)}. Compare units and outliers with the other institutions, or set "
             'table.scale = "schema"'
         )

@@ -59,8 +59,9 @@ class DataPolicy:
         "rounded to three significant digits, go to the institutions in the trust file, if a run "
         'puts all tables on a common scale. "ask": if a person approves the run, that is with '
         'approval = "digest". "no": all institutions take mean and scale of schema.toml, or the '
-        "run is refused. Never sent: a column with fewer than min-examples values or with one "
-        "value only, and anything of a run with differential privacy.",
+        "run is refused. Values far from all others do not count. Never sent: a column with fewer "
+        "than min-examples values, where those equal to the most common one count once, and "
+        "anything of a run with differential privacy or without sealing.",
     ] = "ask"
     min_examples: Annotated[
         int,

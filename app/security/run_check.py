@@ -135,20 +135,30 @@ def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> No
         )
 
 
+def shares_statistics(policy: Policy, config: Config) -> bool:
+    """Return whether statistics of columns may leave in a run: only in sealed letters."""
+    return policy.shares_statistics and config.sealing is not False
+
+
 def check_statistics(policy: Policy, config: Config, problem: Problem) -> None:
-    """Refuse a common scale if the policy shares no statistics, and schema.toml has no scale.
+    """Refuse a common scale if no statistics may leave, and schema.toml has no scale.
 
     Raises
     ------
     PolicyError
         Names the key and the remedies.
     """
-    if scale_of(config) != "common" or policy.shares_statistics:
+    if scale_of(config) != "common" or shares_statistics(policy, config):
         return
     assert problem.table is not None
     try:
         agreed(problem.table.columns)
     except DataError as error:
+        if policy.shares_statistics:
+            raise PolicyError(
+                "statistics of columns leave in sealed letters only, and the run has sealing = "
+                f'false with table.scale = "common": seal it; or {error}'
+            ) from None
         share = policy.data.share_statistics
         raise PolicyError(
             f'data.share-statistics = "{share}" with approval = "{policy.approval}" does not allow '

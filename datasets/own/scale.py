@@ -15,25 +15,50 @@ import numpy as np
 
 from coterie.datasets.preprocessing import NO_CODE, Column, Floats
 from coterie.datasets.problem import DataError, Problem
-from coterie.datasets.quality import survey
+from coterie.datasets.quality import FENCE, survey
 
 
-def statistics(problem: Problem, peer: int) -> Floats:
-    """Return the statistics of a peer's training rows, (3, c), without missing cells.
+def known(problem: Problem, peer: int) -> Floats:
+    """Return the cells of a peer's training rows, (n, c); NaN of a missing cell.
 
     A value that may mean "not measured" by `coterie.datasets.quality` counts as missing.
     """
     assert problem.table is not None
-    columns = problem.table.columns
     cells = problem.table.cells[problem.train.rows[peer]]
     code_c = np.array([each.code for each in survey(problem, [peer])])
-    known = ~np.isnan(cells) & (cells != code_c)
-    count_c = known.sum(axis=0)
-    mean_c = np.where(known, cells, 0.0).sum(axis=0) / np.maximum(count_c, 1)
-    squares_c = np.square(np.where(known, cells - mean_c, 0.0)).sum(axis=0)
+    return np.where(cells == code_c, np.nan, cells)
+
+
+def statistics(problem: Problem, peer: int) -> Floats:
+    """Return the statistics of a peer's training rows, (3, c), without missing cells."""
+    assert problem.table is not None
+    columns, cells = problem.table.columns, known(problem, peer)
+    is_known = ~np.isnan(cells)
+    count_c = is_known.sum(axis=0)
+    mean_c = np.where(is_known, cells, 0.0).sum(axis=0) / np.maximum(count_c, 1)
+    squares_c = np.square(np.where(is_known, cells - mean_c, 0.0)).sum(axis=0)
     result = np.stack([count_c, mean_c, squares_c / np.maximum(count_c, 1)])
     result[:, [column.kind == "category" for column in columns]] = np.nan
     return result
+
+
+def publishable(values: Floats, min_values: int) -> Floats:
+    """Return the values without outliers, or none if they are too few.
+
+    An outlier would show in mean and variance, and so would the only value that is not 0. Hence
+    there must be `min_values` values if those equal to the most common one count once. Outliers
+    lie beyond the outer fences of the values, or of those that are not the most common one.
+    """
+    if not len(values):
+        return values
+    distinct, counts = np.unique(values, return_counts=True)
+    others = values[values != distinct[counts.argmax()]]
+    quartiles = [np.quantile(each, [0.25, 0.75]) for each in (values, others) if len(each)]
+    low, high = np.min(quartiles), np.max(quartiles)
+    reach = FENCE * (high - low)
+    values = values[(low - reach <= values) & (values <= high + reach)]
+    repeats = np.unique(values, return_counts=True)[1].max() - 1
+    return values if len(values) - repeats >= max(min_values, 2) else values[:0]
 
 
 def combined(statistics_p: Sequence[Floats]) -> Floats:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.datasets.own.cells import encoded, is_number, named, similar
+from coterie.datasets.own.scale import publishable
 from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import DataError
 from coterie.datasets.quality import survey_tables
@@ -168,8 +169,9 @@ class Draft:
 def drafted(tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[str] = ()) -> Draft:
     """Draft the schema of tables that have the same columns, for publication.
 
-    Limits, mean and scale of a number come from quantiles and moments of at least `min_rows` values
-    of all tables together, and are rounded; a category has at least so many rows.
+    Limits, mean and scale of a number come from quantiles and moments of values of all tables
+    together, see `coterie.datasets.own.scale.publishable`, and are rounded; a category has at least
+    `min_rows` rows.
 
     Parameters
     ----------
@@ -260,18 +262,19 @@ def _drafted(
 
 
 def _with_numbers(column: Column, values: Floats, min_rows: int, draft: Draft) -> Column:
-    """Add range, mean and scale, unless there are too few values, or only one."""
+    """Add range, mean and scale, unless too few values differ."""
     for quality in survey_tables({0: values[:, None]}, [column]):  # none of no values
         values = values[values != quality.code]
-    if len(values) < min_rows or not values.min() < values.max():
+    near = publishable(values, min_rows)
+    if not len(near):
         return column
-    low, high = _rounded_range(values)
+    low, high = _rounded_range(near)
     if low is not None and high is not None:
-        inside = values[(low <= values) & (values <= high)]
-        if outside := len(values) - len(inside):
-            draft.unbounded[column.name], low, high, values = outside, None, None, inside
-    scale = _digits(float(values.std()), 2)
-    mean, digits = float(values.mean()), 2
+        outside = int(((values < low) | (values > high)).sum())
+        if outside:
+            draft.unbounded[column.name], low, high = outside, None, None
+    scale = _digits(float(near.std()), 2)
+    mean, digits = float(near.mean()), 2
     while abs(_digits(mean, digits) - mean) > scale * _MAX_SHIFT:  # a year, a date
         digits += 1
     column = replace(column, mean=_digits(mean, digits), scale=scale)

@@ -77,7 +77,7 @@ def nodes(tmp_path: Path) -> list[Institution]:
     for node in nodes:
         # With some splits two rows fall between the same two units, and the trap reads their mean.
         (node.home / "institution").mkdir(parents=True, exist_ok=True)
-        (node.home / "institution" / "split.key").write_bytes(bytes([node.peer + 7]) * 32)
+        (node.home / "institution" / "split.key").write_bytes(bytes([node.peer + 1]) * 32)
         node.run_config |= {"method": "wga", "model": "mlp", "mlp.hidden": str(HIDDEN)}
         node.run_config |= {"batch-size": 64}
         node.set_policy(methods="wga, fedavg")

@@ -9,6 +9,7 @@ import pytest
 
 from coterie.app.cli.main import main
 from coterie.datasets.own.schema import read_schema
+from coterie.datasets.preprocessing import Column
 
 
 def test_a_draft_holds_no_value_of_a_single_patient(
@@ -48,3 +49,20 @@ def test_one_patient_more_changes_no_number_of_a_draft(tmp_path: Path) -> None:
         assert main(["schema", str(tmp_path / name / "data.csv")]) == 0
         drafts.append((tmp_path / name / "schema.toml").read_text())
     assert drafts[0] == drafts[1]
+
+
+def test_a_draft_tells_no_value_that_few_patients_have(tmp_path: Path) -> None:
+    """Mean and variance give the one value of a column that is 0 otherwise: v / m + m."""
+    days = {
+        "one": [0] * 199 + [37], "few": [0] * 182 + [1] * 17 + [37],
+        "far": [*range(60, 81)] * 9 + [2500] * 11, "many": [0] * 171 + [*range(1, 30)],
+    }  # fmt: skip
+    lines = [",".join(days), *(",".join(map(str, row)) for row in zip(*days.values(), strict=True))]
+    (tmp_path / "data.csv").write_text("\n".join(lines) + "\n")
+    assert main(["schema", str(tmp_path / "data.csv")]) == 0
+    schema = read_schema(tmp_path)
+    for name in ("one", "few"):
+        assert vars(schema[name]) == vars(Column(name))
+    far = schema["far"]
+    assert (far.mean, far.scale, far.high) == (70, 6.1, None)
+    assert schema["many"].mean == 2.2

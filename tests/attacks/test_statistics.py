@@ -13,14 +13,24 @@ import numpy as np
 import pytest
 
 from coterie.app.cli.main import main
-from coterie.app.node.scale import check_near, checked, disclosed
+from coterie.app.node.process import service
+from coterie.app.node.scale import check_near, check_sound, disclosed
 from coterie.datasets.own.scale import combined
 from coterie.datasets.own.schema import digest, read_schema
+from coterie.datasets.preprocessing import Column
 from coterie.datasets.problem import DataError
 from coterie.strategies.errors import RelayError
 from coterie.strategies.protocol import PeerMessage, Request, Response
 from coterie.strategies.relay.broker import Broker
-from tests.attacks.consortium import RUN, Institution, Relay, config_of, institutions, opened
+from tests.attacks.consortium import (
+    RUN,
+    Institution,
+    Relay,
+    config_of,
+    institutions,
+    opened,
+    response_of,
+)
 
 COMMON = RUN | {"table.scale": "common", "num-server-rounds": 2}
 SCHEMA = """
@@ -63,7 +73,8 @@ def consortium(directory: Path, schema: str = "", **policy: Any) -> list[Institu
     for node in nodes:
         if schema:
             (Path(str(node.node_config["data-dir"])) / "schema.toml").write_text(schema)
-        node.set_policy(**{"data__share_statistics": "yes", **policy})
+        # Fewer than the 20 training rows of peer 2, of which a split may make one an outlier.
+        node.set_policy(**{"data__share_statistics": "yes", "data__min_examples": 10, **policy})
     return nodes
 
 
@@ -139,17 +150,79 @@ def test_a_resumed_node_keeps_the_scale(done: tuple[list[Institution], Tap]) -> 
 
 def test_few_values_and_one_value_stay() -> None:
     """A column with the same value in all rows would tell the value of every patient."""
-    statistics = np.array([[19, 20, 20, np.nan], [51.234, 7, 3.14159, np.nan], [4, 0, 2, np.nan]])
-    expected = [[0, 0, 20, 0], [0, 0, 3.14, 0], [0, 0, 2, 0]]
-    assert disclosed(statistics, min_values=20).tolist() == expected
+    ages = 50 + np.arange(20.0)
+    few = np.where(ages == 50, np.nan, ages)
+    cells = np.stack([few, np.full(20, 7.0), ages / 7, ages % 2], axis=1)
+    columns = [*map(Column, "abc"), Column("d", "category", ("f", "m"))]
+    expected = [[0, 0, 20, 0], [0, 0, 8.5, 0], [0, 0, 0.679, 0]]
+    assert disclosed(cells, columns, min_values=20).tolist() == expected
+
+
+def test_a_value_that_few_rows_have_stays() -> None:
+    """Mean and variance give the one value of a column that is 0 otherwise: v / m + m."""
+
+    def left(values: Sequence[float]) -> Any:
+        return disclosed(np.array(values, dtype=float)[:, None], [Column("days")], 20)[:, 0]
+
+    assert not left([0] * 29 + [37]).any()
+    assert not left([0] * 500 + [1] * 18 + [37]).any()
+    assert left([0] * 500 + [*range(1, 31)])[0] == 530
+    assert left([0] * 500 + [1] * 40)[0] == 540
+    assert left([0] * 70 + [*range(1, 31)])[0] == 100  # the upper quartile is a small value
+    ordinary = [60.0 + k % 21 for k in range(63)]
+    for outlier in (2500, -400, 1e9):
+        assert (left([*ordinary, outlier]) == left(ordinary)).all()
+        assert (left([0] * 900 + [*ordinary, outlier]) == left([0] * 900 + ordinary)).all()
+
+
+def rare(nodes: Sequence[Institution]) -> None:
+    """Make column b 0 at these nodes, and 37 in the first rows, which are too few."""
+    for node in nodes:
+        file = Path(str(node.node_config["data-dir"])) / "data.csv"
+        head, *rows = (line.split(",") for line in file.read_text().splitlines())
+        rows = [[a, "37" if k < 8 else "0", y] for k, (a, _, y) in enumerate(rows)]
+        file.write_text("\n".join(map(",".join, [head, *rows])) + "\n")
+
+
+def test_a_column_that_one_node_keeps_to_itself_has_the_scale_of_the_others(tmp_path: Path) -> None:
+    nodes = consortium(tmp_path)
+    rare(nodes[:1])
+    sent = sent_in(nodes, played(nodes))
+    assert sent[0][:, 0].all()
+    assert not sent[0][:, 1].any()
+    expected = combined([sent[1], sent[2]])[:, 1]
+    assert [each["mean"][1] for each in scales(nodes)] == pytest.approx([expected[0]] * 3)
+    assert [each["scale"][1] for each in scales(nodes)] == pytest.approx([expected[1]] * 3)
+
+
+def test_a_column_that_all_keep_to_themselves_is_no_raw_input(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has the scale of schema.toml, or the run does not begin."""
+    (tmp_path / "with").mkdir()
+    nodes = consortium(tmp_path / "with", SCHEMA)
+    rare(nodes)
+    played(nodes)
+    for each in scales(nodes):
+        assert each["mean"][0] != 0.5
+        assert (each["mean"][1], each["scale"][1]) == (0, 1)
+    (tmp_path / "without").mkdir()
+    nodes = consortium(tmp_path / "without")
+    rare(nodes)
+    with pytest.raises(RelayError, match="data"):
+        played(nodes)
+    assert "different values of b, so no statistics of it left: leave it out" in caplog.text
 
 
 def test_a_scale_on_which_single_cells_stand_out_is_refused() -> None:
-    """One of the peers claims a million rows with hardly any deviation."""
-    own, invented = np.array([[30.0], [60.0], [144.0]]), np.array([[1e6], [60.0], [1e-9]])
-    with pytest.raises(DataError, match="values here of age are more than 100 deviations"):
-        check_near(own, combined([own, invented]), ["age"])
-    check_near(own, combined([own, np.array([[30.0], [70.0], [100.0]])]), ["age"])
+    """One of the peers claims hardly any deviation, or such a one that all inputs are alike."""
+    own, honest = np.array([[30.0], [60.0], [144.0]]), np.array([[30.0], [70.0], [100.0]])
+    columns = [Column("age")]
+    for invented in ([1e6, 60, 1e-9], [30, 60, 1e60], [30, 1e9, 1]):
+        sent = {0: own, 1: honest, 2: np.array(invented)[:, None]}
+        with pytest.raises(DataError, match=r"in columns .*: age \(peer 2\)\. Compare units"):
+            check_near(own, combined([*sent.values()]), columns, sent)
+    check_near(own, combined([own, honest]), columns, {0: own, 1: honest})
 
 
 def test_no_statistics_without_the_policy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,7 +237,7 @@ def test_no_statistics_without_the_policy(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_if_one_declines_all_take_the_schemas_scale(tmp_path: Path) -> None:
     nodes = consortium(tmp_path, SCHEMA)
-    nodes[1].set_policy(data__share_statistics="no")
+    nodes[1].set_policy(data__share_statistics="no", data__min_examples=10)
     tap = played(nodes)
     assert not sent_in(nodes, tap)[1].any()
     assert [(each["mean"], each["scale"]) for each in scales(nodes)] == [([0.5, 0], [2, 1])] * 3
@@ -189,6 +262,77 @@ def test_privacy_sends_no_statistics(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("statistics-*.csv"))
 
 
+def begun(nodes: Sequence[Institution], attempt: str) -> list[Response | str]:
+    """Start a run, as a relay does that has been restarted; return the last responses."""
+    first = Request("start", 0, 0, attempt=attempt)
+    letters = [response_of(node, first).letters[0] for node in nodes]
+    second = replace(first, samples=np.array([30, 25, 20]))
+    return [
+        node.handle(replace(second, letters=[each for each in letters if each.sender != node.peer]))
+        for node in nodes
+    ]
+
+
+def test_all_nodes_keep_one_scale_when_a_table_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hospital corrects its units, another one has lost its disk, and the relay restarts."""
+    nodes = consortium(tmp_path)
+    assert not any(isinstance(answer, str) for answer in begun(nodes, "a"))
+    before = scales(nodes)
+    service._nodes.clear()
+    assert not any(isinstance(answer, str) for answer in begun(nodes, "b"))
+    file = Path(str(nodes[1].node_config["data-dir"])) / "data.csv"
+    head, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([head, *("2" + row.lstrip("-") for row in rows)]) + "\n")
+    (nodes[2].home / "run" / "nodes" / "scale-0002.json").unlink()
+    service._nodes.clear()
+    answers = begun(nodes, "c")
+    assert all("data" in str(answer) for answer in answers[:2])
+    assert "differs from that with which this run began" in caplog.text
+    assert scales(nodes[:2]) == before[:2]
+
+
+def test_a_damaged_scale_stops_the_node(
+    done: tuple[list[Institution], Tap], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = done[0][2]
+    file = node.home / "run" / "nodes" / "scale-0002.json"
+    whole = file.read_text()
+    for damaged in ("", "[]", whole[:40], whole.replace('"mean"', '"men"'), "{}"):
+        file.write_text(damaged)
+        service._nodes.clear()
+        assert ": state:" in str(node.handle(Request("start", 2, 2, attempt="c")))
+        assert f"{file}: damaged; put it back" in caplog.text
+        caplog.clear()
+    file.write_text(whole.replace('"b"', '"c"'))
+    assert ": data:" in str(node.handle(Request("start", 2, 2, attempt="c")))
+    file.write_text(whole)
+
+
+@pytest.mark.parametrize("schema", ["", SCHEMA])
+def test_plain_letters_hold_no_statistics(
+    tmp_path: Path, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without sealing the relay could read them."""
+    nodes = consortium(tmp_path, schema, sealing=False)
+    for node in nodes:
+        for key in ("keys", "trust"):
+            del node.node_config[key]
+        node.node_config["peer"] = node.peer
+        node.run_config["sealing"] = False
+    if not schema:
+        with pytest.raises(RelayError, match="policy"):
+            played(nodes)
+        assert "statistics of columns leave in sealed letters only" in caplog.text
+        assert not list(tmp_path.rglob("statistics-*.csv"))
+        return
+    played(nodes)
+    for file in tmp_path.rglob("statistics-*.csv"):
+        assert file.read_text().split() == ["column,count,mean,variance"]
+    assert [(each["mean"], each["scale"]) for each in scales(nodes)] == [([0.5, 0], [2, 1])] * 3
+
+
 def test_a_run_without_all_statistics_does_not_begin(tmp_path: Path) -> None:
     """A relay that withholds a letter, and a peer that invents one."""
     nodes = consortium(tmp_path)
@@ -199,6 +343,9 @@ def test_a_run_without_all_statistics_does_not_begin(tmp_path: Path) -> None:
         again = nodes[0].handle(replace(first, samples=samples, letters=list(given)))
         is_waiting = isinstance(again, Response) and again.standing is None
         assert is_waiting or str(again).startswith("peer 0 (node-0): data")
-    for wrong in ([[-1.0], [0], [1]], [[9.0], [0], [-1]], [[9.0], [1e200], [1]]):
-        with pytest.raises(DataError, match="no rows have"):
-            checked(np.array(wrong))
+    for wrong in (
+        [[-1.0], [0], [1]], [[9.0], [0], [-1]], [[9.0], [1e200], [1]], [[1e9], [0], [1]],
+    ):  # fmt: skip
+        with pytest.raises(DataError, match="peer 2 sent statistics that no rows have"):
+            check_sound(2, np.array(wrong), 1005)
+    check_sound(2, np.array([[1010.0], [0], [1]]), 1005)  # rounded
