@@ -248,7 +248,7 @@ def test_who_approves_reads_what_leaves(tmp_path: Path, capsys: pytest.CaptureFi
         keys = COMMON | {"table.scale": scale}
         items = [f"{key}={value}" for key, value in keys.items()]
         assert main(["approve", *items, "--out", str(tmp_path), "--digest", "no"]) == 2
-        assert ("this node sends count, mean and variance" in capsys.readouterr().out) is tells
+        assert ("# table.scale: in a sealed run" in capsys.readouterr().out) is tells
 
 
 def test_privacy_sends_no_statistics(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_a_bomb_costs_its_sender_its_letters_and_nobody_anything_else(
     deployment: Deployment,
 ) -> None:
     """A2: a letter of one chunk of 5 MB, which is named 20,000 times, was 105 GB in its reader."""
+    write_policy(deployment.policy)
     services = deployment.of_node(1)
     deployment.kill(*services)
     commands = {name: deployment.services[name].command for name in services}
