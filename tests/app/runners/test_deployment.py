@@ -181,7 +181,7 @@ def test_a_bomb_costs_its_sender_its_letters_and_nobody_anything_else(
     config, _ = planted(deployment.problem)
     rounds: dict[str, Scalar] = {"method": "fedavg", "num-server-rounds": 3, "evaluate-every": 1}
     manner.write_text("bombs")
-    running, peak = deployment.run(config | rounds | {"quorum": 1, "join-seconds": 5}, "bomb"), 0
+    running, peak = deployment.run(config | rounds | {"quorum": 1, "join-seconds": 60}, "bomb"), 0
     while running.poll() is None:
         for pid in relay_processes(deployment) + family_of(deployment, 0):
             peak = max(peak, resident(pid))

@@ -158,18 +158,19 @@ def test_approve_shows_what_matters_and_what_has_changed(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("line", [["approve", "{}/run"], ["status", "{}"]])
 def test_a_recorded_configuration_loads_no_code(
-    line: list[str], node: Institution, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    node: Institution, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`approve` refuses it, and `status` shows the run without its method."""
     node.handle(START)
     (file,) = (node.home / "run").glob("config-*.toml")
     (node.home / "evil.py").write_text("raise SystemExit('ran')")
     monkeypatch.syspath_prepend(node.home)
     file.write_text(file.read_text().replace('model = "linear"', 'model = "evil:x"'))
-    assert main([each.format(node.home) for each in line]) == 2
+    assert main(["approve", str(node.home / "run")]) == 2
     assert 'model = "evil:x" is not built in, and a file of a run loads' in capsys.readouterr().err
+    assert main(["status", str(node.home)]) == 0
+    assert re.search(r"^ run +\? ", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_what_a_person_reads_is_spelt_out(

@@ -72,7 +72,9 @@ class _Simulated:
         self._away = 0
 
     def begin(self) -> None:
+        """Wait until the engine has registered the nodes, which it does beside the ServerApp."""
         self._grid = self.grids.get(timeout=60)
+        wait(lambda: len(self.transport().nodes()) == len(COHORTS))
 
     def transport(self, seconds: float = PATIENCE) -> Transport:
         return FlowerTransport(self._grid, seconds)
