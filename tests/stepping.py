@@ -11,7 +11,7 @@ import numpy as np
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.schema import Scalar
-from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.node import cohort_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Bools
 from coterie.datasets.problem import Problem
@@ -52,10 +52,7 @@ class Stepping:
         rounds = config.num_server_rounds
         self.rule = config.options.bind(engine, rounds)
         self.strategy = config.strategy()
-        self.cohort = Cohort(
-            engine, self.rule, rounds, config.payload, self.strategy.schedule,
-            letters=config.letters,
-        )  # fmt: skip
+        self.cohort = cohort_of(config, engine, self.rule, self.strategy.schedule)
         self.reaches, self.ended = reaches, ended
         self.round = 0
         self.cohort.begin(1)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,10 @@ from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, check_nodes, problem_of, scale_of
 from coterie.app.node.cohort.attackers import Attackers, deceived
 from coterie.app.node.cohort.checked_rule import CheckedRule
+from coterie.app.node.cohort.clock import ClockCohort
 from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.doors import Door, Withhold
+from coterie.app.node.cohort.wire import Increments, Wire
 from coterie.app.node.place import ALONE, Deployed, Place, Simulated
 from coterie.app.node.requests.faults import StateError
 from coterie.app.node.requests.vetting import check_wanted
@@ -48,13 +52,38 @@ from coterie.app.security.split import split_seed
 from coterie.app.trained import starts
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import ModelError
+from coterie.clients.letters import nobody
 from coterie.clients.models.size import MAX_PARAMETERS, SizeError
+from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
 from coterie.datasets.quality import survey, warnings
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
+from coterie.strategies.schedule import Schedule
 
 _log = logging.getLogger("coterie.data")
+
+
+def cohort_of(
+    config: Config, engine: Engine, rule: Rule[Any], schedule: Schedule | None = None
+) -> Cohort:
+    """Return the cohort of an engine's peers, with the doors that a configuration asks for."""
+    doors: list[Door] = []
+    attackers = config.attack.attackers(config.peers, config.seed)
+    if config.withheld:
+        doors.append(Withhold(config.withheld))
+    if len(attackers):
+        doors.append(Attackers(config.attack, attackers, rule))
+    wire = Wire(config.payload)
+    if config.letters.scheme == "increments":
+        lies = config.attack.row.forge is not None  # then an offer is not of its author's model
+        wire = Increments(engine, config.letters, config.payload, attackers if lies else nobody())
+    schedule = schedule or config.strategy().schedule
+    kind = Cohort if schedule.foresees else ClockCohort
+    return kind(
+        engine, CheckedRule(rule), config.num_server_rounds, doors, wire, schedule,
+        keeps_all=config.keep_models == "best",
+    )  # fmt: skip
 
 
 class Node:
@@ -129,13 +158,7 @@ class Node:
         if config.start_from:
             engine.begin_from(starts.models(config, problem))
         rule = config.options.bind(engine, config.num_server_rounds)
-        attackers = config.attack.attackers(config.peers, config.seed)
-        self._cohort = Cohort(
-            engine, CheckedRule(rule), config.num_server_rounds, config.payload,
-            self._strategy.schedule, Attackers(config.attack, attackers, rule),
-            withheld=config.withheld, letters=config.letters,
-            keeps_all=config.keep_models == "best",
-        )  # fmt: skip
+        self._cohort = cohort_of(config, engine, rule, self._strategy.schedule)
         self._reads = self._largest_letter() if len(self.peers) < config.peers else 0
         self._quality = survey(problem, self.peers)
         self._models = ModelFiles(
@@ -255,8 +278,7 @@ class Node:
                 f"peers {list(self.peers)} were restarted since: this request is of an earlier "
                 "attempt at the run"
             )
-        if self._cohort.copies is not None:
-            self._cohort.copies.owe(request.owed)
+        self._cohort.wire.owe(request.owed)
         if self._announced:
             if request.stage == "start" and not (len(request.samples) and is_given):
                 return self._announcement()
@@ -359,7 +381,7 @@ class Node:
         self._cohort.exchange(self._round(request), self._channel.read)
         self._checkpoints.save((t - 1, 1))
         letters = self._sealed(self._cohort.answer_letters(t))
-        return Response(self.peers, letters, gaps=self._gaps())
+        return Response(self.peers, letters, gaps=self._cohort.wire.gaps())
 
     def _update(self, request: Request) -> Response:
         """Run the second half of a round, or all of it if no peer here has to answer."""
@@ -409,16 +431,9 @@ class Node:
         by_clock = not self._strategy.schedule.foresees
         ready = tuple(cohort.costs.ready.tolist()) if by_clock else ()
         return Response(
-            self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready, gaps=self._gaps()
-        )
-
-    def _gaps(self) -> tuple[int, ...]:
-        """Return the peers whose key letters this node needs, once each."""
-        copies = self._cohort.copies
-        if copies is None:
-            return ()
-        gaps, copies.gaps = tuple(sorted(copies.gaps)), set()
-        return gaps
+            self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready,
+            gaps=cohort.wire.gaps(),
+        )  # fmt: skip
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """Return the letters, sealed for the peers of other nodes that may read them."""
