@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +20,8 @@ import numpy.typing as npt
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, check_nodes, problem_of, scale_of
-from coterie.app.node.cohort.attackers import Attackers, deceived
-from coterie.app.node.cohort.checked_rule import CheckedRule
-from coterie.app.node.cohort.clock import ClockCohort
-from coterie.app.node.cohort.cohort import Cohort
-from coterie.app.node.cohort.doors import Door, Withhold
-from coterie.app.node.cohort.wire import Increments, Wire
+from coterie.app.node.assembly import cohort_of, engine_of
+from coterie.app.node.cohort.attackers import deceived
 from coterie.app.node.place import ALONE, Deployed, Place, Simulated
 from coterie.app.node.requests.faults import StateError
 from coterie.app.node.requests.vetting import check_wanted
@@ -52,38 +47,13 @@ from coterie.app.security.split import split_seed
 from coterie.app.trained import starts
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import ModelError
-from coterie.clients.letters import nobody
 from coterie.clients.models.size import MAX_PARAMETERS, SizeError
-from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
 from coterie.datasets.quality import survey, warnings
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
-from coterie.strategies.schedule import Schedule
 
 _log = logging.getLogger("coterie.data")
-
-
-def cohort_of(
-    config: Config, engine: Engine, rule: Rule[Any], schedule: Schedule | None = None
-) -> Cohort:
-    """Return the cohort of an engine's peers, with the doors that a configuration asks for."""
-    doors: list[Door] = []
-    attackers = config.attack.attackers(config.peers, config.seed)
-    if config.withheld:
-        doors.append(Withhold(config.withheld))
-    if len(attackers):
-        doors.append(Attackers(config.attack, attackers, rule))
-    wire = Wire(config.payload)
-    if config.letters.scheme == "increments":
-        lies = config.attack.row.forge is not None  # then an offer is not of its author's model
-        wire = Increments(engine, config.letters, config.payload, attackers if lies else nobody())
-    schedule = schedule or config.strategy().schedule
-    kind = Cohort if schedule.foresees else ClockCohort
-    return kind(
-        engine, CheckedRule(rule), config.num_server_rounds, doors, wire, schedule,
-        keeps_all=config.keep_models == "best",
-    )  # fmt: skip
 
 
 class Node:
@@ -153,7 +123,7 @@ class Node:
         # n_i of the hosted peers, if the method needs the n_i of all peers.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
-        engine = self._engine(config, problem, norm=config.defence.norm and doubts)
+        engine = self._engine(config, problem, doubts=doubts)
         engine.samples = self._believed(engine.samples)
         if config.start_from:
             engine.begin_from(starts.models(config, problem))
@@ -203,34 +173,15 @@ class Node:
             own=is_own(config.dataset), learns_graph=config.row.learns_graph,
         )  # fmt: skip
 
-    def _engine(self, config: Config, problem: Problem, *, norm: bool) -> Engine:
+    def _engine(self, config: Config, problem: Problem, *, doubts: bool) -> Engine:
         """Build the models of the hosted peers; refuse networks larger than the policy allows."""
         policy = self._policy
         try:
-            return Engine(
-                problem,
-                config.network,
-                config.model_options,
-                self.peers,
-                config.training,
-                seed=config.seed,
-                device=config.device,
+            return engine_of(
+                config, problem, self.peers, doubts=doubts,
                 gpu=self._place.gpu if isinstance(self._place, Simulated) else 0,
-                dtype=config.dtype,
-                backend=config.engine.backend,
-                mixed_precision=config.mixed_precision,
-                tf32=config.tf32,
-                channels_last=config.channels_last,
-                topology=self._strategy.topology,
-                defence=replace(config.defence, norm=norm),
-                staleness_discount=config.schedule.staleness_discount,
-                weighting=config.mixing,
-                mixing=config.topology_weights(),
-                privacy=config.privacy,
-                adaptation=config.adaptation,
                 max_parameters=MAX_PARAMETERS if policy is None else max_parameters(policy, config),
-                pools=config.row.pools,
-            )
+            )  # fmt: skip
         except SizeError as error:
             if policy is None:
                 raise ConfigError(str(error)) from None
