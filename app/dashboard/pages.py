@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
 from coterie.app.report import comparison, comparison_page, html, run_page, tuning
 from coterie.app.runs import plan, units
-from coterie.app.runs.progress import last_seen
 from coterie.app.runs.rundir import Run, RunReader
+from coterie.app.runs.state import RunState
 
 _HERE = Path(__file__).parent
 _CACHED_PAGES = 8
@@ -79,7 +79,7 @@ class Pages:
         shelf = self._library.look()
         if kind == "list":
             groups = [f"{g.key} {g.state} {g.finished} {g.total}" for g in shelf.groups.values()]
-            return _digest([*groups, *(entry.standing for entry in shelf.runs.values())])
+            return _digest([*groups, *(entry.row for entry in shelf.runs.values())])
         subject = shelf.groups.get(key) if kind == "comparison" else shelf.entry(key)
         return _digest([subject.version] if subject else [])
 
@@ -136,19 +136,19 @@ class Pages:
 
 
 def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, Any]]:
-    if entry.state == "damaged":
-        return _message(entry.key, f"Cannot show this run: {entry.why}")
+    if entry.state.status == "damaged":
+        return _message(entry.key, f"Cannot show this run: {entry.state.error}")
     run = _read(entry, readers)
     content = run_page.content(run)
-    if entry.goes_on:
+    if entry.state.goes_on:
         content["notice"] = ""
-    elif entry.state == "stopped":
+    elif entry.state.status == "stopped":
         content["notice"] = "This run was stopped; the page shows the rounds until then."
     return "live_run.html.j2", {
         **content,
         "entry": entry,
         "progress": run.progress,
-        "present": _attendance(run),
+        "present": RunState(run.progress).peers(run.names),
     }
 
 
@@ -157,38 +157,19 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
     measured: dict[str, list[Run]] = {}
     values, swept = plan.values(group.directory), dict[str, plan.Values]()
     for entry in group.runs:
-        if entry.state != "damaged" and len((run := _read(entry, readers)).rounds):
+        if entry.state.status != "damaged" and len((run := _read(entry, readers)).rounds):
             own = values.get(entry.name, {})
             label = plan.label(run.label, own)
             measured.setdefault(label, []).append(run)
             swept[label] = own
     if not measured:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
-    failed = {entry.name: entry.why for entry in group.runs if entry.state == "failed"}
+    failed = {
+        entry.name: entry.state.error for entry in group.runs if entry.state.status == "failed"
+    }
     rows = comparison.rows(measured, tuning.read(group.directory), swept)
     content = comparison_page.content(rows, group.name, failed)
     return "live_comparison.html.j2", {**content, "group": group}
-
-
-class _Peer(NamedTuple):
-    """Participation of a peer: "awake", "late", "missing" or "expected"; last round and time."""
-
-    name: str
-    state: str
-    round: int | None = None
-    seen: float | None = None
-
-
-def _attendance(run: Run) -> list[_Peer]:
-    seen, peers = last_seen(run.progress), list[_Peer]()
-    for peer, name in enumerate(run.names):
-        if peer not in seen:
-            peers.append(_Peer(name, "expected"))
-            continue
-        t, at = seen[peer]
-        behind = run.progress["round"] - t
-        peers.append(_Peer(name, ("awake", "late", "missing")[min(max(behind, 0), 2)], t, at))
-    return peers
 
 
 def _read(entry: Entry, readers: dict[str, RunReader]) -> Run:

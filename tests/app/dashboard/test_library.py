@@ -24,7 +24,7 @@ def long_ago(run_dir: Path, seconds: float = 3600.0) -> None:
 def state(run_dir: Path) -> str:
     entry = Library(run_dir.parent).look().entry(run_dir.name)
     assert entry is not None
-    return entry.state
+    return entry.state.status
 
 
 def test_a_run_goes_on_while_its_launcher_holds_it_and_is_stopped_when_that_is_gone(
@@ -79,9 +79,9 @@ def test_a_run_that_does_not_go_on(
     write_progress(tmp_path / "mine", status=status, error=error, round=3, rounds=9)
     long_ago(tmp_path / "mine")
     entry = Library(tmp_path).look().runs["mine"]
-    assert entry.state == expected
-    assert why in entry.why
-    assert bool(why) == bool(entry.why)
+    assert entry.state.status == expected
+    assert why in entry.state.error
+    assert bool(why) == bool(entry.state.error)
 
 
 @pytest.mark.parametrize("name", ["config.toml", "progress.json"])
@@ -98,10 +98,10 @@ def test_a_damaged_run_costs_the_others_nothing(tmp_path: Path, name: str, conte
         write_run(tmp_path / each, Story(rounds=1))
     (tmp_path / "mine" / name).write_bytes(content)
     runs = Library(tmp_path).look().runs
-    assert runs["other"].state == "finished"
-    assert runs["mine"].state == "damaged"
-    assert "\n" not in runs["mine"].why
-    assert name in runs["mine"].why
+    assert runs["other"].state.status == "finished"
+    assert runs["mine"].state.status == "damaged"
+    assert "\n" not in runs["mine"].state.error
+    assert name in runs["mine"].state.error
 
 
 def test_the_pace_and_what_remains(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_pace_and_what_remains(tmp_path: Path) -> None:
         write_run(tmp_path / each, Story(rounds=1))
         write_progress(tmp_path / each, status="running", round=done, rounds=100, seconds=seconds)
     runs = Library(tmp_path).look().runs
-    paces = {name: entry.pace for name, entry in runs.items()}
+    paces = {name: entry.state.pace for name, entry in runs.items()}
     assert paces == {
         "fast": "5 rounds/s, 10.0 s left",
         "slow": "1 min 00 s per round, 1 h 30 min left",
