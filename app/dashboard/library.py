@@ -111,7 +111,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Scan:
     """Result of a scan, by key: comparisons, and runs outside of comparisons."""
 
     groups: Mapping[str, Group]
@@ -132,19 +132,19 @@ class Library:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock = threading.Lock()
-        self._looked = -_SHARED_SECONDS
-        self._shelf = Shelf({}, {})
+        self._scanned_at = -_SHARED_SECONDS
+        self._scanned = Scan({}, {})
         self._known: dict[PurePosixPath, tuple[list[tuple[int, int]], Entry]] = {}
 
-    def look(self) -> Shelf:
+    def scan(self) -> Scan:
         """Scan the directory, or return a recent scan."""
         with self._lock:
-            if time.monotonic() - self._looked > _SHARED_SECONDS:
-                self._shelf = self._look()
-                self._looked = time.monotonic()
-            return self._shelf
+            if time.monotonic() - self._scanned_at > _SHARED_SECONDS:
+                self._scanned = self._scan()
+                self._scanned_at = time.monotonic()
+            return self._scanned
 
-    def _look(self) -> Shelf:
+    def _scan(self) -> Scan:
         held = held_inodes()
         entries: dict[PurePosixPath, dict[str, Entry]] = {}  # directory -> name -> run
         sweeps: dict[PurePosixPath, tuple[str, ...]] = {}  # directory -> names of its runs
@@ -164,13 +164,13 @@ class Library:
         groups = {}
         for place in {_subject(place) for place in sweeps}:
             trying = place / _TRIALS
-            runs, pending = _take(entries.get(place, {}), sweeps.get(place, ()))
-            trials, untried = _take(entries.get(trying, {}), sweeps.get(trying, ()))
+            runs, pending = _pop_runs(entries.get(place, {}), sweeps.get(place, ()))
+            trials, untried = _pop_runs(entries.get(trying, {}), sweeps.get(trying, ()))
             group = Group(str(place), self.root / place, runs, trials, pending + untried)
             groups[group.key] = group
         alone = [entry for of in entries.values() for entry in of.values()]
         latest = sorted(groups.values(), key=lambda group: -group.written)
-        return Shelf(
+        return Scan(
             {group.key: group for group in latest},
             {entry.key: entry for entry in sorted(alone, key=lambda entry: -entry.state.written)},
         )
@@ -234,7 +234,7 @@ def _subject(sweep: PurePosixPath) -> PurePosixPath:
     return sweep.parent if sweep.name == _TRIALS else sweep
 
 
-def _take(entries: dict[str, Entry], names: tuple[str, ...]) -> tuple[tuple[Entry, ...], int]:
+def _pop_runs(entries: dict[str, Entry], names: tuple[str, ...]) -> tuple[tuple[Entry, ...], int]:
     """Remove a sweep's runs from `entries` (all, without names); count the pending ones."""
     names = tuple(dict.fromkeys(names or sorted(entries)))
     taken = tuple(entries.pop(name) for name in names if name in entries)

@@ -38,7 +38,7 @@ STATIC: Mapping[str, tuple[str, Callable[[], str]]] = {
 
 
 @dataclass
-class _Shown:
+class _CachedPage:
     """Cached page.
 
     Attributes
@@ -72,36 +72,36 @@ class Pages:
             name: getattr(units, name) for name in ("percent", "number", "size", "plural")
         }
         self._lock = threading.Lock()
-        self._shown = OrderedDict[tuple[str, str], _Shown]()
+        self._cached = OrderedDict[tuple[str, str], _CachedPage]()
 
     def version(self, kind: str, key: str) -> str:
         """Return the version of a page; it changes whenever the page does."""
-        shelf = self._library.look()
+        scan = self._library.scan()
         if kind == "list":
-            groups = [f"{g.key} {g.state} {g.finished} {g.total}" for g in shelf.groups.values()]
-            return _digest([*groups, *(entry.row for entry in shelf.runs.values())])
-        subject = shelf.groups.get(key) if kind == "comparison" else shelf.entry(key)
+            groups = [f"{g.key} {g.state} {g.finished} {g.total}" for g in scan.groups.values()]
+            return _digest([*groups, *(entry.row for entry in scan.runs.values())])
+        subject = scan.groups.get(key) if kind == "comparison" else scan.entry(key)
         return _digest([subject.version] if subject else [])
 
     def page(self, kind: str, key: str) -> str:
         """Return the HTML of a page. Different pages can be rendered at the same time."""
         with self._lock:
-            shown = self._shown.setdefault((kind, key), _Shown())
-            self._shown.move_to_end((kind, key))
-            if len(self._shown) > _CACHED_PAGES:
-                self._shown.popitem(last=False)
-        with shown.lock:
+            cached = self._cached.setdefault((kind, key), _CachedPage())
+            self._cached.move_to_end((kind, key))
+            if len(self._cached) > _CACHED_PAGES:
+                self._cached.popitem(last=False)
+        with cached.lock:
             version = self.version(kind, key)
-            if version != shown.version:
+            if version != cached.version:
                 began = time.thread_time()
-                shown.page = self._render_or_explain(kind, key, version, shown.readers)
-                shown.version, shown.cost = version, time.thread_time() - began
-            return shown.page
+                cached.page = self._render_or_explain(kind, key, version, cached.readers)
+                cached.version, cached.cost = version, time.thread_time() - began
+            return cached.page
 
     def pause(self, kind: str, key: str) -> float:
         """Return the seconds to wait before the next check of a page's version."""
-        shown = self._shown.get((kind, key))
-        return max(_MIN_SECONDS, shown.cost / _MAX_SHARE if shown else 0.0)
+        cached = self._cached.get((kind, key))
+        return max(_MIN_SECONDS, cached.cost / _MAX_SHARE if cached else 0.0)
 
     def _render_or_explain(
         self, kind: str, key: str, version: str, readers: dict[str, RunReader]
@@ -122,15 +122,15 @@ class Pages:
         self, kind: str, key: str, readers: dict[str, RunReader]
     ) -> tuple[str, dict[str, Any]]:
         """Return the template of a page and its values."""
-        shelf = self._library.look()
+        scan = self._library.scan()
         if kind == "list":
             title = f"Runs in {self._library.root}"
-            groups, runs = list(shelf.groups.values()), list(shelf.runs.values())
+            groups, runs = list(scan.groups.values()), list(scan.runs.values())
             content = {"title": title, "groups": groups, "runs": runs}
             return "list.html.j2", {**content, "watched": str(self._library.root)}
-        if kind == "comparison" and (group := shelf.groups.get(key)):
+        if kind == "comparison" and (group := scan.groups.get(key)):
             return _comparison(group, readers)
-        if kind == "run" and (entry := shelf.entry(key)):
+        if kind == "run" and (entry := scan.entry(key)):
             return _run(entry, readers)
         return _message(key, f"This {kind} does not exist.")
 
@@ -140,7 +140,7 @@ def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, An
         return _message(entry.key, f"Cannot show this run: {entry.state.error}")
     run = _read(entry, readers)
     content = run_page.content(run)
-    if entry.state.goes_on:
+    if entry.state.is_active:
         content["notice"] = ""
     elif entry.state.status == "stopped":
         content["notice"] = "This run was stopped; the page shows the rounds until then."

@@ -53,7 +53,7 @@ class RunState:
         A run that was started on this machine locks its directory, see `rundir.held_inodes`. The
         relay of a deployment does not; it writes at the end of every round.
         """
-        if not self.goes_on or time.time() - self.written < self.silence:
+        if not self.is_active or time.time() - self.written < self.silence:
             return self
         is_held = run_dir.stat().st_ino in held
         return self if is_held else replace(self, now={**self.now, "status": "stopped"})
@@ -79,7 +79,7 @@ class RunState:
         return int(self.now.get("rounds", 0))
 
     @property
-    def goes_on(self) -> bool:
+    def is_active(self) -> bool:
         """True if the run is starting or running."""
         return self.status in ("starting", "running")
 

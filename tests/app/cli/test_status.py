@@ -112,7 +112,7 @@ def test_a_run_whose_process_is_gone_is_stopped_as_in_the_dashboard(tmp_path: Pa
     with held(run_dir):
         assert "running, last update 60 min ago" in printed(run_dir)
     assert "stopped, last update 60 min ago" in printed(run_dir)
-    entry = Library(tmp_path).look().entry("run")
+    entry = Library(tmp_path).scan().entry("run")
     assert entry is not None
     assert entry.state.status == "stopped"
 
