@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ class Rows:
         return self.stack[self.rows[at]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Letters:
     """Batch of letters along edges; a model sent to many peers is in the stack once.
 
@@ -68,6 +68,10 @@ class Letters:
     expired : ndarray of int
         Hosted peers whose own row is too old to count, because they were offline. It is used only
         where no other model arrived.
+    written : ndarray of int, (S,)
+        Round of each row, in the offers that a node keeps; rules read `ages` instead.
+    kind : {"offer", "answer"}
+        Models, or the results that their readers computed with them.
     """
 
     senders: Ints
@@ -77,24 +81,25 @@ class Letters:
     tensors: Mapping[str, Tensor]
     ages: Ints = field(default_factory=nobody)
     expired: Ints = field(default_factory=nobody)
+    written: Ints = field(default_factory=nobody)
+    kind: Literal["offer", "answer"] = "offer"
 
     def __len__(self) -> int:
         return len(self.senders)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the stack called `name`, (S, ...).
-
-        Raises
-        ------
-        KeyError
-            The letters have no such tensor; names those that they have.
-        """
+        """Return the stack called `name`, (S, ...); a KeyError names those that exist."""
         try:
             return self.tensors[name]
         except KeyError:
             raise KeyError(
                 f"no {name!r} in these letters, they have {list(self.tensors)}"
             ) from None
+
+    @property
+    def ends(self) -> Ints:
+        """Sender and recipient of each letter, (E, 2)."""
+        return np.stack([self.senders, self.recipients], axis=1)
 
     def each(self, name: str) -> Tensor:
         """Return the tensor of every letter, (E, ...)."""
@@ -117,9 +122,9 @@ class Letters:
         return mask
 
 
-def no_letters() -> Letters:
+def no_letters(kind: Literal["offer", "answer"] = "offer") -> Letters:
     """Return an empty stack of letters."""
-    return Letters(nobody(), nobody(), nobody(), nobody(), {})
+    return Letters(nobody(), nobody(), nobody(), nobody(), {}, kind=kind)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import numpy as np
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.schema import Scalar
-from coterie.app.node.cohort.cohort import Cohort
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import cohort_of, engine_of
 from coterie.clients.letters import Bools
 from coterie.datasets.problem import Problem
 from coterie.strategies.protocol import Edges
@@ -41,21 +40,13 @@ class Stepping:
         problem: Problem | None = None,
         ended: Ended = lambda t, edges, asked: None,
     ) -> None:
-        config = Config.from_flat(flat)
+        config = Config.from_flat({"device": "cpu"} | dict(flat))
         problem = problem or problem_of(config)
-        engine = Engine(
-            problem, config.network, config.model_options, range(config.peers), config.training,
-            seed=config.seed, device="cpu", dtype=config.dtype, topology=config.graph(),
-            weighting=config.mixing, mixing=config.topology_weights(),
-            adaptation=config.adaptation, pools=config.row.pools,
-        )  # fmt: skip
+        engine = engine_of(config, problem, range(config.peers))
         rounds = config.num_server_rounds
         self.rule = config.options.bind(engine, rounds)
         self.strategy = config.strategy()
-        self.cohort = Cohort(
-            engine, self.rule, rounds, config.payload, self.strategy.schedule,
-            letters=config.letters,
-        )  # fmt: skip
+        self.cohort = cohort_of(config, engine, self.rule, self.strategy.schedule)
         self.reaches, self.ended = reaches, ended
         self.round = 0
         self.cohort.begin(1)

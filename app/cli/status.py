@@ -26,8 +26,9 @@ from coterie.app.config.items import read_toml
 from coterie.app.config.keys import ConfigError
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
-from coterie.app.runs import atomic, files, progress, units
+from coterie.app.runs import atomic, files, progress, rundir, units
 from coterie.app.runs.files import ResultsError
+from coterie.app.runs.state import RunState, minutes_left
 from coterie.app.security import approval
 from coterie.app.security.journal import Journal
 from coterie.app.security.privacy_ledger import PrivacyLedger
@@ -121,7 +122,7 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
         if decision.startswith(approval.WAITS) and run in configs:
             until = approval.first_asked(run) + configs[run].join_seconds
             command = shlex.join(["coterie", "approve", str(run)])
-            yield f"{run.name} waits for approval: {command}; {progress.minutes_left(until)}"
+            yield f"{run.name} waits for approval: {command}; {minutes_left(until)}"
     labels = {run: config.label for run, config in configs.items()}
     rows = [(run.name, labels.get(run, "?"), at, decision) for at, run, decision in decided]
     yield _table(("run", "method", "decided", "decision"), rows)
@@ -157,34 +158,30 @@ def of_connection(connection: str) -> Iterator[RenderableType]:
 
 
 def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableType]:
-    ago = time.time() - (directory / "progress.json").stat().st_mtime
-    state = now["status"] if now["status"] != "running" else f"running, last update {_ago(ago)}"
-    yield f"{directory.name}: round {now['round']} of {now['rounds']}, {state}"
-    if waits := progress.waiting(now):
+    run = RunState(now, (directory / "progress.json").stat().st_mtime)
+    if (directory / "config.toml").exists():
+        run = RunState.read(directory, rundir.read_config(directory))
+        run = run.judged(directory, rundir.held_inodes())
+    ago = f", last update {_ago(time.time() - run.written)}" if now["status"] == "running" else ""
+    yield f"{directory.name}: round {run.round} of {run.rounds}, {run.status}{ago}"
+    if waits := run.waiting():
         yield waits
     yield (
-        f"{progress.describe(now)}; over the relay {units.size(now.get('relayed_bytes', 0))}"
+        f"{run.describe()}; over the relay {units.size(now.get('relayed_bytes', 0))}"
         f" in {units.plural(now['messages'], 'message')};"
         f" {units.plural(now['refused'], 'letter')} refused"
     )
-    last_seen = progress.last_seen(now)
-    names = now.get("names", {})
-    missing = sorted(peer for peer, (t, _) in last_seen.items() if t < now["round"])
-    here = sorted(last_seen.keys() - set(missing))
-    if last_seen:
-        took_part = now.get("took_part")
-        rows = [
-            (
-                names.get(str(peer), f"peer {peer}"), t, _ago(time.time() - at),
-                *([f"{took_part[peer]} of {now['round']}"] if took_part else []), state,
-            )
-            for state, peers in (("missing", missing), ("", here))
-            for peer, (t, at) in ((peer, last_seen[peer]) for peer in peers)
-        ]  # fmt: skip
-        counted = ("took part in",) if took_part else ()
-        yield _table(("peer", "last round", "last seen", *counted, ""), rows[:ROWS])
-        more = f"; {len(last_seen) - ROWS} not shown" if len(last_seen) > ROWS else ""
-        yield f"peers taking part: {len(here)}, missing: {len(missing)}{more}"
+    if peers := run.peers():
+        took_part, rows = now.get("took_part"), []
+        for peer in sorted(peers, key=lambda peer: peer.state == "awake"):
+            counted = [f"{took_part[peer.number]} of {run.round}"] if took_part else []
+            missing = "" if peer.state == "awake" else "missing"
+            rows.append((peer.name, peer.round, _ago(time.time() - peer.seen), *counted, missing))
+        titles = ("took part in",) if took_part else ()
+        yield _table(("peer", "last round", "last seen", *titles, ""), rows[:ROWS])
+        more = f"; {len(peers) - ROWS} not shown" if len(peers) > ROWS else ""
+        here = sum(peer.state == "awake" for peer in peers)
+        yield f"peers taking part: {here}, missing: {len(peers) - here}{more}"
     yield from _last("last errors", [*now.get("faults", ()), *filter(None, [now.get("error")])])
     yield from _last("last refused", now.get("refusals", ()))
 

@@ -33,14 +33,14 @@ def token() -> str:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return _kept(path)
+        return _stored(path)
     made = secrets.token_urlsafe(32)
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(made)
     return made
 
 
-def _kept(path: Path) -> str:
+def _stored(path: Path) -> str:
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
         raise ConfigError(f"{path}: other users can read it; remove it to get a new token")

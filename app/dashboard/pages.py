@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
 from coterie.app.report import comparison, comparison_page, html, run_page, tuning
 from coterie.app.runs import plan, units
-from coterie.app.runs.progress import last_seen
 from coterie.app.runs.rundir import Run, RunReader
+from coterie.app.runs.state import RunState
 
 _HERE = Path(__file__).parent
 _CACHED_PAGES = 8
@@ -38,7 +38,7 @@ STATIC: Mapping[str, tuple[str, Callable[[], str]]] = {
 
 
 @dataclass
-class _Shown:
+class _CachedPage:
     """Cached page.
 
     Attributes
@@ -72,36 +72,36 @@ class Pages:
             name: getattr(units, name) for name in ("percent", "number", "size", "plural")
         }
         self._lock = threading.Lock()
-        self._shown = OrderedDict[tuple[str, str], _Shown]()
+        self._cached = OrderedDict[tuple[str, str], _CachedPage]()
 
     def version(self, kind: str, key: str) -> str:
         """Return the version of a page; it changes whenever the page does."""
-        shelf = self._library.look()
+        scan = self._library.scan()
         if kind == "list":
-            groups = [f"{g.key} {g.state} {g.finished} {g.total}" for g in shelf.groups.values()]
-            return _digest([*groups, *(entry.standing for entry in shelf.runs.values())])
-        subject = shelf.groups.get(key) if kind == "comparison" else shelf.entry(key)
+            groups = [f"{g.key} {g.state} {g.finished} {g.total}" for g in scan.groups.values()]
+            return _digest([*groups, *(entry.row for entry in scan.runs.values())])
+        subject = scan.groups.get(key) if kind == "comparison" else scan.entry(key)
         return _digest([subject.version] if subject else [])
 
     def page(self, kind: str, key: str) -> str:
         """Return the HTML of a page. Different pages can be rendered at the same time."""
         with self._lock:
-            shown = self._shown.setdefault((kind, key), _Shown())
-            self._shown.move_to_end((kind, key))
-            if len(self._shown) > _CACHED_PAGES:
-                self._shown.popitem(last=False)
-        with shown.lock:
+            cached = self._cached.setdefault((kind, key), _CachedPage())
+            self._cached.move_to_end((kind, key))
+            if len(self._cached) > _CACHED_PAGES:
+                self._cached.popitem(last=False)
+        with cached.lock:
             version = self.version(kind, key)
-            if version != shown.version:
+            if version != cached.version:
                 began = time.thread_time()
-                shown.page = self._render_or_explain(kind, key, version, shown.readers)
-                shown.version, shown.cost = version, time.thread_time() - began
-            return shown.page
+                cached.page = self._render_or_explain(kind, key, version, cached.readers)
+                cached.version, cached.cost = version, time.thread_time() - began
+            return cached.page
 
     def pause(self, kind: str, key: str) -> float:
         """Return the seconds to wait before the next check of a page's version."""
-        shown = self._shown.get((kind, key))
-        return max(_MIN_SECONDS, shown.cost / _MAX_SHARE if shown else 0.0)
+        cached = self._cached.get((kind, key))
+        return max(_MIN_SECONDS, cached.cost / _MAX_SHARE if cached else 0.0)
 
     def _render_or_explain(
         self, kind: str, key: str, version: str, readers: dict[str, RunReader]
@@ -122,33 +122,33 @@ class Pages:
         self, kind: str, key: str, readers: dict[str, RunReader]
     ) -> tuple[str, dict[str, Any]]:
         """Return the template of a page and its values."""
-        shelf = self._library.look()
+        scan = self._library.scan()
         if kind == "list":
             title = f"Runs in {self._library.root}"
-            groups, runs = list(shelf.groups.values()), list(shelf.runs.values())
+            groups, runs = list(scan.groups.values()), list(scan.runs.values())
             content = {"title": title, "groups": groups, "runs": runs}
             return "list.html.j2", {**content, "watched": str(self._library.root)}
-        if kind == "comparison" and (group := shelf.groups.get(key)):
+        if kind == "comparison" and (group := scan.groups.get(key)):
             return _comparison(group, readers)
-        if kind == "run" and (entry := shelf.entry(key)):
+        if kind == "run" and (entry := scan.entry(key)):
             return _run(entry, readers)
         return _message(key, f"This {kind} does not exist.")
 
 
 def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, Any]]:
-    if entry.state == "damaged":
-        return _message(entry.key, f"Cannot show this run: {entry.why}")
+    if entry.state.status == "damaged":
+        return _message(entry.key, f"Cannot show this run: {entry.state.error}")
     run = _read(entry, readers)
     content = run_page.content(run)
-    if entry.goes_on:
+    if entry.state.is_active:
         content["notice"] = ""
-    elif entry.state == "stopped":
+    elif entry.state.status == "stopped":
         content["notice"] = "This run was stopped; the page shows the rounds until then."
     return "live_run.html.j2", {
         **content,
         "entry": entry,
         "progress": run.progress,
-        "present": _attendance(run),
+        "present": RunState(run.progress).peers(run.names),
     }
 
 
@@ -157,38 +157,19 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
     measured: dict[str, list[Run]] = {}
     values, swept = plan.values(group.directory), dict[str, plan.Values]()
     for entry in group.runs:
-        if entry.state != "damaged" and len((run := _read(entry, readers)).rounds):
+        if entry.state.status != "damaged" and len((run := _read(entry, readers)).rounds):
             own = values.get(entry.name, {})
             label = plan.label(run.label, own)
             measured.setdefault(label, []).append(run)
             swept[label] = own
     if not measured:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
-    failed = {entry.name: entry.why for entry in group.runs if entry.state == "failed"}
+    failed = {
+        entry.name: entry.state.error for entry in group.runs if entry.state.status == "failed"
+    }
     rows = comparison.rows(measured, tuning.read(group.directory), swept)
     content = comparison_page.content(rows, group.name, failed)
     return "live_comparison.html.j2", {**content, "group": group}
-
-
-class _Peer(NamedTuple):
-    """Participation of a peer: "awake", "late", "missing" or "expected"; last round and time."""
-
-    name: str
-    state: str
-    round: int | None = None
-    seen: float | None = None
-
-
-def _attendance(run: Run) -> list[_Peer]:
-    seen, peers = last_seen(run.progress), list[_Peer]()
-    for peer, name in enumerate(run.names):
-        if peer not in seen:
-            peers.append(_Peer(name, "expected"))
-            continue
-        t, at = seen[peer]
-        behind = run.progress["round"] - t
-        peers.append(_Peer(name, ("awake", "late", "missing")[min(max(behind, 0), 2)], t, at))
-    return peers
 
 
 def _read(entry: Entry, readers: dict[str, RunReader]) -> Run:

@@ -20,9 +20,8 @@ import numpy.typing as npt
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, check_nodes, problem_of, scale_of
-from coterie.app.node.cohort.attackers import Attackers, deceived
-from coterie.app.node.cohort.checked_rule import CheckedRule
-from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.assembly import cohort_of, engine_of
+from coterie.app.node.cohort.attackers import deceived
 from coterie.app.node.place import ALONE, Deployed, Place, Simulated
 from coterie.app.node.requests.faults import StateError
 from coterie.app.node.requests.vetting import check_wanted
@@ -124,18 +123,12 @@ class Node:
         # n_i of the hosted peers, if the method needs the n_i of all peers.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
-        engine = self._engine(config, problem, norm=config.defence.norm and doubts)
+        engine = self._engine(config, problem, doubts=doubts)
         engine.samples = self._believed(engine.samples)
         if config.start_from:
             engine.begin_from(starts.models(config, problem))
         rule = config.options.bind(engine, config.num_server_rounds)
-        attackers = config.attack.attackers(config.peers, config.seed)
-        self._cohort = Cohort(
-            engine, CheckedRule(rule), config.num_server_rounds, config.payload,
-            self._strategy.schedule, Attackers(config.attack, attackers, rule),
-            withheld=config.withheld, letters=config.letters,
-            keeps_all=config.keep_models == "best",
-        )  # fmt: skip
+        self._cohort = cohort_of(config, engine, rule, self._strategy.schedule)
         self._reads = self._largest_letter() if len(self.peers) < config.peers else 0
         self._quality = survey(problem, self.peers)
         self._models = ModelFiles(
@@ -180,34 +173,15 @@ class Node:
             own=is_own(config.dataset), learns_graph=config.row.learns_graph,
         )  # fmt: skip
 
-    def _engine(self, config: Config, problem: Problem, *, norm: bool) -> Engine:
+    def _engine(self, config: Config, problem: Problem, *, doubts: bool) -> Engine:
         """Build the models of the hosted peers; refuse networks larger than the policy allows."""
         policy = self._policy
         try:
-            return Engine(
-                problem,
-                config.network,
-                config.model_options,
-                self.peers,
-                config.training,
-                seed=config.seed,
-                device=config.device,
+            return engine_of(
+                config, problem, self.peers, doubts=doubts,
                 gpu=self._place.gpu if isinstance(self._place, Simulated) else 0,
-                dtype=config.dtype,
-                backend=config.engine.backend,
-                mixed_precision=config.mixed_precision,
-                tf32=config.tf32,
-                channels_last=config.channels_last,
-                topology=self._strategy.topology,
-                defence=replace(config.defence, norm=norm),
-                staleness_discount=config.schedule.staleness_discount,
-                weighting=config.mixing,
-                mixing=config.topology_weights(),
-                privacy=config.privacy,
-                adaptation=config.adaptation,
                 max_parameters=MAX_PARAMETERS if policy is None else max_parameters(policy, config),
-                pools=config.row.pools,
-            )
+            )  # fmt: skip
         except SizeError as error:
             if policy is None:
                 raise ConfigError(str(error)) from None
@@ -255,8 +229,7 @@ class Node:
                 f"peers {list(self.peers)} were restarted since: this request is of an earlier "
                 "attempt at the run"
             )
-        if self._cohort.copies is not None:
-            self._cohort.copies.owe(request.owed)
+        self._cohort.wire.owe(request.owed)
         if self._announced:
             if request.stage == "start" and not (len(request.samples) and is_given):
                 return self._announcement()
@@ -359,7 +332,7 @@ class Node:
         self._cohort.exchange(self._round(request), self._channel.read)
         self._checkpoints.save((t - 1, 1))
         letters = self._sealed(self._cohort.answer_letters(t))
-        return Response(self.peers, letters, gaps=self._gaps())
+        return Response(self.peers, letters, gaps=self._cohort.wire.gaps())
 
     def _update(self, request: Request) -> Response:
         """Run the second half of a round, or all of it if no peer here has to answer."""
@@ -409,16 +382,9 @@ class Node:
         by_clock = not self._strategy.schedule.foresees
         ready = tuple(cohort.costs.ready.tolist()) if by_clock else ()
         return Response(
-            self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready, gaps=self._gaps()
-        )
-
-    def _gaps(self) -> tuple[int, ...]:
-        """Return the peers whose key letters this node needs, once each."""
-        copies = self._cohort.copies
-        if copies is None:
-            return ()
-        gaps, copies.gaps = tuple(sorted(copies.gaps)), set()
-        return gaps
+            self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready,
+            gaps=cohort.wire.gaps(),
+        )  # fmt: skip
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """Return the letters, sealed for the peers of other nodes that may read them."""

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from coterie.app.runs import progress, summary, units
+from coterie.app.runs import state, summary, units
 from coterie.app.runs.rundir import Run
 
 
@@ -60,7 +60,7 @@ def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
     if diverged := summary.get("diverged_peers"):
         peers = units.plural(summary["peers"], "peer")
         table.add_row("diverged", f"{diverged} of {peers}: the loss or the model is not finite")
-    for line in progress.attendance(summary.get("took_part", {}), summary.get("rounds", 0)):
+    for line in state.attendance(summary.get("took_part", {}), summary.get("rounds", 0)):
         table.add_row("took part", line)
     for line in summary.get("breaks", ()):
         table.add_row("no continuation", line)

@@ -30,6 +30,7 @@ from coterie.app.runners.superlink import (
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import atomic, files, progress
 from coterie.app.runs.rundir import SURVEY
+from coterie.app.runs.state import Display
 from coterie.errors import RunError
 
 _PAUSE = 0.1
@@ -85,7 +86,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with (
         workspace(_new_log(config), home) as space,
-        progress.Display(console, config.num_server_rounds) as display,
+        Display(console, config.num_server_rounds) as display,
         observers,
     ):
         run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
@@ -123,7 +124,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
-    with workspace(_new_log(config), home) as space, progress.Display(console, 0) as display:
+    with workspace(_new_log(config), home) as space, Display(console, 0) as display:
         run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
         _follow(space, run_id, federation, config, display.show)
     file = run_dir / SURVEY

@@ -17,6 +17,7 @@ from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Callback, Observers
 from coterie.app.runs import progress, rundir, units
 from coterie.app.runs.introduction import introduce
+from coterie.app.runs.state import Display
 from coterie.app.trained import starts
 
 
@@ -61,7 +62,7 @@ def run(
         rundir.create(config, problem)
         place = "in this process" if nodes is None else units.plural(nodes, "Flower node")
         introduce(config, problem, place, console)
-        with progress.Display(console, config.num_server_rounds) as display, observers:
+        with Display(console, config.num_server_rounds) as display, observers:
 
             def show(now: Mapping[str, Any]) -> None:
                 display.show(now)

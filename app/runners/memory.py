@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
@@ -35,19 +36,14 @@ def of_run(config: Config) -> int:
 
     Methods that keep further models take more.
     """
+    from coterie.app.node.assembly import engine_of
     from coterie.clients.engine import tuning
-    from coterie.clients.engine.engine import Engine
 
     problem = problem_of(config)
-    training = config.training
-    one = Engine(
-        problem, config.network, config.model_options, [0], training,
-        device="cpu", dtype=config.dtype, backend=config.engine.backend, privacy=config.privacy,
-        adaptation=config.adaptation,
-    )  # fmt: skip
+    one = engine_of(replace(config, device="cpu"), problem, [0])
     x, _ = one.initial()
     numbers = x.numel() + sum(value.numel() for value in one.opt_state(x).values())
     state = config.peers * numbers * one.dtype.itemsize
-    examples = min(training.batch_size, int(problem.samples.max()))
+    examples = min(config.training.batch_size, int(problem.samples.max()))
     chunk = max(tuning.CHUNK_BYTES, one.step_bytes(examples))
     return 2 * state + int(_RESIDENT * chunk) + 2 * problem.inputs.nbytes + _PROCESS

@@ -19,9 +19,10 @@ from safetensors.torch import load_file
 from coterie.app.config.config import Config
 from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.config.preflight import problem_of
+from coterie.app.node.assembly import engine_of
 from coterie.app.runs import atomic
-from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import Buffers
+from coterie.clients.engine.privacy import UPDATE
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.protocol import Handler
 
@@ -29,14 +30,9 @@ FILE = "newcomers.json"
 
 
 class LateTransport(InProcessTransport):
-    """Transport whose last node cannot be reached before a given round.
+    """Transport whose last node cannot be reached before round `joins`.
 
-    Parameters
-    ----------
-    ended : callable
-        Function that returns the last completed round.
-    joins : int
-        Round after which the last node is available.
+    `ended` returns the last completed round.
     """
 
     def __init__(self, nodes: Sequence[Handler], ended: Callable[[], int], joins: int) -> None:
@@ -51,12 +47,7 @@ def write_control(config: Config) -> None:
     """Fine-tune the mean of the others' models for each newcomer, and write newcomers.json."""
     run_dir, newcomers = Path(config.run_dir), newcomers_of(config)
     others = [peer for peer in range(config.peers) if peer not in newcomers]
-    engine = Engine(
-        problem_of(config), config.network, config.model_options, newcomers, config.training,
-        seed=config.seed, device=config.device, dtype=config.dtype, backend=config.engine.backend,
-        mixed_precision=config.mixed_precision, tf32=config.tf32,
-        channels_last=config.channels_last, adaptation=config.adaptation,
-    )  # fmt: skip
+    engine = engine_of(config, problem_of(config), newcomers)
     models = [load_file(run_dir / "models" / f"peer-{peer:04d}.safetensors") for peer in others]
     count = len(newcomers)
 
@@ -69,6 +60,7 @@ def write_control(config: Config) -> None:
     buffers: Buffers = {name: mean_of(name) for name in engine.network.buffers(1)}
     opt_state = engine.opt_state(x_pd)
     for t in range(join_round(config) + 1, config.num_server_rounds + 1):
+        engine.enter(t, UPDATE)
         x_pd, buffers, opt_state = engine.fit(x_pd, buffers, opt_state, engine.batches(t))
     losses, accuracies = engine.losses(x_pd, buffers, "test")
     content = {

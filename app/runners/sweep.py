@@ -31,6 +31,7 @@ from coterie.app.runners import cluster, cores, memory
 from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import plan, progress, rundir
+from coterie.app.runs.state import RunState
 from coterie.errors import RunError, line_of
 from coterie.strategies.names import shortened
 
@@ -263,7 +264,7 @@ class _Watch:
         self._done += 1
         now = progress.read(Path(config.run_dir))
         name = plan.label(config.label, self._values.get(Path(config.run_dir).name, {}))
-        default = f"{name} seed {config.seed}  {progress.describe(now)}"
+        default = f"{name} seed {config.seed}  {RunState(now).describe()}"
         text = self._labels.get(config.run_dir, default)
         if error is not None:
             text = f"{name} seed {config.seed}  failed: {line_of(error)}"

@@ -17,8 +17,9 @@ from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.newcomers import newcomers_of
 from coterie.app.config.root import IMPORT_ROOT, workplace
-from coterie.app.runs import progress, rundir
+from coterie.app.runs import rundir
 from coterie.app.runs.introduction import introduce
+from coterie.app.runs.state import Pace, RunState
 from coterie.app.runs.terminal import Terminal
 
 
@@ -38,15 +39,16 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     problem = preflight.check(config)
     rundir.create(config, problem)
     introduce(config, problem, "Flower's simulation", console)
-    pace, shown = progress.Pace(), set[int]()
+    pace, shown = Pace(), set[int]()
     strategy = config.strategy()
 
     def show(now: Mapping[str, Any]) -> None:
-        t, state = now["round"], progress.line(now, pace)
+        t, state = now["round"], RunState(now)
+        line = pace.line(state)
         is_new = t not in shown and (t == 0 or strategy.is_evaluated(t))
-        if is_new and progress.is_measured(now):
+        if is_new and state.is_measured:
             shown.add(t)
-            console.print(f"round {t}/{now['rounds']}  {state}", soft_wrap=True)
+            console.print(f"round {t}/{now['rounds']}  {line}", soft_wrap=True)
 
     return show
 

@@ -90,7 +90,7 @@ class RelayStrategy(Strategy):
         self.summary()
         relay = Broker(
             self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum,
-            patient=not isinstance(grid, InMemoryGrid), patience=patience, proves=proves,
+            deployed=not isinstance(grid, InMemoryGrid), patience=patience, proves=proves,
             waits=waits,
         )  # fmt: skip
         result = Result()

@@ -72,7 +72,7 @@ class Broker:
         Seconds to wait for all peers before the first round, and for a quorum later.
     quorum : int
         Minimum number of peers for a round to begin; 0 for all in the first round, then any.
-    patient : bool
+    deployed : bool
         Invite a node whose set-up fails again until `join_timeout`, since people may repair it;
         otherwise its second failure ends a run that needs it.
     patience : int
@@ -92,7 +92,7 @@ class Broker:
         join_timeout: float = 600,
         quorum: int = 0,
         *,
-        patient: bool = False,
+        deployed: bool = False,
         patience: int = 0,
         proves: Proof | None = None,
         waits: Waiting | None = None,
@@ -103,7 +103,7 @@ class Broker:
         self._ledger = ledger = ledger or Ledger()
         self._join_timeout = join_timeout
         self._quorum = quorum
-        self._patient = patient
+        self._deployed = deployed
         self._patience = patience
         self._attempt = secrets.token_hex(8)
         self._roster = Roster(strategy.peers, proves)
@@ -187,7 +187,7 @@ class Broker:
                 node: request
                 for node, request in self._invitations(t).items()
                 if waits.get(node, 0.0) <= time.monotonic()
-                and (self._patient or strikes[node] < _JOIN_STRIKES)
+                and (self._deployed or strikes[node] < _JOIN_STRIKES)
             }
             if not requests:
                 if time.monotonic() <= deadline:
@@ -209,7 +209,7 @@ class Broker:
             strikes.update(failed)
             if self._waits is not None:
                 self._waits(sorted(self._unapproved.values()), deadline - time.monotonic())
-            if self._patient:
+            if self._deployed:
                 waits |= dict.fromkeys(failed, time.monotonic() + _JOIN_AGAIN)
             # A second failure is permanent; a quorum may not need that node.
             elif max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
@@ -394,7 +394,7 @@ class Broker:
                 self._fault(node, request, fault)
                 continue
             responses[node], refused = vetted(
-                response, request, self._strategy, deployed=self._patient
+                response, request, self._strategy, deployed=self._deployed
             )
             self._note_ready(request, responses[node])
             self._gaps |= {*responses[node].gaps}
@@ -442,13 +442,13 @@ class Broker:
 
     def _check_progress(self, request: Request, response: Response) -> None:
         """Record peers that restarted from an older state than they had reached."""
-        standing = response.standing
-        if standing is None:
+        restored = response.standing
+        if restored is None:
             return
         # Round 0 trains nothing: its state is the initial state.
-        lost = [peer for peer in response.peers if self._ended[peer] > max(standing, 0)]
+        lost = [peer for peer in response.peers if self._ended[peer] > max(restored, 0)]
         if lost:
-            state = "the initial state" if standing < 0 else f"their state of round {standing}"
+            state = "the initial state" if restored < 0 else f"their state of round {restored}"
             reached = max(self._ended[peer] for peer in lost)
             line = (
                 f"round {request.round}: peers {self._roster.listed(lost)} restarted from {state}; "

@@ -8,7 +8,7 @@ reads the false letter too. Legend: k = received letters, s = rows of a stack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,121 +17,108 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.app.node.cohort.doors import Door, Tensors, Update
+from coterie.app.node.cohort.mail import offers_of
+from coterie.app.node.cohort.part import Part
 from coterie.clients.attack import Attack, Knowledge
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Ints, Letters, no_letters
 from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
 from coterie.strategies.protocol import Report
 
-Tensors = Mapping[str, Tensor]
 Made = Callable[[], Tensor]
+Lie = Callable[[str, int], Tensor]
+"""(name of a tensor, row) -> the false row."""
 
 
-class Attackers:
-    """Attackers of a run that a node hosts.
-
-    Parameters
-    ----------
-    attack : Attack
-        Options of the attack.
-    ids : ndarray of int
-        Indices of all attackers of the run.
-    rule : Rule
-        Rule of the hosted peers.
-    """
+class Attackers(Door):
+    """Attackers of a run that a node hosts: the peers `ids`, with the rule of all its peers."""
 
     def __init__(self, attack: Attack, ids: Ints, rule: Rule[Any]) -> None:
         self._kind, self._strength = attack.row, attack.power
         self._ids, self._rule = ids, rule
         self._engine: Engine = rule.engine
         self._first: Tensors | None = None
+        self.restart()
 
-    def forging(self, peers: Ints) -> Bools:
-        """Mark the peers whose letters are replaced by lies."""
-        return np.isin(peers, self._ids) & (self._kind.forge is not None)
+    def out(self, letters: Letters, t: int) -> Letters:
+        """Replace the largest tensors of the attackers' letters by lies."""
+        rows = np.flatnonzero(np.isin(letters.authors, self._ids))
+        floating = [value for value in letters.tensors.values() if value.is_floating_point()]
+        if self._kind.forge is None or not len(rows) or not floating:
+            return letters
+        lie = self._offer(letters, t) if letters.kind == "offer" else self._answer(letters, t)
+        tensors = dict(letters.tensors)
+        largest = max(value[0].numel() for value in floating)
+        for name, value in letters.tensors.items():
+            if value.is_floating_point() and value[0].numel() == largest:
+                tensors[name] = value.clone()
+                for row in rows.tolist():
+                    tensors[name][row] = lie(name, row)
+        return replace(letters, tensors=tensors)
 
-    @property
-    def present(self) -> bool:
-        """True if the run has attackers."""
-        return len(self._ids) > 0
+    def _offer(self, offers: Letters, t: int) -> Lie:
+        """Return the lie in place of an offer: it follows from the honest models of last round."""
+        received = self._received if self._received_in == t - 1 else no_letters()
+        honest = ~np.isin(received.senders, self._ids)
 
-    def marked(self, report: Report) -> Report:
-        """Return a report with a mark if its peer is an attacker."""
+        def lie(name: str, row: int) -> Tensor:
+            own, peer = offers[name][row], int(offers.authors[row])
+            rows = received.rows[honest & (received.recipients == peer)]
+            known_kd = received[name][rows] if name in received.tensors else own[None][:0]
+            reference = known_kd.mean(dim=0) if len(known_kd) else own
+            local = int(np.searchsorted(self._engine.peers, peer))
+            noise = self._noise(t, peer, 0, own)
+            return self._forged(
+                own, known_kd, reference, noise, lambda: self._first_offers()[name][local]
+            )
+
+        return lie
+
+    def _answer(self, answers: Letters, t: int) -> Lie:
+        """Return the lie in place of an answer: it follows from the answers to all peers."""
+        first = cache(lambda: self._first_answers(answers))
+
+        def lie(name: str, e: int) -> Tensor:
+            own, answerer = answers[name][e], int(answers.senders[e])
+            known_kd = answers[name][np.flatnonzero(answers.senders == answerer)]
+            noise = self._noise(t, answerer, int(answers.recipients[e]) + 1, own)
+            return self._forged(
+                own, known_kd, torch.zeros_like(own), noise, lambda: first()[name][e]
+            )
+
+        return lie
+
+    def heard(self, inbox: Inbox) -> Inbox:
+        """Keep the models of the round for the next lies."""
+        self._received_in, self._received = inbox.round, inbox.offers
+        return inbox
+
+    def update(self, compute: Update, part: Part, inbox: Inbox) -> Any:
+        """Some attackers ignore what they receive."""
+        if self._kind.listens:
+            return compute(part, inbox)
+        offers, answers = (
+            letters.select(~np.isin(letters.recipients, self._ids))
+            for letters in (inbox.offers, inbox.answers)
+        )
+        return compute(part, replace(inbox, offers=offers, answers=answers))
+
+    def report(self, report: Report) -> Report:
+        """Mark the reports of attackers."""
         if report.peer not in self._ids:
             return report
         return replace(report, metrics={**report.metrics, "attacker": 1})
 
-    def offers(self, t: int, peers: Ints, offers: Tensors, received: Letters) -> Tensors:
-        """Return the offers of hosted peers in round `t`, with those of attackers replaced.
+    def restore(self, tensors: Tensors) -> None:
+        self.restart()
 
-        Parameters
-        ----------
-        t : int
-            Round.
-        peers : ndarray of int, (P,)
-            Peer of each row of the offers.
-        offers : Tensors
-            Honest offers.
-        received : Letters
-            Models received in the last round.
-        """
-        honest = ~np.isin(received.senders, self._ids)
-
-        def lie(name: str, row: int) -> Tensor:
-            honest_offer, peer = offers[name][row], int(peers[row])
-            rows = received.rows[honest & (received.recipients == peer)]
-            heard_kd = received[name][rows] if name in received.tensors else honest_offer[None][:0]
-            reference = heard_kd.mean(dim=0) if len(heard_kd) else honest_offer
-            noise, local = (
-                self._noise(t, peer, 0, honest_offer),
-                int(np.searchsorted(self._engine.peers, peers[row])),
-            )
-            return self._forged(
-                honest_offer, heard_kd, reference, noise, lambda: self._first_offers()[name][local]
-            )
-
-        return self._replaced(offers, np.flatnonzero(np.isin(peers, self._ids)), lie)
-
-    def answers(self, t: int, asked: Letters, answers: Tensors) -> Tensors:
-        """Return the answers of hosted peers, a row per letter, with attackers' replaced."""
-        attacking = np.isin(asked.recipients, self._ids)
-        first = cache(lambda: self._first_answers(asked))
-
-        def lie(name: str, e: int) -> Tensor:
-            honest_answer, answerer = answers[name][e], int(asked.recipients[e])
-            known_kd = answers[name][np.flatnonzero(asked.recipients == answerer)]
-            noise = self._noise(t, answerer, int(asked.senders[e]) + 1, honest_answer)
-            return self._forged(
-                honest_answer,
-                known_kd,
-                torch.zeros_like(honest_answer),
-                noise,
-                lambda: first()[name][e],
-            )
-
-        return self._replaced(answers, np.flatnonzero(attacking), lie)
-
-    def heard(self, letters: Letters) -> Letters:
-        """Return the letters from which rules learn: some attackers ignore what they receive."""
-        if self._kind.listens:
-            return letters
-        return letters.select(~np.isin(letters.recipients, self._ids))
-
-    def _replaced(self, stacks: Tensors, rows: Ints, lie: Callable[[str, int], Tensor]) -> Tensors:
-        """Return the stacks with some rows of the largest tensors replaced by lies."""
-        if self._kind.forge is None or not len(rows) or not stacks:
-            return stacks
-        floating = (value for value in stacks.values() if value.is_floating_point())
-        largest = max((value[0].numel() for value in floating), default=0)
-        changed = dict(stacks)
-        for name, value in stacks.items():
-            if value.is_floating_point() and value[0].numel() == largest:
-                changed[name] = value.clone()
-                for row in rows.tolist():
-                    changed[name][row] = lie(name, row)
-        return changed
+    def restart(self) -> None:
+        """Forget the last round; every lie of a round is made before the round is saved."""
+        self._received_in, self._received = 0, no_letters()
 
     def _forged(
         self, own: Tensor, known_kd: Tensor, reference: Tensor, noise: Made, first: Made
@@ -149,17 +136,22 @@ class Attackers:
             self._first = self._aside(lambda: self._rule.offer(self._rule.init(), 1)[1])
         return self._first
 
-    def _first_answers(self, asked: Letters) -> Tensors:
-        """Return the answer of every hosted peer to its own first offer, as of round 1."""
-        peers, local = self._engine.peers, np.searchsorted(self._engine.peers, asked.recipients)
-        to_itself = replace(asked, rows=local, authors=peers, tensors=self._first_offers())
-        inbox, rule = self._rule.inbox(1, to_itself), self._rule
+    def _first_answers(self, answers: Letters) -> Tensors:
+        """Return the answer of every answerer to its own first offer, as of round 1."""
+        peers = self._engine.peers
+        asked = replace(
+            offers_of(peers, self._first_offers(), np.ones_like(peers)),
+            senders=answers.recipients,
+            recipients=answers.senders,
+            rows=np.searchsorted(peers, answers.senders),
+        )
+        inbox, rule = self._rule.inbox(1, asked), self._rule
         return self._aside(lambda: rule.answer(rule.receive(rule.init(), inbox), inbox))
 
-    def _aside(self, made: Callable[[], Tensors]) -> Tensors:
+    def _aside(self, compute: Callable[[], Tensors]) -> Tensors:
         """Compute tensors without counting the cost, which round 1 has counted."""
         spent = self._engine.n_gradients.copy()
-        tensors = made()
+        tensors = compute()
         self._engine.n_gradients[:] = spent
         return tensors
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -14,45 +14,22 @@ from coterie.strategies.schedule import ByClock, Schedule
 
 @dataclass
 class Costs:
-    """Cumulative costs of each hosted peer, (P,) each.
+    """Cumulative costs of each hosted peer, (P,) each."""
 
-    Attributes
-    ----------
-    sent : ndarray of int
-        Payload bytes sent, also to peers of the same node.
-    received : ndarray of int
-        Payload bytes received, also from peers of the same node.
-    n_gradients : ndarray of int
-        Number of differentiated examples, moved here from the engine's meter after each step.
-    unsound : ndarray of int
-        Number of non-finite results, which were replaced by the old model.
-    refused : ndarray of int
-        Number of received models and answers that were rejected as implausibly large.
-    awake : ndarray of int
-        Number of rounds in which the peer was awake.
-    marked : ndarray of int, (P, 3)
-        Examples, bytes sent and bytes received that are already on the virtual clock.
-    ready : ndarray of int
-        Round at whose end the peer's work is done, with a schedule by the clock.
-    """
-
-    sent: Ints
-    received: Ints
-    n_gradients: Ints
-    unsound: Ints
-    refused: Ints
-    awake: Ints
-    marked: Ints
-    ready: Ints
+    sent: Ints  # payload bytes, also to peers of the same node
+    received: Ints  # payload bytes, also from peers of the same node
+    n_gradients: Ints  # differentiated examples, moved here from the engine's meter after each step
+    unsound: Ints  # non-finite results, which were replaced by the old model
+    refused: Ints  # received models and answers that were rejected as implausibly large
+    awake: Ints  # rounds in which the peer was awake
+    marked: Ints  # (P, 3): examples, bytes sent and received that are already on the virtual clock
+    ready: Ints  # round at whose end the peer's work is done, with a schedule by the clock
 
     @classmethod
     def none(cls, peers: int) -> Costs:
         """Return costs of zero for a number of peers."""
-        sent, received, n_gradients, unsound, refused, awake, ready = np.zeros(
-            (7, peers), dtype=np.int64
-        )
-        marked = np.zeros((peers, 3), dtype=np.int64)
-        return cls(sent, received, n_gradients, unsound, refused, awake, marked, ready)
+        zeros = {each.name: np.zeros(peers, dtype=np.int64) for each in fields(cls)}
+        return cls(**zeros | {"marked": np.zeros((peers, 3), dtype=np.int64)})
 
     def mark(self, rows: Ints) -> None:
         """Start counting the time of some peers (local indices) from here."""

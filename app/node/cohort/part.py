@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from coterie.app.node.cohort.costs import Costs
 from coterie.clients.diagnostics import diagnose, diagnose_survival
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
-from coterie.clients.letters import Ints, Letters, nobody
+from coterie.clients.letters import Bools, Ints, nobody
 from coterie.clients.measures import MEASURES
 from coterie.clients.rule import Rule
 from coterie.strategies.protocol import Report
@@ -24,30 +25,14 @@ TOGETHER = 512
 
 
 class Part(NamedTuple):
-    """Subset of the hosted peers.
+    """Subset of the hosted peers, with their engine, rule and state."""
 
-    Attributes
-    ----------
-    rows : ndarray of int
-        Local indices of the peers in the cohort.
-    engine : Engine
-        Engine of these peers.
-    rule : Rule
-        Rule of these peers.
-    state : State
-        State of these peers.
-    """
-
-    rows: Ints
+    rows: Ints  # local indices of the peers in the cohort
     engine: Engine
     rule: Rule[Any]
     state: Any
-
-    def answered(self, t: int, asked: Letters) -> tuple[Any, Mapping[str, Tensor]]:
-        """Return the state after letters that ask, and the answers (E, ...) to them."""
-        inbox = self.rule.inbox(t, asked)
-        state = self.rule.receive(self.state, inbox)
-        return state, self.rule.answer(state, inbox)
+    fresh: Bools = np.zeros(0, dtype=np.bool_)  # (P,): peers with a finite offer of this round
+    averages: bool = False  # the round ends in an average instead of training
 
     def reports(
         self,
@@ -61,13 +46,12 @@ class Part(NamedTuple):
     ) -> Iterator[Report]:
         """Evaluate the personal models, each on its peer's own data.
 
+        The costs of making the personal models count in this report only.
+
         Parameters
         ----------
-        t : int
-            Round.
         costs : Costs
-            Costs of the whole cohort. The costs of making the personal models count in this report
-            only.
+            Costs of the whole cohort.
         heard : Mapping of int to ndarray of int or None
             Peer -> peers with a weight in the collaboration matrix, ascending; None: all peers.
         curves : dict of int to dict of str to Any or None

@@ -24,7 +24,8 @@ from coterie.app.runners import bundle, cores, guard, local, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask, simulation_config, workspace
-from coterie.app.runs import progress, rundir, units
+from coterie.app.runs import rundir, units
+from coterie.app.runs.state import Pace, RunState
 from coterie.datasets.plugins import GROUPS, Kind
 
 PRESET = """
@@ -320,15 +321,12 @@ def test_a_list_has_every_row_of_its_kind(kind: Kind, capsys: pytest.CaptureFixt
 
 
 def test_progress_in_words() -> None:
-    assert progress.describe(
-        {"mean_test_accuracy": 0.5, "std_test_accuracy": 0.125, "bytes": 0}
-    ) == ("accuracy 0.500 ± 0.125  0 B")
-    assert progress.describe({"mean_test_loss": None, "diverged": 3, "bytes": 0}) == (
-        "3 peers diverged  0 B"
-    )
-    assert progress.describe({"mean_test_accuracy": None, "mean_test_loss": 1.5, "bytes": 2e6}) == (
-        "loss 1.5  2.00 MB"
-    )
+    for now, words in (
+        ({"mean_test_accuracy": 0.5, "std_test_accuracy": 0.125}, "accuracy 0.500 ± 0.125  0 B"),
+        ({"mean_test_loss": None, "diverged": 3, "bytes": 0}, "3 peers diverged  0 B"),
+        ({"mean_test_accuracy": None, "mean_test_loss": 1.5, "bytes": 2e6}, "loss 1.5  2.00 MB"),
+    ):
+        assert RunState(now).describe() == words
     assert [units.size(n) for n in (999, 1000, 31.25e9, 5e16)] == [
         "999 B",
         "1.00 kB",
@@ -339,15 +337,17 @@ def test_progress_in_words() -> None:
 
 def test_the_pace_counts_from_the_round_that_was_seen_first() -> None:
     clock = iter([0.0, 5.0, 6.0, 7.0, 25.0])
-    pace = progress.Pace(lambda: next(clock))
+    pace = Pace(lambda: next(clock))
     seen = (0, None), (0, 2.0), (10, 1.0), (20, 0.5), (40, 0.5)
-    estimates = [pace.at({"round": t, "rounds": 50, "mean_test_loss": loss}) for t, loss in seen]
+    estimates = [
+        pace.at(RunState({"round": t, "rounds": 50, "mean_test_loss": loss})) for t, loss in seen
+    ]
     assert estimates == ["", "", "10 rounds/s, 4.0 s left", "10 rounds/s, 3.0 s left",
                     "2 rounds/s, 5.0 s left"]  # fmt: skip
     clock = iter([0.0, 30.0])
-    resumed = progress.Pace(lambda: next(clock))
-    resumed.at({"round": 100, "rounds": 110})
-    assert resumed.at({"round": 105, "rounds": 110}) == "6.0 s per round, 30.0 s left"
+    resumed = Pace(lambda: next(clock))
+    resumed.at(RunState({"round": 100, "rounds": 110}))
+    assert resumed.at(RunState({"round": 105, "rounds": 110})) == "6.0 s per round, 30.0 s left"
 
 
 def test_nodes_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

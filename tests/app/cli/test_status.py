@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from rich.console import Console
 
 from coterie.app.cli import status
 from coterie.app.config.config import ConfigError
+from coterie.app.dashboard.library import Library
 from coterie.app.runs import progress
 from coterie.app.runs.recorder import RunRecorder
+from coterie.app.runs.rundir import held
+from coterie.app.runs.state import Display
 from coterie.strategies.relay.commit import Commit, Ledger
+from tests.app.fake_run import Story, write_progress, write_run
 
 
 def printed(what: Path | None) -> str:
@@ -64,7 +69,7 @@ def test_who_has_to_approve_is_said_with_the_minutes_left(tmp_path: Path) -> Non
     line = "waiting for approval: hospital-a, hospital-b; 9 min left"
     assert line in printed(tmp_path / "run")
     console = Console(file=io.StringIO(), width=200, force_terminal=True)
-    with progress.Display(console, 9) as display:
+    with Display(console, 9) as display:
         display.show(progress.read(tmp_path / "run"))
     assert isinstance(console.file, io.StringIO)
     assert line in console.file.getvalue()
@@ -97,14 +102,29 @@ def test_why_a_run_failed_is_said(tmp_path: Path) -> None:
     assert "nobody is left" in printed(tmp_path / "run")
 
 
+def test_a_run_whose_process_is_gone_is_stopped_as_in_the_dashboard(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    write_run(run_dir, Story(rounds=1))
+    write_progress(run_dir, status="running", round=1, rounds=9)
+    assert "running, last update 0 s ago" in printed(run_dir)
+    for path in run_dir.rglob("*"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    with held(run_dir):
+        assert "running, last update 60 min ago" in printed(run_dir)
+    assert "stopped, last update 60 min ago" in printed(run_dir)
+    entry = Library(tmp_path).scan().entry("run")
+    assert entry is not None
+    assert entry.state.status == "stopped"
+
+
 def test_without_a_name_the_newest_run_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for when, name in enumerate(("older", "newer", "oldest")):
         RunRecorder(tmp_path / "runs" / name, 2, 9)
-        time = 1000 + (when + 1) % 3
-        os.utime(tmp_path / "runs" / name / "progress.json", (time, time))
+        at = 1000 + (when + 1) % 3
+        os.utime(tmp_path / "runs" / name / "progress.json", (at, at))
     assert printed(None).startswith("newer")
 
 

@@ -22,9 +22,9 @@ def long_ago(run_dir: Path, seconds: float = 3600.0) -> None:
 
 
 def state(run_dir: Path) -> str:
-    entry = Library(run_dir.parent).look().entry(run_dir.name)
+    entry = Library(run_dir.parent).scan().entry(run_dir.name)
     assert entry is not None
-    return entry.state
+    return entry.state.status
 
 
 def test_a_run_goes_on_while_its_launcher_holds_it_and_is_stopped_when_that_is_gone(
@@ -46,7 +46,7 @@ def test_looking_never_takes_the_lock(tmp_path: Path) -> None:
     library = Library(tmp_path)
     for _ in range(20):
         with held(run.directory):
-            library.look()
+            library.scan()
     with running(tmp_path / "mine"):
         pass
 
@@ -78,10 +78,10 @@ def test_a_run_that_does_not_go_on(
     write_run(tmp_path / "mine", Story(rounds=1))
     write_progress(tmp_path / "mine", status=status, error=error, round=3, rounds=9)
     long_ago(tmp_path / "mine")
-    entry = Library(tmp_path).look().runs["mine"]
-    assert entry.state == expected
-    assert why in entry.why
-    assert bool(why) == bool(entry.why)
+    entry = Library(tmp_path).scan().runs["mine"]
+    assert entry.state.status == expected
+    assert why in entry.state.error
+    assert bool(why) == bool(entry.state.error)
 
 
 @pytest.mark.parametrize("name", ["config.toml", "progress.json"])
@@ -97,19 +97,19 @@ def test_a_damaged_run_costs_the_others_nothing(tmp_path: Path, name: str, conte
     for each in ("mine", "other"):
         write_run(tmp_path / each, Story(rounds=1))
     (tmp_path / "mine" / name).write_bytes(content)
-    runs = Library(tmp_path).look().runs
-    assert runs["other"].state == "finished"
-    assert runs["mine"].state == "damaged"
-    assert "\n" not in runs["mine"].why
-    assert name in runs["mine"].why
+    runs = Library(tmp_path).scan().runs
+    assert runs["other"].state.status == "finished"
+    assert runs["mine"].state.status == "damaged"
+    assert "\n" not in runs["mine"].state.error
+    assert name in runs["mine"].state.error
 
 
 def test_the_pace_and_what_remains(tmp_path: Path) -> None:
     for each, (done, seconds) in {"fast": (50, 10.0), "slow": (10, 600.0), "new": (0, 1.0)}.items():
         write_run(tmp_path / each, Story(rounds=1))
         write_progress(tmp_path / each, status="running", round=done, rounds=100, seconds=seconds)
-    runs = Library(tmp_path).look().runs
-    paces = {name: entry.pace for name, entry in runs.items()}
+    runs = Library(tmp_path).scan().runs
+    paces = {name: entry.state.pace for name, entry in runs.items()}
     assert paces == {
         "fast": "5 rounds/s, 10.0 s left",
         "slow": "1 min 00 s per round, 1 h 30 min left",
@@ -118,7 +118,7 @@ def test_the_pace_and_what_remains(tmp_path: Path) -> None:
 
 
 def test_what_there_is(tmp_path: Path) -> None:
-    assert Library(tmp_path / "none yet").look().runs == {}
+    assert Library(tmp_path / "none yet").scan().runs == {}
     for path in ("alone", "mine/deep", "compare/digits/local-0", "compare/digits/local-1"):
         write_run(tmp_path / path, Story(rounds=1))
     write_run(tmp_path / "compare/digits/tuning/local-9", Story(rounds=1))
@@ -127,20 +127,20 @@ def test_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "docker" / "config.toml").write_text("")
     plan.write(tmp_path / "compare/digits/tuning", ["local-9", "local-8"])
     library = Library(tmp_path)
-    shelf = library.look()
-    group = shelf.groups["compare/digits"]
-    assert shelf.runs.keys() == {"alone", "mine/deep"}
+    scan = library.scan()
+    group = scan.groups["compare/digits"]
+    assert scan.runs.keys() == {"alone", "mine/deep"}
     assert [entry.name for entry in group.runs] == ["local-0", "local-1"]
     assert [entry.name for entry in group.trials] == ["local-9"]
     assert (group.finished, group.total, group.pending) == (3, 4, 1)
-    assert shelf.entry("compare/digits/tuning/local-9") == group.trials[0]
+    assert scan.entry("compare/digits/tuning/local-9") == group.trials[0]
 
     plan.write(tmp_path / "compare/digits", ["local-1", "cobo-1"])  # another comparison
-    shelf = Library(tmp_path).look()
-    assert [entry.name for entry in shelf.groups["compare/digits"].runs] == ["local-1"]
-    assert "compare/digits/local-0" in shelf.runs, "it is not of this comparison"
-    assert Library(tmp_path / "alone").look().runs.keys() == {"."}, "a run itself"
-    assert Library(tmp_path / "compare/digits").look().groups.keys() == {"."}
+    scan = Library(tmp_path).scan()
+    assert [entry.name for entry in scan.groups["compare/digits"].runs] == ["local-1"]
+    assert "compare/digits/local-0" in scan.runs, "it is not of this comparison"
+    assert Library(tmp_path / "alone").scan().runs.keys() == {"."}, "a run itself"
+    assert Library(tmp_path / "compare/digits").scan().groups.keys() == {"."}
 
 
 def test_a_comparison_s_state_is_that_of_its_runs(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_comparison_s_state_is_that_of_its_runs(tmp_path: Path) -> None:
     first = Running(tmp_path / "local-0")
 
     def group_state() -> str:
-        return Library(tmp_path).look().groups["."].state
+        return Library(tmp_path).scan().groups["."].state
 
     assert group_state() == "running"
     first.recorder.finish()

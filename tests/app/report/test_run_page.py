@@ -17,8 +17,8 @@ from coterie.app.report.run_data import page_data
 from coterie.app.report.run_page import content, write
 from coterie.app.runners.conclude import digest
 from coterie.app.runs import quality
-from coterie.app.runs.progress import attendance
 from coterie.app.runs.rundir import Run
+from coterie.app.runs.state import attendance
 from coterie.app.runs.summary import summarise
 from coterie.datasets.quality import ColumnQuality
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run

@@ -82,3 +82,15 @@ def test_without_flower_only(tmp_path: Path) -> None:
     config = Config.from_flat({"hold-out": 0.2, "out": str(tmp_path)}).located("x")
     with pytest.raises(ConfigError, match="leave --nodes out"):
         local.run(config, 2, Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg"])
+def test_the_control_is_as_private_as_the_run(tmp_path: Path, method: str) -> None:
+    """A budget below the cost of one gradient: nobody trains, so the control keeps the start."""
+    run = held_out(
+        tmp_path, method=method, dataset="digits", partition__kind="iid", learning_rate=0.5,
+        partition__samples_per_peer=40, privacy__kind="examples", privacy__budget=1e-6,
+    )  # fmt: skip
+    control = json.loads((run.directory / "newcomers.json").read_text())
+    loss_n = run.at("test_loss", run.last_row())
+    assert control["fine_tuned_test_loss"] == pytest.approx(loss_n[control["peers"]], abs=1e-12)

@@ -63,7 +63,7 @@ def test_an_impostor_that_comes_first_is_refused(checked: bool, tmp_path: Path) 
     proves = proof(known, "run", config_digest_of(config)) if checked else None
     notes = Notes()
     Broker(
-        config.strategy(), Relay([impostor, *nodes]), notes, join_timeout=5, patient=True,
+        config.strategy(), Relay([impostor, *nodes]), notes, join_timeout=5, deployed=True,
         proves=proves,
     ).run()  # fmt: skip
     (fault,) = notes.commits[0].faults

@@ -16,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
+from coterie.app.node import assembly
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
@@ -45,7 +46,7 @@ def quadratic(path: Path, centre: Floats, noise: Any = 0.0, **more: Any) -> dict
 def engine_of(flat: dict[str, Any]) -> Engine:
     config = Config.from_flat(flat)
     problem = problem_of(config)
-    return Engine(problem, "auto", None, range(config.peers), config.training, seed=config.seed)
+    return assembly.engine_of(config, problem, range(config.peers))
 
 
 def camps(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Bools, Letters
 from coterie.clients.methods.clustered_fl import ClusteredFL, bipartition
 from tests.baselines import digits, stacked
@@ -72,7 +72,7 @@ def rule_of(directory: Path, options: ClusteredFL, peers: int = 4, **more: Any) 
         directory / "problem.json", np.ones((peers, 2)), np.zeros((peers, 2)), np.zeros(2), **more
     )
     config = Config.from_flat(flat | {"method": "clustered-fl"})
-    engine = Engine(problem_of(config), "auto", None, range(peers), config.training, device="cpu")
+    engine = engine_of(config, problem_of(config), range(peers))
     return options.bind(engine, 10)
 
 

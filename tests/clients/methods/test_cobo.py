@@ -13,7 +13,7 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.cobo import CoBo
 from coterie.clients.parts.simplex import project_onto_simplex
@@ -170,7 +170,7 @@ def rule_of(
     n, d = np.shape(centre)
     flat = write_quadratic(tmp_path / "rule.json", curvature, centre, np.zeros((n, d)))
     config = Config.from_flat({"method": "local", **flat, "learning-rate": 0.1, "local-steps": 1})
-    engine = Engine(problem_of(config), "auto", None, range(n), config.training, device="cpu")
+    engine = engine_of(config, problem_of(config), range(n))
     return CoBo(**options).bind(engine, 10)
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
+from coterie.app.node import assembly
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.facade import Facade
@@ -63,10 +64,7 @@ def test_without_a_core_it_equals_a_plain_loop(
 
 def engine_of(flat: dict[str, Any]) -> Engine:
     config = Config.from_flat(flat)
-    return Engine(
-        problem_of(config), config.model, config.model_options, range(config.peers),
-        config.training, seed=config.seed, device="cpu", dtype=config.dtype,
-    )  # fmt: skip
+    return assembly.engine_of(config, problem_of(config), range(config.peers))
 
 
 def with_core(flat: dict[str, Any], k: int) -> torch.Tensor:
@@ -164,7 +162,7 @@ def test_one_peer_alone_trains(tmp_path: Path) -> None:
 def rule_of(tmp_path: Path) -> Facade:
     flat = camps(tmp_path, "facade", starts="own", **{"facade.clusters": 3})
     config = Config.from_flat(flat)
-    engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
+    engine = assembly.engine_of(config, problem_of(config), range(6))
     return Facade(3).bind(engine, 10)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedamp import FedAMP
 from tests.baselines import digits, stacked
@@ -67,7 +67,7 @@ def rule_of(directory: Path, options: FedAMP, n: int = 4) -> FedAMP:
         directory / "problem.json", [[1.0]] * n, [[0.0]] * n, [0.0]
     )
     config = Config.from_flat(flat | {"method": "fedamp"})
-    engine = Engine(problem_of(config), "auto", None, range(n), config.training, device="cpu")
+    engine = engine_of(config, problem_of(config), range(n))
     return options.bind(engine, 10)
 
 

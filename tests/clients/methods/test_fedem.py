@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
+from coterie.app.node.assembly import engine_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedem import FedEM, FedEMState
@@ -113,10 +114,7 @@ def test_one_peer_alone_learns_its_own_mixture(tmp_path: Path) -> None:
 
 def rule_of(directory: Path, peers: list[int] | None = None, k: int = 2, **more: Any) -> FedEM:
     config = Config.from_flat(camps(directory, "fedem", starts="own", **more))
-    engine = Engine(
-        problem_of(config), "auto", None, range(N) if peers is None else peers, config.training,
-        device="cpu",
-    )  # fmt: skip
+    engine = engine_of(config, problem_of(config), range(N) if peers is None else peers)
     return FedEM(k).bind(engine, 10)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.methods.federated_clustering import FederatedClustering, clipped_mean
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, D, N, Plain, camps, one_peer
@@ -133,7 +133,7 @@ def test_a_true_radius_holds_the_true_cluster(tmp_path: Path) -> None:
 
 def test_everybody_asks_everybody(tmp_path: Path) -> None:
     config = Config.from_flat(camps(tmp_path, "federated-clustering"))
-    engine = Engine(problem_of(config), "auto", None, [1, 4], config.training, device="cpu")
+    engine = engine_of(config, problem_of(config), [1, 4])
     rule = FederatedClustering().bind(engine, 10)
     asked = set(map(tuple, rule.edges(rule.wants(rule.init(), 1)).tolist()))
     assert asked == {(i, k) for i in (1, 4) for k in range(6) if k != i}

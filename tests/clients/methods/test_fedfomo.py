@@ -13,7 +13,7 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedfomo import FedFomo, first_order
 from tests.camps import CAMP, Plain, camps, one_peer
@@ -75,10 +75,7 @@ def rule_of(
         directory / "problem.json", [[1.0]] * n, [[c] for c in centre], [0.0]
     )
     config = Config.from_flat(flat | {"method": "fedfomo"})
-    engine = Engine(
-        problem_of(config), "auto", None, range(n) if peers is None else peers, config.training,
-        device="cpu",
-    )  # fmt: skip
+    engine = engine_of(config, problem_of(config), range(n) if peers is None else peers)
     return options.bind(engine, 10)
 
 

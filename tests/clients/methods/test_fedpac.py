@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check, problem_of
+from coterie.app.node import assembly
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Letters
@@ -34,10 +35,7 @@ def few(**more: Any) -> dict[str, Any]:
 
 def engine_of(flat: dict[str, Any]) -> Engine:
     config = Config.from_flat(flat)
-    return Engine(
-        problem_of(config), config.model, config.model_options, range(config.peers),
-        config.training, seed=config.seed, device="cpu", dtype=config.dtype,
-    )  # fmt: skip
+    return assembly.engine_of(config, problem_of(config), range(config.peers))
 
 
 def best_on_simplex(matrix: Floats) -> Floats:

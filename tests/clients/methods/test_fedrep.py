@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
+from coterie.app.node import assembly
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.streams import Purpose
@@ -26,10 +27,7 @@ BODY, HEAD = 64 * 6 + 6, 6 * 10 + 10
 
 def engine_of(flat: dict[str, Any]) -> Engine:
     config = Config.from_flat(flat)
-    return Engine(
-        problem_of(config), config.model, config.model_options, range(config.peers),
-        config.training, seed=config.seed, device="cpu", dtype=config.dtype,
-    )  # fmt: skip
+    return assembly.engine_of(config, problem_of(config), range(config.peers))
 
 
 def twin(flat: dict[str, Any]) -> list[nn.Module]:

@@ -12,7 +12,7 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fine_tuning import FineTuned
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
@@ -85,7 +85,7 @@ def test_without_validation_data_the_current_global_model_is_tuned(tmp_path: Pat
 
 def test_a_diverged_model_is_not_the_best(tmp_path: Path) -> None:
     config = Config.from_flat(quadratic(tmp_path, "fedavg-ft"))
-    engine = Engine(problem_of(config), "auto", None, range(4), config.training, device="cpu")
+    engine = engine_of(config, problem_of(config), range(4))
     rule = FineTuned().bind(engine, 10)
     state = rule.init()
     no = np.empty(0, dtype=np.int64)

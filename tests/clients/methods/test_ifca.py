@@ -11,7 +11,7 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.ifca import Ifca
 from tests.baselines import digits, stacked
@@ -108,7 +108,7 @@ def test_one_peer_alone_trains(tmp_path: Path) -> None:
 def rule_of(tmp_path: Path) -> Ifca:
     flat = camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 3})
     config = Config.from_flat(flat)
-    engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
+    engine = engine_of(config, problem_of(config), range(6))
     return Ifca(3).bind(engine, 10)
 
 

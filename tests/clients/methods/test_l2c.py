@@ -11,6 +11,7 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
+from coterie.app.node.assembly import engine_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.l2c import L2C, WEIGHT_DECAY, slope
@@ -125,7 +126,7 @@ def test_after_the_warm_up_a_peer_requests_those_it_keeps(tmp_path: Path) -> Non
 
 def rule_of(directory: Path, options: L2C) -> L2C:
     config = Config.from_flat(camps(directory, "l2c"))
-    engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
+    engine = engine_of(config, problem_of(config), range(6))
     return options.bind(engine, 10)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.methods.pens import PENS
 from tests.baselines import digits, stacked
@@ -83,10 +83,7 @@ def rule_of(directory: Path, options: PENS, n: int, peers: Sequence[int] | None 
         directory / "problem.json", [[1.0]] * n, [[0.0]] * n, [0.0]
     )
     config = Config.from_flat(flat | {"method": "pens"})
-    engine = Engine(
-        problem_of(config), "auto", None, range(n) if peers is None else peers, config.training,
-        device="cpu",
-    )  # fmt: skip
+    engine = engine_of(config, problem_of(config), range(n) if peers is None else peers)
     return options.bind(engine, 10)
 
 

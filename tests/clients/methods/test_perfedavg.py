@@ -10,7 +10,7 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.methods.perfedavg import PerFedAvg
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
@@ -60,7 +60,7 @@ def test_the_two_minibatches_are_independent(tmp_path: Path) -> None:
         tmp_path / "p.json", np.ones((1, d)), np.zeros((1, d)), np.ones(d), noise=1
     )
     config = Config.from_flat({**flat, "method": "perfedavg", "local-steps": 1, "learning-rate": 1})
-    engine = Engine(problem_of(config), "auto", None, [0], config.training, device="cpu")
+    engine = engine_of(config, problem_of(config), [0])
     rule = PerFedAvg(alpha=1.0).bind(engine, 1)
     moved = rule.train(rule.init(), 1).x
     tolerance = 5 * np.sqrt(2 / d)  # five standard deviations of the variance's estimate

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
+from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.pfedgraph import PFedGraph
 from tests.baselines import digits, stacked
@@ -116,7 +116,7 @@ def test_one_peer_alone_turns_towards_itself_only(tmp_path: Path) -> None:
 
 def rule_of(tmp_path: Path) -> PFedGraph:
     config = Config.from_flat(camps(tmp_path, "pfedgraph"))
-    engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
+    engine = engine_of(config, problem_of(config), range(6))
     return PFedGraph().bind(engine, 10)
 
 

@@ -320,7 +320,7 @@ def test_who_has_not_approved_is_named_until_the_run_begins(
             return {**super().exchange(rest), **left}
 
     Broker(
-        strategy, Unapproved(toys(strategy, [0, 1], [2, 3], [4])), join_timeout=99, patient=True,
+        strategy, Unapproved(toys(strategy, [0, 1], [2, 3], [4])), join_timeout=99, deployed=True,
         waits=lambda names, seconds: told.append(([*names], 0 < seconds <= 99)),
     ).run()  # fmt: skip
     assert told == [(["hospital-c"], True), (["hospital-c", "peer 4"], True), ([], True)]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.app.node.cohort.cohort import Cohort
-from coterie.app.node.cohort.stacking import Mail
+from coterie.app.node.cohort.mail import Mail
 from coterie.app.wire.payload import Foreign, LetterFormat, Readable
 from coterie.clients.engine.engine import Engine
 from coterie.clients.inbox import Inbox
@@ -80,7 +80,7 @@ def foreign_offers(cohort: Cohort, *authors: int) -> Foreign:
 
 def test_a_round_is_trained_without_the_offers_of_the_last_one() -> None:
     cohort = cohort_of([0, 1])
-    lives = weakref.ref(cohort.offers.stacks["x"])
+    lives = weakref.ref(cohort.offers.tensors["x"])
     cohort.step(Round(1, ALL, np.zeros(len(ALL), dtype=np.bool_), False, {}))
     cohort.rule.seen.clear()  # type: ignore[attr-defined]
     assert lives() is None
@@ -214,7 +214,7 @@ def test_a_round_in_two_messages_is_the_round_in_one() -> None:
         assert not part.answered
         assert [(report.round, report.peer) for report in reports] == [(1, 0), (1, 3)]
         offers, sent, answers = seen(part)
-        assert part.offers.stacks["x"][:, 0].tolist() == [2.0, 5.0]  # of round 2
+        assert part.offers.tensors["x"][:, 0].tolist() == [2.0, 5.0]  # of round 2
         results.append((read(offers, "x"), read(sent, "g"), read(answers, "g"), reports))
     assert results[0] == results[1]
 
@@ -243,7 +243,7 @@ def test_a_cohort_writes_letters_to_peers_of_other_nodes() -> None:
 def test_nothing_is_shown_after_the_last_round(t: int) -> None:
     part = cohort_of([0, 3])
     part.begin(t)
-    assert bool(part.offers.stacks) == (t <= ROUNDS)
+    assert bool(part.offers.tensors) == (t <= ROUNDS)
 
 
 def test_a_restart_forgets_the_costs() -> None:

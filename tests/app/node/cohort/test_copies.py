@@ -16,7 +16,7 @@ import torch
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.node.cohort.cohort import Cohort
-from coterie.app.node.cohort.copies import PublicCopies
+from coterie.app.node.cohort.wire import Increments
 from coterie.app.node.node import Node
 from coterie.app.wire.increments import Copy, IncrementFormat
 from coterie.app.wire.operators import OPERATORS
@@ -51,9 +51,9 @@ def lines(result: Run) -> list[Any]:
     ]
 
 
-def copies_of(cohort: Cohort) -> PublicCopies:
-    assert cohort.copies is not None
-    return cohort.copies
+def copies_of(cohort: Cohort) -> Increments:
+    assert isinstance(cohort.wire, Increments)
+    return cohort.wire
 
 
 def ring(n: int) -> Floats:

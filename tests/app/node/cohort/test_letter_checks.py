@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from coterie.app.node.cohort.letter_checks import limit, oversized_answers, oversized_models
+from coterie.app.node.cohort.doors import limit, oversized
 from coterie.clients.letters import Letters
 from tests.inline import run
 
@@ -31,7 +31,7 @@ def offers(sizes_n: list[float]) -> Letters:
 
 
 def refused(letters: Letters) -> list[tuple[int, int]]:
-    large_e = oversized_models(letters)
+    large_e = oversized(letters)
     ends = zip(letters.senders[large_e], letters.recipients[large_e], strict=True)
     return [(int(sender), int(recipient)) for sender, recipient in ends]
 
@@ -60,7 +60,8 @@ def test_nobody_is_refused_where_half_of_the_peers_have_converged() -> None:
     """Their gradients are a thousandth of the others'."""
     senders, to = np.arange(1, 7), np.zeros(6, dtype=np.int64)
     sizes = torch.tensor([[1.0], [1e-3], [1.1], [0.9], [1e-3], [1e-3]])
-    assert not oversized_answers(Letters(senders, to, np.arange(6), senders, {"g": sizes})).any()
+    answers = Letters(senders, to, np.arange(6), senders, {"g": sizes}, kind="answer")
+    assert not oversized(answers).any()
 
 
 def test_two_that_lie_among_five_honest_ones_are_both_refused() -> None:
@@ -87,9 +88,9 @@ def test_answers_are_compared_with_each_other() -> None:
     """The norm covers all tensors; with two answers there is no median."""
     senders, to = np.array([1, 2, 3, 4]), np.zeros(4, dtype=np.int64)
     ones, last = torch.ones(4, 9), torch.tensor([[1.0], [1.0], [1.0], [400.0]])
-    answers = Letters(senders, to, np.arange(4), senders, {"g": ones, "h": last})
-    assert oversized_answers(answers).tolist() == [False, False, False, True]
-    assert not oversized_answers(answers.select(np.array([False, False, True, True]))).any()
+    answers = Letters(senders, to, np.arange(4), senders, {"g": ones, "h": last}, kind="answer")
+    assert oversized(answers).tolist() == [False, False, False, True]
+    assert not oversized(answers.select(np.array([False, False, True, True]))).any()
 
 
 @pytest.mark.parametrize(

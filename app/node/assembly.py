@@ -1,0 +1,79 @@
+"""Assemble the engine and the cohort of a run: the only place that names all of their options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from coterie.app.config.config import Config
+from coterie.app.node.cohort.attackers import Attackers
+from coterie.app.node.cohort.checked_rule import CheckedRule
+from coterie.app.node.cohort.clock import ClockCohort
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.doors import Door, Withhold
+from coterie.app.node.cohort.wire import Increments, Wire
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import nobody
+from coterie.clients.models.size import MAX_PARAMETERS
+from coterie.clients.rule import Rule
+from coterie.datasets.problem import Problem
+from coterie.strategies.schedule import Schedule
+
+
+def engine_of(
+    config: Config,
+    problem: Problem,
+    peers: Sequence[int],
+    *,
+    gpu: int = 0,
+    doubts: bool = False,
+    max_parameters: int = MAX_PARAMETERS,
+) -> Engine:
+    """Return the engine of some peers; `doubts`: not all peers of the run are known to be honest.
+
+    A model above `max_parameters` raises a SizeError.
+    """
+    return Engine(
+        problem,
+        config.network,
+        config.model_options,
+        peers,
+        config.training,
+        seed=config.seed,
+        device=config.device,
+        gpu=gpu,
+        dtype=config.dtype,
+        backend=config.engine.backend,
+        mixed_precision=config.mixed_precision,
+        tf32=config.tf32,
+        channels_last=config.channels_last,
+        topology=config.graph(),
+        defence=replace(config.defence, norm=config.defence.norm and doubts),
+        staleness_discount=config.schedule.staleness_discount,
+        weighting=config.mixing,
+        mixing=config.topology_weights(),
+        privacy=config.privacy,
+        adaptation=config.adaptation,
+        max_parameters=max_parameters,
+        pools=config.row.pools,
+    )
+
+
+def cohort_of(config: Config, engine: Engine, rule: Rule[Any], schedule: Schedule) -> Cohort:
+    """Return the cohort of an engine's peers, with the doors that the run asks for."""
+    doors: list[Door] = []
+    attackers = config.attack.attackers(config.peers, config.seed)
+    if config.withheld:
+        doors.append(Withhold(config.withheld))
+    if len(attackers):
+        doors.append(Attackers(config.attack, attackers, rule))
+    wire = Wire(config.payload)
+    if config.letters.scheme == "increments":
+        lies = config.attack.row.forge is not None  # then an offer is not of its author's model
+        wire = Increments(engine, config.letters, config.payload, attackers if lies else nobody())
+    kind = Cohort if schedule.foresees else ClockCohort
+    return kind(
+        engine, CheckedRule(rule), config.num_server_rounds, doors, wire, schedule,
+        keeps_all=config.keep_models == "best",
+    )  # fmt: skip
