@@ -45,7 +45,7 @@ class Stepping:
         problem = problem or problem_of(config)
         engine = Engine(
             problem, config.network, config.model_options, range(config.peers), config.training,
-            seed=config.seed, device="cpu", dtype=config.dtype, topology=config.graph(),
+            seed=config.seed, device="cpu", dtype=config.compute.dtype, topology=config.graph(),
             weighting=config.mixing, mixing=config.topology_weights(),
             adaptation=config.adaptation, pools=config.row.pools,
         )  # fmt: skip

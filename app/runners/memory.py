@@ -18,7 +18,7 @@ def of_runs(configs: Sequence[Config]) -> list[int]:
     for config in configs:
         alike = (
             config.dataset, config.dataset_options, config.model, config.model_options,
-            config.adaptation, config.peers, config.dtype, config.training, config.privacy,
+            config.adaptation, config.peers, config.compute.dtype, config.training, config.privacy,
             config.engine,
         )  # fmt: skip
         if alike not in known:
@@ -42,8 +42,8 @@ def of_run(config: Config) -> int:
     training = config.training
     one = Engine(
         problem, config.network, config.model_options, [0], training,
-        device="cpu", dtype=config.dtype, backend=config.engine.backend, privacy=config.privacy,
-        adaptation=config.adaptation,
+        device="cpu", dtype=config.compute.dtype, backend=config.engine.backend,
+        privacy=config.privacy, adaptation=config.adaptation,
     )  # fmt: skip
     x, _ = one.initial()
     numbers = x.numel() + sum(value.numel() for value in one.opt_state(x).values())

@@ -53,9 +53,8 @@ def write_control(config: Config) -> None:
     others = [peer for peer in range(config.peers) if peer not in newcomers]
     engine = Engine(
         problem_of(config), config.network, config.model_options, newcomers, config.training,
-        seed=config.seed, device=config.device, dtype=config.dtype, backend=config.engine.backend,
-        mixed_precision=config.mixed_precision, tf32=config.tf32,
-        channels_last=config.channels_last, adaptation=config.adaptation,
+        seed=config.seed, **vars(config.compute), **vars(config.engine),
+        adaptation=config.adaptation,
     )  # fmt: skip
     models = [load_file(run_dir / "models" / f"peer-{peer:04d}.safetensors") for peer in others]
     count = len(newcomers)

@@ -36,7 +36,7 @@ def engine_of(flat: dict[str, Any]) -> Engine:
     config = Config.from_flat(flat)
     return Engine(
         problem_of(config), config.model, config.model_options, range(config.peers),
-        config.training, seed=config.seed, device="cpu", dtype=config.dtype,
+        config.training, seed=config.seed, device="cpu", dtype=config.compute.dtype,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def engine_of(flat: dict[str, Any]) -> Engine:
     config = Config.from_flat(flat)
     return Engine(
         problem_of(config), config.model, config.model_options, range(config.peers),
-        config.training, seed=config.seed, device="cpu", dtype=config.dtype,
+        config.training, seed=config.seed, device="cpu", dtype=config.compute.dtype,
     )  # fmt: skip
 
 
@@ -45,8 +45,8 @@ def twin(flat: dict[str, Any]) -> list[nn.Module]:
         modules.append(module.to(engine.dtype))
         optimizers.append([
             torch.optim.SGD(
-                list(part), lr=config.learning_rate, momentum=config.momentum,
-                weight_decay=config.weight_decay,
+                list(part), lr=config.training.learning_rate, momentum=config.training.momentum,
+                weight_decay=config.training.weight_decay,
             )
             for part in parts
         ])  # fmt: skip
