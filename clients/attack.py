@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.datasets import plugins
-from coterie.ranges import Range
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,23 +166,19 @@ class Attack:
     for a model, the honest models that it received in the last round; for an answer, its own
     answers to all peers. The reference r is m for models and 0 for answers. An attacker that has
     not received a model yet sends y where m is needed.
-
-    Attributes
-    ----------
-    kind : str
-        Kind of attack, see `coterie list attacks`, or the name of a plugin.
-    peers : str
-        Ids of the attackers, like "0,3".
-    share : float
-        Share of the peers that attack, drawn from the seed; instead of `peers`.
-    strength : float
-        Strength of the attack; 0 for the default of its kind.
     """
 
-    kind: str = "none"
-    peers: str = ""
-    share: Annotated[float, Range(0, below=1)] = 0.0
-    strength: Annotated[float, Range(0)] = 0.0
+    kind: str = option(
+        "none", "Kind of attack, see `coterie list attacks`, or the name of a plugin."
+    )
+    peers: str = option("", 'Ids of the attackers, like "0,3".')
+    share: float = option(
+        0.0,
+        "Share of the peers that attack, drawn from the seed; instead of `peers`.",
+        low=0,
+        below=1,
+    )
+    strength: float = option(0.0, "Strength of the attack; 0 for the default of its kind.", low=0)
 
     def __post_init__(self) -> None:
         if self.peers and not all(i.isdecimal() for i in self.peers.split(",")):

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from coterie.ranges import option
+
 Backend = Literal["auto", "sequential", "batched", "vmapped"]
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The [engine] table: how models are computed; it changes numbers by rounding only.
+    """The [engine] table: how models are computed; it changes numbers by rounding only."""
 
-    Attributes
-    ----------
-    backend : {"auto", "batched", "vmapped", "sequential"}
-        "sequential" computes one model at a time and runs every network; "batched" computes linear
-        layers of all models at once; "vmapped" batches every network that torch.func.vmap can;
-        "auto" takes the fastest (`coterie.clients.engine.backends.choose`).
-    """
-
-    backend: Backend = "auto"
+    backend: Backend = option(
+        "auto",
+        '"sequential" computes one model at a time and runs every network; "batched" computes '
+        'linear layers of all models at once; "vmapped" batches every network that '
+        'torch.func.vmap can; "auto" takes the fastest (`coterie.clients.engine.backends.choose`).',
+    )

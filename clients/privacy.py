@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from coterie import ranges
-from coterie.ranges import Range
+from coterie.ranges import option
 
 MIN_NOISE, MAX_NOISE = 0.01, 1e6
 """Noise for which the accountant's arithmetic is checked: tests/clients/engine/test_accountant.py.
@@ -18,30 +18,36 @@ class Privacy:
     """Differentially private training with per-example clipping and Gaussian noise (DP-SGD).
 
     Implemented in `coterie.clients.engine.privacy`; docs/privacy.md explains the guarantee.
-
-    Attributes
-    ----------
-    kind : {"none", "examples"}
-        Unit of privacy; "examples" makes every gradient on training data private.
-    clip : float
-        Maximum norm of an example's gradient; longer ones are scaled down. From 1e-6, since
-        float32 would round the noise of a far smaller norm to 0, to 1e6, since sums of far larger
-        ones would overflow.
-    noise : float
-        Noise multiplier: standard deviation of the noise on the sum of a minibatch's clipped
-        gradients, in multiples of `clip`: from 0.01 to 1e6, or 0 in a simulation.
-    delta : float
-        Delta of the reported (epsilon, delta); choose it well below 1 / (examples per peer).
-    budget : float
-        Maximum epsilon; a peer that has spent it stops training and answering, and only receives.
-        0 for no limit.
     """
 
-    kind: Literal["none", "examples"] = "none"
-    clip: Annotated[float, Range(1e-6, 1e6)] = 1.0
-    noise: float = 1.0
-    delta: Annotated[float, Range(above=0, below=1)] = 1e-5
-    budget: Annotated[float, Range(0)] = 0.0
+    kind: Literal["none", "examples"] = option(
+        "none", 'Unit of privacy; "examples" makes every gradient on training data private.'
+    )
+    clip: float = option(
+        1.0,
+        "Maximum norm of an example's gradient; longer ones are scaled down. From 1e-6, since "
+        "float32 would round the noise of a far smaller norm to 0, to 1e6, since sums of far "
+        "larger ones would overflow.",
+        low=1e-06,
+        high=1000000.0,
+    )
+    noise: float = option(
+        1.0,
+        "Noise multiplier: standard deviation of the noise on the sum of a minibatch's clipped "
+        "gradients, in multiples of `clip`: from 0.01 to 1e6, or 0 in a simulation.",
+    )
+    delta: float = option(
+        1e-5,
+        "Delta of the reported (epsilon, delta); choose it well below 1 / (examples per peer).",
+        above=0,
+        below=1,
+    )
+    budget: float = option(
+        0.0,
+        "Maximum epsilon; a peer that has spent it stops training and answering, and only "
+        "receives. 0 for no limit.",
+        low=0,
+    )
 
     def __post_init__(self) -> None:
         ranges.check(self)

@@ -1,10 +1,12 @@
-"""Options of local training, shared by all methods."""
+"""Options of local training, shared by all methods, and of the computation of models."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from typing import Literal
+
+from coterie.ranges import option
 
 Optimizer = Literal["sgd", "adam", "adamw", "rmsprop"]
 RateSchedule = Literal["step", "cosine", "inverse-time", "horizon"]
@@ -16,76 +18,78 @@ ClassWeights = Literal["none", "balanced"]
 
 @dataclass(frozen=True)
 class Training:
-    """Local training of each peer.
+    """Local training of each peer."""
 
-    Attributes
-    ----------
-    batch_size : int
-        Examples per minibatch.
-    local_steps : int
-        Minibatches per round.
-    local_epochs : int
-        Passes over the peer's data per round; if above 0, replaces `local_steps`.
-    num_server_rounds : int
-        Number of rounds T, the horizon of learning-rate schedules.
-    augment : {"none", "crop-flip"}
-        Augmentation of training images; "crop-flip" shifts them by up to an eighth of their side
-        and mirrors them with probability 1/2. Not used in evaluation.
-    optimizer : {"sgd", "adam", "adamw", "rmsprop"}
-        Optimizer of local training, with the defaults of torch.optim: betas 0.9 and 0.999 of
-        "adam" and "adamw", smoothing constant 0.99 of "rmsprop".
-    learning_rate : float
-        Learning rate eta of the optimizer.
-    learning_rate_schedule : {"step", "cosine", "inverse-time", "horizon"}
-        Learning rate of round t = 1, ..., T, with K = `learning_rate_decay_every`. "step": eta
-        times `learning_rate_decay` after every K rounds. "cosine":
-        eta (1 + cos(pi (t - 1) / T)) / 2. "inverse-time": eta / (1 + (t - 1) / K), which is eta / t
-        for K = 1; the steps C / (mu (t + a)) of convergence proofs are eta = C / (mu (a + 1)) and
-        K = a + 1. "horizon": eta min(1, K max(1, ln T) / T) in every round, which is
-        min(1 / L, ln(T) / (mu T)) for eta = 1 / L and K = L / mu. After a warm-up, t and T count
-        the rounds after it.
-    learning_rate_decay : float
-        Factor of the "step" schedule; 1 for a constant learning rate.
-    learning_rate_decay_every : int
-        Rounds K of the schedule.
-    warm_up_rounds : int
-        Rounds W of linear warm-up: round t of them has t / (W + 1) of the learning rate.
-    momentum : float
-        Momentum of "sgd" and "rmsprop"; must be 0 with the others.
-    weight_decay : float
-        Weight decay; "adamw" applies it to the parameters, the others add it to the gradient.
-    gradient_clip : float
-        Maximum norm of a model's gradient in a step, over all its parameters; 0 for none.
-    reset_optimizer : bool
-        Begin the local training of each round without the momentum and moments of earlier rounds.
-    sam_radius : float
-        Radius rho of sharpness-aware minimization (SAM): gradients are taken at
-        x + rho g / |g| with g the gradient at x, on the same minibatch, which costs two gradients
-        per step; 0 for none.
-    class_weights : {"none", "balanced"}
-        Weight of an example in the training loss, for problems with classes. "balanced":
-        n / (k n_c) for one of the n_c examples of its class among the peer's n training examples
-        of k classes, so that all classes of the peer count the same. Losses in evaluations have no
-        weights.
-    """
-
-    batch_size: int = 32
-    local_steps: int = 10
-    local_epochs: int = 0
-    num_server_rounds: int = 150
-    augment: Augmentation = "none"
-    optimizer: Optimizer = "sgd"
-    learning_rate: float = 0.1
-    learning_rate_schedule: RateSchedule = "step"
-    learning_rate_decay: float = 1.0
-    learning_rate_decay_every: int = 1
-    warm_up_rounds: int = 0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    gradient_clip: float = 0.0
-    reset_optimizer: bool = False
-    sam_radius: float = 0.0
-    class_weights: ClassWeights = "none"
+    batch_size: int = option(32, "Examples per minibatch.", low=1)
+    local_steps: int = option(10, "Minibatches per round.", low=0)
+    local_epochs: int = option(
+        0, "Passes over the peer's data per round; if above 0, replaces `local-steps`.", low=0
+    )
+    num_server_rounds: int = option(
+        150, "Number of rounds T, the horizon of learning-rate schedules.", low=1
+    )
+    augment: Augmentation = option(
+        "none",
+        'Augmentation of training images; "crop-flip" shifts them by up to an eighth of their '
+        "side and mirrors them with probability 1/2. Not used in evaluation.",
+    )
+    optimizer: Optimizer = option(
+        "sgd",
+        "Optimizer of local training, with the defaults of torch.optim: betas 0.9 and 0.999 of "
+        '"adam" and "adamw", smoothing constant 0.99 of "rmsprop".',
+    )
+    learning_rate: float = option(0.1, "Learning rate eta of the optimizer.", above=0)
+    learning_rate_schedule: RateSchedule = option(
+        "step",
+        'Learning rate of round t = 1, ..., T, with K = `learning-rate-decay-every`. "step": eta '
+        'times `learning-rate-decay` after every K rounds. "cosine": eta (1 + cos(pi (t - 1) / '
+        'T)) / 2. "inverse-time": eta / (1 + (t - 1) / K), which is eta / t for K = 1; the steps '
+        "C / (mu (t + a)) of convergence proofs are eta = C / (mu (a + 1)) and K = a + 1. "
+        '"horizon": eta min(1, K max(1, ln T) / T) in every round, which is min(1 / L, ln(T) / '
+        "(mu T)) for eta = 1 / L and K = L / mu. After a warm-up, t and T count the rounds after "
+        "it.",
+    )
+    learning_rate_decay: float = option(
+        1.0, 'Factor of the "step" schedule; 1 for a constant learning rate.', above=0, high=1
+    )
+    learning_rate_decay_every: int = option(1, "Rounds K of the schedule.", low=1)
+    warm_up_rounds: int = option(
+        0,
+        "Rounds W of linear warm-up: round t of them has t / (W + 1) of the learning rate.",
+        low=0,
+    )
+    momentum: float = option(
+        0.0, 'Momentum of "sgd" and "rmsprop"; must be 0 with the others.', low=0, below=1
+    )
+    weight_decay: float = option(
+        0.0,
+        'Weight decay; "adamw" applies it to the parameters, the others add it to the gradient.',
+        low=0,
+    )
+    gradient_clip: float = option(
+        0.0,
+        "Maximum norm of a model's gradient in a step, over all its parameters; 0 for none.",
+        low=0,
+    )
+    reset_optimizer: bool = option(
+        False,
+        "Begin the local training of each round without the momentum and moments of earlier "
+        "rounds.",
+    )
+    sam_radius: float = option(
+        0.0,
+        "Radius rho of sharpness-aware minimization (SAM): gradients are taken at x + rho g / |g| "
+        "with g the gradient at x, on the same minibatch, which costs two gradients per step; 0 "
+        "for none.",
+        low=0,
+    )
+    class_weights: ClassWeights = option(
+        "none",
+        'Weight of an example in the training loss, for problems with classes. "balanced": n / (k '
+        "n_c) for one of the n_c examples of its class among the peer's n training examples of k "
+        "classes, so that all classes of the peer count the same. Losses in evaluations have no "
+        "weights.",
+    )
 
     def __post_init__(self) -> None:
         if self.local_steps == 0 and self.local_epochs == 0:
@@ -115,3 +119,33 @@ class Training:
                 return self.learning_rate / (1 + past / every)
             case "horizon":
                 return self.learning_rate * min(1.0, every * max(1.0, math.log(total)) / total)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Device and precision of all computation."""
+
+    device: Literal["auto", "cpu", "cuda"] = option(
+        "auto", 'Device of the computation; "auto" uses a GPU if there is one.', scope="site"
+    )
+    dtype: Literal["float32", "float64"] = option(
+        "float32", "Data type of the parameters; the quadratic problem always uses float64."
+    )
+    mixed_precision: bool = option(
+        False,
+        "Compute matrix products and convolutions in bfloat16; parameters, gradients and letters "
+        "stay float32.",
+    )
+    tf32: bool = option(
+        False,
+        "Round the inputs of float32 matrix products and convolutions to TF32 (10 mantissa bits) "
+        "on NVIDIA's tensor cores; no effect on a CPU.",
+    )
+    channels_last: bool = option(
+        False,
+        "Use the channels-last memory format for images if a model is computed on its own.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.mixed_precision and self.dtype != "float32":
+            raise ValueError('mixed-precision = true requires dtype = "float32"')

@@ -1,22 +1,39 @@
-"""Options: fields of a dataclass with default, text, range and the values that tuning tries.
+"""Options: fields of a frozen dataclass, each stated once, with all that is known about it.
 
     gamma: float = option(0.01, "Step size of the weights.", low=0, grid=(0.01, 0.03, 0.1))
 
-`hints` returns all of it in the type of the field, `Annotated[float, Range(0), "Step ..."]`,
-which may also be written directly. Help, pages, pyproject.toml and all checks read it there.
+gives the key `gamma`, its type, default, text, range, and the values that tuning tries. Parsing,
+help, pages, pyproject.toml, digests and policies read this line with `options_of`. A range may
+also stand in the type: `Annotated[float, Range(0)]`.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import sys
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from coterie.errors import Error
+
+Scalar = bool | int | float | str
+Scope = Literal["run", "site", "relay", "start"]
+"""Owner of a key: "run": all processes of a run share it, and the digest covers it; "site": each
+node; "relay": the relay alone; "start": one start of the run, so config.toml leaves it out."""
+
+_SCALARS = {
+    bool: ("true or false", "true or false"),
+    int: ("integer", "an integer"),
+    float: ("number", "a number"),
+    str: ("text", "a string"),
+}
+"""Type -> its name in help, and in a message."""
 
 
 class RangeError(Error, ValueError):
@@ -82,9 +99,11 @@ def option(
     above: float = -math.inf,
     below: float = math.inf,
     path: bool = False,
-    grid: Sequence[float | str] = (),
+    scope: Scope = "run",
+    used_by: Collection[str] = (),
+    grid: Collection[float | str] = (),
 ) -> Any:
-    """State an option of a method, the value of a field: `steps: int = option(5, "...", low=1)`.
+    """State an option, the value of a field: `steps: int = option(5, "Steps.", low=1)`.
 
     Parameters
     ----------
@@ -97,60 +116,115 @@ def option(
     above, below : float
         Bounds that are not allowed themselves.
     path : bool
-        The string names a file or a directory.
+        The string names a file or a directory, which each node has its own.
+    scope : {"run", "site", "relay", "start"}
+        Who sets the key, for options of the application.
+    used_by : collection of str
+        The built-in kinds of the table that use the option; empty: all.
     grid : sequence
         Three values that `compare --tune` tries; at most one option of a method has them.
     """
-    notes = (Range(low, high, above, below), text, *([Path] if path else []))
-    return field(default=default, metadata={"notes": notes, "grid": tuple(grid)})
+    known = {"text": text, "range": Range(low, high, above, below), "is_path": path}
+    more = {"scope": scope, "used_by": frozenset(used_by), "grid": tuple(grid)}
+    return field(default=default, metadata=known | more)
 
 
-def hints(table: type) -> dict[str, Any]:
-    """Return field -> annotation, with the range and the text of its `option`."""
-    known = {each.name: each.metadata.get("notes") for each in fields(table)}
-    found: dict[str, Any] = {}
-    for base in reversed(table.__mro__):
-        written = vars(base).get("__annotations__", {})
-        own = SimpleNamespace(__annotations__={k: v for k, v in written.items() if k in known})
-        module = vars(sys.modules.get(base.__module__, sys))
-        found |= get_type_hints(own, module, include_extras=True)
-    return {name: _noted(found[name], notes) for name, notes in known.items()}
+@dataclass(frozen=True)
+class Option:
+    """Option of a table."""
+
+    key: str  # in TOML; the key of the field `lambda_` is "lambda"
+    name: str  # of the field
+    kinds: tuple[type[Scalar] | str, ...]  # allowed types; a string stands for itself
+    default: Any  # MISSING if it must be set
+    text: str = ""
+    range: Range = Range()
+    is_path: bool = False
+    scope: Scope = "run"
+    used_by: frozenset[str] = frozenset()
+    grid: tuple[float | str, ...] = ()
+
+    def take(self, value: Any) -> Scalar:
+        """Return a value of the option's type and range; an int is converted to a float.
+
+        Raises
+        ------
+        ValueError
+            Its type is wrong; the message has the expected type.
+        RangeError
+            It is out of range; the message has the range.
+        """
+        for kind in self.kinds:
+            if isinstance(kind, str):
+                if value == kind:
+                    return kind
+            elif kind is float:
+                if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+                    return float(self._bounded(value))
+            elif type(value) is kind and not (isinstance(value, int) and abs(value) >= 2**63):
+                return self._bounded(value)
+        raise ValueError(f"must be {self._expected}")
+
+    def read(self, text: str) -> Scalar:
+        """Parse a value from the command line: as TOML if that fits, else as a string."""
+        try:
+            return self.take(tomllib.loads(f"value = {text}")["value"])
+        except RangeError:
+            raise
+        except ValueError:
+            return self.take(text)
+
+    def check_type(self, value: object) -> None:
+        """Refuse a value of another type; names may be unknown, as versions differ in them."""
+        types = {str if isinstance(kind, str) else kind for kind in self.kinds}
+        if type(value) not in types and not (type(value) is int and float in types):
+            raise ValueError(f"must be {self._expected}")
+
+    @property
+    def values(self) -> str:
+        """Allowed values for help, as in "integer at least 1"."""
+        if self.is_path:
+            return "path"
+        bounds = f" {self.range}".rstrip()
+        words = (
+            f'"{kind}"' if isinstance(kind, str)
+            else _SCALARS[kind][0] + bounds * (kind in (int, float))
+            for kind in self.kinds
+        )  # fmt: skip
+        return ", ".join(dict.fromkeys(words))
+
+    def _bounded(self, value: Scalar) -> Scalar:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self.range.check(value)
+        return value
+
+    @property
+    def _expected(self) -> str:
+        words = [f'"{k}"' if isinstance(k, str) else _SCALARS[k][1] for k in self.kinds]
+        return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _noted(annotation: Any, notes: tuple[Any, ...] | None) -> Any:
-    if notes is None:
-        return annotation
-    range_, *others = notes
-    return Annotated[_ranged(annotation, range_), *others]
-
-
-def _ranged(annotation: Any, range_: Range) -> Any:
-    """Return a type whose numbers are in a range."""
-    if get_origin(annotation) in (Union, UnionType):
-        return Union[tuple(_ranged(part, range_) for part in get_args(annotation))]  # noqa: UP007
-    is_bounded = annotation in (int, float) and range_ != Range()
-    return Annotated[annotation, range_] if is_bounded else annotation
-
-
-def grid(table: type) -> dict[str, tuple[float | str, ...]]:
-    """Return field -> values that tuning tries, of the options that have them."""
-    return {each.name: each.metadata["grid"] for each in fields(table) if each.metadata.get("grid")}
-
-
-def of(annotation: Any) -> tuple[Range, ...]:
-    """Return the ranges in the annotation of a field."""
-    here = tuple(
-        note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, Range)
-    )
-    if get_origin(annotation) is Annotated:
-        return here + of(annotation.__origin__)
-    if get_origin(annotation) in (Union, UnionType):
-        return tuple(each for part in get_args(annotation) for each in of(part))
-    return here
+@lru_cache
+def options_of(table: type) -> Mapping[str, Option]:
+    """Return key -> option; fields that no key can set, such as arrays, are left out."""
+    types = _types(table)
+    key_of = {each.name: each.name.rstrip("_").replace("_", "-") for each in fields(table)}
+    found = {}
+    for each in fields(table):
+        kinds, notes = _flattened(types[each.name])
+        if not all(isinstance(kind, str) or kind in _SCALARS for kind in kinds):
+            continue
+        (bounds,) = {note for note in notes if isinstance(note, Range)} or {Range()}
+        known = {"range": bounds, "is_path": Path in notes, **each.metadata}
+        # texts name other options by field or by key
+        text = re.sub(r"\w+_\w+", lambda word: key_of.get(word[0], word[0]), known.pop("text", ""))
+        key = key_of[each.name]
+        found[key] = Option(key, each.name, kinds, each.default, text, **known)
+    return found
 
 
 def check(options: object) -> None:
-    """Check the numbers of a dataclass against its annotations.
+    """Check the numbers of a dataclass against its ranges.
 
     Values of a configuration are checked when it is read; use this for dataclasses that may also
     be created in other ways.
@@ -160,9 +234,35 @@ def check(options: object) -> None:
     RangeError
         A number is out of range; the message names the field.
     """
-    for name, annotation in hints(type(options)).items():
-        for each in of(annotation):
-            try:
-                each.check(getattr(options, name))
-            except RangeError as error:
-                raise RangeError(f"{name} = {getattr(options, name)}: {error}") from None
+    table: type = type(options)
+    for each in options_of(table).values():
+        value = getattr(options, each.name)
+        try:
+            each._bounded(value)
+        except RangeError as error:
+            raise RangeError(f"{each.name} = {value}: {error}") from None
+
+
+def _types(table: type) -> dict[str, Any]:
+    """Return field -> type; other annotations may need imports that only type checkers see."""
+    known = {each.name for each in fields(table)}
+    found: dict[str, Any] = {}
+    for base in reversed(table.__mro__):
+        written = vars(base).get("__annotations__", {})
+        own = SimpleNamespace(__annotations__={k: v for k, v in written.items() if k in known})
+        module = vars(sys.modules.get(base.__module__, sys))
+        found |= get_type_hints(own, module, include_extras=True)
+    return found
+
+
+def _flattened(annotation: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the alternatives of a type, and the notes beside them."""
+    if get_origin(annotation) is Annotated:
+        kinds, notes = _flattened(annotation.__origin__)
+        return kinds, (*notes, *annotation.__metadata__)
+    if get_origin(annotation) is Literal:
+        return get_args(annotation), ()
+    if get_origin(annotation) in (Union, UnionType):
+        each = [_flattened(part) for part in get_args(annotation)]
+        return tuple(k for kinds, _ in each for k in kinds), tuple(n for _, ns in each for n in ns)
+    return (annotation,), ()

@@ -127,7 +127,7 @@ def check_method(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...
         one = _Record.of(config, [range(PEERS)], tmp_path / "one")
         assert_sensible(one, config)
         several = _Record.of(config, [[0], [1, 2], [3]], tmp_path / "several")
-        assert_same(one, several, TOLERANCE[config.dtype])
+        assert_same(one, several, TOLERANCE[config.compute.dtype])
 
     return tried
 

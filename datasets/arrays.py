@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -14,27 +14,27 @@ from coterie.datasets.own.institutions import natural, words
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.per_peer import problem_of_arrays, problem_of_node
 from coterie.datasets.problem import DataError, Problem
-from coterie.ranges import Range
+from coterie.ranges import option
 
 _NAME = "arrays"
 
 
 @dataclass(frozen=True)
 class ArraysOptions:
-    """Options of the data set "arrays".
+    """Options of the data set "arrays"."""
 
-    Attributes
-    ----------
-    classes : str
-        Names of the classes in the order of the model's outputs, "healthy, ill"; empty to use those
-        in the arrays of all peers (simulations only).
-    validation : float or "auto"
-        Share of the training examples held out for validation where a file has no validation part;
-        "auto" is the share that the method needs.
-    """
-
-    classes: str = ""
-    validation: Annotated[float, Range(0, below=1)] | Literal["auto"] = "auto"
+    classes: str = option(
+        "",
+        'Names of the classes in the order of the model\'s outputs, "healthy, ill"; empty to use '
+        "those in the arrays of all peers (simulations only).",
+    )
+    validation: float | Literal["auto"] = option(
+        "auto",
+        "Share of the training examples held out for validation where a file has no validation "
+        'part; "auto" is the share that the method needs.',
+        low=0,
+        below=1,
+    )
 
 
 @lru_cache(maxsize=2)

@@ -1,6 +1,6 @@
 """MkDocs hooks: generated pages, tables of options and costs, formulas, links.
 
-- `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
+- `reference/keys.md` is generated from the option dataclasses, the API pages from
   the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
 - Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows, `{{ catalogue }}` from
   the sets of `coterie data`, those of the league (`{{ league }}` and others) from league/.
@@ -29,11 +29,11 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from coterie.app.catalogue.sets import SETS
-from coterie.app.config import explain, schema
-from coterie.app.config.keys import TopLevel, tables
+from coterie.app.config import schema
 from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import GROUPS, METHODS
+from coterie.app.config.settings import options_in, tables
 from coterie.app.report import league
 from coterie.clients.attack import AttackKind
 from coterie.datasets import plugins
@@ -138,21 +138,21 @@ def keys_page() -> str:
         "`cobo.`, such as `cobo.gamma=0.1` on the command line. This page is generated from the "
         "dataclasses that parse the keys.",
         "## All runs",
-        _rows("", TopLevel),
+        _rows(""),
         "## Partition",
         "How the examples of a data set are divided among the peers: `partition.kind` and the "
         "keys of each kind.",
-        _rows("partition", tables()["partition"]),
+        _rows("partition"),
         _choices("partition"),
     ]
     parts += [
         "## Network",
         "These keys work with every network.",
-        _rows("model", tables()["model"]),
+        _rows("model"),
     ]
     parts += ["## Topology", _choices("topology")]
     for heading, table, kind in _WORLD:
-        parts += [f"## {heading}", _rows(table, tables()[table])]
+        parts += [f"## {heading}", _rows(table)]
         parts += [] if kind is None else [_choices(kind)]
     parts += [
         "## Plugins",
@@ -165,14 +165,14 @@ def keys_page() -> str:
         parts += [f"## {heading}", _choices(kind)]
         for name in PARTS[kind].built_in:
             if name in tables():
-                parts += [f"### {name}", _rows(name, tables()[name])]
+                parts += [f"### {name}", _rows(name)]
     return "\n\n".join(parts) + "\n"
 
 
 def options_table(method: str) -> str:
     """Return the table of a method's option keys."""
     if method in tables():
-        return _rows(method, tables()[method])
+        return _rows(method)
     return "None; only [the keys of all runs](../reference/keys.md)."
 
 
@@ -460,13 +460,12 @@ def relinked(markdown: str, folder: str, here: str) -> str:
     return _LINK.sub(linked, markdown)
 
 
-def _rows(name: str, table: type) -> str:
-    described, defaults = explain.descriptions(table), schema.defaults(table)
+def _rows(table: str) -> str:
     rows = ["| key | type | default | |", "|---|---|---|---|"]
-    for key, (field, annotation) in schema.keys(table).items():
-        dotted = f"{name}.{key}" if name else key
-        kind = re.sub(r'"[^"]*"', r"`\g<0>`", explain.values(annotation))
-        default, meaning = schema.written(defaults[key]), _sentence(described[field])
+    for key, option in options_in(table).items():
+        dotted = f"{table}.{key}" if table else key
+        kind = re.sub(r'"[^"]*"', r"`\g<0>`", option.values)
+        default, meaning = schema.written(option.default), _sentence(option.text)
         rows.append(f"| `{dotted}` | {kind} | `{default}` | {meaning} |")
     return "\n".join(rows)
 

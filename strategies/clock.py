@@ -14,12 +14,12 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.ranges import Range
+from coterie.ranges import option
 from coterie.strategies.errors import ScheduleError
 
 Floats = npt.NDArray[np.float64]
@@ -70,25 +70,23 @@ see docs/schedules.md."""
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the virtual clock.
+    """Options of the virtual clock."""
 
-    Attributes
-    ----------
-    profile : {"none", "hospitals", "phones", "file"}
-        Distribution of machines and links; "none" for no clock.
-    file : path
-        CSV for "file", with the columns peer, examples-per-second, up-bytes-per-second,
-        down-bytes-per-second and latency-seconds, and a line per peer.
-    tick : float
-        Seconds per round of a schedule of kind "clock".
-    deadline : float
-        Seconds after which a round ends without the peers that are not ready; 0 for no limit.
-    """
-
-    profile: Literal["none", "hospitals", "phones", "file"] = "none"
-    file: Annotated[str, Path] = ""
-    tick: Annotated[float, Range(above=0)] = 1.0
-    deadline: Annotated[float, Range(0)] = 0.0
+    profile: Literal["none", "hospitals", "phones", "file"] = option(
+        "none", 'Distribution of machines and links; "none" for no clock.'
+    )
+    file: str = option(
+        "",
+        'path CSV for "file", with the columns peer, examples-per-second, up-bytes-per-second, '
+        "down-bytes-per-second and latency-seconds, and a line per peer.",
+        path=True,
+    )
+    tick: float = option(1.0, 'Seconds per round of a schedule of kind "clock".', above=0)
+    deadline: float = option(
+        0.0,
+        "Seconds after which a round ends without the peers that are not ready; 0 for no limit.",
+        low=0,
+    )
 
     def __post_init__(self) -> None:
         if self.deadline and self.profile == "none":

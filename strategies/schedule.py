@@ -11,12 +11,12 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.ranges import Range
+from coterie.ranges import option
 from coterie.strategies.clock import Clock
 from coterie.strategies.errors import ScheduleError
 
@@ -30,33 +30,36 @@ _SAMPLE, _CHURN = 0x5A3B, 0xC402
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a schedule.
+    """Options of a schedule."""
 
-    Attributes
-    ----------
-    kind : str
-        Peers that are awake in a round, see `coterie list schedules`, or the name of a plugin.
-    fraction : float
-        Fraction of the peers in a "sample", at least one peer.
-    mean_up, mean_down : float
-        Mean number of rounds that a peer stays up, or down, in a "churn".
-    file : path
-        CSV of a "trace", with the columns peer, from, to: first and last round of each interval
-        in which a peer is awake. Peers that are not listed sleep.
-    max_age : int
-        Maximum age of a model, in rounds, for other peers to receive it.
-    staleness_discount : float
-        Exponent a of FedAsync's polynomial discount (Xie et al. 2019): in averages, the weight of a
-        model that is s rounds old is multiplied by (s + 1)^-a; 0 for no discount.
-    """
-
-    kind: str = "all"
-    fraction: Annotated[float, Range(above=0, high=1)] = 0.1
-    mean_up: Annotated[float, Range(1)] = 10.0
-    mean_down: Annotated[float, Range(1)] = 10.0
-    file: Annotated[str, Path] = ""
-    max_age: Annotated[int, Range(0)] = 0
-    staleness_discount: Annotated[float, Range(0)] = 0.0
+    kind: str = option(
+        "all",
+        "Peers that are awake in a round, see `coterie list schedules`, or the name of a plugin.",
+    )
+    fraction: float = option(
+        0.1, 'Fraction of the peers in a "sample", at least one peer.', above=0, high=1
+    )
+    mean_up: float = option(
+        10.0, 'Mean number of rounds that a peer stays up, or down, in a "churn".', low=1
+    )
+    mean_down: float = option(
+        10.0, 'Mean number of rounds that a peer stays up, or down, in a "churn".', low=1
+    )
+    file: str = option(
+        "",
+        'path CSV of a "trace", with the columns peer, from, to: first and last round of each '
+        "interval in which a peer is awake. Peers that are not listed sleep.",
+        path=True,
+    )
+    max_age: int = option(
+        0, "Maximum age of a model, in rounds, for other peers to receive it.", low=0
+    )
+    staleness_discount: float = option(
+        0.0,
+        "Exponent a of FedAsync's polynomial discount (Xie et al. 2019): in averages, the weight "
+        "of a model that is s rounds old is multiplied by (s + 1)^-a; 0 for no discount.",
+        low=0,
+    )
 
     def __post_init__(self) -> None:
         if self.kind == "trace" and not self.file:

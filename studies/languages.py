@@ -49,7 +49,7 @@ def agreement(run: Run, every: int) -> Iterator[tuple[int, Floats, Floats, Float
     config = Config.from_flat(flatten({**run.config, "local-steps": every}))
     engine = Engine(
         check(config), config.network, config.model_options, range(config.peers), config.training,
-        seed=config.seed, device=config.device,
+        seed=config.seed, device=config.compute.device,
     )  # fmt: skip
     x_pd, buffers = engine.initial()
     opt_state = engine.opt_state(x_pd)

@@ -74,7 +74,7 @@ class Plain:
         self.samples = problem.samples.astype(float)
         self.heard = config.graph() | np.eye(n, dtype=bool)
         self.rounds, self.steps = config.num_server_rounds, config.local_steps
-        self.eta, self.momentum = config.learning_rate, config.momentum
+        self.eta, self.momentum = config.training.learning_rate, config.training.momentum
         self.velocity = np.zeros_like(self.start)
 
     def loss(self, i: int, x: Floats, centre: Floats | None = None) -> float:

@@ -116,7 +116,7 @@ class Metered:
         near, clusters = engine.topology, engine.clusters
         options = vars(config.options)
         examples = int(engine.data.shards["train"].lengths_p[i])
-        first, epochs = min(config.batch_size, examples), config.local_epochs
+        first, epochs = min(config.training.batch_size, examples), config.training.local_epochs
         every = (
             1 if engine.kind == "quadratic" else int(engine.data.shards["train"].lengths_p.sum())
         )
@@ -133,10 +133,11 @@ class Metered:
             **options, "n": engine.n, "d": engine.d, "body": engine.d - int(head.sum()),
             "C": engine.outputs, "m": max(widths, default=0),
             "b": engine.dtype.itemsize, "N": examples,
-            "V": int(engine.data.shards["validation"].lengths_p[i]), "B": config.batch_size,
+            "V": int(engine.data.shards["validation"].lengths_p[i]),
+            "B": config.training.batch_size,
             "first": first,
             "train": epochs * examples if epochs else config.local_steps * first,
-            "pooled": config.local_steps * min(config.batch_size, every)
+            "pooled": config.local_steps * min(config.training.batch_size, every)
             if not epochs else epochs * every,
             "kept": sum(getattr(self.cohort.rule, "kept", ())),
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),

@@ -17,12 +17,13 @@ from pathlib import Path
 from rich.console import Console
 
 from coterie.app.config import schema
-from coterie.app.config.config import Config
+from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import bound, config_digest_of
-from coterie.app.config.items import read_items, read_toml
-from coterie.app.config.keys import ConfigError, tables
+from coterie.app.config.items import sources_of
 from coterie.app.config.preflight import scale_of
 from coterie.app.config.schema import Scalar
+from coterie.app.config.settings import keys
+from coterie.app.config.sources import of_record
 from coterie.app.runs import atomic, units
 from coterie.app.security import approval
 from coterie.app.security.approval import DecisionError
@@ -50,7 +51,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     else:
         if options.out is None:
             raise ConfigError("missing --out DIRECTORY: the node's `out`")
-        config = Config.from_flat(read_items(options.items, deployed=True)[1])
+        config = Config.of(*sources_of(options.items)[1], deployed=True)
         out = options.out
     if sys.platform != "win32" and out.exists() and out.stat().st_uid != os.geteuid():
         raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
@@ -82,8 +83,7 @@ def _lines(config: Config, out: Path) -> Iterator[str]:
         f"delta {privacy.delta:g}, noise {privacy.noise:g}"
     )
     now = bound(config)
-    usual = {f"{table}.{key}" if table else key: value for table, options in tables().items()
-             for key, value in schema.defaults(options).items()}  # fmt: skip
+    usual = {key: option.default for key, (_, option) in keys().items()}
     yield "\nKeys that differ from the defaults; all others have them:"
     yield from (
         f"{key} = {schema.written(value)}"
@@ -134,7 +134,7 @@ def _last_allowed(out: Path) -> tuple[str, Config | None] | None:
         return None
     _, run, digest = max(allowed)
     with suppress(ConfigError):
-        return run.name, Config.from_flat(read_toml(approval.config_file(run, digest)))
+        return run.name, Config.of(of_record(approval.config_file(run, digest)))
     return run.name, None
 
 
@@ -148,7 +148,7 @@ def _arrived(directory: Path) -> Config:
     """
     try:
         file, digest = approval.newest_config(directory)
-        config = Config.from_flat(read_toml(file))
+        config = Config.of(of_record(file))
     except DecisionError as error:
         raise ConfigError(str(error)) from None
     if config_digest_of(config).hex() != digest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING
 from functools import partial
 
 from rich.box import SIMPLE_HEAD
@@ -13,14 +14,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from coterie.app.config import explain, parts, schema
-from coterie.app.config.keys import ConfigError, keys, nearest, tables
+from coterie.app.config import parts, schema
+from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.config.recipes import Recipe, recipes
 from coterie.app.config.registry import GROUPS, METHODS, YARDSTICKS
 from coterie.app.config.root import ROOT
+from coterie.app.config.settings import keys, options_in, tables
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import DATASETS
+from coterie.ranges import Option, options_of
 
 _MARKS = ("reproduces", "needs", "takes")
 """Marks of the comments at the head of a preset, in the order of the list."""
@@ -48,13 +51,14 @@ def about(name: str) -> Group:
         The name is unknown, or that of a plugin that fails to load.
     """
     kinds = [kind for kind, part in parts.PARTS.items() if name in _names(kind)]
-    options = {name: tables()[name]} if name in tables() else {}
+    options = {name: options_in(name)} if name in tables() else {}
     for kind in kinds:
-        options |= parts.plugin_tables({parts.PARTS[kind].key: name})
+        theirs = parts.plugin_tables({parts.PARTS[kind].key: name})
+        options |= {table: options_of(of) for table, of in theirs.items()}
     lines: list[RenderableType] = []
     if name in keys():
-        table, field, _ = keys()[name]
-        lines.append(explained(table, tables()[table], field))
+        table, option = keys()[name]
+        lines.append(explained(table, {option.key: option}, with_grid=False))
     if name in recipes():
         lines.append(Text(_described(recipes()[name])))
     lines += [f"{name}: {_summary(kind, name)}" for kind in kinds]
@@ -65,29 +69,24 @@ def about(name: str) -> Group:
     return Group(*lines, *([f"{name} has no keys of its own"] if kinds and not options else []))
 
 
-def explained(table: str, options: type, only: str = "") -> Group:
-    """Return default, values and meaning of each key of a table, or of the field `only`."""
-    described = explain.descriptions(options)
-    grid = {} if only else schema.grid(options)
+def explained(table: str, options: Mapping[str, Option], *, with_grid: bool = True) -> Group:
+    """Return default, values and meaning of options of a table."""
     lines: list[RenderableType] = []
-    for key, (field, annotation) in schema.keys(options).items():
-        if only in ("", field):
-            head = Text(_assigned(table, key, options), style="bold")
-            lines.append(head.append(f"  ({explain.values(annotation)})", style="not bold"))
-            meaning = described.get(field, "")
-            if key in grid:
-                tried = ", ".join(map(schema.written, grid[key]))
-                meaning = f"{meaning} compare --tune tries {tried}."
-            lines.append(Padding(Text(meaning.strip()), (0, 0, 0, 4), expand=False))
+    for option in options.values():
+        head = Text(_assigned(table, option), style="bold")
+        lines.append(head.append(f"  ({option.values})", style="not bold"))
+        meaning = option.text
+        if option.grid and with_grid:
+            tried = ", ".join(map(schema.written, option.grid))
+            meaning = f"{meaning} compare --tune tries {tried}."
+        lines.append(Padding(Text(meaning.strip()), (0, 0, 0, 4), expand=False))
     return Group(*lines)
 
 
-def _assigned(table: str, key: str, options: type) -> str:
+def _assigned(table: str, option: Option) -> str:
     """Return "table.key = default"; without "= default" if there is none."""
-    dotted = f"{table}.{key}" if table else key
-    if not schema.has_default(options, key):
-        return dotted
-    return f"{dotted} = {schema.written(schema.defaults(options)[key])}"
+    dotted = f"{table}.{option.key}" if table else option.key
+    return dotted if option.default is MISSING else f"{dotted} = {schema.written(option.default)}"
 
 
 def _names(kind: Kind) -> list[str]:
@@ -219,12 +218,8 @@ LISTS: Mapping[str, Callable[[], Table]] = {
 
 
 def _keys(table: str) -> str:
-    options = tables().get(table)
-    return (
-        ""
-        if options is None
-        else "\n".join(_assigned(table, key, options) for key in schema.keys(options))
-    )
+    options = options_in(table) if table in tables() else {}
+    return "\n".join(_assigned(table, option) for option in options.values())
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coterie.app.config import schema
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
-from coterie.app.config.items import read_items
+from coterie.app.config.items import sources_of
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
 from coterie.app.runs import atomic
@@ -54,7 +53,7 @@ def _item(item: str) -> tuple[str, Scalar]:
     if not equals:
         raise PolicyError(f"{item} needs a value: {item}=...")
     try:
-        return key, schema.read(text, locate(key)[-1])
+        return key, locate(key)[1].read(text)
     except ValueError as error:
         raise PolicyError(f"{item}: {error}") from None
 
@@ -64,7 +63,7 @@ def _check(file: Path, items: list[str], console: Console) -> None:
     if not items:
         console.print(f"{file} is in order", soft_wrap=True)
         return
-    config = Config.from_flat(read_items(items, deployed=True)[1])
+    config = Config.of(*sources_of(items)[1], deployed=True)
     check_run(policy, config)
     approval = "a person must approve it" if policy.approval == "digest" else "it may start"
     digest = config_digest_of(config).hex()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -28,5 +27,5 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         parts.refuse_modules(config.chosen)
     if progress.read(run_dir).get("status") in progress.OVER:
         raise ConfigError(f"{options.run_dir} is finished already: nothing to resume")
-    config = replace(config, name=run_dir.name, run_dir=str(run_dir), resume=True)
+    config = config.with_(name=run_dir.name, run_dir=str(run_dir), resume=True)
     start(config, options.nodes, options.federation, console)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.items import read_items
+from coterie.app.config.items import sources_of
 from coterie.app.runners import flower, local
 from coterie.app.runners.errors import Interrupted
 from coterie.errors import short_path
@@ -23,9 +23,10 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--out", help="directory of run directories (runs)")
     parser.add_argument("--name", help="name of the run directory")
     options = parser.parse_intermixed_args(arguments)
-    _, flat = read_items(options.items, deployed=bool(options.federation))
-    flat |= {key: getattr(options, key) for key in ("out", "name") if getattr(options, key)}
-    config = Config.from_flat(flat).located(time.strftime("%Y%m%d-%H%M%S"))
+    _, sources = sources_of(options.items)
+    given = {key: getattr(options, key) for key in ("out", "name") if getattr(options, key)}
+    config = Config.of(*sources, given, deployed=bool(options.federation))
+    config = config.located(time.strftime("%Y%m%d-%H%M%S"))
     if config.resume:
         raise ConfigError("resume = true is set by `coterie resume RUN_DIR` only")
     if Path(config.run_dir).exists():

@@ -22,8 +22,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from coterie.app.config.config import Config
-from coterie.app.config.items import read_toml
 from coterie.app.config.keys import ConfigError
+from coterie.app.config.sources import of_record
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
 from coterie.app.runs import atomic, files, progress, rundir, units
@@ -110,7 +110,7 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
     configs: dict[Path, Config] = {}
     for _, run, _ in decided:
         with suppress(ConfigError):  # of another version
-            configs[run] = Config.from_flat(read_toml(approval.newest_config(run)[0]))
+            configs[run] = Config.of(of_record(approval.newest_config(run)[0]))
     private = next((of.privacy for of in configs.values() if of.privacy.kind != "none"), Privacy())
     for path in sorted((out / approval.OWN).glob("privacy-*.jsonl")):
         spent_1a = PrivacyLedger(Journal(path), "").spent()[None]

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from coterie.app.comparisons import tune
 from coterie.app.comparisons.run import report_failures
-from coterie.app.config import items
+from coterie.app.config import sources
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import deciding
 from coterie.app.config.preflight import check
@@ -38,7 +38,7 @@ from coterie.datasets.problem import DataError
 
 RUNS = Path("runs/league")
 """Directory of the runs."""
-BEFORE = {key: value for keys in items.BEFORE.values() for key, value in keys.items()}
+BEFORE = {key: value for keys in sources.BEFORE.values() for key, value in keys.items()}
 """Key that is newer than kept cells -> value with which their runs come out the same. With this
 value, a key is not in a digest, so those cells stay valid. A key of a feature that is off by
 default needs no entry."""

@@ -82,7 +82,7 @@ def with_validation(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 def rate(config: Config, level: int) -> float:
     """Return the preset's learning rate times ..., 0.1, 0.3, 1, 3, 10, ...; level 0 is itself."""
-    return float(f"{config.learning_rate * (1, 3)[level % 2] * 10.0 ** (level // 2):.6g}")
+    return float(f"{config.training.learning_rate * (1, 3)[level % 2] * 10.0 ** (level // 2):.6g}")
 
 
 def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
@@ -110,7 +110,7 @@ def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
 
 def decays(config: Config) -> tuple[Scalar, ...]:
     """Return the tried values of weight-decay, that of the preset first."""
-    decay = config.weight_decay
+    decay = config.training.weight_decay
     return (decay, decay / 10, 10 * decay) if decay else (0.0, *_DECAYS)
 
 

@@ -1,218 +1,136 @@
-"""Run configuration: parsed once into frozen dataclasses and checked."""
+"""Configuration of a run: one pass from sources of keys to checked dataclasses."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-import tomli_w
 
-from coterie.app.config import limits, parts, recipes, schema
-from coterie.app.config.keys import WORLD, ConfigError, TopLevel, ambiguous, locate, tables
+from coterie.app.config import limits, parts, recipes
+from coterie.app.config.keys import ConfigError, nearest
+from coterie.app.config.parts import PARTS
 from coterie.app.config.registry import METHODS, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
-from coterie.clients.attack import Attack
-from coterie.clients.defence import Defence
-from coterie.clients.engine_options import EngineOptions
-from coterie.clients.letter_options import LetterOptions
-from coterie.clients.models.options import Adaptation
-from coterie.clients.privacy import Privacy
-from coterie.clients.rule import Rule
+from coterie.app.config.settings import COMPONENTS, INLINED, Settings, keys, keys_of, tables
+from coterie.app.config.sources import Source, of_program
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind
-from coterie.datasets.table import Dataset, dataset_of
+from coterie.datasets.table import dataset_of
 from coterie.errors import line_of
+from coterie.ranges import options_of
 from coterie.strategies import clock, schedule
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import ScheduleError, TopologyError
 from coterie.strategies.names import shortened
-from coterie.strategies.topology import Mixing, Setting
+from coterie.strategies.topology import Mixing as MixingWeights
+from coterie.strategies.topology import Setting
 
 __all__ = ["Config", "ConfigError"]
 
 VALIDATION_SHARE = 0.2
 """Share of the training examples that `validation = "auto"` holds out if a method needs it."""
-_OF_ONE_RUN = ("name", "run-dir", "resume", "preflight")
 
 
-@dataclass(frozen=True)
-class Config(TopLevel):
-    """Configuration of a run: the top-level keys and option tables. Build it with `from_flat`.
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """Configuration of a run. Build it with `of`, and from another one with `with_`."""
 
-    Attributes
-    ----------
-    partition : Partition
-        Division of the examples among the peers.
-    attack : Attack
-        Attackers and their attack.
-    defence : Defence
-        Robust aggregation and checks of received models.
-    privacy : Privacy
-        Differential privacy.
-    engine : EngineOptions
-        Computation of models.
-    letters : LetterOptions
-        Increments against public copies.
-    schedule : schedule.Options
-        Availability of peers.
-    clock : clock.Options
-        Virtual clock.
-    adaptation : Adaptation
-        Changes to the network: the keys that start with "model.".
-    options : Rule
-        Method with its options.
-    dataset_options : object
-        Options of the data set; None if it has none. Options of a partition plugin are in
-        `partition`.
-    model_options : object
-        Options of the model; None if it has none.
-    """
-
-    partition: Partition = field(default_factory=Partition)
-    attack: Attack = field(default_factory=Attack)
-    defence: Defence = field(default_factory=Defence)
-    privacy: Privacy = field(default_factory=Privacy)
-    engine: EngineOptions = field(default_factory=EngineOptions)
-    letters: LetterOptions = field(default_factory=LetterOptions)
-    schedule: schedule.Options = field(default_factory=schedule.Options)
-    clock: clock.Options = field(default_factory=clock.Options)
-    adaptation: Adaptation = field(default_factory=Adaptation)
-    options: Rule[Any] = field(kw_only=True)
-    dataset_options: object = field(kw_only=True)
-    model_options: object = field(kw_only=True)
-
-    @property
-    def validation(self) -> tuple[str, float]:
-        """Key and value of the share of validation examples."""
-        if hasattr(self.dataset_options, "validation"):
-            return f"{self.table_of('dataset')}.validation", self.dataset_options.validation
-        return "partition.validation", self.partition.validation_share
-
-    @property
-    def row(self) -> type[Rule[Any]]:
-        """Method of the run."""
-        return method_of(self.method)
-
-    @property
-    def source(self) -> Dataset:
-        """Data set of the run."""
-        return dataset_of(self.dataset)
-
-    @property
-    def network(self) -> str:
-        """Name of the model, with "auto" resolved; "auto" if the problem defines its parameters."""
-        return (self.source.model if self.model == "auto" else self.model) or "auto"
+    sources: tuple[Source, ...] = field(init=False, default=(), compare=False, repr=False)
 
     @classmethod
-    def from_flat(cls, flat: Mapping[str, Scalar]) -> Config:
-        """Build a configuration from flat dotted kebab-case keys; missing keys have defaults.
+    def of(
+        cls, *given: Source | Mapping[str, Any], named: Collection[str] = (), deployed: bool = False
+    ) -> Self:
+        """Make the configuration of sources of keys, in ascending order of precedence.
+
+        Parameters
+        ----------
+        named : Collection of str
+            Code that the user has named, and that files of a run may name too.
+        deployed : bool
+            True if the run is on other machines, which use installed code only.
 
         Raises
         ------
         ConfigError
-            If a key or name is unknown, a value has the wrong type, or keys are incompatible.
+            A key or name is unknown, a value wrong, or keys are incompatible; or a file names code
+            that the user does not: nothing was loaded.
         """
-        flat = recipes.expanded(parts.unpacked(flat))
-        theirs = parts.plugin_tables(flat)
-        values: dict[str, dict[str, Scalar]] = {table: {} for table in (*tables(), *theirs)}
-        for key, value in parts.used(flat).items():
-            table, name, annotation = locate(key, theirs)
-            try:
-                values[table][name] = schema.convert(value, annotation)
-                limits.check(key, values[table][name])
-            except ValueError as error:
-                raise ConfigError(f"{key} = {schema.brief(value)}: {error}") from None
+        sources = tuple(each if isinstance(each, Source) else of_program(each) for each in given)
+        return cls._made(sources, settle(sources, named, deployed=deployed))
+
+    @classmethod
+    def from_flat(cls, flat: Mapping[str, Any]) -> Self:
+        """Make a configuration of flat dotted keys; missing keys have defaults."""
+        return cls.of(flat)
+
+    def with_(self, keys: Mapping[str, Any] = {}, /, **named: Any) -> Self:
+        """Return the configuration with other keys: `with_(peers=3, partition__alpha=0.3)`.
+
+        It is made from the sources, so that "auto" is decided again: another method may validate.
+        """
+        spelled = {key.replace("__", ".").replace("_", "-"): v for key, v in named.items()}
+        before = self.sources or (of_program(self.flat()),)
+        sources = (*before, of_program({**keys, **spelled}))
+        return self._made(sources, settle(sources))
+
+    @classmethod
+    def _made(cls, sources: tuple[Source, ...], settled: Settled) -> Self:
+        """Make the components, then the run; "auto" gets its value here."""
+        names, top = settled.names, settled.values[""]
         made: dict[str, Any] = {
-            table: _make({**tables(), **theirs}[table], table, values[table])
-            for table in values
+            table: _component(options, table, settled.values[table])
+            for table, options in {**tables(), **settled.theirs}.items()
             if table
         }
-        top: dict[str, Any] = dict(values[""])
-        choice = parts.chosen(flat)
-        method, dataset = method_of(choice["method"]), dataset_of(choice["dataset"])
-        for table in ("partition", choice["dataset"]):  # resolve "auto" by the method's need
+        method, dataset = method_of(names["method"]), dataset_of(names["dataset"])
+        for table in ("partition", names["dataset"]):
             if getattr(made.get(table), "validation", None) == "auto":
                 share = VALIDATION_SHARE if method.validates else 0.0
                 made[table] = replace(made[table], validation=share)
-        model = dataset.model if choice["model"] == "auto" else choice["model"]
-        if not top.get("local_steps") and not top.get("local_epochs"):
+        model = dataset.model if names["model"] == "auto" else names["model"]
+        if not top.setdefault("local_steps", 0) and not top.get("local_epochs"):
             top["local_steps"] = dataset.local_steps
         split = replace(made["partition"], options=made.get("partition-options"))
+        made["partition"] = split if dataset.divided else Partition()
         try:
             config = cls(
-                **top,
-                partition=split if dataset.divided else Partition(),
-                schedule=made["schedule"],
-                clock=made["clock"],
-                **{table: made[table] for table in WORLD},
-                adaptation=made["model"],
-                options=made.get(_table("method", choice["method"])) or method(),
-                dataset_options=made.get(_table("dataset", choice["dataset"])),
-                model_options=made.get(_table("model", model)),
+                **{name: value for name, value in top.items() if name in cls.__dataclass_fields__},
+                **{
+                    name: component(
+                        **{f.name: top[f.name] for f in fields(component) if f.name in top}
+                    )
+                    for name, component in INLINED.items()
+                },
+                **{each.name: made[table] for table, each in COMPONENTS.items()},
+                options=made.get(parts.table_of("method", names["method"])) or method(),
+                dataset_options=made.get(parts.table_of("dataset", names["dataset"])),
+                model_options=made.get(parts.table_of("model", model)),
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
+        object.__setattr__(config, "sources", sources)
         config._check()
         return config
 
-    def flat(self) -> dict[str, Scalar]:
-        """Return flat dotted keys of everything that this run uses: the inverse of `from_flat`."""
-        flat = schema.values(self)
-        for table, options in self._tables().items():
-            flat |= {f"{table}.{key}": value for key, value in schema.values(options).items()}
-        return flat
-
-    def toml(self) -> str:
-        """Return TOML text that starts the same run again, in a new directory."""
-        top = {k: v for k, v in schema.values(self).items() if k not in _OF_ONE_RUN}
-        used = {
-            table: schema.values(options)
-            for table, options in self._tables().items()
-            if table not in WORLD or options != WORLD[table]()
-        }
-        for table in ambiguous():
-            top |= {f"{table}.{key}": value for key, value in used.pop(table, {}).items()}
-        return tomli_w.dumps(top | {table: values for table, values in used.items() if values})
-
-    def located(self, stamp: str) -> Config:
+    def located(self, stamp: str) -> Self:
         """Return the configuration with its run directory; a missing name is made from `stamp`."""
         if self.run_dir:
             return self
         what = f"{self.label}-{self.dataset}"
         name = self.name or shortened(what, f"-seed{self.seed}-{stamp}")
-        return replace(self, name=name, run_dir=str(Path(self.out, name).absolute()))
+        return self.with_(name=name, run_dir=str(Path(self.out, name).absolute()))
 
-    def absolute(self, base: Path | None = None) -> Config:
-        """Return the configuration with absolute paths, for another working directory.
-
-        Parameters
-        ----------
-        base : Path or None
-            Directory that relative paths start from; None: the working directory.
-        """
-        base, paths = (base or Path()).absolute(), self.paths
-        return self.from_flat(
-            {
-                key: str(base / str(value)) if value and key in paths else value
-                for key, value in self.flat().items()
-            }
-        )
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """Keys that name a file or a directory."""
-        return parts.paths(parts.plugin_tables(self.chosen))
-
-    @property
-    def chosen(self) -> dict[str, Scalar]:
-        """Keys that choose the parts, with their values."""
-        flat = self.flat()
-        return {part.key: flat.get(part.key, part.default) for part in parts.PARTS.values()}
+    def absolute(self, base: Path | None = None) -> Self:
+        """Return the configuration with absolute paths, which start from `base` or here."""
+        base, flat = (base or Path()).absolute(), self.flat()
+        paths = self.paths & flat.keys()
+        return self.with_({key: str(base / str(flat[key])) for key in paths if flat[key]})
 
     @property
     def _setting(self) -> Setting:
@@ -222,13 +140,7 @@ class Config(TopLevel):
         )  # fmt: skip
 
     def graph(self) -> npt.NDArray[np.bool_]:
-        """Return the allowed edges between peers, (n, n), symmetric.
-
-        Raises
-        ------
-        ConfigError
-            Such a graph does not exist, or its file is missing or invalid.
-        """
+        """Return the allowed edges between peers, (n, n), symmetric."""
         try:
             return topology_of(self.topology).matrix(self._setting)
         except TopologyError as error:
@@ -236,15 +148,8 @@ class Config(TopLevel):
         except MemoryError:
             raise ConfigError(f"a graph of {self.peers} peers does not fit into memory") from None
 
-    def topology_weights(self) -> Mixing | None:
-        """Return the topology's averaging weights if the method uses them, else None.
-
-        Raises
-        ------
-        TopologyError
-            The weights do not preserve the mean over peers, or do not go with the key `mixing`;
-            `strategy` checks this earlier.
-        """
+    def topology_weights(self) -> MixingWeights | None:
+        """Return the topology's averaging weights if the method uses them, else None."""
         if not self.row.mixes:
             return None
         weights = topology_of(self.topology).mixing(self._setting)
@@ -256,13 +161,7 @@ class Config(TopLevel):
         return weights
 
     def strategy(self) -> Brokering:
-        """Return the method's strategy for this run.
-
-        Raises
-        ------
-        ConfigError
-            As `graph`.
-        """
+        """Return the method's strategy for this run."""
         method, rounds = self.row, self.num_server_rounds
         try:
             run = schedule.Setting(
@@ -291,24 +190,6 @@ class Config(TopLevel):
             peers=self.peers, rounds=rounds, seed=self.seed, topology=self.graph(),
             evaluate_every=self.evaluate_every, schedule=attendance, links=links,
         )  # fmt: skip
-
-    def _tables(self) -> dict[str, object]:
-        chosen = {
-            "partition": self.partition if self.source.divided else None,
-            "schedule": self.schedule,
-            "clock": self.clock,
-            "partition-options": self.partition.options,
-            **{table: getattr(self, table) for table in WORLD},
-            "model": None if self.adaptation == Adaptation() else self.adaptation,
-            self.table_of("method"): self.options,
-            self.table_of("dataset"): self.dataset_options,
-            self.table_of("model"): self.model_options,
-        }
-        return {name: options for name, options in chosen.items() if options is not None}
-
-    def table_of(self, kind: Kind) -> str:
-        """Return the name of the table with the options of a part."""
-        return _table(kind, self.network if kind == "model" else getattr(self, kind))
 
     def _check(self) -> None:
         """Check conditions that involve several tables."""
@@ -352,17 +233,17 @@ class Config(TopLevel):
                     'privacy: table.missing = "median" would put values of single examples into '
                     'models; set it to "mean" or "indicator"'
                 )
-            if self.gradient_clip or self.sam_radius:
+            if self.training.gradient_clip or self.training.sam_radius:
                 raise ConfigError(
                     "privacy: gradient-clip would scale the noise, and sam-radius computes "
                     "every gradient twice; set both to 0 and use privacy.clip"
                 )
-            if self.class_weights != "none":
+            if self.training.class_weights != "none":
                 raise ConfigError(
                     "privacy: class-weights would give single examples more influence than "
                     'privacy.clip allows; set class-weights = "none"'
                 )
-            if self.mixed_precision:
+            if self.compute.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 
     def _check_increments(self) -> None:
@@ -376,17 +257,62 @@ class Config(TopLevel):
             raise ConfigError(f'letters.scheme = "increments": {why}; set letters.scheme = "full"')
 
 
-def _table(kind: Kind, name: str) -> str:
-    """Return the name of the table with the options of a named part."""
-    return name if name in parts.PARTS[kind].built_in else f"{kind}-options"
+class Settled(NamedTuple):
+    """Keys of all sources, each with the value of the last source that has it."""
+
+    names: Mapping[Kind, str]  # of the parts
+    theirs: Mapping[str, type]  # tables of plugins' options
+    values: dict[str, dict[str, Any]]  # table -> field -> checked value
+    flat: dict[str, Any]  # dotted keys as they were given
 
 
-def _make(options: type, table: str, values: Mapping[str, Scalar]) -> object:
-    fields = schema.keys(options)
-    if missing := [key for key, (name, _) in fields.items() if name not in values]:
-        for key in missing:
-            if not schema.has_default(options, key):
-                raise ConfigError(f"{table}.{key} has no default: set it")
+def settle(
+    sources: Collection[Source], named: Collection[str] | None = None, *, deployed: bool = False
+) -> Settled:
+    """Choose and check the value of each key; `named` as in `Config.of`, or None to trust files."""
+    last = {key: source for source in sources for key in source.keys}
+    flat = {key: source.keys[key] for key, source in last.items()}
+    stands = Source(recipes.stands_for(flat))
+    last |= dict.fromkeys(stands.keys, stands)
+    names: dict[Kind, str] = {}
+    for kind, part in PARTS.items():
+        source = last.get(part.key)
+        default = keys()[part.key][1].default
+        try:
+            names[kind] = parts.name_of(kind, source.keys[part.key] if source else default)
+        except ConfigError as error:
+            raise (source or stands).refusal(part.key, str(error)) from None
+    chosen = {PARTS[kind].key: name for kind, name in names.items()}
+    if deployed:
+        parts.refuse_modules(chosen)
+    if named is not None:
+        users = (
+            each for source in sources if not source.is_of_run for each in source.keys.values()
+        )
+        words = {*named, *map(str, users)}
+        for source in sources:
+            if source.is_of_run and source.file:
+                parts.refuse_unnamed(chosen, words, source.file, source.naming)
+    theirs, idle = parts.plugin_tables(chosen), parts.idle(chosen)
+    known, own = keys_of(theirs), keys()
+    values: dict[str, dict[str, Any]] = {table: {} for table in (*tables(), *theirs)}
+    for key, source in last.items():
+        if key.partition(".")[0] in idle and not source.is_typed:
+            continue
+        if key not in own and key not in known:
+            near = nearest(key, [*known, *own])
+            raise source.refusal(key, f'unknown key "{key}"{near}')
+        table, each = own[key] if key in own else known[key]
+        values[table][each.name] = source.value(key, each)
+        if source.is_typed:
+            flat[key] = values[table][each.name]
+    return Settled(names, theirs, values, flat)
+
+
+def _component(options: type, table: str, values: Mapping[str, Scalar]) -> object:
+    for key, each in options_of(options).items():
+        if each.default is MISSING and each.name not in values:
+            raise ConfigError(f"{table}.{key} has no default: set it")
     try:
         return options(**values)
     except ValueError as error:

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import tomllib
+from functools import lru_cache
+from pathlib import Path
 
 import tomli_w
 
 from coterie.app.config import parts, schema
-from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.keys import ambiguous, flatten, keys, tables
+from coterie.app.config.keys import ConfigError, flatten
 from coterie.app.config.root import ROOT
-from coterie.app.config.schema import Scalar
+from coterie.app.config.settings import ambiguous, keys, options_in, tables
+from coterie.app.config.sources import Source
+from coterie.ranges import Scalar
 
 _HEADER = "[tool.flwr.app.config"
+_REMEDY = " (`coterie defaults` rewrites that section)"
 
 
-def of_project() -> dict[str, Scalar]:
-    """Return every key with its value in the checkout's pyproject.toml, or else its default.
-
-    Raises
-    ------
-    ConfigError
-        A value is wrong, or a key unknown or missing.
-    """
+def of_project() -> Source:
+    """Return every key with its value in the checkout's pyproject.toml, or else its default."""
     file = ROOT / "pyproject.toml"
     if not file.is_file():  # installed from a wheel
-        return flatten(tomllib.loads(section())["tool"]["flwr"]["app"]["config"])
-    project = tomllib.loads(file.read_text(encoding="utf-8"))
-    flat = flatten(project["tool"]["flwr"]["app"]["config"])
-    try:
-        Config.from_flat(flat)
-        if missing := keys().keys() - flat.keys():
-            raise ConfigError(f"no key {min(missing)}")
-    except ConfigError as error:
-        remedy = "`coterie defaults` rewrites that section"
-        raise ConfigError(f"pyproject.toml: {error} ({remedy})") from None
-    return flat
+        return _parsed(section())
+    source = _parsed(file.read_text(encoding="utf-8"))
+    if missing := keys().keys() - source.keys.keys():
+        raise ConfigError(f"pyproject.toml: no key {min(missing)}{_REMEDY}")
+    return source
+
+
+@lru_cache(1)
+def _parsed(text: str) -> Source:
+    flat = parts.unpacked(flatten(tomllib.loads(text)["tool"]["flwr"]["app"]["config"]))
+    return Source(flat, Path("pyproject.toml"), text, remedy=_REMEDY)
 
 
 def section() -> str:
@@ -52,12 +50,13 @@ def section() -> str:
 
 def _top() -> dict[str, Scalar]:
     """Return the top-level keys, and the tables of plugins' options, which Flower must know."""
+    top = {key: each.default for key, each in options_in("").items()}
     dotted = {
         f"{table}.{key}": value
         for table in ambiguous()
         for key, value in schema.defaults(tables()[table]).items()
     }
-    return schema.defaults(tables()[""]) | dotted | dict.fromkeys(parts.TABLES, "")
+    return top | dotted | dict.fromkeys(parts.TABLES, "")
 
 
 def written_into(pyproject: str) -> str:

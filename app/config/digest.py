@@ -9,28 +9,8 @@ from functools import lru_cache
 from coterie.app.config import schema
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
+from coterie.app.config.settings import keys, options_in
 from coterie.datasets.partition.kinds import KINDS
-
-_NOT_BOUND = (
-    *("device", "name", "resume", "preflight", "sealing", "track"),
-    *("round-seconds", "join-seconds", "quorum"),
-)
-"""Keys that may differ between nodes, or between a run and its resumption."""
-_PLACE = (*_NOT_BOUND, "out", "run-dir", "trust")
-"""Keys that decide no result of a run."""
-_DIRICHLET = {"dirichlet", "label-groups-dirichlet"}
-_CLUSTERED = {"label-groups", "label-permutation", "rotation"}
-_KINDS_WITH = {
-    "partition.alpha": _DIRICHLET,
-    "partition.class-counts": {"class-counts"},
-    "partition.classes-per-peer": {"pathological"},
-    "partition.cluster-sizes": _CLUSTERED,
-    "partition.clusters": {*_CLUSTERED, "label-groups-dirichlet"},
-    "partition.flip-fraction": {"label-flip"},
-    "partition.min-samples": {*_DIRICHLET, "pathological", "natural"},
-    "partition.missing-classes": {"natural"},
-}
-"""Key of a partition -> built-in kinds that use it."""
 
 
 @lru_cache
@@ -44,8 +24,12 @@ def config_digest_of(config: Config) -> bytes:
 
 def bound(config: Config) -> dict[str, Scalar]:
     """Return the configuration keys that the digest covers."""
-    free = config.paths | set(_NOT_BOUND)
-    return {key: value for key, value in config.flat().items() if key not in free}
+    known = config.known
+    return {
+        key: value
+        for key, value in config.flat().items()
+        if known[key][1].scope == "run" and not known[key][1].is_path
+    }
 
 
 def deciding(config: Config) -> dict[str, Scalar]:
@@ -60,7 +44,8 @@ def deciding(config: Config) -> dict[str, Scalar]:
         "model": config.network,
         "attack.strength": config.attack.power,
     }
-    unused = {*_PLACE, *_unused(config)}
+    unused = {key for key, (_, each) in keys().items() if each.scope != "run"}
+    unused |= set(_unused(config))
     return {
         key: value
         for key, value in flat.items()
@@ -76,7 +61,8 @@ def _unused(config: Config) -> list[str]:
         "clock.": has_clock,
         "defence.tolerate": config.defence.rule != "none",
         "learning-rate-decay-every": (
-            config.learning_rate_schedule != "step" or config.learning_rate_decay < 1
+            config.training.learning_rate_schedule != "step"
+            or config.training.learning_rate_decay < 1
         ),
         "letters.": config.letters.scheme != "full",
         "mixing": config.row.mixes,
@@ -86,6 +72,10 @@ def _unused(config: Config) -> list[str]:
         "schedule.": config.schedule.kind != "all" or has_clock,
         "topology-degree": config.topology not in ("full", "ring"),
         "topology-probability": config.topology not in ("full", "ring"),
-        **{key: kind not in KINDS or kind in kinds for key, kinds in _KINDS_WITH.items()},
+        **{
+            f"partition.{key}": kind not in KINDS or kind in each.used_by
+            for key, each in options_in("partition").items()
+            if each.used_by
+        },
     }
     return [key for key, is_used in uses.items() if not is_used]

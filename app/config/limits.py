@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coterie.app.config.schema import Scalar
 from coterie.clients.models.options import MAX_LAYERS
+from coterie.ranges import Scalar
 
 MAX_PEERS = 20_000
 """Maximum number of peers: a topology takes one byte per pair of peers."""
@@ -23,48 +23,19 @@ MAX_NUMBERS = 250_000_000
 """Maximum number of values of a synthetic data set over all peers, 2 GB."""
 
 _MOST: Mapping[str, float] = {
-    "peers": MAX_PEERS,
-    "rounds": 10**7,
-    "every": 10**7,
-    "steps": 10**6,
-    "epochs": 10**5,
-    "seconds": 10**7,
-    "batch-size": 10**6,
-    "age": 10**4,
-    "iterations": 10**4,
-    "layers": MAX_LAYERS,
-    "width": 2**16,
-    "heads": 2**10,
-    "rank": 2**12,
-    "components": 1000,
-    "clusters": MAX_PEERS,
-    "models": MAX_PEERS,
-    "neighbours": 10**6,
-    "helpers": MAX_PEERS,
-    "degree": MAX_PEERS,
-    "ensemble": 10**6,
-    "context": 2**16,
-    "tokens": 10**11,
-    "dimension": 10**6,
-    "trials": 10**7,
-    "samples": 10**9,
-}
-"""Last word or words of a key -> maximum value; also for options of plugins."""
+    **dict.fromkeys(("peers", "clusters", "models", "helpers", "degree"), MAX_PEERS),
+    **dict.fromkeys(("rounds", "every", "seconds", "trials"), 10**7),
+    **dict.fromkeys(("steps", "batch-size", "neighbours", "ensemble", "dimension"), 10**6),
+    **dict.fromkeys(("age", "iterations"), 10**4),
+    **dict.fromkeys(("width", "context"), 2**16),
+    "epochs": 10**5, "layers": MAX_LAYERS, "heads": 2**10, "rank": 2**12, "components": 1000,
+    "tokens": 10**11, "samples": 10**9,
+}  # fmt: skip
+"""Last word or words of a key -> maximum value; so it also holds for options of plugins."""
 
 
 def check(key: str, value: Scalar) -> None:
-    """Refuse a value beyond its limit.
-
-    Parameters
-    ----------
-    key : str
-        Dotted key.
-
-    Raises
-    ------
-    ValueError
-        The message has the limit.
-    """
+    """Refuse a value of a dotted key beyond its limit, with a ValueError that has the limit."""
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
             raise ValueError(f"must have at most {MAX_TEXT} characters, not {len(value)}")

@@ -16,27 +16,22 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from coterie.app.config import recipes, schema
-from coterie.app.config.keys import ConfigError, TopLevel, nearest
-from coterie.app.config.keys import paths as paths_of_ours
+from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.config.registry import METHODS, YARDSTICKS, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
-from coterie.clients.attack import ATTACKS, Attack, attack_of
-from coterie.clients.defence import RULES, Defence, rule_of
+from coterie.clients.attack import ATTACKS, attack_of
+from coterie.clients.defence import RULES, rule_of
 from coterie.clients.models.options import MODELS, is_of_library, model_of
 from coterie.datasets import plugins
 from coterie.datasets.partition.kinds import KINDS, kind_of
-from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind, PluginError
 from coterie.datasets.table import DATASETS, dataset_of
 from coterie.errors import Error, line_of
-from coterie.strategies import schedule
 from coterie.strategies.schedule import SCHEDULES
 from coterie.strategies.topology import TOPOLOGIES
 
 LIBRARIES = ("torchvision:", "timm:")
 """Models that a deployed node builds from installed packages."""
-
-
 _COMPARED = 100
 """Number of characters of an unknown name that are compared with known names."""
 
@@ -52,40 +47,23 @@ class Row(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """Kind of part.
+    """Kind of part."""
 
-    Attributes
-    ----------
-    key : str
-        Key with the name of the part.
-    default : str
-        Default name.
-    built_in : Mapping of str to Row
-        Table of the built-in parts: name -> row.
-    row : Callable[[str], Any]
-        Function that returns the row of a name, built in or of a plugin, after checking its type.
-    has_options : bool
-        True if a plugin can have an options dataclass, `row(name).options`.
-    """
-
-    key: str
-    default: str
+    key: str  # key with the name of the part
     built_in: Mapping[str, Row]
-    row: Callable[[str], Any]
-    has_options: bool = False
+    row: Callable[[str], Any]  # row of a name, built in or of a plugin, after checking its type
+    has_options: bool = False  # a plugin can have an options dataclass, `row(name).options`
 
 
 PARTS: Mapping[Kind, Part] = {
-    "method": Part(
-        "method", TopLevel.method, {**METHODS, **YARDSTICKS}, method_of, has_options=True
-    ),
-    "model": Part("model", TopLevel.model, MODELS, model_of, has_options=True),
-    "dataset": Part("dataset", TopLevel.dataset, DATASETS, dataset_of, has_options=True),
-    "partition": Part("partition.kind", Partition.kind, KINDS, kind_of, has_options=True),
-    "topology": Part("topology", TopLevel.topology, TOPOLOGIES, topology_of),
-    "attack": Part("attack.kind", Attack.kind, ATTACKS, attack_of),
-    "defence": Part("defence.rule", Defence.rule, RULES, rule_of),
-    "schedule": Part("schedule.kind", schedule.Options.kind, SCHEDULES, schedule_of),
+    "method": Part("method", {**METHODS, **YARDSTICKS}, method_of, has_options=True),
+    "model": Part("model", MODELS, model_of, has_options=True),
+    "dataset": Part("dataset", DATASETS, dataset_of, has_options=True),
+    "partition": Part("partition.kind", KINDS, kind_of, has_options=True),
+    "topology": Part("topology", TOPOLOGIES, topology_of),
+    "attack": Part("attack.kind", ATTACKS, attack_of),
+    "defence": Part("defence.rule", RULES, rule_of),
+    "schedule": Part("schedule.kind", SCHEDULES, schedule_of),
 }
 """Kind -> its key, built-in rows and plugins."""
 
@@ -95,27 +73,23 @@ TABLES: Mapping[str, Kind] = {
 """Table of a plugin's options -> its kind."""
 
 
-def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
-    """Return the names of the parts that flat keys choose.
+def name_of(kind: Kind, name: object) -> str:
+    """Return the name of a part, which must exist or have the form of a plugin's; loads nothing."""
+    part = PARTS[kind]
+    if not isinstance(name, str):
+        raise ConfigError(f"{part.key} = {schema.brief(name)}: must be a string")
+    if name not in part.built_in and not plugins.is_named(kind, name):
+        known = [*part.built_in, *plugins.installed(kind)]
+        known += recipes.recipes() if kind == "method" else ()
+        near = nearest(name[:_COMPARED], known)
+        raise ConfigError(f"unknown {part.key} {schema.brief(name)}{near}")
+    return name
 
-    Raises
-    ------
-    ConfigError
-        A name is unknown.
-    """
-    flat = recipes.expanded(flat)
-    names: dict[Kind, str] = {}
-    for kind, part in PARTS.items():
-        name = flat.get(part.key, part.default)
-        if not isinstance(name, str):
-            raise ConfigError(f"{part.key} = {schema.written(name)}: must be a string")
-        if name not in part.built_in and not plugins.is_named(kind, name):
-            known = [*part.built_in, *plugins.installed(kind)]
-            known += recipes.recipes() if kind == "method" else ()
-            shown = schema.brief(name)
-            raise ConfigError(f"unknown {part.key} {shown}{nearest(name[:_COMPARED], known)}")
-        names[kind] = name
-    return names
+
+def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
+    """Return the names of the parts that flat keys choose; others are not checked."""
+    flat = {**flat, **recipes.stands_for(flat)}
+    return {kind: name_of(kind, flat[p.key]) for kind, p in PARTS.items() if p.key in flat}
 
 
 def foreign(names: Mapping[Kind, str]) -> dict[Kind, str]:
@@ -137,13 +111,7 @@ def code(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
 
 
 def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
-    """Load the chosen plugins and return their option tables.
-
-    Raises
-    ------
-    ConfigError
-        A plugin fails to load.
-    """
+    """Load the chosen plugins and return their option tables."""
     tables = {}
     for kind, name in foreign(chosen(flat)).items():
         part = PARTS[kind]
@@ -157,24 +125,22 @@ def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
     return tables
 
 
-def used(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return flat keys without the options of unused plugins, as a comparison shares its keys.
+def idle(flat: Mapping[str, Scalar]) -> set[str]:
+    """Return the tables of plugins' options without a plugin, as a comparison shares its keys.
 
     Such options have no effect on the run, like those of unused built-in parts.
     """
     names = foreign(chosen(flat))
-    idle = {table for table, kind in TABLES.items() if kind not in names}
-    return {key: value for key, value in flat.items() if key.partition(".")[0] not in idle}
+    return {table for table, kind in TABLES.items() if kind not in names}
+
+
+def table_of(kind: Kind, name: str) -> str:
+    """Return the name of the table with the options of a named part."""
+    return name if name in PARTS[kind].built_in else f"{kind}-options"
 
 
 def unpacked(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand option tables that are packed into a single key.
-
-    Raises
-    ------
-    ConfigError
-        A packed value is not TOML.
-    """
+    """Expand option tables that are packed into a single key."""
     loose = {key: value for key, value in flat.items() if key not in TABLES}
     for table in TABLES.keys() & flat.keys():
         text = flat[table]
@@ -199,24 +165,8 @@ def packed(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return tight
 
 
-def paths(tables: Mapping[str, type]) -> frozenset[str]:
-    """Return the keys that name a file or a directory, including those of plugins' tables."""
-    return paths_of_ours() | {
-        f"{table}.{key}"
-        for table, options in tables.items()
-        for key, (_, annotation) in schema.keys(options).items()
-        if schema.is_path(annotation)
-    }
-
-
 def refuse_modules(flat: Mapping[str, Scalar]) -> None:
-    """Refuse names of code that is not installed, which a deployment does not run.
-
-    Raises
-    ------
-    ConfigError
-        The message has the name and the remedy. Nothing was loaded.
-    """
+    """Refuse names of code that is not installed, which a deployment does not run."""
     for kind, name in code(flat).items():
         raise ConfigError(
             f'{PARTS[kind].key} = "{name}" is not installed: a deployment accepts built-in '
@@ -228,21 +178,9 @@ def refuse_modules(flat: Mapping[str, Scalar]) -> None:
 def refuse_unnamed(
     flat: Mapping[str, Scalar], named: Collection[str], file: Path, option: str = "--part "
 ) -> None:
-    """Refuse code that a file of a run directory names, unless the user has named it too.
+    """Refuse code in the keys of a run's file, unless the user has named it too; loads nothing.
 
-    Parameters
-    ----------
-    flat : Mapping of str to Scalar
-        Keys of the file.
-    named : Collection of str
-        Names from the command line, spelled as in the file.
-    option : str
-        Command-line option that names a part; empty: the key itself.
-
-    Raises
-    ------
-    ConfigError
-        The message has the name and the remedy. Nothing was loaded.
+    `named` is spelled as in the file; `option` names a part on the command line, "" by its key.
     """
     for kind, name in code(flat).items():
         if name not in named:
@@ -259,13 +197,7 @@ def unnamed(key: str, name: str, option: str = "--part ") -> str:
 
 
 def ask(name: str, check: Callable[[Any], object], subject: object) -> None:
-    """Call a compatibility check of a part's options.
-
-    Raises
-    ------
-    ConfigError
-        The check raised an error, which is the cause.
-    """
+    """Call a compatibility check of a part's options; its error is the cause of a ConfigError."""
     try:
         check(subject)
     except ValueError as error:

@@ -176,7 +176,7 @@ def check_model(config: Config, problem: Problem) -> None:
         return
     from coterie.clients.engine import probe
 
-    about = config.model_options, config.adaptation, problem, config.dtype
+    about = config.model_options, config.adaptation, problem, config.compute.dtype
     try:
         probe.check(config.network, *about)
     except ValueError as error:
@@ -200,15 +200,14 @@ def check_method(config: Config, problem: Problem) -> None:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     shape = problem.inputs.shape[1:]
-    if config.augment != "none" and (problem.task != "classification" or len(shape) != 3):
+    augment, weights = config.training.augment, config.training.class_weights
+    if augment != "none" and (problem.task != "classification" or len(shape) != 3):
         raise ConfigError(
-            f'augment = "{config.augment}" requires images, but an example of {problem.name} has '
+            f'augment = "{augment}" requires images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
-    if config.class_weights != "none" and problem.task != "classification":
-        raise ConfigError(
-            f'class-weights = "{config.class_weights}" requires classes, not {problem.task}'
-        )
+    if weights != "none" and problem.task != "classification":
+        raise ConfigError(f'class-weights = "{weights}" requires classes, not {problem.task}')
     if config.attack.row.needs_classes and problem.task != "classification":
         raise ConfigError(
             f'attack.kind = "{config.attack.kind}" requires classes, not {problem.task}'

@@ -22,30 +22,14 @@ _FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Recipe: a file of `recipes/`.
+    """Recipe: a file of `recipes/`."""
 
-    Attributes
-    ----------
-    title : str
-        Name of the method in its paper.
-    summary : str
-        Description in one line.
-    reference : str
-        Paper, with the algorithm.
-    note : str
-        Readings, and what the paper leaves to the user.
-    keys : Mapping of str to Scalar
-        Flat keys of the recipe; `method` is the built-in method.
-    missing : str
-        Reason why the method cannot be run exactly; empty if it can.
-    """
-
-    title: str
+    title: str  # name of the method in its paper
     summary: str
-    reference: str
-    note: str
-    keys: Mapping[str, Scalar]
-    missing: str = ""
+    reference: str  # paper, with the algorithm
+    note: str  # readings, and what the paper leaves to the user
+    keys: Mapping[str, Scalar]  # flat; `method` is the built-in method
+    missing: str = ""  # why the method cannot be run exactly; empty if it can
 
 
 @lru_cache
@@ -64,34 +48,25 @@ def keys_of(name: Scalar | None) -> Mapping[str, Scalar]:
     return {} if recipe is None else recipe.keys
 
 
-def expanded(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return flat keys in which a recipe named by `method` is replaced by its keys.
+def stands_for(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the keys that a recipe named by `method` stands for; none for a method.
 
-    Raises
-    ------
-    ConfigError
-        The recipe cannot be run exactly, or the keys of a run with a recipe differ from it.
+    Keys that name the recipe in `recipe`, as in the file of a run, must agree with it.
     """
     name = flat.get("method")
     if isinstance(name, str) and (recipe := recipes().get(name)) is not None:
         if recipe.missing:
             raise ConfigError(f"{recipe.title} cannot be run exactly: {recipe.missing}")
-        return {**flat, **recipe.keys, "recipe": name}
+        return {**recipe.keys, "recipe": name}
     if name := flat.get("recipe"):
         if str(name) not in recipes():
             raise ConfigError(f"unknown recipe {schema.brief(name)}{nearest(str(name), recipes())}")
         check(str(name), flat)
-    return {**flat}
+    return {}
 
 
 def check(name: Scalar | None, chosen: Mapping[str, Scalar]) -> None:
-    """Refuse keys that contradict the recipe `name`; other names are ignored.
-
-    Raises
-    ------
-    ConfigError
-        Names the key and the remedy.
-    """
+    """Refuse keys that contradict the recipe `name`; other names are ignored."""
     for key, value in keys_of(name).items():
         if key in chosen and chosen[key] != value and chosen[key] != name:
             raise ConfigError(

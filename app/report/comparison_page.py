@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coterie.app.config import schema
-from coterie.app.config.keys import ambiguous, flatten
+from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
+from coterie.app.config.settings import ambiguous
 from coterie.app.report import by_peer, comparison, decisions, diagnostics, html, verdict, words
 from coterie.app.report.comparison import Row
 from coterie.app.report.comparison_data import page_data, seeds_of

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.app.config.keys import TopLevel
+from coterie.app.config.config import Config
 from coterie.app.report.methods import learns_graph, reference
 from coterie.app.report.run_data import weights_between
 from coterie.app.runs import judged
@@ -138,13 +138,13 @@ def graph(run: Run) -> list[str]:
         return []
     if kind == "file" or run.peers > MATRIX:
         return [f"{kind} topology"]
-    degree = config.get("topology-degree", TopLevel.topology_degree)
-    probability = config.get("topology-probability", TopLevel.topology_probability)
+    degree = config.get("topology-degree", Config.topology_degree)
+    probability = config.get("topology-probability", Config.topology_probability)
     setting = Setting(run.peers, config.get("seed", 0), degree, probability)
     try:
         links = TOPOLOGIES[kind].links(setting, directed=True)
         if links is not None:
-            last = config.get("num-server-rounds", TopLevel.num_server_rounds)
+            last = config.get("num-server-rounds", Config.num_server_rounds)
             rounds = range(1, min(last, _MAX_ROUNDS) + 1)
             in_degrees = np.stack([links(t).sum(axis=0) for t in rounds])
             return [f"{kind} topology, {_degrees(in_degrees)} per round"]

@@ -237,7 +237,7 @@ class Tasks:
     def send(self, config: Config, memory: int) -> None:
         """Execute a run as soon as a machine has a core and enough memory for it."""
         takes = [machine for machine in self._machines if machine.cpus]
-        with_gpu = [machine for machine in takes if machine.gpus and config.device != "cpu"]
+        with_gpu = [machine for machine in takes if machine.gpus and config.compute.device != "cpu"]
         gpus = 0.0
         if with_gpu:
             gpus = _GPUS if memory <= _GPUS * self._gpu_bytes else 1.0

@@ -82,7 +82,7 @@ def run(
 
 def _gpu(config: Config) -> str:
     """Return the name of the GPU that computes the run; empty if processors do."""
-    is_used = device_of(config.device, 0).type == "cuda" and torch.cuda.is_available()
+    is_used = device_of(config.compute.device, 0).type == "cuda" and torch.cuda.is_available()
     return torch.cuda.get_device_name(0) if is_used else ""
 
 

@@ -53,7 +53,11 @@ def run(
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
     if nodes is not None and nodes > 1:
         preflight.check_nodes(config)
-    machines = [cluster.here(config.device)] if nodes is None else cluster.survey(config.device)
+    machines = (
+        [cluster.here(config.compute.device)]
+        if nodes is None
+        else cluster.survey(config.compute.device)
+    )
     problem = preflight.check(config)
     starts.check(config, problem)
     run_dir = Path(config.run_dir)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
@@ -19,7 +18,7 @@ def of_runs(configs: Sequence[Config]) -> list[int]:
     for config in configs:
         alike = (
             config.dataset, config.dataset_options, config.model, config.model_options,
-            config.adaptation, config.peers, config.dtype, config.training, config.privacy,
+            config.adaptation, config.peers, config.compute.dtype, config.training, config.privacy,
             config.engine,
         )  # fmt: skip
         if alike not in known:
@@ -40,7 +39,7 @@ def of_run(config: Config) -> int:
     from coterie.clients.engine import tuning
 
     problem = problem_of(config)
-    one = engine_of(replace(config, device="cpu"), problem, [0])
+    one = engine_of(config.with_(device="cpu"), problem, [0])
     x, _ = one.initial()
     numbers = x.numel() + sum(value.numel() for value in one.opt_state(x).values())
     state = config.peers * numbers * one.dtype.itemsize

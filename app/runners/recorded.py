@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.app.config import defaults
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.items import read_toml
+from coterie.app.config.sources import of_record
 from coterie.app.runs import files
 
 
@@ -29,4 +29,4 @@ def config_of(run_dir: Path, named: Collection[str] = ()) -> Config:
     files.check_all(run_dir)
     if not (run_dir / "config.toml").is_file():
         raise ConfigError(f"{run_dir} is not a run directory: it has no config.toml")
-    return Config.from_flat(defaults.of_project() | read_toml(run_dir / "config.toml", named))
+    return Config.of(defaults.of_project(), of_record(run_dir / "config.toml"), named=named)

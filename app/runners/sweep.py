@@ -51,7 +51,7 @@ def placed(config: Config, directory: Path) -> Config:
     """
     flat = {key: value for key, value in config.flat().items() if key not in _BESIDE}
     name = shortened(config.label, f"-seed{config.seed}-{digest(config, flat)}")
-    return replace(config, name=name, run_dir=str((directory / name).absolute()))
+    return config.with_(name=name, run_dir=str((directory / name).absolute()))
 
 
 def digest(config: Config, flat: Mapping[str, Any]) -> str:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.app.config import limits, schema
-from coterie.app.config.keys import ambiguous, flatten, keys, tables
+from coterie.app.config.keys import flatten
+from coterie.app.config.settings import ambiguous, keys, tables
 from coterie.app.runs import atomic, files, quality
 from coterie.app.runs import progress as progress_file
 from coterie.app.runs.files import ResultsError
@@ -331,7 +332,7 @@ def _check_value(key: str, value: Any) -> None:
     if not isinstance(value, bool | int | float | str):
         raise ValueError("must be a number or a string")
     if key in keys():
-        schema.check_kind(value, keys()[key][-1])
+        keys()[key][1].check_type(value)
     limits.check(key, value)
 
 

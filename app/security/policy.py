@@ -2,7 +2,7 @@
 
 The institution writes and checks `policy.toml` (`coterie policy`); neither a run nor the relay can
 change it. A node without a policy takes part in no run, and a run outside the policy is refused
-before any data are read. The docstring of each table and the text beside each key become the
+before any data are read. The docstring of each table and the text of each option become the
 comments of the file.
 """
 
@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from coterie.app.config import schema
 from coterie.app.config.keys import flatten, nearest
@@ -25,7 +25,7 @@ from coterie.datasets import plugins
 from coterie.datasets.own.institutions import words
 from coterie.datasets.table import DATASETS
 from coterie.errors import Error
-from coterie.ranges import Range
+from coterie.ranges import Option, option, options_of
 
 Disclosure = Literal["all", "loss", "none"]
 ANY = "any"
@@ -41,20 +41,21 @@ class DataPolicy:
     (`table`, `image-folder`, `text`, `arrays`), not about published or synthetic data sets.
     """  # noqa: D205
 
-    sets: Annotated[str, 'Names of the data sets that a run may use, as in "table, digits".'] = ANY
-    columns: Annotated[str, "Columns of the table that a run may learn from."] = ANY
-    label: Annotated[str, "Columns that a run may predict; of survival, time and event."] = ANY
-    classes: Annotated[
-        str, 'Values of the label, in the order of the model\'s outputs; "": a number is predicted.'
-    ] = ANY
-    mean: Annotated[
-        str,
-        "Mean of each column or channel, if all institutions have agreed on it; a run with another "
-        'one is refused. "": the run has none, see share-statistics.',
-    ] = ""
-    std: Annotated[str, "Standard deviation of each column or channel; see mean."] = ""
-    share_statistics: Annotated[
-        Literal["ask", "yes", "no"],
+    sets: str = option(ANY, 'Names of the data sets that a run may use, as in "table, digits".')
+    columns: str = option(ANY, "Columns of the table that a run may learn from.")
+    label: str = option(ANY, "Columns that a run may predict; of survival, time and event.")
+    classes: str = option(
+        ANY,
+        'Values of the label, in the order of the model\'s outputs; "": a number is predicted.',
+    )
+    mean: str = option(
+        "",
+        "Mean of each column or channel, if all institutions have agreed on it; a run with "
+        'another one is refused. "": the run has none, see share-statistics.',
+    )
+    std: str = option("", "Standard deviation of each column or channel; see mean.")
+    share_statistics: Literal["ask", "yes", "no"] = option(
+        "ask",
         "Whether count, mean and variance of each number column, over the training examples and "
         "rounded to three significant digits, go to the institutions in the trust file, if a run "
         'puts all tables on a common scale. "ask": if a person approves the run, that is with '
@@ -62,25 +63,26 @@ class DataPolicy:
         "run is refused. Values far from all others do not count. Never sent: a column with fewer "
         "than min-examples values, where those equal to the most common one count once, and "
         "anything of a run with differential privacy or without sealing.",
-    ] = "ask"
-    min_examples: Annotated[
-        int,
-        Range(1),
+    )
+    min_examples: int = option(
+        20,
         "Minimum number of examples in the training, test and validation part, and in each class "
         "of the test part before a measure by class is reported.",
-    ] = 20
-    max_held_out: Annotated[
-        float,
-        Range(above=0, high=1),
+        low=1,
+    )
+    max_held_out: float = option(
+        0.5,
         "Maximum share of the examples that a run may draw for the test and validation part. With "
         "more of them, fewer reported numbers determine their labels.",
-    ] = 0.5
-    min_batch_size: Annotated[
-        int,
-        Range(1),
+        above=0,
+        high=1,
+    )
+    min_batch_size: int = option(
+        8,
         "Minimum batch size; the last batch of an epoch may be smaller. answers.min-examples is "
         "the minimum where letters are sent.",
-    ] = 8
+        low=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -89,19 +91,18 @@ class ReportPolicy:
     precision that the number of examples supports.
     """  # noqa: D205
 
-    disclosure: Annotated[
-        Disclosure,
-        '"all", "loss" (no accuracies) or "none" (neither metrics nor weights).',
-    ] = "all"
-    training: Annotated[bool, "Report metrics of the training examples too."] = False
-    max_numbers_per_example: Annotated[
-        float,
-        Range(above=0),
+    disclosure: Disclosure = option(
+        "all", '"all", "loss" (no accuracies) or "none" (neither metrics nor weights).'
+    )
+    training: bool = option(False, "Report metrics of the training examples too.")
+    max_numbers_per_example: float = option(
+        1.0,
         "Maximum number of reported numbers about own data in all runs together, per example of "
         "the run's data; after that nothing but traffic is reported. Many numbers over the same "
         "examples determine single labels, however they are rounded: with about one number per "
         "example this fails, with many it works.",
-    ] = 1.0
+        above=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -111,100 +112,95 @@ class AnswerPolicy:
     the models of others.
     """  # noqa: D205
 
-    kind: Annotated[
-        Literal["private", "plain"],
-        '"private": a run on own data whose method sends letters needs differential privacy within '
-        'max-epsilon and max-delta of [privacy]. "plain": it may do without. Then EVERY PEER IN '
-        "THE TRUST FILE CAN READ SINGLE EXAMPLES, such as rows of a table, out of ONE letter of "
-        "this node, by sending a model made for the purpose; rounding and larger batches do not "
-        "prevent it.",
-    ] = "private"
-    min_examples: Annotated[
-        int,
-        Range(1),
+    kind: Literal["private", "plain"] = option(
+        "private",
+        '"private": a run on own data whose method sends letters needs differential privacy '
+        'within max-epsilon and max-delta of [privacy]. "plain": it may do without. Then EVERY '
+        "PEER IN THE TRUST FILE CAN READ SINGLE EXAMPLES, such as rows of a table, out of ONE "
+        "letter of this node, by sending a model made for the purpose; rounding and larger "
+        "batches do not prevent it.",
+    )
+    min_examples: int = option(
+        32,
         "Minimum number of examples behind an answer on own data: in the training part, and as "
         "batch size.",
-    ] = 32
-    max_answers_per_round: Annotated[int, Range(1), "Maximum number of gradients in one round."] = (
-        32
+        low=1,
     )
-    max_answers_per_peer: Annotated[
-        int, Range(1), "Maximum number of gradients that one peer may get in one run."
-    ] = 500
-    max_answers: Annotated[
-        int,
-        Range(1),
+    max_answers_per_round: int = option(32, "Maximum number of gradients in one round.", low=1)
+    max_answers_per_peer: int = option(
+        500, "Maximum number of gradients that one peer may get in one run.", low=1
+    )
+    max_answers: int = option(
+        10_000,
         "Maximum number of gradients in all runs, as the ledger in the node's out counts them.",
-    ] = 10_000
-    max_replays: Annotated[
-        int,
-        Range(0),
-        "Maximum number of times that a round which is not committed may be played again.",
-    ] = 3
+        low=1,
+    )
+    max_replays: int = option(
+        3, "Maximum number of times that a round which is not committed may be played again.", low=0
+    )
 
 
 @dataclass(frozen=True)
 class PrivacyPolicy:
     """Differential privacy of single examples, on any data; see docs/privacy.md."""
 
-    kind: Annotated[
-        Literal["none", "examples"],
+    kind: Literal["none", "examples"] = option(
+        "none",
         '"examples": only a run with privacy.kind = "examples" and a privacy.budget may start. '
         '"none": a run may do without.',
-    ] = "none"
-    max_epsilon: Annotated[
-        float,
-        Range(above=0),
+    )
+    max_epsilon: float = option(
+        8.0,
         "Maximum privacy.budget of such a run. What all runs with privacy have spent on this "
         "node's examples counts towards it.",
-    ] = 8.0
-    max_delta: Annotated[
-        float,
-        Range(above=0, below=1),
+        above=0,
+    )
+    max_delta: float = option(
+        1e-5,
         "Maximum privacy.delta of such a run; well below one over the examples here.",
-    ] = 1e-5
+        above=0,
+        below=1,
+    )
 
 
 @dataclass(frozen=True)
 class LimitPolicy:
     """Memory and time that a run may take here, checked before anything of that size is made."""
 
-    max_steps: Annotated[int, Range(1), "Maximum number of local steps of a round."] = 10_000
-    max_epochs: Annotated[int, Range(1), "Maximum number of passes over the data in a round."] = 100
-    max_batch_size: Annotated[int, Range(1), "Maximum number of examples of a gradient."] = 4096
-    max_pixels: Annotated[
-        int, Range(1), "Maximum numbers of a resized image: channels times height times width."
-    ] = 1_000_000
-    max_context: Annotated[int, Range(1), "Maximum number of tokens of an example of a text."] = (
-        4096
+    max_steps: int = option(10_000, "Maximum number of local steps of a round.", low=1)
+    max_epochs: int = option(100, "Maximum number of passes over the data in a round.", low=1)
+    max_batch_size: int = option(4096, "Maximum number of examples of a gradient.", low=1)
+    max_pixels: int = option(
+        1_000_000, "Maximum numbers of a resized image: channels times height times width.", low=1
     )
-    max_layers: Annotated[
-        int, Range(1), "Maximum number of layers of a network whose depth the run chooses."
-    ] = 100
-    max_parameters: Annotated[
-        int, Range(1), "Maximum number of parameters of all models together that a peer keeps."
-    ] = 250_000_000
-    max_bytes: Annotated[
-        int, Range(1), "Maximum bytes of the letters that may come in a round."
-    ] = 4_000_000_000
+    max_context: int = option(4096, "Maximum number of tokens of an example of a text.", low=1)
+    max_layers: int = option(
+        100, "Maximum number of layers of a network whose depth the run chooses.", low=1
+    )
+    max_parameters: int = option(
+        250_000_000, "Maximum number of parameters of all models together that a peer keeps.", low=1
+    )
+    max_bytes: int = option(
+        4_000_000_000, "Maximum bytes of the letters that may come in a round.", low=1
+    )
 
 
 @dataclass(frozen=True)
 class Policy:
     """Limits of runs on this machine; no run can change them."""
 
-    approval: Annotated[
-        Literal["digest", "none"],
+    approval: Literal["digest", "none"] = option(
+        "digest",
         '"digest": a person here approves each run by its configuration (coterie approve). '
         '"none": every run within this file may start; then methods, data.sets and, of a table, '
         "data.columns and data.label must name what is allowed.",
-    ] = "digest"
-    sealing: Annotated[bool, "Whether a run's letters must be sealed."] = True
-    methods: Annotated[str, "Names of the methods that may run."] = ANY
-    max_peers: Annotated[
-        int, Range(1), "Maximum number of peers; letters go to those in the trust file only."
-    ] = 100
-    max_rounds: Annotated[int, Range(1), "Maximum number of rounds."] = 500
+    )
+    sealing: bool = option(True, "Whether a run's letters must be sealed.")
+    methods: str = option(ANY, "Names of the methods that may run.")
+    max_peers: int = option(
+        100, "Maximum number of peers; letters go to those in the trust file only.", low=1
+    )
+    max_rounds: int = option(500, "Maximum number of rounds.", low=1)
     data: DataPolicy = field(default_factory=DataPolicy)
     reports: ReportPolicy = field(default_factory=ReportPolicy)
     answers: AnswerPolicy = field(default_factory=AnswerPolicy)
@@ -256,10 +252,11 @@ class Policy:
         """Return the TOML text, with a comment per key."""
         blocks = []
         for table, kind in TABLES.items():
-            part, notes = getattr(self, table) if table else self, schema.notes(kind)
+            part = getattr(self, table) if table else self
             lines = [f"[{table}]\n" * bool(table) + _comment(inspect.cleandoc(kind.__doc__ or ""))]
-            for key, value in schema.values(part).items():
-                lines.append(_comment(notes[key]) + f"{key} = {schema.written(value)}\n")
+            for key, each in options_of(kind).items():
+                value = schema.written(getattr(part, each.name))
+                lines.append(_comment(each.text) + f"{key} = {value}\n")
             blocks.append("\n".join(lines))
         return "\n".join(blocks)
 
@@ -319,9 +316,9 @@ def policy_of(flat: Mapping[str, Any]) -> Policy:
     """
     values: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
     for dotted, value in flat.items():
-        table, name, annotation = locate(dotted)
+        table, each = locate(dotted)
         try:
-            values[table][name] = schema.convert(value, annotation)
+            values[table][each.name] = each.take(value)
         except ValueError as error:
             raise PolicyError(f"{dotted} = {schema.written(value)}: {error}") from None
     parts = {table: TABLES[table](**values[table]) for table in TABLES if table}
@@ -330,8 +327,8 @@ def policy_of(flat: Mapping[str, Any]) -> Policy:
     return policy
 
 
-def locate(dotted: str) -> tuple[str, str, Any]:
-    """Return (table, field name, annotation) of a key of policy.toml.
+def locate(dotted: str) -> tuple[str, Option]:
+    """Return table and option of a key of policy.toml.
 
     Raises
     ------
@@ -339,8 +336,8 @@ def locate(dotted: str) -> tuple[str, str, Any]:
         There is no such key; names the new name of a key of an earlier version, else the nearest.
     """
     table, _, key = dotted.rpartition(".")
-    if table in TABLES and key in schema.keys(TABLES[table]):
-        return table, *schema.keys(TABLES[table])[key]
+    if table in TABLES and key in options_of(TABLES[table]):
+        return table, options_of(TABLES[table])[key]
     if dotted in RENAMED:
         raise PolicyError(f'unknown key "{dotted}": it is called "{RENAMED[dotted]}" now')
     raise PolicyError(f'unknown key "{dotted}"{nearest(dotted, Policy().flat())}')

@@ -113,7 +113,7 @@ class About:
             classes=problem.classes,
             columns=() if fitted is None else tuple(column.name for column in fitted.columns),
             normalisation=normalisation,
-            dtype="float64" if problem.task == "quadratic" else config.dtype,
+            dtype="float64" if problem.task == "quadratic" else config.compute.dtype,
             config_digest=config_digest_of(config).hex(),
             refused=refused,
         )

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from coterie.datasets import plugins
-from coterie.ranges import Range
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,45 +30,39 @@ class Adaptation:
     A pattern matches parameters, or modules with all their parameters: "fc", "layer4, fc",
     "encoder.*.mlp". It matches whole parts of a dotted name. "head" is the last layer if no
     parameter or module has that name.
-
-    Attributes
-    ----------
-    weights : str
-        Safetensors file of pretrained weights that all peers start from; tensors of another shape,
-        such as a head for other classes, are ignored.
-    frozen : str
-        Pattern of the parameters that are not trained.
-    personal : str
-        Pattern of the personal parameters, which are trained but neither sent nor averaged.
-    lora_rank : int
-        Rank of adapters (LoRA) on linear layers; 0 for none. All other parameters are frozen,
-        except a last layer that `weights` does not contain.
-    lora_alpha : float
-        Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
-    lora_layers : str
-        Pattern of the linear layers that get adapters; "*" for all.
     """
 
-    weights: Annotated[str, Path] = ""
-    frozen: str = ""
-    personal: str = ""
-    lora_rank: Annotated[int, Range(0)] = 0
-    lora_alpha: float = 16.0
-    lora_layers: str = "*"
+    weights: str = option(
+        "",
+        "Safetensors file of pretrained weights that all peers start from; tensors of another "
+        "shape, such as a head for other classes, are ignored.",
+        path=True,
+    )
+    frozen: str = option("", "Pattern of the parameters that are not trained.")
+    personal: str = option(
+        "", "Pattern of the personal parameters, which are trained but neither sent nor averaged."
+    )
+    lora_rank: int = option(
+        0,
+        "Rank of adapters (LoRA) on linear layers; 0 for none. All other parameters are frozen, "
+        "except a last layer that `weights` does not contain.",
+        low=0,
+    )
+    lora_alpha: float = option(
+        16.0, "Scale of the adapters: their output is multiplied by lora-alpha / lora-rank."
+    )
+    lora_layers: str = option("*", 'Pattern of the linear layers that get adapters; "*" for all.')
 
 
 @dataclass(frozen=True)
 class MlpOptions:
-    """Multilayer perceptron with ReLU.
+    """Multilayer perceptron with ReLU."""
 
-    Attributes
-    ----------
-    hidden : str
-        Widths of the hidden layers, "64" or "1000-200"; "auto" is one layer, of 64 units for up to
-        64 input features and of 128 above.
-    """
-
-    hidden: str = "auto"
+    hidden: str = option(
+        "auto",
+        'Widths of the hidden layers, "64" or "1000-200"; "auto" is one layer, of 64 units for up '
+        "to 64 input features and of 128 above.",
+    )
 
     def __post_init__(self) -> None:
         if self.hidden != "auto" and not all(
@@ -94,50 +88,30 @@ class MlpOptions:
 
 @dataclass(frozen=True)
 class LinearOptions:
-    """Linear model.
+    """Linear model."""
 
-    Attributes
-    ----------
-    bias : bool
-        Include an intercept.
-    """
-
-    bias: bool = True
+    bias: bool = option(True, "Include an intercept.")
 
 
 @dataclass(frozen=True)
 class ResNet18Options:
-    """ResNet-18 for small images.
+    """ResNet-18 for small images."""
 
-    Attributes
-    ----------
-    norm : {"batch", "group"}
-        Batch norm, or group norm with 32 groups, which has no running statistics.
-    """
-
-    norm: Literal["batch", "group"] = "batch"
+    norm: Literal["batch", "group"] = option(
+        "batch", "Batch norm, or group norm with 32 groups, which has no running statistics."
+    )
 
 
 @dataclass(frozen=True)
 class TransformerOptions:
-    """Decoder-only transformer, trained from scratch.
+    """Decoder-only transformer, trained from scratch."""
 
-    Attributes
-    ----------
-    layers : int
-        Number of transformer blocks.
-    width : int
-        Embedding width.
-    heads : int
-        Attention heads per block; must divide `width`.
-    dropout : float
-        Dropout rate on embeddings, attention weights and residual branches.
-    """
-
-    layers: Annotated[int, Range(1)] = 2
-    width: Annotated[int, Range(1)] = 64
-    heads: Annotated[int, Range(1)] = 4
-    dropout: Annotated[float, Range(0, below=1)] = 0.0
+    layers: int = option(2, "Number of transformer blocks.", low=1)
+    width: int = option(64, "Embedding width.", low=1)
+    heads: int = option(4, "Attention heads per block; must divide `width`.", low=1)
+    dropout: float = option(
+        0.0, "Dropout rate on embeddings, attention weights and residual branches.", low=0, below=1
+    )
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -151,26 +125,23 @@ class TransformerOptions:
 
 @dataclass(frozen=True)
 class Gpt2Options:
-    """Pretrained GPT-2, frozen, with low-rank adapters (LoRA) that are trained and exchanged.
+    """Pretrained GPT-2, frozen, with low-rank adapters (LoRA) that are trained and exchanged."""
 
-    Attributes
-    ----------
-    weights_file : path
-        model.safetensors of a GPT-2 of any size, or models/peer-0000.safetensors of a run with
-        model = "transformer" and heads 64 wide, like GPT-2's.
-    rank : int
-        Rank of the adapters.
-    alpha : float
-        Scale of the adapters: their output is multiplied by alpha / rank. The default is that of
-        Hu et al. (2022) for GPT-2; CoBo's paper does not state it.
-    dropout : float
-        Dropout rate on embeddings, attention weights and residual branches.
-    """
-
-    weights_file: Annotated[str, Path] = "data/gpt2/model.safetensors"
-    rank: Annotated[int, Range(1)] = 4
-    alpha: float = 32.0
-    dropout: Annotated[float, Range(0, below=1)] = 0.1
+    weights_file: str = option(
+        "data/gpt2/model.safetensors",
+        "path model.safetensors of a GPT-2 of any size, or models/peer-0000.safetensors of a run "
+        'with model = "transformer" and heads 64 wide, like GPT-2\'s.',
+        path=True,
+    )
+    rank: int = option(4, "Rank of the adapters.", low=1)
+    alpha: float = option(
+        32.0,
+        "Scale of the adapters: their output is multiplied by alpha / rank. The default is that "
+        "of Hu et al. (2022) for GPT-2; CoBo's paper does not state it.",
+    )
+    dropout: float = option(
+        0.1, "Dropout rate on embeddings, attention weights and residual branches.", low=0, below=1
+    )
 
     def fits(self, problem: Problem) -> None:
         """Check that the pretrained weights exist."""

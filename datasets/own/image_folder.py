@@ -9,7 +9,7 @@ resized to it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +28,7 @@ from coterie.datasets.own.institutions import (  # fmt: skip
     words,
 )
 from coterie.datasets.problem import DataError
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -39,26 +40,27 @@ _DEEP = ("I", "I;16", "I;16B", "F")
 
 @dataclass(frozen=True)
 class ImageFolderOptions(NormalisedOptions):
-    """Options of the data set "image-folder".
+    """Options of the data set "image-folder"."""
 
-    Attributes
-    ----------
-    classes : str
-        Names of the classes in the order of the model's outputs, "normal, pneumonia".
-    shape : str
-        Channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.
-    fit : {"exact", "resize", "crop"}
-        "exact" rejects images of another size, "resize" scales both sides, "crop" scales the
-        shorter side and crops the centre.
-    mean : str
-        Mean of the pixels (0 to 255), a number per channel; empty for each peer's own.
-    std : str
-        Standard deviation of the pixels, a number per channel; empty for each peer's own.
-    """
-
-    classes: str = ""
-    shape: str = "1x28x28"
-    fit: Literal["exact", "resize", "crop"] = "exact"
+    classes: str = option(
+        "", 'Names of the classes in the order of the model\'s outputs, "normal, pneumonia".'
+    )
+    shape: str = option(
+        "1x28x28",
+        'Channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.',
+    )
+    fit: Literal["exact", "resize", "crop"] = option(
+        "exact",
+        '"exact" rejects images of another size, "resize" scales both sides, "crop" scales the '
+        "shorter side and crops the centre.",
+    )
+    _: KW_ONLY
+    mean: str = option(
+        "", "Mean of the pixels (0 to 255), a number per channel; empty for each peer's own."
+    )
+    std: str = option(
+        "", "Standard deviation of the pixels, a number per channel; empty for each peer's own."
+    )
 
     def __post_init__(self) -> None:
         sides = self.shape.split("x")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.preprocessing import IS_MISSING, NO_CODE, Column, Preprocessing, RawTable
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split, Task
-from coterie.ranges import Range
+from coterie.ranges import option
 
 Fill = Literal["mean", "median", "indicator"]
 PARTS = ("train", "validation", "test")
@@ -66,22 +66,23 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOptions:
-    """Options of all data sets of institutions.
+    """Options of all data sets of institutions."""
 
-    Attributes
-    ----------
-    test : float
-        Share of the examples held out for testing if there is no test part.
-    validation : float or "auto"
-        Share of the examples held out for validation if there is no validation part; "auto" is the
-        share that the method needs.
-    fold : int
-        Which of the disjoint parts of that share is the validation part, for cross-validation.
-    """
-
-    test: Annotated[float, Range(0, below=1)] = 0.2
-    validation: Annotated[float, Range(0, below=1)] | Literal["auto"] = "auto"
-    fold: Annotated[int, Range(0)] = 0
+    test: float = option(
+        0.2, "Share of the examples held out for testing if there is no test part.", low=0, below=1
+    )
+    validation: float | Literal["auto"] = option(
+        "auto",
+        'Share of the examples held out for validation if there is no validation part; "auto" is '
+        "the share that the method needs.",
+        low=0,
+        below=1,
+    )
+    fold: int = option(
+        0,
+        "Which of the disjoint parts of that share is the validation part, for cross-validation.",
+        low=0,
+    )
 
     @property
     def validation_share(self) -> float:
@@ -105,18 +106,12 @@ class HeldOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class NormalisedOptions(HeldOptions):
-    """Options of numeric data.
+    """Options of numeric data."""
 
-    Attributes
-    ----------
-    mean : str
-        Mean per channel or column, in raw units; empty for each peer's own.
-    std : str
-        Standard deviation per channel or column, in raw units; empty for each peer's own.
-    """
-
-    mean: str = ""
-    std: str = ""
+    mean: str = option("", "Mean per channel or column, in raw units; empty for each peer's own.")
+    std: str = option(
+        "", "Standard deviation per channel or column, in raw units; empty for each peer's own."
+    )
 
     def check_normalised(self, channels: int | None) -> None:
         """Check mean, std and the shares of the parts."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,6 +38,7 @@ from coterie.datasets.own.institutions import (  # fmt: skip
 from coterie.datasets.own.schema import Schema, digest, read_schema
 from coterie.datasets.preprocessing import Column
 from coterie.datasets.problem import DataError, Task
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,61 +48,65 @@ _log = logging.getLogger("coterie.data")
 
 @dataclass(frozen=True)
 class TableOptions(NormalisedOptions):
-    """Options of the data set "table".
+    """Options of the data set "table"."""
 
-    Attributes
-    ----------
-    columns : str
-        Names of the feature columns, "age, bmi, glucose", in the model's order; "all", in a
-        simulation, for every column except the label, sorted by name.
-    label : str
-        Name of the column to predict.
-    classes : str
-        Values of the label in the order of the model's outputs, "no, yes"; empty for regression and
-        survival.
-    missing : {"refuse", "mean", "median", "indicator"}
-        "refuse" rejects a table with missing cells, "mean" fills missing numbers with the mean of
-        the column (the run's `mean`, else that of the peer's training rows), "median" with the
-        median of the peer's training rows; "indicator" fills with the mean and adds a feature for
-        each number that is 1 where it is missing. A missing category is none of its categories.
-    na_values : str
-        Cells that mean a missing value, besides empty ones and "NA", "NaN" or "NULL" of a CSV, in
-        all feature columns, or in one column as "column=value": "?, -9, chol=0". In a simulation;
-        those of schema.toml always count.
-    schema : str
-        Digest of schema.toml, which describes the columns and must be the same for all peers
-        (coterie schema); in a simulation also "file". Empty if all columns are numbers.
-    bad_rows : {"refuse", "leave-out"}
-        "refuse" rejects a table with rows that have no label or cells that the schema does not
-        allow, "leave-out" skips these rows. The node's log lists them by line.
-    event : str
-        Name of the column that is 1 where the event happened at the time that is the label, and 0
-        where observation ended (censored); a category has these two values in this order. Needs a
-        schema with `cuts` of the label. Empty for other tasks than survival.
-    scale : {"common", "own", "schema"}
-        Mean and deviation of the numbers: "common" those of all peers' training rows together, or
-        of the schema under privacy; "own" those of each peer's training rows; "schema" the `mean`
-        and `scale` of schema.toml. Categories are 0 or 1, except with "own".
-    split : {"by-class", "plain"}
-        "by-class" draws the test and validation rows of a classification class by class, so that
-        each part has every class in proportion; "plain" draws from all rows. A recorded run without
-        this key was divided plainly.
-    mean : str
-        Mean of each column that is not a category, instead of `scale`.
-    std : str
-        Standard deviation of each of these columns.
-    """
+    columns: str = option(
+        "",
+        'Names of the feature columns, "age, bmi, glucose", in the model\'s order; "all", in a '
+        "simulation, for every column except the label, sorted by name.",
+    )
+    label: str = option("label", "Name of the column to predict.")
+    classes: str = option(
+        "",
+        'Values of the label in the order of the model\'s outputs, "no, yes"; empty for '
+        "regression and survival.",
+    )
+    missing: Literal["refuse", "mean", "median", "indicator"] = option(
+        "refuse",
+        '"refuse" rejects a table with missing cells, "mean" fills missing numbers with the mean '
+        "of the column (the run's `mean`, else that of the peer's training rows), \"median\" with "
+        'the median of the peer\'s training rows; "indicator" fills with the mean and adds a '
+        "feature for each number that is 1 where it is missing. A missing category is none of its "
+        "categories.",
+    )
+    na_values: str = option(
+        "",
+        'Cells that mean a missing value, besides empty ones and "NA", "NaN" or "NULL" of a CSV, '
+        'in all feature columns, or in one column as "column=value": "?, -9, chol=0". In a '
+        "simulation; those of schema.toml always count.",
+    )
+    schema: str = option(
+        "",
+        "Digest of schema.toml, which describes the columns and must be the same for all peers "
+        '(coterie schema); in a simulation also "file". Empty if all columns are numbers.',
+    )
+    bad_rows: Literal["refuse", "leave-out"] = option(
+        "refuse",
+        '"refuse" rejects a table with rows that have no label or cells that the schema does not '
+        'allow, "leave-out" skips these rows. The node\'s log lists them by line.',
+    )
+    event: str = option(
+        "",
+        "Name of the column that is 1 where the event happened at the time that is the label, and "
+        "0 where observation ended (censored); a category has these two values in this order. "
+        "Needs a schema with `cuts` of the label. Empty for other tasks than survival.",
+    )
+    scale: Literal["common", "own", "schema"] = option(
+        "common",
+        'Mean and deviation of the numbers: "common" those of all peers\' training rows '
+        'together, or of the schema under privacy; "own" those of each peer\'s training rows; '
+        '"schema" the `mean` and `scale` of schema.toml. Categories are 0 or 1, except with "own".',
+    )
+    split: Literal["by-class", "plain"] = option(
+        "by-class",
+        '"by-class" draws the test and validation rows of a classification class by class, so '
+        'that each part has every class in proportion; "plain" draws from all rows. A recorded '
+        "run without this key was divided plainly.",
+    )
 
-    columns: str = ""
-    label: str = "label"
-    classes: str = ""
-    missing: Literal["refuse", "mean", "median", "indicator"] = "refuse"
-    na_values: str = ""
-    schema: str = ""
-    bad_rows: Literal["refuse", "leave-out"] = "refuse"
-    event: str = ""
-    scale: Literal["common", "own", "schema"] = "common"
-    split: Literal["by-class", "plain"] = "by-class"
+    _: KW_ONLY
+    mean: str = option("", "Mean of each column that is not a category, instead of `scale`.")
+    std: str = option("", "Standard deviation of each of these columns.")
 
     def __post_init__(self) -> None:
         is_counted = self.columns != "all" and not self.schema  # of a schema only the numbers

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from coterie.datasets.own.institutions import (
     make_holding,
 )
 from coterie.datasets.problem import DataError
-from coterie.ranges import Range
+from coterie.ranges import option
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,23 +43,19 @@ _log = logging.getLogger("coterie.data")
 
 @dataclass(frozen=True)
 class TextOptions(HeldOptions):
-    """Options of the data set "text".
+    """Options of the data set "text"."""
 
-    Attributes
-    ----------
-    context : int
-        Tokens per example.
-    tokenizer : str
-        SHA-256 of the tokenizer.json that every peer must have (sha256sum tokenizer.json); empty,
-        in a simulation, for the one in data-dir.
-    bad_lines : {"refuse", "leave-out"}
-        "refuse" rejects data with lines that are not UTF-8, or in a .jsonl file not JSON objects
-        with a text, "leave-out" skips these lines. The node's log lists them.
-    """
-
-    context: Annotated[int, Range(1)] = 128
-    tokenizer: str = ""
-    bad_lines: Literal["refuse", "leave-out"] = "refuse"
+    context: int = option(128, "Tokens per example.", low=1)
+    tokenizer: str = option(
+        "",
+        "SHA-256 of the tokenizer.json that every peer must have (sha256sum tokenizer.json); "
+        "empty, in a simulation, for the one in data-dir.",
+    )
+    bad_lines: Literal["refuse", "leave-out"] = option(
+        "refuse",
+        '"refuse" rejects data with lines that are not UTF-8, or in a .jsonl file not JSON '
+        'objects with a text, "leave-out" skips these lines. The node\'s log lists them.',
+    )
 
     def __post_init__(self) -> None:
         self.check_held()

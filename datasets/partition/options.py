@@ -7,15 +7,18 @@ generator, `numpy.random.default_rng([seed, purpose])`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 
 from coterie.datasets.problem import Ints
 from coterie.datasets.source import Source
-from coterie.ranges import Range
+from coterie.ranges import option
 
 DIVIDE, ASSIGN, RELABEL, KEEP, LEND = range(5)  # never renumber: every partition would change
+
+_DIRICHLET = ("dirichlet", "label-groups-dirichlet")
+_CLUSTERED = ("label-groups", "label-permutation", "rotation")
 
 
 def stream(seed: int, purpose: int) -> np.random.Generator:
@@ -25,56 +28,76 @@ def stream(seed: int, purpose: int) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Partition:
-    """Division of a data set among the peers.
+    """Division of a data set among the peers."""
 
-    Attributes
-    ----------
-    kind : str
-        Division of the examples among the peers: a name of
-        `coterie.datasets.partition.kinds.KINDS`, or of a plugin.
-    clusters : int
-        label-groups, label-permutation, rotation: number of clusters of peers;
-        label-groups-dirichlet: number of groups of classes.
-    cluster_sizes : str
-        label-groups, label-permutation, rotation: number of peers per cluster, "6-6-7-7"; "even"
-        assigns the peers to the clusters in turn; "" draws the clusters of label-groups, and takes
-        consecutive peers for the others.
-    alpha : float
-        dirichlet, label-groups-dirichlet: concentration; small values give uneven shares.
-    classes_per_peer : int
-        pathological: number of classes per peer.
-    samples_per_peer : int
-        Maximum number of training examples per peer, including validation, drawn from its share; 0
-        for all.
-    validation : float or "auto"
-        Fraction of each peer's training examples held out for validation; "auto" is the fraction
-        that the method needs.
-    flip_fraction : float
-        label-flip: fraction of the peers whose labels are flipped.
-    min_samples : int
-        dirichlet, label-groups-dirichlet, pathological: redraw until every share has this size;
-        natural: skip groups with fewer training examples.
-    missing_classes : int
-        natural: number of classes removed from each peer at random.
-    class_counts : str
-        class-counts: training examples of each class per peer, "0:50-4:50/0:300-6:200": class 0
-        and 4 with 50 examples each for the first peer, and so on.
-    options : dataclass or None
-        Options of a plugin's kind: the table [partition-options].
-    """
-
-    kind: str = "label-permutation"
-    clusters: Annotated[int, Range(1)] = 4
-    cluster_sizes: str = ""
-    alpha: Annotated[float, Range(above=0)] = 0.1
-    classes_per_peer: Annotated[int, Range(1)] = 3
-    samples_per_peer: Annotated[int, Range(0)] = 60
-    validation: Annotated[float, Range(0, below=1)] | Literal["auto"] = "auto"
-    flip_fraction: Annotated[float, Range(0, 1)] = 0.4
-    min_samples: Annotated[int, Range(1)] = 10
-    missing_classes: Annotated[int, Range(0)] = 0
-    class_counts: str = ""
-    options: object = None
+    kind: str = option(
+        "label-permutation",
+        "Division of the examples among the peers: a name of "
+        "`coterie.datasets.partition.kinds.KINDS`, or of a plugin.",
+    )
+    clusters: int = option(
+        4,
+        "label-groups, label-permutation, rotation: number of clusters of peers; "
+        "label-groups-dirichlet: number of groups of classes.",
+        low=1,
+        used_by=(*_CLUSTERED, "label-groups-dirichlet"),
+    )
+    cluster_sizes: str = option(
+        "",
+        'label-groups, label-permutation, rotation: number of peers per cluster, "6-6-7-7"; '
+        '"even" assigns the peers to the clusters in turn; "" draws the clusters of label-groups, '
+        "and takes consecutive peers for the others.",
+        used_by=_CLUSTERED,
+    )
+    alpha: float = option(
+        0.1,
+        "dirichlet, label-groups-dirichlet: concentration; small values give uneven shares.",
+        above=0,
+        used_by=_DIRICHLET,
+    )
+    classes_per_peer: int = option(
+        3, "pathological: number of classes per peer.", low=1, used_by=("pathological",)
+    )
+    samples_per_peer: int = option(
+        60,
+        "Maximum number of training examples per peer, including validation, drawn from its "
+        "share; 0 for all.",
+        low=0,
+    )
+    validation: float | Literal["auto"] = option(
+        "auto",
+        'Fraction of each peer\'s training examples held out for validation; "auto" is the '
+        "fraction that the method needs.",
+        low=0,
+        below=1,
+    )
+    flip_fraction: float = option(
+        0.4,
+        "label-flip: fraction of the peers whose labels are flipped.",
+        low=0,
+        high=1,
+        used_by=("label-flip",),
+    )
+    min_samples: int = option(
+        10,
+        "dirichlet, label-groups-dirichlet, pathological: redraw until every share has this size; "
+        "natural: skip groups with fewer training examples.",
+        low=1,
+        used_by=(*_DIRICHLET, "pathological", "natural"),
+    )
+    missing_classes: int = option(
+        0,
+        "natural: number of classes removed from each peer at random.",
+        low=0,
+        used_by=("natural",),
+    )
+    class_counts: str = option(
+        "",
+        'class-counts: training examples of each class per peer, "0:50-4:50/0:300-6:200": class 0 '
+        "and 4 with 50 examples each for the first peer, and so on.",
+        used_by=("class-counts",),
+    )
+    options: object = None  # of a plugin's kind: the table [partition-options]
 
     def __post_init__(self) -> None:
         if self.cluster_sizes not in ("", "even") and not all(

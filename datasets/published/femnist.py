@@ -20,6 +20,7 @@ from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.folders import folder_with
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source
+from coterie.ranges import option
 
 CLASSES = {"all": (0, 62), "digits": (0, 10), "a-to-j": (36, 46)}  # of 0-9, A-Z, a-z
 REMEDY = (
@@ -30,15 +31,11 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class FemnistOptions:
-    """Options of FEMNIST.
+    """Options of FEMNIST."""
 
-    Attributes
-    ----------
-    classes : {"all", "digits", "a-to-j"}
-        Characters: all 62, the 10 digits, or the 10 letters of FedProx and Ditto.
-    """
-
-    classes: Literal["all", "digits", "a-to-j"] = "all"
+    classes: Literal["all", "digits", "a-to-j"] = option(
+        "all", "Characters: all 62, the 10 digits, or the 10 letters of FedProx and Ditto."
+    )
 
 
 def read_femnist(data_dir: Path, options: object) -> Source:

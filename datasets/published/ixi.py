@@ -18,6 +18,7 @@ import numpy.typing as npt
 from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source, spread
+from coterie.ranges import option
 
 HOSPITALS = ("Guys", "HH", "IOP")
 SUBJECT = re.compile(r"(IXI\d+-(Guys|HH|IOP)-\d+)_image\.nii(\.gz)?$")
@@ -28,15 +29,9 @@ TESTED = 0.2
 
 @dataclass(frozen=True)
 class IxiOptions:
-    """Options of IXI Tiny.
+    """Options of IXI Tiny."""
 
-    Attributes
-    ----------
-    size : str
-        Voxels of the resized volumes, "48-60-48" as in FLamby.
-    """
-
-    size: str = "48-60-48"
+    size: str = option("48-60-48", 'Voxels of the resized volumes, "48-60-48" as in FLamby.')
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*){2}", self.size):

@@ -12,14 +12,13 @@ import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
 from coterie.datasets.problem import DataError
 from coterie.datasets.published.tokens import Tokens, language_source, languages_of, tokeniser
 from coterie.datasets.source import Source
-from coterie.ranges import Range
+from coterie.ranges import option
 
 MANUALS = Path("/usr/share/doc/installation-guide-amd64")
 BLOCK = 4096  # bytes
@@ -31,21 +30,15 @@ _RULES = re.compile(
 
 @dataclass(frozen=True)
 class LanguagesOptions:
-    """Options of the data set "languages".
+    """Options of the data set "languages"."""
 
-    Attributes
-    ----------
-    codes : str
-        Languages, "ca-es-de-nl"; a peer each with partition.kind = "natural".
-    context : int
-        Tokens per example.
-    test_examples : int
-        Maximum number of test examples per language; 0 for all.
-    """
-
-    codes: str = "ca-es-de-nl"
-    context: Annotated[int, Range(1)] = 128
-    test_examples: Annotated[int, Range(0)] = 0
+    codes: str = option(
+        "ca-es-de-nl", 'Languages, "ca-es-de-nl"; a peer each with partition.kind = "natural".'
+    )
+    context: int = option(128, "Tokens per example.", low=1)
+    test_examples: int = option(
+        0, "Maximum number of test examples per language; 0 for all.", low=0
+    )
 
     def __post_init__(self) -> None:
         languages_of(self.codes)

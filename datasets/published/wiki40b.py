@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.folders import folder_with
@@ -23,7 +22,7 @@ from coterie.datasets.published.tokens import (
     vocabulary_files,
 )
 from coterie.datasets.source import Source
-from coterie.ranges import Range
+from coterie.ranges import option
 
 _MARKS = re.compile(r"\s*_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\s*")
 BYTES_PER_TOKEN = 8  # bytes to read per token, an upper bound
@@ -36,24 +35,20 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Wiki40bOptions:
-    """Options of Wiki-40B.
+    """Options of Wiki-40B."""
 
-    Attributes
-    ----------
-    codes : str
-        Languages, "ca-es-de-nl"; a peer each with partition.kind = "natural".
-    context : int
-        Tokens per example.
-    tokens : int
-        Training tokens per language, from the start of its file; the test set has a tenth of it.
-    vocabulary : {"bytes", "gpt2"}
-        Tokens; "gpt2" needs vocab.json and merges.txt in data-dir/gpt2.
-    """
-
-    codes: str = "ca-es-de-nl"
-    context: Annotated[int, Range(1)] = 512
-    tokens: Annotated[int, Range(1)] = 800_000
-    vocabulary: Vocabulary = "gpt2"
+    codes: str = option(
+        "ca-es-de-nl", 'Languages, "ca-es-de-nl"; a peer each with partition.kind = "natural".'
+    )
+    context: int = option(512, "Tokens per example.", low=1)
+    tokens: int = option(
+        800_000,
+        "Training tokens per language, from the start of its file; the test set has a tenth of it.",
+        low=1,
+    )
+    vocabulary: Vocabulary = option(
+        "gpt2", 'Tokens; "gpt2" needs vocab.json and merges.txt in data-dir/gpt2.'
+    )
 
     def __post_init__(self) -> None:
         languages_of(self.codes)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import Problem, Split
-from coterie.ranges import Range
+from coterie.ranges import option
 
 _TESTS = 1000
 _CENTRE, _TRAIN, _TEST = range(3)  # purposes of streams
@@ -26,21 +25,11 @@ _CENTRE, _TRAIN, _TEST = range(3)  # purposes of streams
 
 @dataclass(frozen=True)
 class LeastSquaresOptions:
-    """Options of the least-squares problem.
+    """Options of the least-squares problem."""
 
-    Attributes
-    ----------
-    dimension : int
-        Number of features d.
-    clusters : int
-        Number of centres theta_k.
-    samples : int
-        Observations per peer.
-    """
-
-    dimension: Annotated[int, Range(1)] = 2
-    clusters: Annotated[int, Range(1)] = 2
-    samples: Annotated[int, Range(1)] = 1000
+    dimension: int = option(2, "Number of features d.", low=1)
+    clusters: int = option(2, "Number of centres theta_k.", low=1)
+    samples: int = option(1000, "Observations per peer.", low=1)
 
     def check_peers(self, peers: int) -> None:
         """Check that every cluster has a peer."""

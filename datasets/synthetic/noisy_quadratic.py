@@ -15,45 +15,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import Floats, Ints, Problem, Split
-from coterie.ranges import Range
+from coterie.ranges import option
 
 
 @dataclass(frozen=True)
 class NoisyQuadraticOptions:
-    """Options of the noisy quadratic problem; the defaults are the paper's figure 2.
+    """Options of the noisy quadratic problem; the defaults are the paper's figure 2."""
 
-    Attributes
-    ----------
-    helpers : int or str
-        Number of helpers N, or a list like "1,10,50" with an entry per group.
-    helper_curvature : float or str
-        Curvature a1 of the helpers' loss, or a list.
-    helper_centre : float or str
-        Minimum c1 of the helpers' loss, or a list.
-    user_curvature : float
-        Curvature a0 of the user's loss.
-    user_centre : float or str
-        Minimum c0 of the user's loss, or a list.
-    noise : float
-        Standard deviation sigma of the gradient noise.
-    trials : int
-        Number of independent copies of the 1-D problem.
-    """
-
-    helpers: int | str = 10
-    helper_curvature: float | str = 2.0
-    helper_centre: float | str = 5.0
-    user_curvature: Annotated[float, Range(0)] = 1.0
-    user_centre: float | str = 1.0
-    noise: Annotated[float, Range(0)] = 10.0
-    trials: Annotated[int, Range(1)] = 100
+    helpers: int | str = option(
+        10, 'Number of helpers N, or a list like "1,10,50" with an entry per group.'
+    )
+    helper_curvature: float | str = option(2.0, "Curvature a1 of the helpers' loss, or a list.")
+    helper_centre: float | str = option(5.0, "Minimum c1 of the helpers' loss, or a list.")
+    user_curvature: float = option(1.0, "Curvature a0 of the user's loss.", low=0)
+    user_centre: float | str = option(1.0, "Minimum c0 of the user's loss, or a list.")
+    noise: float = option(10.0, "Standard deviation sigma of the gradient noise.", low=0)
+    trials: int = option(100, "Number of independent copies of the 1-D problem.", low=1)
 
     def __post_init__(self) -> None:
         helpers_g, curvature_g, *_ = self.groups()

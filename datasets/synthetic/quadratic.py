@@ -19,12 +19,13 @@ import json
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split
+from coterie.ranges import option
 
 REQUIRED = ("curvature", "centre", "noise", "start")
 OPTIONAL = ("samples", "validation_centre")
@@ -32,15 +33,9 @@ OPTIONAL = ("samples", "validation_centre")
 
 @dataclass(frozen=True)
 class QuadraticOptions:
-    """Options of the quadratic problem.
+    """Options of the quadratic problem."""
 
-    Attributes
-    ----------
-    file : path
-        JSON file of the losses.
-    """
-
-    file: Annotated[str, Path] = ""
+    file: str = option("", "path JSON file of the losses.", path=True)
 
 
 def load_quadratic(

@@ -10,34 +10,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import Floats, Problem, Split
-from coterie.ranges import Range
+from coterie.ranges import option
 
 _TESTS = 200
 
 
 @dataclass(frozen=True)
 class SineOptions:
-    """Options of the sine problem.
+    """Options of the sine problem."""
 
-    Attributes
-    ----------
-    samples : int
-        Training points per peer.
-    noise : float
-        Standard deviation of the points around the curve.
-    periods : float
-        Number of periods of the curve, divided among the peers.
-    """
-
-    samples: Annotated[int, Range(1)] = 20
-    noise: Annotated[float, Range(0)] = 0.1
-    periods: Annotated[float, Range(above=0)] = 1.0
+    samples: int = option(20, "Training points per peer.", low=1)
+    noise: float = option(0.1, "Standard deviation of the points around the curve.", low=0)
+    periods: float = option(
+        1.0, "Number of periods of the curve, divided among the peers.", above=0
+    )
 
     def numbers(self, peers: int) -> int:
         """Numbers in the data of all peers."""

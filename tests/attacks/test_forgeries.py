@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.config.keys import keys
+from coterie.app.config.settings import keys
 from coterie.strategies.protocol import PeerMessage, Request, Response
 from tests.attacks.consortium import (
     ROWS,

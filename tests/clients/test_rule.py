@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from coterie.app.config import explain, schema
+from coterie.app.config import schema
 from coterie.clients.engine.engine import Engine
 from coterie.clients.rule import Floats, Rule, State
 from coterie.clients.training import Training
@@ -52,13 +52,13 @@ def test_an_option_is_one_line() -> None:
     assert schema.defaults(Mine) == {
         "lambda": 0.5, "at-most": 3, "sampling": "constant", "probability": 0.25
     }  # fmt: skip
-    assert explain.descriptions(Mine)["lambda_"] == "Share of `at-most`."
-    kinds = {key: kind for key, (_, kind) in schema.keys(Mine).items()}
-    assert explain.values(kinds["lambda"]) == 'number above 0, "auto"'
-    assert explain.values(kinds["at-most"]) == "integer at least 1"
-    assert schema.convert("auto", kinds["lambda"]) == "auto"
+    options = schema.options_of(Mine)
+    assert options["lambda"].text == "Share of `at-most`."
+    assert options["lambda"].values == 'number above 0, "auto"'
+    assert options["at-most"].values == "integer at least 1"
+    assert options["lambda"].take("auto") == "auto"
     with pytest.raises(RangeError, match="must be above 0"):
-        schema.convert(0.0, kinds["lambda"])
+        options["lambda"].take(0.0)
     assert schema.grid(Mine) == {"lambda": (1, 2, 3)}
 
 

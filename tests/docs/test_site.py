@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.app.config import explain
-from coterie.app.config.keys import tables
 from coterie.app.config.registry import GROUPS, METHODS
+from coterie.app.config.settings import options_in
 from coterie.app.report import league
 from coterie.app.reproduction import figures
 from docs import hooks
@@ -84,10 +83,10 @@ def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
 def test_pages_made_from_code_say_what_it_says(site: Path) -> None:
     keys = Assets(site / "reference" / "keys.html").text
     assert "learning-rate" in keys
-    assert plain(explain.descriptions(tables()["partition"])["samples_per_peer"]) in keys
+    assert plain(options_in("partition")["samples-per-peer"].text) in keys
     cobo = Assets(site / "methods" / "cobo.html").text
     assert "b*d*(shown + met)" in cobo  # its row of the cost table
-    assert plain(explain.descriptions(tables()["cobo"])["gamma"]) in cobo  # its options
+    assert plain(options_in("cobo")["gamma"].text) in cobo  # its options
     assert "clients.rule" in Assets(site / "reference" / "clients.html").text
 
 

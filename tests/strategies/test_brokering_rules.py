@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -106,7 +106,8 @@ def test_schedules(sampling: str, probability: float, t: int, p: float) -> None:
 
 
 def test_cobo_hands_its_sampling_to_the_strategy() -> None:
-    assert ranges.hints(cobo.CoBo)["sampling"].__origin__ == get_type_hints(Pairs)["sampling"]
+    kinds = ranges.options_of(cobo.CoBo)["sampling"].kinds
+    assert kinds == get_args(get_type_hints(Pairs)["sampling"])
     config = Config.from_flat({"cobo.sampling": "constant", "cobo.probability": 0.25, "peers": 4})
     assert config.strategy().probability_at(1) == 0.25  # type: ignore[attr-defined]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from coterie.app.config import parts
 from coterie.app.config.config import Config
-from coterie.app.config.keys import locate, tables
 from coterie.app.config.root import workplace
 from coterie.app.config.schema import Scalar
+from coterie.app.config.settings import known_keys
 from coterie.app.node.requests.faults import StartError
 from coterie.app.security.sealing import peer_of
 
@@ -56,10 +56,10 @@ class Job:
         flat = parts.unpacked(self.run_config)
         if not self.simulated:  # the submitter of a run must not choose the files that a node reads
             parts.refuse_modules(flat)  # before anything is loaded
-            theirs = parts.plugin_tables(flat)
             local = {
-                key: self.node_config.get(key, _default(key, theirs))
-                for key in (*parts.paths(theirs), "device")
+                key: self.node_config.get(key, "" if option.default is MISSING else option.default)
+                for key, (_, option) in known_keys(flat).items()
+                if option.is_path or option.scope == "site"
             }
             flat |= {**local, "run-dir": "", "resume": False, "preflight": False}
         return _parsed(self.run_id, tuple(flat.items()), workplace() if self.simulated else None)
@@ -104,9 +104,3 @@ def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None
     """
     config = Config.from_flat(dict(flat))
     return (config if base is None else config.absolute(base)).located(str(run_id))
-
-
-def _default(key: str, theirs: Mapping[str, type]) -> Scalar:
-    table, name, _ = locate(key, theirs)
-    default: Scalar = getattr({**tables(), **theirs}[table], name, "")
-    return default

@@ -98,7 +98,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run dataset=quadratic", "quadratic.file"),
         ("run dataset=quadratic quadratic.file=none.json", "none.json"),
         ("run broken.toml", "broken.toml is not TOML"),
-        ("run strange.toml", 'strange.toml: unknown key "pears", did you mean "peers"?'),
+        ("run strange.toml", 'strange.toml:1: unknown key "pears", did you mean "peers"?'),
         ("run list.toml", "seed = [ 1, 2, ]: must be an integer"),
         ("run peers", "peers needs a value"),
         ("run quorum=9", "quorum = 9 must be at most peers = 8"),

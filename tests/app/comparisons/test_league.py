@@ -253,7 +253,9 @@ def test_a_changed_default_makes_the_cells_stale_that_it_changes(
     kept, usual = digests(place), defaults.of_project()
     cells = league.read("tiny", place / "league")
     assert kept == {at: cell.digest for at, cell in cells.items() if not cell.refused}
-    monkeypatch.setattr(defaults, "of_project", lambda: {**usual, key: default})
+    monkeypatch.setattr(
+        defaults, "of_project", lambda: replace(usual, keys={**usual.keys, key: default})
+    )
     if key.startswith("letters."):  # they are compared with their defaults
         monkeypatch.setattr(LetterOptions, key.removeprefix("letters."), default)
     now = digests(place)

@@ -27,6 +27,7 @@ from coterie.app.runners import inline
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
+from coterie.clients.training import Training
 from coterie.errors import PartError, RunError
 
 TINY: dict[str, Scalar] = {
@@ -263,7 +264,7 @@ def test_a_method_has_settings_of_its_own(tmp_path: Path) -> None:
         line["method"]: Run.read(tmp_path / line["run"]).config["learning-rate"]
         for line in read(tmp_path / "comparison.csv")
     }
-    assert rates == {"local": Config.learning_rate, "fedavg": 0.03}
+    assert rates == {"local": Training.learning_rate, "fedavg": 0.03}
     with pytest.raises(ConfigError, match=r"other settings \(fedavg:learning-rate = 0.03\)"):
         compare(request(tmp_path, "local,fedavg"), Console(quiet=True))
     both = {"fedavg": {"learning-rate": 0.03}, "local": {"learning-rate": 0.1}}

@@ -14,18 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie import ranges
 from coterie.app.cli.listing import notes
 from coterie.app.config import defaults, schema
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
-from coterie.app.config.keys import flatten, keys, paths, tables
+from coterie.app.config.keys import flatten
 from coterie.app.config.parts import PARTS
 from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
+from coterie.app.config.settings import keys
 from coterie.clients.models.options import MODELS, MlpOptions
 from coterie.clients.rule import Rule
 from coterie.datasets.table import DATASETS
+from coterie.ranges import Option, Range
 
 PRESETS = sorted((ROOT / "presets").rglob("*.toml"))
 
@@ -38,8 +39,12 @@ def test_pyproject_holds_every_key_with_its_default() -> None:
 def test_the_default_run_is_the_product_s() -> None:
     config = Config.from_flat({})
     assert (config.method, config.dataset, config.peers) == ("cobo", "digits", 8)
-    assert (config.num_server_rounds, config.local_steps, config.batch_size) == (150, 10, 32)
-    assert (config.learning_rate, config.evaluate_every) == (0.1, 10)
+    assert (config.num_server_rounds, config.local_steps, config.training.batch_size) == (
+        150,
+        10,
+        32,
+    )
+    assert (config.training.learning_rate, config.evaluate_every) == (0.1, 10)
     split = config.partition
     assert (split.kind, split.clusters, split.samples_per_peer) == ("label-permutation", 4, 60)
     cobo = schema.values(config.options)
@@ -236,7 +241,7 @@ def test_absolute_touches_paths_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_keys_that_name_paths_are_those_annotated_so() -> None:
-    assert paths() == {
+    assert {key for key, (_, option) in keys().items() if option.is_path} == {
         "clock.file", "data-dir", "gpt2.weights-file", "out", "quadratic.file", "run-dir",
         "model.weights", "schedule.file", "topology-file", "trust",
     }  # fmt: skip
@@ -256,7 +261,7 @@ class Table:
 
 
 def test_a_table_s_keys() -> None:
-    assert list(schema.keys(Table)) == ["lambda", "at-most"]
+    assert list(schema.options_of(Table)) == ["lambda", "at-most"]
     assert schema.defaults(Table) == {"lambda": 0.5, "at-most": "all"}
     assert schema.values(Table(lambda_=2.0)) == {"lambda": 2.0, "at-most": "all"}
 
@@ -267,7 +272,7 @@ def test_a_table_s_keys() -> None:
 )
 def test_nothing_but_int_to_float_is_converted(value: schema.Scalar, kind: type) -> None:
     try:
-        converted = schema.convert(value, kind)
+        converted = Option("x", "x", (kind,), None).take(value)
     except ValueError:
         too_large = not isinstance(value, str) and not abs(value) < 2**63  # also nan
         assert too_large or type(value) is not kind
@@ -278,7 +283,7 @@ def test_nothing_but_int_to_float_is_converted(value: schema.Scalar, kind: type)
 
 
 @pytest.mark.parametrize(
-    ("text", "annotation", "value"),
+    ("text", "kinds", "value"),
     [
         ("64", int, 64),
         ("64", float, 64.0),
@@ -290,16 +295,16 @@ def test_nothing_but_int_to_float_is_converted(value: schema.Scalar, kind: type)
         ('"true"', str, "true"),
         ("", str, ""),
         ("a=b", str, "a=b"),
-        ("all", int | Literal["all"], "all"),
-        ("3", int | Literal["all"], 3),
+        ("all", (int, "all"), "all"),
+        ("3", (int, "all"), 3),
     ],
 )
-def test_values_typed_at_the_prompt(text: str, annotation: Any, value: schema.Scalar) -> None:
-    read = schema.read(text, annotation)
+def test_values_typed_at_the_prompt(text: str, kinds: Any, value: schema.Scalar) -> None:
+    read = Option("x", "x", kinds if isinstance(kinds, tuple) else (kinds,), None).read(text)
     assert (read, type(read)) == (value, type(value))
 
 
-LIMITED = {key: limits for key, (*_, kind) in keys().items() if (limits := ranges.of(kind))}
+LIMITED = {key: option.range for key, (_, option) in keys().items() if option.range != Range()}
 
 
 @pytest.mark.parametrize("key", LIMITED)
@@ -307,7 +312,7 @@ def test_a_value_out_of_range_is_refused_with_key_value_and_range(key: str) -> N
     table = key.rpartition(".")[0]
     kind = next((kind for kind, part in PARTS.items() if table in part.built_in), None)
     chosen = {} if kind is None else {PARTS[kind].key: table}
-    (limits,) = LIMITED[key]
+    limits = LIMITED[key]
     outside: list[int | float] = []
     outside += [limits.low - 1] if limits.low > -np.inf else []
     outside += [limits.high + 1] if limits.high < np.inf else []
@@ -317,7 +322,7 @@ def test_a_value_out_of_range_is_refused_with_key_value_and_range(key: str) -> N
         with pytest.raises(ConfigError, match=re.escape(f"must be {limits}")) as refusal:
             Config.from_flat({**chosen, key: typed})
         assert str(refusal.value) == f"{key} = {schema.written(typed)}: must be {limits}"
-    default = schema.defaults(tables()[table])[key.rpartition(".")[2]]
+    default = keys()[key][1].default
     assert isinstance(default, str) or default in limits
 
 
@@ -348,7 +353,7 @@ def test_a_method_is_told_the_truth_by_existing_options_only(name: str) -> None:
     assert bool(method.told_truth) == (name in TOLD)
     assert method.is_told({}) == (method.told_truth is True)
     for key, value in () if isinstance(method.told_truth, bool) else method.told_truth.items():
-        assert schema.convert(value, schema.keys(table)[key][1]) == value
+        assert schema.options_of(table)[key].take(value) == value
         assert value != schema.defaults(table)[key]
         assert method.is_told({key: value})
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 
 from coterie.app.config import schema
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import deciding
-from coterie.app.config.keys import locate
 from coterie.app.config.schema import Scalar
+from coterie.app.config.settings import keys
 from tests.baselines import digits, stacked
 from tests.inline import run
 
@@ -29,9 +29,7 @@ SWITCHES = {"attack.kind", "clock.profile", "letters.scheme", "privacy.kind", "s
 
 def others(key: str, value: Scalar) -> list[Scalar]:
     """Return other values of a key, some of which may be refused."""
-    kind = locate(key)[2]
-    names = [name for each in (kind, *get_args(kind)) if get_origin(each) is Literal
-             for name in get_args(each)]  # fmt: skip
+    names = [name for name in keys()[key][1].kinds if isinstance(name, str)]
     numbers = [1, 2, 3] if isinstance(value, int) else [0.25, 0.5, 2.0]
     texts = ["even", "1-2", "0:5-1:5", "fc", "0", "*"]
     tried = names or (texts if isinstance(value, str) else numbers)

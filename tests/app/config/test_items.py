@@ -61,7 +61,7 @@ def test_a_base_is_found_beside_its_preset_or_by_its_name(
         ('base = "other.toml"', "the preset is based on itself"),
         ('base = "cobo/fashion-mnits"', 'did you mean "cobo/fashion-mnist"'),
         ("base = 3", "base = 3: must be the name of a preset"),
-        ('base = "wrong.toml"', r'wrong.toml: unknown key "seeds", did you mean "seed"'),
+        ('base = "wrong.toml"', r'wrong.toml:1: unknown key "seeds", did you mean "seed"'),
     ],
 )
 def test_a_wrong_base_is_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -73,7 +73,7 @@ def test_a_wrong_base_is_refused(tmp_path: Path, text: str, says: str) -> None:
 def test_a_preset_does_not_contradict_its_recipe(tmp_path: Path) -> None:
     """The keys of a recipe override those of a base; the preset that names it must agree."""
     presets(tmp_path, root="momentum = 0.5", mine='base = "root.toml"\nmethod = "dfedavgm"')
-    assert Config.from_flat(flat_of(tmp_path)).momentum == 0.9
+    assert Config.from_flat(flat_of(tmp_path)).training.momentum == 0.9
     presets(tmp_path, mine='method = "dfedavgm"\nmomentum = 0.5')
     with pytest.raises(ConfigError, match="the recipe dfedavgm has momentum ="):
         flat_of(tmp_path)

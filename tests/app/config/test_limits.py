@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.keys import keys
 from coterie.app.config.limits import MAX_PEERS
+from coterie.app.config.settings import keys
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_a_size_beyond_all_bounds_is_refused(flat: dict[str, Any], message: str)
 
 def test_every_whole_number_has_a_bound() -> None:
     """But `seed`, which takes no memory and no time."""
-    for key, (_, _, annotation) in keys().items():
-        if annotation is int and key != "seed":
+    for key, (_, option) in keys().items():
+        if option.kinds == (int,) and key != "seed":
             with pytest.raises(ConfigError, match="at most"):
                 Config.from_flat({key: 2**62})
     assert Config.from_flat({"seed": 2**62}).seed == 2**62

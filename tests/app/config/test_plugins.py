@@ -16,10 +16,11 @@ from coterie.app.cli.main import main
 from coterie.app.comparisons import tune
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.items import read_items, read_toml
+from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
 from coterie.app.config.preflight import check
 from coterie.app.config.root import ROOT
+from coterie.app.config.sources import of_record
 from coterie.app.node.process.job import Job
 from coterie.app.runners import sweep
 from coterie.clients.defence import Defence
@@ -190,9 +191,9 @@ def test_a_file_of_a_run_loads_no_part_that_the_user_has_not_named(
     line = f'{name} = "trap:ROW"\n'
     (tmp_path / "config.toml").write_text(f"[{table}]\n{line}" if table else line)
     with pytest.raises(ConfigError, match="is not built in, and a file of a run loads no code"):
-        read_toml(tmp_path / "config.toml")
+        Config.of(of_record(tmp_path / "config.toml"))
     with pytest.raises(ConfigError, match=r"does not load: .*imported"):
-        read_toml(tmp_path / "config.toml", named=["trap:ROW"])
+        Config.of(of_record(tmp_path / "config.toml"), named=["trap:ROW"])
 
 
 def test_paths_of_a_plugin_s_options_are_the_node_s() -> None:

@@ -12,13 +12,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from coterie.app.config import schema
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
-from coterie.app.config.keys import keys
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
+from coterie.app.config.settings import keys
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.models.build import build
@@ -148,7 +147,11 @@ def twin(
         named = dict(module.named_parameters())
         optimizers.append(
             [
-                torch.optim.SGD([named[k] for k in names], config.learning_rate, config.momentum)
+                torch.optim.SGD(
+                    [named[k] for k in names],
+                    config.training.learning_rate,
+                    config.training.momentum,
+                )
                 for names, _ in phases
             ]
         )
@@ -224,7 +227,7 @@ def test_every_recipe_has_a_test_a_reference_and_known_keys() -> None:
         assert recipe.reference
         assert name not in METHODS
         for key, value in recipe.keys.items():
-            assert schema.convert(value, keys()[key][2]) == value
+            assert keys()[key][1].take(value) == value
 
 
 def test_a_recipe_is_its_keys_and_keeps_its_name() -> None:
@@ -254,4 +257,4 @@ def test_a_contradiction_is_refused(items: list[str], message: str) -> None:
 def test_a_recipe_overrides_a_preset() -> None:
     flat = read_items(["dpfl/digits-flips", "method=d-psgd", "topology=ring"])[1]
     config = Config.from_flat(flat)
-    assert (config.local_steps, config.local_epochs, config.mixing) == (1, 0, "metropolis")
+    assert (config.local_steps, config.training.local_epochs, config.mixing) == (1, 0, "metropolis")

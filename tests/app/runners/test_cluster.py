@@ -89,7 +89,7 @@ def test_flwr_run_on_a_cluster(tmp_path: Path, two_machines: dict[str, str]) -> 
 
 def config(directory: Path, **keys: object) -> Config:
     flat = {key.replace("_", "-"): value for key, value in keys.items()}
-    return sweep.placed(Config.from_flat({**TINY, **flat}), directory)  # type: ignore[dict-item]
+    return sweep.placed(Config.from_flat({**TINY, **flat}), directory)
 
 
 @pytest.mark.e2e
@@ -168,7 +168,7 @@ def test_a_gpu_is_wanted_where_none_is() -> None:
 
 def test_a_run_s_memory_follows_the_law(tmp_path: Path) -> None:
     plain = config(tmp_path, model="mlp")
-    adam = replace(plain, optimizer="adam")
+    adam = plain.with_(optimizer="adam")
     state = 4 * (64 * 64 + 64 + 64 * 10 + 10)  # bytes of one model
     alike = replace(plain, seed=1)
     needed, again, more = memory.of_runs([plain, alike, adam])

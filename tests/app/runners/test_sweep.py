@@ -49,7 +49,7 @@ def text(console: Console) -> str:
 
 def config(**keys: object) -> Config:
     flat = {key.replace("_", "-"): value for key, value in keys.items()}
-    return Config.from_flat({**TINY, **flat})  # type: ignore[dict-item]
+    return Config.from_flat({**TINY, **flat})
 
 
 def times(directory: Path) -> dict[str, int]:

@@ -13,7 +13,8 @@ import torch
 from coterie.app.cli.main import main
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
-from coterie.app.config.keys import ConfigError, keys, paths
+from coterie.app.config.keys import ConfigError
+from coterie.app.config.settings import keys
 from coterie.app.node.process.job import Job
 from coterie.app.runs import atomic
 from coterie.app.security import approval
@@ -193,7 +194,7 @@ def test_a_clip_whose_noise_would_be_rounded_to_zero_is_refused() -> None:
 
 
 def test_no_path_of_a_run_is_one_of_a_deployed_node() -> None:
-    run: dict[str, Any] = dict.fromkeys(paths(), "/elsewhere")
+    run: dict[str, Any] = dict.fromkeys(Config.from_flat({}).paths, "/elsewhere")
     config = Job(7, run, {"out": "/own", "quadratic.file": "/own/q.json"}, None).config()
     result = config.flat() | {"quadratic.file": config.flat().get("quadratic.file")}
     assert not [key for key, value in result.items() if str(value).startswith("/elsewhere")]

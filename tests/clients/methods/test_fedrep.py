@@ -43,8 +43,8 @@ def twin(flat: dict[str, Any]) -> list[nn.Module]:
         modules.append(module.to(engine.dtype))
         optimizers.append([
             torch.optim.SGD(
-                list(part), lr=config.learning_rate, momentum=config.momentum,
-                weight_decay=config.weight_decay,
+                list(part), lr=config.training.learning_rate, momentum=config.training.momentum,
+                weight_decay=config.training.weight_decay,
             )
             for part in parts
         ])  # fmt: skip

@@ -200,7 +200,7 @@ def test_who_submits_a_run_has_no_say_in_where_a_node_s_files_lie(tmp_path: Path
     wanted |= {"device": "cuda", "resume": True}
     config = replace(job_of(tmp_path), run_config=RUN | wanted).config()
     assert (config.run_dir, config.out) == (str(tmp_path / "run"), str(tmp_path))
-    assert (config.data_dir, config.device) == ("data", "cpu")
+    assert (config.data_dir, config.compute.device) == ("data", "cpu")
     assert not config.resume
 
 

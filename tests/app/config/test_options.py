@@ -1,0 +1,70 @@
+"""Options are described where they are stated: text, type and range of a field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+from coterie.app.config.settings import options_in, tables
+from coterie.ranges import Range, RangeError, check, option, options_of
+
+
+@pytest.mark.parametrize("table", tables())
+def test_every_key_is_described(table: str) -> None:
+    for each in options_in(table).values():
+        assert len(each.text) > 8
+        assert each.text.split()[0] not in ("int", "float", "str", "bool"), "a type is no text"
+
+
+@dataclass(frozen=True)
+class Base:
+    rate_limit: float | Literal["auto"] = option("auto", "At most once.", low=0, below=1)
+    left: int = option(1, "Of the base.", low=0)
+
+
+@dataclass(frozen=True)
+class Options(Base):
+    first: Literal["a", "b"] = option("a", "Choice, see rate_limit and some_thing_else.")
+    old: int = 0
+    noted: Annotated[int, Range(1)] = 1
+    either: Annotated[int, Range(1)] | Literal["auto"] = "auto"
+    free: bool = option(False, "Truth.", scope="relay")
+    file: Annotated[str, Path] = ""
+    out: str = option("", "Folder.", path=True, scope="site")
+    left: int = option(2, "Of the class.", high=9)
+    parts: tuple[int, ...] = ()
+
+
+def test_texts_name_options_by_their_keys() -> None:
+    assert {key: each.text for key, each in options_of(Options).items() if each.text} == {
+        "rate-limit": "At most once.",
+        "left": "Of the class.",
+        "first": "Choice, see rate-limit and some_thing_else.",
+        "free": "Truth.",
+        "out": "Folder.",
+    }
+
+
+def test_types_and_ranges_state_the_values() -> None:
+    assert {key: each.values for key, each in options_of(Options).items()} == {
+        "rate-limit": 'number at least 0 and below 1, "auto"',
+        "left": "integer at most 9",
+        "first": '"a", "b"',
+        "old": "integer",
+        "noted": "integer at least 1",
+        "either": 'integer at least 1, "auto"',
+        "free": "true or false",
+        "file": "path",
+        "out": "path",
+    }
+    assert {key for key, each in options_of(Options).items() if each.is_path} == {"file", "out"}
+    assert options_of(Options)["free"].scope == "relay"
+
+
+def test_numbers_made_by_hand_are_checked() -> None:
+    check(Options())
+    with pytest.raises(RangeError, match=r"^noted = 0: must be at least 1$"):
+        check(Options(noted=0))
