@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
-from coterie.app.report import comparison, comparison_page, html, run_page, tuning
+from coterie.app.experiments import choice
+from coterie.app.experiments.table import Table
+from coterie.app.report import comparison_page, html, run_page
 from coterie.app.runs import plan, units
 from coterie.app.runs.progress import last_seen
 from coterie.app.runs.rundir import Run, RunReader
@@ -165,8 +167,8 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
     if not measured:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
     failed = {entry.name: entry.why for entry in group.runs if entry.state == "failed"}
-    rows = comparison.rows(measured, tuning.read(group.directory), swept)
-    content = comparison_page.content(rows, group.name, failed)
+    table = Table.of_runs(measured, choice.read(group.directory), swept)
+    content = comparison_page.content(table, group.name, failed)
     return "live_comparison.html.j2", {**content, "group": group}
 
 

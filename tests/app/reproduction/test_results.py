@@ -12,8 +12,11 @@ from safetensors.numpy import save_file
 
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
+from coterie.app.experiments import measures
+from coterie.app.experiments.measures import Beside
+from coterie.app.experiments.table import Cell, Trial
 from coterie.app.reproduction import formulas, results
-from coterie.app.reproduction.results import Place, Results, Trial
+from coterie.app.reproduction.results import Results
 from coterie.app.runs.rundir import Run
 
 
@@ -45,18 +48,22 @@ def test_sparsity_and_symmetry_of_the_first_and_the_last_graph(tmp_path: Path) -
         tmp_path, [[0.1] * 3], weight_rounds=np.array([0, 1, 30]),
         weights=np.stack([np.eye(3), first, last]),
     )  # fmt: skip
-    of = {key: results.MEASURES[key].of(run, {}) for key in results.MEASURES if "sparsity" in key}
+    of = {
+        key: measures.MEASURES[key].of(run, Beside())
+        for key in measures.MEASURES
+        if "sparsity" in key
+    }
     assert of["first_sparsity"] == pytest.approx(1 / 3)
     assert of["last_sparsity"] == pytest.approx(5 / 6)
     assert of["sparsity_rise"] == pytest.approx(1 / 2)
-    assert results.MEASURES["first_symmetry"].of(run, {}) == pytest.approx(1 / 2)
-    assert results.MEASURES["symmetry_rise"].of(run, {}) == pytest.approx(-1 / 2)
-    assert results.MEASURES["first_one_way"].of(run, {}) == pytest.approx(2 / 3)
-    assert results.MEASURES["one_way_rise"].of(run, {}) == pytest.approx(-1 / 3)
+    assert measures.MEASURES["first_symmetry"].of(run, Beside()) == pytest.approx(1 / 2)
+    assert measures.MEASURES["symmetry_rise"].of(run, Beside()) == pytest.approx(-1 / 2)
+    assert measures.MEASURES["first_one_way"].of(run, Beside()) == pytest.approx(2 / 3)
+    assert measures.MEASURES["one_way_rise"].of(run, Beside()) == pytest.approx(-1 / 3)
     rounds, asymmetry = results.course(run, "asymmetry")
     assert rounds.tolist() == [0, 1, 30]
     np.testing.assert_allclose(asymmetry, [np.nan, 0.5, 1.0])
-    assert results.final_components(run) == 2
+    assert measures.final_components(run) == 2
 
 
 def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> None:
@@ -65,17 +72,16 @@ def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> Non
         made_run(tmp_path, [[0.1], [x], [y]]) for x, y in ((0.8, 0.7), (0.6, 0.75), (0.2, 0.3))
     )
     runs = {
-        Place("", name, None): {Trial(0, 0): run}
-        for name, run in zip("abc", (fast, slow, never), strict=True)
+        Cell(name): {Trial(0, 0): run} for name, run in zip("abc", (fast, slow, never), strict=True)
     }
-    of = {name: Results(runs).mean(Place("", name, None), "rounds_to_best") for name in "abc"}
+    of = {name: Results(runs).mean(Cell(name), "rounds_to_best") for name in "abc"}
     assert of == {"a": 10, "b": 20, "c": np.inf}
 
 
 def test_the_variance_is_of_the_best_rounds(tmp_path: Path) -> None:
     """Best accuracies 0.5 and 0.7: a variance of 100 squared points."""
     run = made_run(tmp_path, [[0.5, 0.2], [0.1, 0.7]])
-    assert results.variance(run) == pytest.approx(100)
+    assert measures.variance(run) == pytest.approx(100)
 
 
 def test_the_distance_in_clusters_is_that_of_the_saved_models(tmp_path: Path) -> None:
@@ -84,7 +90,7 @@ def test_the_distance_in_clusters_is_that_of_the_saved_models(tmp_path: Path) ->
     for i, x in enumerate(([0.0, 0.0], [3.0, 4.0], [9.0, 9.0])):
         save_file({"x": np.array(x)}, tmp_path / "models" / f"peer-{i:04d}.safetensors")
     run = made_run(tmp_path, [[0.1] * 3], split=tuple({"cluster": c} for c in (0, 0, 1)))
-    assert results.consensus(run) == pytest.approx(2 * 12.5 / 5)
+    assert measures.consensus(run) == pytest.approx(2 * 12.5 / 5)
 
 
 def test_the_bounds_of_theorem_1() -> None:
