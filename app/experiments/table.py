@@ -97,14 +97,19 @@ class Row:
         return [self._table.beside(*at).local for at in self.trials]
 
     @property
+    def config(self) -> Mapping[str, Any]:
+        """Configuration of the first run."""
+        return self.runs[0].config if self.runs else {"method": self.method}
+
+    @property
     def is_local(self) -> bool:
         """True if the peers train alone."""
-        return bool(self.runs[0].config["method"] == "local")
+        return bool(self.config["method"] == "local")
 
     @property
     def reference(self) -> str:
         """Reason why the row is not ranked, see `methods.reference`."""
-        return reference(self.runs[0].config)
+        return reference(self.config)
 
     @cached_property
     def name(self) -> str:
@@ -200,8 +205,8 @@ class Table:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Rows that have results, in order."""
-        return [row for row in (Row(self, name) for name in self.names) if row.cells]
+        """Rows in order; one whose cells are all refused has no runs."""
+        return [Row(self, name) for name in self.names]
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -214,7 +219,8 @@ class Table:
     @cached_property
     def has_same_data(self) -> bool:
         """True if the peers of all rows have the same data with the same seed."""
-        return all(_data(row.runs[0]) == _data(self.rows[0].runs[0]) for row in self.rows)
+        first, *others = (_data(row.runs[0]) for row in self.rows if row.runs)
+        return all(other == first for other in others)
 
     def beside(self, cell: Cell, trial: Trial) -> Beside:
         """Return the results of the same panel, position, seed and data, Local's among them."""
