@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -44,20 +45,34 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Beside:
-    """Results with the same seed and data as the measured one, by row; `local`: peers alone."""
+    """Results with the same seed and data as the measured one, by row; `local`: peers alone.
+
+    `final`: mean over seeds of a row's final accuracy, or of minus its final loss.
+    """
 
     rows: Mapping[str, Any] = field(default_factory=dict)
     local: Any = None
+    final: Callable[[str], float] = lambda row: 0.0
 
-    @property
-    def ranked(self) -> list[Any]:
-        """Results of the rows that are no references."""
-        return [each for each in self.rows.values() if not reference(each.config)]
+    @cached_property
+    def best(self) -> Any:
+        """Result of the ranked row with the best mean over seeds; None before all have ended.
+
+        The best of a single seed would be there by chance, and a reference is not to be reached.
+        """
+        ranked = {row: of for row, of in self.rows.items() if not reference(of.config)}
+        if not ranked or not all(len(each.rounds) for each in ranked.values()):
+            return None
+        if any(each.progress.get("status") == "running" for each in self.rows.values()):
+            return None
+        return ranked[max(ranked, key=self.final)]
 
 
 Measure = Callable[[Any, Beside], float | None]
 Show = Callable[[float], str]
 Better = Literal["high", "low", ""]
+SHARE_OF_BEST = 0.9
+"""Share of the best result that counts as reached."""
 COST = "Cost"
 """Group of the columns of a run's costs."""
 
@@ -252,14 +267,10 @@ def cost_to(values_r: Floats, target: float, cost_r: Floats) -> float:
 def _bytes_to_best(run: Run, beside: Beside) -> float | None:
     """Return the bytes in the first round with 90 % of the best final gain; None without gains."""
     local, bytes_r = beside.local, run.course("bytes_sent")
-    if local is None or np.isnan(bytes_r).any():
+    if local is None or np.isnan(bytes_r).any() or beside.best is None:
         return None
-    if not all(len(each.rounds) for each in beside.ranked):
-        return None
-    if any(each.progress.get("status") == "running" for each in beside.rows.values()):
-        return None  # the best final gain is not known yet
-    best = max(float(gain_course(each, local)[-1]) for each in beside.ranked)
-    return cost_to(gain_course(run, local), 0.9 * best, bytes_r) if best > 0 else None
+    best = float(gain_course(beside.best, local)[-1])
+    return cost_to(gain_course(run, local), SHARE_OF_BEST * best, bytes_r) if best > 0 else None
 
 
 def confusion_by_cluster(run: Run) -> dict[int, Ints] | None:
@@ -332,20 +343,21 @@ def _between_clusters(of: Callable[[Ints], float | None]) -> Measure:
 
 
 def _time_to_best(run: Run, beside: Beside) -> float | None:
-    """Return the virtual seconds until the run reaches 90 % of the best method's best mean.
+    """Return the virtual seconds until the run reaches 90 % of the best final accuracy.
 
-    For a loss: until it has covered 90 % of the distance from its start to the lowest loss.
+    For a loss: until it has covered 90 % of the distance from its start to the best final loss.
     """
     runs = beside.rows.values()
     if any(np.isnan(each.metric("virtual_seconds")).all() for each in runs):
         return None
+    if beside.best is None:
+        return None
     is_accuracy = all(each.has_accuracy for each in runs)
     name, sign = ("test_accuracy", 1.0) if is_accuracy else ("test_loss", -1.0)
-    best = max(float(np.fmax.reduce(sign * each.course(name))) for each in runs)
-    course_r = sign * run.course(name)
+    course_r, end = sign * run.course(name), sign * beside.best.course(name)[-1]
     start = 0.0 if is_accuracy else course_r[0]
     seconds_r = np.fmax.reduce(run.metric("virtual_seconds"), axis=1)
-    return cost_to(course_r, start + 0.9 * (best - start), seconds_r)
+    return cost_to(course_r, start + SHARE_OF_BEST * (end - start), seconds_r)
 
 
 COLUMNS = (
@@ -535,14 +547,15 @@ COLUMNS = (
         "bytes_to_best", "sent to 90 % of best gain", _bytes_to_best,
         _or_never(units.size),
         "", COST,
-        "Payload bytes sent per peer until the mean over peers has 90 % of the best final gain "
-        "over Local of all ranked methods.",
+        "Payload bytes sent per peer until the mean over peers has 90 % of the final gain over "
+        "Local of the ranked method with the best mean over seeds.",
     ),
     Column(
         "time_to_best", "time to 90 % of the best", _time_to_best,
         _or_never(units.duration),
         "", COST,
-        "Virtual time until the mean over peers reaches 90 % of the best method's best mean.",
+        "Virtual time until the mean over peers reaches 90 % of the final mean of the ranked "
+        "method that is best over all seeds.",
     ),
 )  # fmt: skip
 MEASURES: dict[str, Column] = {column.key: column for column in COLUMNS}
@@ -697,9 +710,11 @@ def gradient_norm(run: Run) -> float:
 
 
 def rounds_to_best(run: Run, beside: Beside) -> float:
-    """Return the first round whose mean accuracy is 90 % of the best beside; infinite: never."""
-    best = max(float(np.nanmax(each.course())) for each in beside.rows.values())
-    return cost_to(run.course(), 0.9 * best, run.rounds.astype(np.float64))
+    """Return the first round with 90 % of the best final accuracy beside; infinite: never."""
+    if beside.best is None:
+        return np.nan
+    target = SHARE_OF_BEST * beside.best.course()[-1]
+    return cost_to(run.course(), target, run.rounds.astype(np.float64))
 
 
 _add("rounds_to_best", "rounds to 90 % of the best", rounds_to_best, "low")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -185,6 +185,7 @@ class Table:
     redivided: float | None = None
     _numbers: dict[tuple[Cell, Trial, str], float | None] = field(default_factory=dict, repr=False)
     _beside: dict[tuple[Cell, Trial], Beside] = field(default_factory=dict, repr=False)
+    _finals: dict[Cell, float] = field(default_factory=dict, repr=False)
     _entries: dict[Column, dict[str, Entry]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -233,8 +234,20 @@ class Table:
                 if of[trial] is mine or _data(of[trial]) == _data(mine)
             }
             alone = next((row.method for row in self.rows if self._is_local_of(row, cell.row)), "")
-            self._beside[cell, trial] = Beside(rows, rows.get(alone))
+            final = partial(self._final, cell)
+            self._beside[cell, trial] = Beside(rows, rows.get(alone), final)
         return self._beside[cell, trial]
+
+    def _final(self, cell: Cell, row: str) -> float:
+        """Return the mean over trials of a row's final accuracy, or of minus its final loss."""
+        at = cell._replace(row=row)
+        if at not in self._finals:
+            runs = self.results[at].values()
+            name = "test_accuracy" if all(run.has_accuracy for run in runs) else "test_loss"
+            mean = float(np.mean([run.course(name)[-1] for run in runs if len(run.rounds)]))
+            sign = 1.0 if name == "test_accuracy" else -1.0
+            self._finals[at] = -np.inf if np.isnan(mean) else sign * mean
+        return self._finals[at]
 
     def _is_local_of(self, row: Row, other: str) -> bool:
         """Return whether a row is Local with the same swept values as another row."""

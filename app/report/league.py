@@ -28,7 +28,7 @@ from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import MEASURES, Column, cost_to, gains
+from coterie.app.experiments.measures import MEASURES, Column, gains
 from coterie.app.experiments.table import Cell, Table, Trial
 from coterie.app.runs import atomic, cells, files, units
 from coterie.app.runs.files import ResultsError
@@ -290,8 +290,6 @@ class _Standing(Table):
             return None
         if column.key in ("accuracy", "attacked", "private"):
             return float(np.nanmean(self.results[cell][trial].last()))
-        if column.key == "bytes_to_best":
-            return self._bytes_to_best(cell, trial)
         return super().number(cell, trial, column)
 
     def peers(self, cell: Cell, trial: Trial, column: Column) -> Floats:
@@ -299,28 +297,6 @@ class _Standing(Table):
             gain_n = gains(self.results[cell][trial], self.beside(cell, trial).local)
             return np.where(np.isnan(gain_n), np.nan, gain_n < 0)
         return super().peers(cell, trial, column)
-
-    def _bytes_to_best(self, cell: Cell, trial: Trial) -> float | None:
-        """Return the bytes until 90 % of the gain of the best ranked method, per seed.
-
-        The best method is the one with the best mean over seeds: the best of a single seed is there
-        by chance.
-        """
-        ends = {
-            row.method: np.array([run.course()[-1] for run in self.results[place].values()])
-            for row in self.rows
-            if (place := Cell(row.method, "plain")) in self.results
-        }
-        mine = self.results[cell][trial]
-        if "local" not in ends or np.isnan(mine.course("bytes_sent")).any():
-            return None
-        ranked = [row.method for row in self.rows if row.method in ends and not row.reference]
-        best = max(ranked, key=lambda row: ends[row].mean())
-        alone, end = ends["local"][trial.seed], ends[best][trial.seed]
-        if not end > alone:
-            return None
-        target = 0.9 * (end - alone)
-        return cost_to(mine.course() - alone, target, mine.course("bytes_sent"))
 
 
 def _redivision(keys: Mapping[str, Scalar]) -> float:

@@ -237,8 +237,11 @@ def test_time_to_the_best_is_against_the_best_of_all_methods(tmp_path: Path) -> 
     assert values(row, column.key) == (None,)
 
 
-def sending(directory: Path, method: str, *course: tuple[float, float]) -> Run:
+def sending(
+    directory: Path, method: str, *course: tuple[float, float], seconds: float | None = None
+) -> Run:
     """Return a run of two equal peers: accuracy and bytes sent so far, in each round."""
+    clock = {} if seconds is None else {"virtual_seconds": seconds}
     directory = directory / method
     directory.mkdir()
     write_config(directory, {"method": method, "peers": 2})
@@ -246,6 +249,7 @@ def sending(directory: Path, method: str, *course: tuple[float, float]) -> Run:
         directory,
         [
             {"round": t, "peer": peer, "test_accuracy": value, "test_loss": 1.0, "bytes_sent": sent}
+            | {name: t * of for name, of in clock.items()}
             for t, (value, sent) in enumerate(course)
             for peer in (0, 1)
         ],
@@ -273,6 +277,29 @@ def test_bytes_to_best_are_those_sent_until_90_percent_of_the_best_gain(tmp_path
     assert values(lost.rows[1], "bytes_to_best") == (None,), "no method gains"
     alone = Table.of_runs({"fedavg": [runs["fedavg"]]})
     assert values(alone.rows[0], "bytes_to_best") == (None,), "no gain without Local"
+
+
+def test_the_best_is_ranked_and_best_over_all_seeds(tmp_path: Path) -> None:
+    """Over both seeds fedavg ends at 0.8 and dpfl at 0.75; dpfl and the oracle lead one seed.
+
+    The target of seed 0 is that of fedavg, 0.5 + 0.9 * 0.2 = 0.68 (bytes) and 0.9 * 0.7 (time).
+    """
+    ends = {"local": (0.5, 0.5), "fedavg": (0.7, 0.9), "dpfl": (0.9, 0.6), "oracle": (1.0, 1.0)}
+    runs: dict[str, list[Run]] = {}
+    for method, of in ends.items():
+        for seed, end in enumerate(of):
+            (folder := tmp_path / str(seed)).mkdir(exist_ok=True)
+            run = sending(folder, method, (0.1, 0), (end - 0.05, 100), (end, 200), seconds=9.0)
+            config = {"method": method, "peers": 2, "seed": seed}
+            write_config(run.directory, config)
+            runs.setdefault(method, []).append(Run.read(run.directory))
+    table = Table.of_runs(runs)
+    sent = {row.method: values(row, "bytes_to_best") for row in table}
+    assert sent["fedavg"] == (200.0, 200.0)
+    assert sent["dpfl"] == (100.0, math.inf)
+    time = {row.method: values(row, "time_to_best") for row in table}
+    assert time["fedavg"] == time["dpfl"][:1] * 2 == (9.0, 9.0)
+    assert time["local"] == (math.inf, math.inf)
 
 
 def test_worst_peer_replaces_the_worst_tenth_of_few_peers(tmp_path: Path) -> None:
