@@ -10,7 +10,7 @@ Shapes: n peers, R evaluated rounds, C recorded graphs. Means leave out peers wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -119,6 +119,14 @@ class Column:
     x: Scalar | None = None
 
 
+def reached(trials: Sequence[float]) -> str:
+    """Write in how many trials an event came, if it did not come in all; else ""."""
+    count = int(np.isfinite(trials).sum())
+    if count == len(trials):
+        return ""
+    return f"{count} of {len(trials)} seeds" if count else "never"
+
+
 def gains(run: Result, local: Result) -> Floats:
     """Return the gain of each peer over Local with the same seed and split, (n,).
 
@@ -139,10 +147,6 @@ _accuracies = last()
 
 def _shown(form: str, times: int = 1) -> Callable[[float], str]:
     return lambda value: f"{times * value:{form}}"
-
-
-def _or_never(show: Show) -> Show:
-    return lambda value: show(value) if np.isfinite(value) else "never"
 
 
 _percent, _points = _shown(".2f", 100), _shown("+.2f", 100)
@@ -545,14 +549,14 @@ COLUMNS = (
     ),
     Column(
         "bytes_to_best", "sent to 90 % of best gain", _bytes_to_best,
-        _or_never(units.size),
+        units.size,
         "", COST,
         "Payload bytes sent per peer until the mean over peers has 90 % of the final gain over "
         "Local of the ranked method with the best mean over seeds.",
     ),
     Column(
         "time_to_best", "time to 90 % of the best", _time_to_best,
-        _or_never(units.duration),
+        units.duration,
         "", COST,
         "Virtual time until the mean over peers reaches 90 % of the final mean of the ranked "
         "method that is best over all seeds.",

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, Column
+from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, Column, reached
 from coterie.app.experiments.methods import reference
 from coterie.app.experiments.paired import leaders, redivision
 from coterie.app.runs import cells as csv_cells
@@ -161,6 +161,8 @@ class Row:
                 return "refused"
             return "diverged" if self.diverged and column.key in LOSSES else self._table.dash
         mean, deviation = summary
+        if text := reached([value for value in self.numbers(column) if value is not None]):
+            return text
         if len(self._table.results[cell]) == 1 or not column.better:
             return column.show(mean)
         return f"{column.show(mean)} ± {(column.deviation or column.show)(deviation).lstrip('+')}"

@@ -224,6 +224,8 @@ _KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], list[_Part]]] = 
 
 
 def _number(value: float, column: str) -> str:
+    if np.isinf(value):
+        return "never"
     return f"{100 * value:.2f}" if column and is_share(column) else f"{value:.4g}"
 
 

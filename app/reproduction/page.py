@@ -16,7 +16,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure as Drawing
 
 from coterie.app.config.schema import Scalar
-from coterie.app.experiments.measures import components
+from coterie.app.experiments.measures import components, reached
 from coterie.app.experiments.table import Cell
 from coterie.app.report import html
 from coterie.app.reproduction import formulas
@@ -50,11 +50,15 @@ HOLDS = {True: "holds", False: "does not hold", None: "cannot be judged"}
 
 
 class Entry(NamedTuple):
-    """Measured number and the paper's; None if there is none."""
+    """Measured number and the paper's; None if there is none.
+
+    `reached`: in how many seeds an event came, if not in all; the mean is then infinite.
+    """
 
     mean: float | None
     deviation: float | None
     published: float | None
+    reached: str = ""
 
 
 def write(made: Reproduction) -> None:
@@ -113,30 +117,40 @@ def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Entry]
 
 
 def _cell(row: Row, panel: str, column: str, results: Results) -> Entry:
-    values = results.of_trials(Cell(row.label, panel), column)
-    there = values[np.isfinite(values)]
-    mean = float(there.mean()) if len(there) else None
-    deviation = float(there.std(ddof=1)) if len(there) > 1 else None
-    return Entry(mean, deviation, row.printed(panel, column))
+    mean, deviation, known = _summary(results, Cell(row.label, panel), column)
+    return Entry(mean, deviation, row.printed(panel, column), reached(known))
+
+
+def _summary(
+    results: Results, cell: Cell, column: str
+) -> tuple[float | None, float | None, list[float]]:
+    """Return mean and deviation over trials, None where there is none, and the numbers.
+
+    The mean is infinite if a trial is: it is not that of the trials in which an event came.
+    """
+    values = results.of_trials(cell, column)
+    known = values[~np.isnan(values)]
+    mean = float(known.mean()) if len(known) else None
+    spreads = len(known) > 1 and np.isfinite(known).all()
+    return mean, float(known.std(ddof=1)) if spreads else None, known.tolist()
 
 
 def as_csv(figure: Figure, results: Results) -> str:
     """Return a line for each panel, row, swept value and column."""
     lines: list[tuple[object, ...]] = [
-        ("panel", "row", "x", "column", "mean", "std", "seeds", "published")
+        ("panel", "row", "x", "column", "mean", "std", "seeds", "published", "never")
     ]
     for cell in results.results:
         (row,) = (row for row in figure.rows if row.label == cell.row)
         columns = figure.columns if figure.form != "sweep" else (figure.y,)
         for column in columns:
-            values = results.of_trials(cell, column)
-            there = values[np.isfinite(values)]
-            mean = repr(float(there.mean())) if len(there) else ""
-            spread = repr(float(there.std(ddof=1))) if len(there) > 1 else ""
+            mean, deviation, known = _summary(results, cell, column)
+            numbers = ("" if number is None else repr(number) for number in (mean, deviation))
+            never = int(np.isinf(known).sum())
             printed = row.printed(cell.panel, column)
             beside = "" if printed is None else repr(printed)
             x = "" if cell.x is None else cell.x
-            lines.append((cell.panel, cell.row, x, column, mean, spread, len(there), beside))
+            lines.append((cell.panel, cell.row, x, column, *numbers, len(known), beside, never))
     return cells.as_csv(lines)
 
 

@@ -300,6 +300,8 @@ def test_the_best_is_ranked_and_best_over_all_seeds(tmp_path: Path) -> None:
     time = {row.method: values(row, "time_to_best") for row in table}
     assert time["fedavg"] == time["dpfl"][:1] * 2 == (9.0, 9.0)
     assert time["local"] == (math.inf, math.inf)
+    texts = [row.text(COLUMN["bytes_to_best"]) for row in table]
+    assert texts == ["never", "200 B", "1 of 2 seeds", "100 B"]
 
 
 def test_worst_peer_replaces_the_worst_tenth_of_few_peers(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from coterie.app.config.schema import Scalar
 from coterie.app.experiments import measures
 from coterie.app.experiments.measures import Beside
 from coterie.app.experiments.table import Cell, Trial
-from coterie.app.reproduction import formulas, results
+from coterie.app.reproduction import formulas, page, results
+from coterie.app.reproduction.figures import Figure, Panel, Row
 from coterie.app.reproduction.results import Results
 from coterie.app.runs.rundir import Run
+from studies.papers import ours
 
 
 def made_run(directory: Path, accuracy_rn: list[list[float]], **more: object) -> Run:
@@ -117,3 +120,25 @@ def test_the_bounds_of_theorem_1() -> None:
     bound = formulas.PREDICTIONS["cobo-consensus-bound"](nested)
     assert bound == pytest.approx(6 / 4 / (1.5 * 2) ** 2 * root, rel=1e-12)
     assert formulas.PREDICTIONS["cobo-gradient-bound"](nested) == pytest.approx(4 * root, rel=1e-12)
+
+
+def test_a_seed_that_never_reaches_its_target_counts(tmp_path: Path) -> None:
+    """Of four seeds, "b" reaches 0.9 * 0.8 in one; the mean of that one would not be its mean."""
+    runs: dict[Cell, dict[Trial, Run]] = {Cell("a"): {}, Cell("b"): {}, Cell("c"): {}}
+    for seed in range(4):
+        ends = {"a": 0.8, "b": 0.75 if seed == 0 else 0.5, "c": 0.2}
+        for name, end in ends.items():
+            runs[Cell(name)][Trial(seed, seed)] = made_run(tmp_path, [[0.1], [end]])
+    rows = tuple(Row(name) for name in "abc")
+    figure = Figure(
+        "f", "", "", columns=("rounds_to_best",), rows=rows, panels=(Panel(small="default"),)
+    )
+    made = page.table(figure, "small", Results(runs))
+    assert [made[name][0].reached for name in "abc"] == ["", "1 of 4 seeds", "never"]
+    lines = list(csv.DictReader(page.as_csv(figure, Results(runs)).splitlines()))
+    assert [(line["mean"], line["seeds"], line["never"]) for line in lines] == [
+        ("10.0", "4", "0"), ("inf", "4", "3"), ("inf", "4", "4"),
+    ]  # fmt: skip
+    assert [ours(line, "rounds_to_best") for line in lines] == [
+        "10 ± 0", "1 of 4 seeds", "never",
+    ]  # fmt: skip
