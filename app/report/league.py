@@ -129,7 +129,7 @@ Lines = dict[tuple[str, str], Line]
 class Kept:
     """Result of a method with one seed, as the file keeps it; see `measures.Result`."""
 
-    has_accuracy = True
+    has_accuracy, samples = True, None
 
     def __init__(self, method: str, accuracy: Any, course: Any = None, gradients: Any = None):
         self.config = {"method": method}
@@ -288,8 +288,6 @@ class _Standing(Table):
     def number(self, cell: Cell, trial: Trial, column: Column) -> float | None:
         if column.key in ("gain", "harmed") and cell.row == "local":
             return None
-        if column.key in ("accuracy", "attacked", "private"):
-            return float(np.nanmean(self.results[cell][trial].last()))
         return super().number(cell, trial, column)
 
     def peers(self, cell: Cell, trial: Trial, column: Column) -> Floats:

@@ -17,7 +17,7 @@ from rich.table import Table as Rich
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, odds_gap, parity_gap
 from coterie.app.experiments.table import Row, Table
-from coterie.app.report import comparison, comparison_data, run_data, verdict
+from coterie.app.report import comparison, comparison_data, league, run_data, verdict
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
 
@@ -302,6 +302,16 @@ def test_the_best_is_ranked_and_best_over_all_seeds(tmp_path: Path) -> None:
     assert time["local"] == (math.inf, math.inf)
     texts = [row.text(COLUMN["bytes_to_best"]) for row in table]
     assert texts == ["never", "200 B", "1 of 2 seeds", "100 B"]
+
+
+def test_a_mean_is_summed_in_the_order_of_the_peers(tmp_path: Path) -> None:
+    """Sorted, these six sum to another last digit: kept and new results would differ by it."""
+    ends = [0.6, 0.3, 0.1, 0.7, 0.2, 0.9]
+    assert sum(ends) != sum(sorted(ends))
+    (row,) = Table.of_runs({"local": [made(tmp_path, "local", 0, ends)]})
+    kept = league.Kept("local", ends)
+    assert values(row, "accuracy") == (float(np.mean(ends)),)
+    assert MEASURES["accuracy"].of(kept, Beside()) == float(np.mean(ends)) != np.mean(sorted(ends))
 
 
 def test_worst_peer_replaces_the_worst_tenth_of_few_peers(tmp_path: Path) -> None:
