@@ -100,8 +100,8 @@ class Column:
     deviation : Callable[[float], str] or None
         Format of the deviation over seeds; None: `show`.
     of_peers : callable or None
-        Function that returns the values of the peers, (n,), which the test compares; their mean, or
-        their mean minus Local's, is the result of `of`. None: the test compares the number.
+        Function that returns the values of the peers, (n,), which the test compares; their mean is
+        the result of `of`. None: a measure of the run, of which the test compares the number.
     panel, x : str, Scalar or None
         Panel of the table, and position on its axis.
     """
@@ -180,16 +180,24 @@ def _gain(*, accuracy: bool) -> Measure:
     return mean_gain
 
 
+def _gains(run: Result, beside: Beside) -> Floats:
+    return gains(run, beside.local)
+
+
+def _have(sign: float) -> Callable[[Result, Beside], Floats]:
+    """Return the function of which peers have a gain of this sign, (n,): 1 or 0."""
+
+    def have(run: Result, beside: Beside) -> Floats:
+        gain_n = sign * gains(run, beside.local)
+        return np.where(np.isnan(gain_n), np.nan, gain_n > 0)
+
+    return have
+
+
 def _share(sign: float) -> Measure:
     """Return the share of the peers whose gain has this sign."""
-
-    def share(run: Result, beside: Beside) -> float | None:
-        if beside.local is None:
-            return None
-        gain_n = sign * gains(run, beside.local)
-        return mean((gain_n > 0).astype(np.float64)[~np.isnan(gain_n)])
-
-    return share
+    have = _have(sign)
+    return lambda run, beside: None if beside.local is None else mean(have(run, beside))
 
 
 def _newcomers(run: Run, _: Beside) -> float | None:
@@ -419,6 +427,7 @@ COLUMNS = (
         "calibration_error", "calibration error", _field("expected_calibration_error"),
         _shown(".3f"), "low", "Personal models",
         "Mean expected calibration error over peers.",
+        of_peers=last("expected_calibration_error"),
     ),
     Column(
         "best_accuracy", "best on val. %", _statistic("mean_test_accuracy", _best), _percent,
@@ -430,29 +439,32 @@ COLUMNS = (
         "global_accuracy", "global model %", _field("global_test_accuracy"), _percent,
         "high", "Shared",
         "Mean test accuracy of the shared model that the method also trains.",
+        of_peers=last("global_test_accuracy"),
     ),
     Column(
         "gain", "gain", _gain(accuracy=True), _points,
         "high", "Against local",
         "Mean over peers of the test accuracy minus Local's, in points.",
-        of_peers=last(),
+        of_peers=_gains,
     ),
     Column(
         "loss_gain", "loss gain", _gain(accuracy=False), _signed,
         "high", "Against local",
         "Mean over peers of Local's test loss minus the method's.",
         deviation=_short,
-        of_peers=lambda run, _: -run.last("test_loss"),
+        of_peers=_gains,
     ),
     Column(
         "improved", "improved %", _share(1), _shown(".0f", 100),
         "high", "Against local",
         "Share of the peers that end better than with Local.",
+        of_peers=_have(1),
     ),
     Column(
         "harmed", "harmed %", _share(-1), _shown(".0f", 100),
         "low", "Against local",
         "Share of the peers that end worse than with Local.",
+        of_peers=_have(-1),
     ),
     Column(
         "parity_gap", "parity gap %", _between_clusters(parity_gap), _percent,
@@ -500,11 +512,13 @@ COLUMNS = (
         "rmse", "RMSE", _field("rmse"), _plain,
         "low", "Loss",
         "Mean root mean squared error over peers (regression).",
+        of_peers=last("rmse"),
     ),
     Column(
         "r2", "R2", _field("r2"), _shown(".3f"),
         "high", "Loss",
         "Mean coefficient of determination over peers (regression).",
+        of_peers=last("r2"),
     ),
     Column(
         "diverged", "diverged", lambda run, _: float(run.diverged.sum()), _shown(".3g"),

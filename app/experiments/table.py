@@ -265,8 +265,8 @@ class Table:
 
     def peers(self, cell: Cell, trial: Trial, column: Column) -> Floats:
         """Return the values that the test compares: (n,), or (1,) for a measure of the run."""
-        if column.of_peers is None:
-            number = self.number(cell, trial, column)
+        number = self.number(cell, trial, column)
+        if column.of_peers is None or number is None:
             return np.array([np.nan if number is None else number])
         return column.of_peers(self.results[cell][trial], self.beside(cell, trial))
 

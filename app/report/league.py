@@ -28,7 +28,7 @@ from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import MEASURES, Column, gains
+from coterie.app.experiments.measures import MEASURES
 from coterie.app.experiments.table import Cell, Table, Trial
 from coterie.app.runs import atomic, cells, files, units
 from coterie.app.runs.files import ResultsError
@@ -279,22 +279,7 @@ def table(lines: Lines, keys: Mapping[str, Scalar]) -> Table:
             if of[0].refused:
                 refused[Cell(method, condition)] = of[0].refused
     choices = {method: line.choice for (method, of), line in lines.items() if of == "accuracy"}
-    return _Standing(
-        results, choices, refused=refused, dash=units.NONE, redivided=_redivision(keys)
-    )
-
-
-class _Standing(Table):
-    def number(self, cell: Cell, trial: Trial, column: Column) -> float | None:
-        if column.key in ("gain", "harmed") and cell.row == "local":
-            return None
-        return super().number(cell, trial, column)
-
-    def peers(self, cell: Cell, trial: Trial, column: Column) -> Floats:
-        if column.key == "harmed":
-            gain_n = gains(self.results[cell][trial], self.beside(cell, trial).local)
-            return np.where(np.isnan(gain_n), np.nan, gain_n < 0)
-        return super().peers(cell, trial, column)
+    return Table(results, choices, refused=refused, dash=units.NONE, redivided=_redivision(keys))
 
 
 def _redivision(keys: Mapping[str, Scalar]) -> float:

@@ -19,7 +19,7 @@ from coterie.app.experiments.paired import LEVEL, p_value, seeds_needed
 from coterie.app.experiments.table import Cell
 from coterie.app.reproduction import formulas
 from coterie.app.reproduction.figures import Claim, Figure, Size
-from coterie.app.reproduction.results import Results, better_of, is_share
+from coterie.app.reproduction.results import Results, better_of, is_share, measure
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _beats(claim: Claim, figure: Figure, size: Size, results: Results, panel: st
 
 def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Part:
     """Judge whether row `a` is better than row `b`, by the paired test."""
-    first, second = (results.of_peers(Cell(row, panel), column) for row in (a, b))
+    first, second = (results.repeats(Cell(row, panel), measure(column)) for row in (a, b))
     seeds = sorted(first.keys() & second.keys())
     sign = -1.0 if better_of(column) == "low" else 1.0
     differences = [sign * (first[seed] - second[seed]) for seed in seeds]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.app.config.keys import ConfigError, nearest
-from coterie.app.experiments.measures import MEASURES, SHARES, graph_measure
-from coterie.app.experiments.table import Cell, Table, Trial
+from coterie.app.experiments.measures import MEASURES, SHARES, Column, graph_measure
+from coterie.app.experiments.table import Cell, Table
 from coterie.app.runs.rundir import Floats, Run
 
 
@@ -21,19 +21,10 @@ def course(run: Run, name: str) -> tuple[Floats, Floats]:
 class Results(Table):
     """The finished runs of a figure; repetitions are divisions of the data."""
 
-    def of_peers(self, cell: Cell, column: str) -> dict[int, Floats]:
-        """Return the measure of each peer, (n,), by division of the data: the mean over its seeds.
-
-        (1,) for a measure of the run.
-        """
-        of_split: dict[int, list[Floats]] = {}
-        for trial in self.results.get(cell, {}):
-            of_split.setdefault(trial.split, []).append(self._of_peers(cell, trial, column))
-        return {split: np.mean(values, axis=0) for split, values in of_split.items()}
-
     def of_trials(self, cell: Cell, column: str) -> Floats:
         """Return the measure of each trial, (T,), the mean over peers."""
-        values = [self._of_peers(cell, trial, column) for trial in self.results.get(cell, {})]
+        trials, known = self.results.get(cell, {}), measure(column)
+        values = [self.peers(cell, trial, known) for trial in trials]
         return np.array([np.nanmean(v) if not np.isnan(v).all() else np.nan for v in values])
 
     def mean(self, cell: Cell, column: str) -> float:
@@ -41,14 +32,12 @@ class Results(Table):
         values = self.of_trials(cell, column)
         return float(np.nanmean(values)) if len(values) and not np.isnan(values).all() else np.nan
 
-    def _of_peers(self, cell: Cell, trial: Trial, column: str) -> Floats:
-        if column not in MEASURES:
-            raise ConfigError(f'unknown column "{column}"{nearest(column, MEASURES)}')
-        known = MEASURES[column]
-        if known.of_peers is None or column in ("gain", "loss_gain"):
-            value = self.number(cell, trial, known)
-            return np.array([np.nan if value is None else value])
-        return self.peers(cell, trial, known)
+
+def measure(column: str) -> Column:
+    """Return the measure of a column."""
+    if column not in MEASURES:
+        raise ConfigError(f'unknown column "{column}"{nearest(column, MEASURES)}')
+    return MEASURES[column]
 
 
 def title_of(column: str) -> str:

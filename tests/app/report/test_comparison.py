@@ -163,6 +163,15 @@ def test_bold_is_who_leads_by_the_test(tmp_path: Path) -> None:
     assert alone.bold(COLUMN["accuracy"]) == set(), "one seed tells nothing"
 
 
+def test_harm_to_every_peer_with_every_seed_is_shown(tmp_path: Path) -> None:
+    """A share per run has no variance here, so a test of seeds alone would show nothing."""
+    means = {"local": (0.80, 0.81, 0.82), "a": (0.82, 0.83, 0.83), "b": (0.70, 0.71, 0.73)}
+    table = Table.of_runs({m: seeds_of(tmp_path, m, of) for m, of in means.items()})
+    assert [row.text(COLUMN["harmed"]) for row in table] == ["0 ± 0", "0 ± 0", "100 ± 0"]
+    assert table.bold(COLUMN["harmed"]) == {"local", "a"}
+    assert table.bold(COLUMN["improved"]) == {"a"}
+
+
 def test_divisions_of_the_same_rows_show_less(tmp_path: Path) -> None:
     """Differences 0.02, 0.025, 0.015: t = 6.9 (p = 0.02); half of the table tested: 3.5 (0.07)."""
     means = {"a": (0.9, 0.9, 0.9), "b": (0.88, 0.875, 0.885)}
