@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -173,8 +173,7 @@ class Table:
     """Results by cell and trial.
 
     `choices`: settings that tuning chose for a row. `swept`: values that name a row of a sweep.
-    `refused`: why a cell has no results. `dash`: text of a cell without a number. `repeat`: what
-    the test counts as a repetition, a seed or a division of the data. `redivided`: see
+    `refused`: why a cell has no results. `dash`: text of a cell without a number. `redivided`: see
     `paired.redivision`; None: that of the first run.
     """
 
@@ -183,7 +182,6 @@ class Table:
     swept: Mapping[str, plan.Values] = field(default_factory=dict)
     refused: Mapping[Cell, str] = field(default_factory=dict)
     dash: str = "-"
-    repeat: Literal["seed", "split"] = "seed"
     redivided: float | None = None
     _numbers: dict[tuple[Cell, Trial, str], float | None] = field(default_factory=dict, repr=False)
     _beside: dict[tuple[Cell, Trial], Beside] = field(default_factory=dict, repr=False)
@@ -271,12 +269,14 @@ class Table:
         return column.of_peers(self.results[cell][trial], self.beside(cell, trial))
 
     def repeats(self, cell: Cell, column: Column) -> dict[Any, Floats]:
-        """Return repetition -> values of the peers; of a division the mean over its seeds."""
+        """Return repetition -> values of the peers: division of the data -> mean over its seeds.
+
+        Seeds that share a division repeat the training, not the experiment.
+        """
         found: dict[Any, list[Floats]] = {}
         for trial in self.results.get(cell, {}):
             if self.number(cell, trial, column) is not None:
-                at = getattr(trial, self.repeat)
-                found.setdefault(at, []).append(self.peers(cell, trial, column))
+                found.setdefault(trial.split, []).append(self.peers(cell, trial, column))
         return {at: np.mean(of, axis=0) if len(of) > 1 else of[0] for at, of in found.items()}
 
     def shown(self) -> list[Column]:
@@ -321,6 +321,18 @@ class Table:
             and not (column.key in LOSSES and row.diverged)
         ]
 
+    @cached_property
+    def divisions(self) -> int:
+        """Number of divisions of the data, which are the repetitions of the test."""
+        return len({trial.split for of in self.results.values() for trial in of})
+
+    @cached_property
+    def shared(self) -> float:
+        """Test rows per training row if every seed divides the same rows again, else 0."""
+        if self.redivided is not None:
+            return self.redivided
+        return redivision(next(row.runs[0] for row in self.rows if row.runs))
+
     def leading(self, column: Column) -> list[Row]:
         """Return the candidate with the best mean, and those not significantly worse."""
         sign = 1.0 if column.better == "high" else -1.0
@@ -331,10 +343,7 @@ class Table:
             method: {at: sign * of_p for at, of_p in row.repeats(column).items()}
             for method, row in rows.items()
         }
-        redivided = self.redivided
-        if redivided is None:
-            redivided = redivision(self.rows[0].runs[0])
-        return [rows[method] for method in leaders(values, redivided)]
+        return [rows[method] for method in leaders(values, self.shared)]
 
     def bold(self, column: Column) -> frozenset[str]:
         """Return the leading rows; empty if no candidate is significantly worse."""

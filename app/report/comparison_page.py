@@ -124,8 +124,10 @@ def _notice(rows: Sequence[Row], failed: Mapping[str, str]) -> str:
 def _significance(table: Table, columns: Sequence[Column]) -> str:
     """Explain the meaning of bold, or why nothing is bold."""
     seeds = max(len(row.runs) for row in table.rows)
-    if seeds < MIN_SEEDS:
+    if table.divisions < MIN_SEEDS:
         count = units.plural(seeds, "seed")
+        if table.divisions < seeds:
+            count += f" of {units.plural(table.divisions, 'division')} of the data (split-seed)"
         return f"No difference is significant with {count} (no test possible)."
     if any(table.bold(column) for column in columns):
         return (

@@ -82,7 +82,7 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
         value = f"{top.text(main)}{unit}{_gain(top, columns)}"
         rivals = units.plural(len(among), table.noun)
         seeds = units.plural(len(top.runs), "seed")
-        untested = " (no test possible)" if len(top.runs) < MIN_SEEDS else ""
+        untested = " (no test possible)" if table.divisions < MIN_SEEDS else ""
         why = f"not significant with {seeds}{untested}"
         if len(among) == 1:
             sentences.append(f"{top.name} reaches a {what} of {value}")
@@ -107,6 +107,12 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
 def notes(table: Table) -> list[str]:
     """Return the footnotes of the table."""
     footnotes, rows = [], table.rows
+    if table.divisions < max(len(row.runs) for row in rows):
+        count = units.plural(table.divisions, "division")
+        footnotes.append(
+            f"the seeds share {count} of the data (split-seed), so the test counts divisions: what "
+            "differs may differ on these rows only"
+        )
     if table.noun == "setting" and table.has_same_data:
         footnotes.append(
             "a setting that is chosen by these results is tuned on test data; compare --tune "
@@ -198,7 +204,7 @@ def _known(values_p: Floats) -> Floats:
 def _open(leading: Sequence[Row], main: Column) -> list[str]:
     """Say about how many seeds would separate the best mean from the others."""
     top, *others = leading
-    if len(top.runs) < MIN_SEEDS:
+    if len(top.repeats(main)) < MIN_SEEDS:
         return []
     redivided, of_top = redivision(top.runs[0]), top.repeats(main)
     needed: dict[str, list[str]] = {}

@@ -125,12 +125,12 @@ def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Pa
     text = f"{a} {_number(a_mean, column)} {between} {b} {_number(b_mean, column)}"
     if not len(means):
         return _Part(None, f"{text} (no numbers)")
-    p = p_value(differences)
+    p = p_value(differences, results.shared)
     exact = len(means) > 1 and np.ptp(means) == 0 and all(np.ptp(d) == 0 for d in differences)
     favours = bool(means.mean() > 0)
     if not exact and p > LEVEL:
         why = "one seed allows no test" if len(means) == 1 else f"not significant, p = {p:.2f}"
-        return _Part(None, f"{text} ({why})", favours, seeds_needed(differences))
+        return _Part(None, f"{text} ({why})", favours, seeds_needed(differences, results.shared))
     return _Part(favours, f"{text} (p = {0.0 if exact else p:.3f})")
 
 

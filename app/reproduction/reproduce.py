@@ -111,7 +111,7 @@ def reproduce(request: Request, console: Console) -> Reproduction:
         run, why = next(iter(failed.items()))
         count = f"{len(failed)} of {len(configs)} runs of {request.name}"
         raise SweepError(f"{count} failed: {run}: {why}")
-    results = Results(grid.results(), repeat="split")
+    results = Results(grid.results())
     verdicts = tuple(claims.judge(figure, request.size, results))
     made = Reproduction(paper, figure, request.size, request.directory, results, verdicts)
     request.directory.mkdir(parents=True, exist_ok=True)

@@ -163,6 +163,22 @@ def test_bold_is_who_leads_by_the_test(tmp_path: Path) -> None:
     assert alone.bold(COLUMN["accuracy"]) == set(), "one seed tells nothing"
 
 
+def test_seeds_of_one_division_are_no_repetitions(tmp_path: Path) -> None:
+    """Five seeds, far apart: significant if each divides the data, no test if they share it."""
+    means = {"a": (0.90, 0.91, 0.90, 0.92, 0.91), "b": (0.50, 0.52, 0.51, 0.50, 0.49)}
+    runs = {method: seeds_of(tmp_path, method, of) for method, of in means.items()}
+    assert Table.of_runs(runs).bold(COLUMN["accuracy"]) == {"a"}
+    for method, of in runs.items():
+        for seed, run in enumerate(of):
+            keys = {"method": method, "peers": run.peers, "seed": seed, "split-seed": 0}
+            write_config(run.directory, keys)
+    fixed = Table.of_runs({m: [Run.read(run.directory) for run in of] for m, of in runs.items()})
+    assert fixed.bold(COLUMN["accuracy"]) == set()
+    assert fixed.divisions == 1
+    assert "not significant with 5 seeds (no test possible)" in verdict.outcome(fixed)
+    assert "the seeds share 1 division of the data (split-seed)" in verdict.notes(fixed)[0]
+
+
 def test_harm_to_every_peer_with_every_seed_is_shown(tmp_path: Path) -> None:
     """A share per run has no variance here, so a test of seeds alone would show nothing."""
     means = {"local": (0.80, 0.81, 0.82), "a": (0.82, 0.83, 0.83), "b": (0.70, 0.71, 0.73)}

@@ -83,7 +83,7 @@ def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path)
 
     place = Cell("row")
     of = {Trial(d, s): run_of(d, s) for s in range(2) for d in range(3)}
-    result = Results({place: of}, repeat="split").repeats(place, measures.MEASURES["loss"])
+    result = Results({place: of}).repeats(place, measures.MEASURES["loss"])
     assert {split: value.tolist() for split, value in result.items()} == {
         0: [0.5, 0.5], 1: [10.5, 10.5], 2: [20.5, 20.5],
     }  # fmt: skip

@@ -16,8 +16,8 @@ from coterie.app.config.schema import Scalar
 from coterie.app.experiments import measures
 from coterie.app.experiments.measures import Beside
 from coterie.app.experiments.table import Cell, Trial
-from coterie.app.reproduction import formulas, page, results
-from coterie.app.reproduction.figures import Figure, Panel, Row
+from coterie.app.reproduction import claims, formulas, page, results
+from coterie.app.reproduction.figures import Claim, Figure, Panel, Row
 from coterie.app.reproduction.results import Results
 from coterie.app.runs.rundir import Run
 from studies.papers import ours
@@ -120,6 +120,21 @@ def test_the_bounds_of_theorem_1() -> None:
     bound = formulas.PREDICTIONS["cobo-consensus-bound"](nested)
     assert bound == pytest.approx(6 / 4 / (1.5 * 2) ** 2 * root, rel=1e-12)
     assert formulas.PREDICTIONS["cobo-gradient-bound"](nested) == pytest.approx(4 * root, rel=1e-12)
+
+
+def test_a_claim_on_divisions_of_the_same_rows_needs_more(tmp_path: Path) -> None:
+    """Differences 0.02, 0.025, 0.015: t = 6.9 (p = 0.02); as many rows tested as trained: 3.5 (0.07)."""
+    split = [{"train": {"size": 10}, "test": {"size": 10}}] * 2
+    keys = {"method": "dpfl", "peers": 2, "dataset": "table", "table": {"test": 0.5}}
+    claim = Claim("a is better", "beats", ("a", "b"))
+    figure = Figure("f", "", "", rows=(Row("a"), Row("b")), panels=(Panel(small="default"),))
+    for more, holds in (({}, True), ({"config": keys, "split": tuple(split)}, None)):
+        cells: dict[Cell, dict[Trial, Run]] = {Cell("a"): {}, Cell("b"): {}}
+        for seed, (a, b) in enumerate(((0.9, 0.88), (0.9, 0.875), (0.9, 0.885))):
+            for name, end in (("a", a), ("b", b)):
+                cells[Cell(name)][Trial(seed, seed)] = made_run(tmp_path, [[end, end]], **more)
+        (verdict,) = claims.judge(replace(figure, claims=(claim,)), "small", Results(cells))
+        assert verdict.holds is holds, verdict.evidence
 
 
 def test_a_seed_that_never_reaches_its_target_counts(tmp_path: Path) -> None:
