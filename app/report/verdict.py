@@ -123,6 +123,7 @@ def notes(table: Table) -> list[str]:
             "numbers are on the common scale, also those of peers that train alone; an "
             "institution that stays out has its own only (table.scale)"
         )
+    footnotes += _rounds(table)
     references: dict[str, list[str]] = {}
     for row in rows:
         if row.reference:
@@ -143,6 +144,25 @@ def notes(table: Table) -> list[str]:
     if any(summary.privacy(row.runs[0]) for row in rows):
         footnotes.append(summary.spent_below(rows[0].runs[0].directory.parent))
     return footnotes
+
+
+def _rounds(table: Table) -> list[str]:
+    """Say which rows stopped early (`patience`), and whether the rows' numbers of rounds differ."""
+    planned = {row.name: int(row.config.get("num-server-rounds", 0)) for row in table if row.runs}
+    notes = []
+    if len({*planned.values()}) > 1:
+        each = [f"{name} {rounds}" for name, rounds in planned.items()]
+        notes.append(f"not the same number of rounds: {', '.join(each)}")
+    stopped = []
+    for row in table:
+        ended = [run.progress for run in row.runs if run.progress.get("status") == "finished"]
+        ends = [int(progress["round"]) for progress in ended if "round" in progress]
+        if any(end < planned[row.name] for end in ends):
+            counts = listed([str(end) for end in sorted({*ends})])
+            stopped.append(f"{row.name} after {counts} of {planned[row.name]} rounds")
+    if stopped:
+        notes.append(f"stopped early (patience): {'; '.join(stopped)}")
+    return notes
 
 
 def cost_notes(table: Table) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.table import Table
 from coterie.app.report.verdict import cost_notes, notes, outcome
 from coterie.app.runs.rundir import Run
-from tests.app.fake_run import write_config, write_metrics
+from tests.app.fake_run import write_config, write_metrics, write_progress
 
 CLEAR = {"local": (0.60, 0.61, 0.62), "cobo": (0.90, 0.91, 0.93), "fedavg": (0.50, 0.52, 0.51)}
 CLOSE = CLEAR | {"dpfl": (0.91, 0.90, 0.92)}
@@ -23,7 +24,7 @@ def rows(
     directory: Path,
     means: Mapping[str, Sequence[float | None]],
     loss: float | None = 1.0,
-    **config: str,
+    **config: Any,
 ) -> Table:
     """Return runs of three peers around these means, one per seed; None: diverged."""
     runs: dict[str, list[Run]] = {}
@@ -80,6 +81,24 @@ def test_settings_tuned_to_an_edge_have_a_footnote(tmp_path: Path) -> None:
         "tuned to the edge of the range, try values beyond: "
         "cobo (learning-rate = 3.0, highest tried)"
     ]
+
+
+def test_runs_that_stopped_early_are_named(tmp_path: Path) -> None:
+    made = rows(tmp_path, CLEAR, **{"num-server-rounds": 5})
+    assert not any("rounds" in note for note in notes(made))
+    runs = {}
+    for row, planned in zip(made, (9, 9, 5), strict=False):
+        for seed, run in enumerate(row.runs):
+            keys = {"method": row.method, "peers": 3, "seed": seed, "num-server-rounds": planned}
+            write_config(run.directory, keys)
+            write_progress(run.directory, round=5)
+        runs[row.method] = [Run.read(run.directory) for run in row.runs]
+    first, second, *_ = runs
+    of_rounds = [note for note in notes(Table.of_runs(runs)) if "rounds" in note]
+    assert f"stopped early (patience): {first} after 5 of 9 rounds" in of_rounds[-1]
+    assert of_rounds[-2].startswith("not the same number of rounds: ")
+    same = notes(Table.of_runs({first: runs[first], second: runs[second]}))
+    assert not any("not the same number of rounds" in note for note in same)
 
 
 def test_the_privacy_of_all_runs_is_added_up(tmp_path: Path) -> None:
