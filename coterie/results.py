@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coterie.app.report import tuning
-from coterie.app.report.tuning import Choice
+from coterie.app.experiments import choice
+from coterie.app.experiments.choice import Choice
 from coterie.app.runners.tracking import frame_of
 from coterie.app.runs import files, metrics, plan, rundir
 from coterie.app.runs.files import ResultsError
@@ -227,7 +227,7 @@ class Comparison:
     @cached_property
     def tuned(self) -> dict[str, Choice]:
         """Method -> the settings that tuning chose, and which lie at an edge of what was tried."""
-        return tuning.read(self.directory)
+        return choice.read(self.directory)
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:

@@ -19,7 +19,7 @@ import html
 import math
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -34,6 +34,9 @@ from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.app.config.settings import options_in, tables
+from coterie.app.experiments.measures import Column
+from coterie.app.experiments.table import Entry, Table
+from coterie.app.experiments.table import Row as TableRow
 from coterie.app.report import league
 from coterie.clients.attack import AttackKind
 from coterie.datasets import plugins
@@ -53,6 +56,8 @@ API = {
 }
 """Package -> patterns of the modules on its page."""
 
+_LEAGUE = {column.key: column for column in league.COLUMNS}
+"""Columns of the league by key."""
 _LEADERS = 6
 """Number of leading methods that a cell names."""
 
@@ -251,50 +256,56 @@ def catalogue_table() -> str:
 
 
 @lru_cache
-def _league() -> dict[str, tuple[league.Problem, list[league.Standing]]]:
-    """Return name -> problem and rows of the league."""
+def _league() -> dict[str, tuple[league.Problem, Table]]:
+    """Return name -> problem and table of the league."""
     made = {}
     for name in league.problems(league.PUBLISHED):
         problem = league.problem(name, league.PUBLISHED)
-        made[name] = problem, league.standings(league.read(name, league.PUBLISHED), problem.keys)
+        made[name] = problem, league.table(league.read(name, league.PUBLISHED), problem.keys)
     return made
 
 
 def league_tables() -> str:
     """Return the tables of the league, a section per problem."""
     sections = []
-    for name, (problem, rows) in _league().items():
-        about = f"{_sentence(problem.about)}. Results of {len(rows)} methods."
-        sections.append(f"### {problem.title} {{#{name}}}\n\n{about}\n\n{_league_table(rows)}")
+    for name, (problem, table) in _league().items():
+        about = f"{_sentence(problem.about)}. Results of {len(table.rows)} methods."
+        sections.append(f"### {problem.title} {{#{name}}}\n\n{about}\n\n{_league_table(table)}")
     return "\n\n".join(sections)
 
 
 def league_leaders() -> str:
     """Return the table of the methods that lead each column of each measured problem."""
-    keys = ("accuracy", "worst", "attacked", "private")
+    columns = [_LEAGUE[key] for key in ("accuracy", "worst", "attacked", "private")]
     lines = []
-    for name, (problem, rows) in _league().items():
-        if not rows:
+    for name, (problem, table) in _league().items():
+        if not table.rows:
             continue
-        cells = [_leading(rows, key) for key in keys]
+        cells = [_leading(table, column) for column in columns]
+        costs = table.entries(_LEAGUE["bytes_to_best"])
         reached = sorted(
             (entry.value, row.name, entry.text)
-            for row in rows
-            if (entry := row.entries["bytes_to_best"]).value is not None
-            and math.isfinite(entry.value) and not row.is_reference
+            for row in table.rows
+            if (entry := costs[row.method]).value is not None
+            and math.isfinite(entry.value) and not row.reference
         )  # fmt: skip
         cheap = ", ".join(f"{method} {text}" for _, method, text in reached[:3])
         lines.append((f"[{problem.title}](results/league.md#{name})", *cells, cheap))
-    heads = "problem", *map(league.heading, keys), "fewest bytes to 90 % of the best gain"
+    heads = (
+        "problem",
+        *(column.title for column in columns),
+        "fewest bytes to 90 % of the best gain",
+    )
     return _table(heads, lines) if lines else "No problem has been measured yet."
 
 
-def _leading(rows: Sequence[league.Standing], key: str) -> str:
+def _leading(table: Table, column: Column) -> str:
     """Return the leading methods of a column, the best means first."""
-    values = {row.name: row.entries[key].value for row in rows}
+    entries = table.entries(column)
+    values = {row.name: entries[row.method].value for row in table.rows}
     if all(value is None for value in values.values()):
         return ""
-    names = [row.name for row in rows if row.entries[key].leads]
+    names = [row.name for row in table.rows if entries[row.method].leads]
     names.sort(key=lambda name: -(values[name] or 0.0))
     more = len(names) - _LEADERS
     if more < 2:
@@ -305,14 +316,13 @@ def _leading(rows: Sequence[league.Standing], key: str) -> str:
 
 def league_gains() -> str:
     """Return the table of the gains over Local: a row per method, a column per measured problem."""
-    measured = {name: (problem, rows) for name, (problem, rows) in _league().items() if rows}
+    measured = {name: of for name, of in _league().items() if of[1].rows}
     entries: dict[str, dict[str, str]] = {}
-    for name, (_, rows) in measured.items():
-        for row in rows:
-            entry, star = row.entries["gain"], " *" * row.is_reference
-            text = entry.text.partition(" ±")[0]
-            of = entries.setdefault(f"{row.name}{star}", {})
-            of[name] = f"**{text}**" if entry.leads else text
+    for name, (_, table) in measured.items():
+        gains = table.entries(_LEAGUE["gain"])
+        for row in table.rows:
+            entry, of = gains[row.method], entries.setdefault(row.label, {})
+            of[name] = f"**{entry.mean}**" if entry.leads else entry.mean
     heads = "method", *(f"[{of.title}](#{name})" for name, (of, _) in measured.items())
     lines = [(name, *(of.get(each, "") for each in measured)) for name, of in entries.items()]
     return _table(heads, lines) if lines else "No problem has been measured yet."
@@ -321,41 +331,35 @@ def league_gains() -> str:
 def league_rows(method: str) -> str:
     """Return a method's rows of the league, for its page; empty without measured cells."""
     lines = []
-    for name, (problem, rows) in _league().items():
-        for row in rows:
-            if row.method == method:
-                cells = (
-                    f"**{entry.text}**" if entry.leads else entry.text
-                    for entry in row.entries.values()
-                )
-                lines.append((f"[{problem.title}](../results/league.md#{name})", *cells))
-    heads = "league", *map(league.heading, league.columns())
+    for name, (problem, table) in _league().items():
+        if any(row.method == method for row in table.rows):
+            entries = [table.entries(column)[method] for column in league.COLUMNS]
+            cells = (f"**{entry.text}**" if entry.leads else entry.text for entry in entries)
+            lines.append((f"[{problem.title}](../results/league.md#{name})", *cells))
+    heads = "league", *(column.title for column in league.COLUMNS)
     return f"{_table(heads, lines)}\n\n" if lines else ""
 
 
-def _league_table(rows: Sequence[league.Standing]) -> str:
+def _league_table(table: Table) -> str:
     """Return a table of the league as HTML, with the attributes that docs/league.js filters by."""
-    columns = {
-        key: column
-        for key, column in league.columns().items()
-        if any(row.entries[key].value is not None for row in rows)
-    }
+    columns = [c for c in league.COLUMNS if any(row.summary(c) for row in table.rows)]
     if not columns:
         return "No cell has been measured yet."
     heads = "".join(
-        f'<th data-better="{column.better}"><button type="button">{league.heading(key)}</button>'
-        "</th>"
-        for key, column in columns.items()
+        f'<th data-better="{column.better}"><button type="button">{column.title}</button></th>'
+        for column in columns
     )
-    body = []
-    for k, row in enumerate(rows):
-        cells = (_league_cell(row.entries[key]) for key in columns)
+    entries, body = [table.entries(column) for column in columns], []
+    leads = table.bold(_LEAGUE["accuracy"])
+    for k, row in enumerate(table.rows):
+        cells = (_league_cell(of[row.method]) for of in entries)
         tuned = ", ".join(
             f"{key.rpartition('.')[2]} {value}{'†' * (key in row.choice.edges)}"
             for key, value in row.choice.settings.items()
         )
         body.append(
-            f'<tr {_league_filters(row)}><td data-value="{k}">{_league_name(row)}</td>'
+            f"<tr {_league_filters(row, leads=row.method in leads)}>"
+            f'<td data-value="{k}">{_league_name(row)}</td>'
             f"{''.join(cells)}<td>{html.escape(tuned)}</td></tr>"
         )
     head = f'<th><button type="button">method</button></th>{heads}<th>tuned</th>'
@@ -365,19 +369,19 @@ def _league_table(rows: Sequence[league.Standing]) -> str:
     )
 
 
-def _league_cell(entry: league.Entry) -> str:
+def _league_cell(entry: Entry) -> str:
     value = "" if entry.value is None else f' data-value="{entry.value!r}"'
     return f"<td{value}>{f'<b>{entry.text}</b>' if entry.leads else entry.text}</td>"
 
 
-def _league_name(row: league.Standing) -> str:
-    star, name = " *" * row.is_reference, html.escape(row.name)
+def _league_name(row: TableRow) -> str:
+    star, name = " *" * bool(row.reference), html.escape(row.name)
     if row.method in METHODS:
         return f'<a href="../methods/{row.method}.html">{name}</a>{star}'
     return f'<a href="../recipes.html">{name}</a>' if row.method in recipes() else name
 
 
-def _league_filters(row: league.Standing) -> str:
+def _league_filters(row: TableRow, *, leads: bool) -> str:
     """Return the attributes of a row that the filters read."""
     base = str(recipes()[row.method].keys["method"]) if row.method in recipes() else row.method
     method = METHODS.get(base)
@@ -385,7 +389,7 @@ def _league_filters(row: league.Standing) -> str:
     if method is not None and method.group is not None and base == row.method:
         group = GROUPS[method.group]
     flags = {
-        "leads": row.entries["accuracy"].leads,
+        "leads": leads,
         "validates": method is not None and method.validates,
         "exposes": method is None or bool(method.exposes),
     }

@@ -20,7 +20,6 @@ from rich.table import Table
 
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
-from coterie.app.report.measures import course
 from coterie.app.runs.rundir import Floats, Run
 from studies.kept import kept
 from studies.svg import save
@@ -90,7 +89,7 @@ class Curve:
     def of(cls, case: Case) -> Curve:
         """Return the curve of a run; carry it out if its result is missing."""
         run = case.made()
-        return cls(seconds(run), course(run, "test_accuracy"))
+        return cls(seconds(run), run.course("test_accuracy"))
 
     def at(self, share: float) -> float:
         """Return the accuracy after a share of the time."""

@@ -18,7 +18,6 @@ import numpy as np
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import check
 from coterie.app.config.schema import Scalar
-from coterie.app.report.measures import course
 from coterie.app.runners import inline
 from coterie.app.runs.rundir import Bools, Run, create
 from studies.svg import save
@@ -60,7 +59,7 @@ def draw(run: Run, awake_tn: Bools, path: Path) -> None:
         for end in ends:
             axes.axhline(end, color="#d9822b", linewidth=0.8)
             axes.axvline(end, color="#d9822b", linewidth=0.8)
-        accuracy = 100 * course(run, "test_accuracy")[run.rounds.tolist().index(t)]
+        accuracy = 100 * run.course("test_accuracy")[run.rounds.tolist().index(t)]
         axes.set(title=f"round {t}: {accuracy:.0f} %", xticks=[], yticks=[])
     save(figure, path)
 

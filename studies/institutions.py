@@ -32,7 +32,7 @@ from coterie.app.comparisons.tune import Tuning
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
-from coterie.app.report.tuning import FILE as TUNING
+from coterie.app.experiments.choice import FILE as TUNING
 from coterie.app.runs import atomic, cells
 from coterie.app.runs.metrics import Floats
 from coterie.app.runs.rundir import Run

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.app.experiments.measures import reached
 from coterie.app.reproduction import figures
 from coterie.app.reproduction.figures import Figure, Paper, Row, Size
 from coterie.app.reproduction.page import HOLDS, heading, shown
@@ -254,6 +255,8 @@ def ours(line: Mapping[str, str] | None, column: str) -> str:
     """Return "mean ± deviation" of a line of results.csv."""
     if line is None or not line["mean"]:
         return EMPTY
+    if never := int(line.get("never") or 0):
+        return reached([float("inf")] * never + [0.0] * (int(line["seeds"]) - never))
     mean = shown(float(line["mean"]), column)
     return f"{mean} ± {shown(float(line['std']), column)}" if line["std"] else mean
 

@@ -74,9 +74,9 @@ def _run(options: argparse.Namespace, console: Console) -> None:
 def _show(options: argparse.Namespace, console: Console) -> None:
     for name in options.problems or league.problems(options.directory):
         problem = league.problem(name, options.directory, options.part)
-        cells = problem.measured(league.read(name, options.directory))
-        if rows := league.standings(cells, problem.keys):
-            console.print(league.table(f"{problem.title} ({name})", rows))
+        table = league.table(problem.measured(league.read(name, options.directory)), problem.keys)
+        if table.rows:
+            console.print(league.in_terminal(f"{problem.title} ({name})", table))
             if problem.legend:
                 console.print(problem.legend, soft_wrap=True)
     console.print(_NOTE)

@@ -28,10 +28,12 @@ from coterie.app.config.preflight import check
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
+from coterie.app.experiments import grid
+from coterie.app.experiments.choice import Choice
+from coterie.app.experiments.grid import Grid
+from coterie.app.experiments.table import Cell
 from coterie.app.report import league
-from coterie.app.report.league import CONDITIONS, Cell, Cells, Problem
-from coterie.app.report.measures import course, last
-from coterie.app.report.tuning import Choice
+from coterie.app.report.league import CONDITIONS, Line, Lines, Problem
 from coterie.app.runners import sweep
 from coterie.app.runs.rundir import Floats, Run
 from coterie.datasets.problem import DataError
@@ -94,7 +96,7 @@ def run(
         except DataError as error:
             console.print(f"left out: {name}: {error}", soft_wrap=True)
         else:
-            tables.append(_Table(name, problem, methods, directory, workers, console))
+            tables.append(_Problem(name, problem, methods, directory, workers, console))
     for condition in CONDITIONS:
         for table in tables:
             if condition in table.problem.conditions:
@@ -104,7 +106,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class _Table:
+class _Problem:
     """Table of a problem; the parameters are those of `run`."""
 
     name: str
@@ -128,17 +130,16 @@ class _Table:
                 method: configurations(self.problem, condition, method, {})[0] for method in missing
             }
             choices, failed = tune.tuned(first, "whole", work, self.workers, self.console, rates)
-        placed = {
-            method: [
-                sweep.placed(config, work)
-                for config in configurations(self.problem, condition, method, choice.settings)
-            ]
-            for method, choice in choices.items()
-            if method in missing
-        }
-        return failed | self._finish(condition, placed, choices)
+        grid = Grid(
+            {
+                Cell(method): configurations(self.problem, condition, method, choice.settings)
+                for method, choice in choices.items()
+                if method in missing
+            }
+        )
+        return failed | self._finish(condition, grid.placed(work), choices)
 
-    def _missing(self, condition: str, measured: Cells, choices: Mapping[str, Choice]) -> list[str]:
+    def _missing(self, condition: str, measured: Lines, choices: Mapping[str, Choice]) -> list[str]:
         """Return the methods to measure; write the cells of those that cannot run."""
         missing, column = [], CONDITIONS[condition][0]
         for method in self.methods:
@@ -147,46 +148,44 @@ class _Table:
                 configs = configurations(self.problem, condition, method, settings)
             except ConfigError as error:
                 if (method, "accuracy") in measured:
-                    self._add({(method, column): Cell(refused=str(error))})
+                    self._add({(method, column): Line(refused=str(error))})
                 else:
                     self.console.print(f"left out: {method}: {error}", soft_wrap=True)
             else:
-                if measured.get((method, column), Cell()).digest != digest(configs):
+                if measured.get((method, column), Line()).digest != digest(configs):
                     missing.append(method)
         return missing
 
-    def _add(self, cells: Cells) -> None:
+    def _add(self, lines: Lines) -> None:
         """Add cells to the file, to which another process may have added some."""
         kept = league.read(self.name, self.directory)
-        league.write(self.name, {**kept, **cells}, self.directory)
+        league.write(self.name, {**kept, **lines}, self.directory)
 
     def _finish(
-        self,
-        condition: str,
-        placed: Mapping[str, Sequence[Config]],
-        choices: Mapping[str, Choice],
+        self, condition: str, grid: Grid, choices: Mapping[str, Choice]
     ) -> dict[str, Exception]:
-        """Run all seeds of each method, and write its cells when the last run ends."""
+        """Run all seeds of each method, and write its lines when the last run ends."""
 
-        def keep(method: str) -> None:
-            if all(map(sweep.is_finished, placed[method])):
-                runs = [Run.read(config.run_dir) for config in placed[method]]
-                known, choice = digest(placed[method]), choices[method]
+        def keep(cell: Cell) -> None:
+            configs = grid.cells[cell]
+            if all(map(sweep.is_finished, configs)):
+                runs = [Run.read(config.run_dir) for config in configs]
+                known, choice = digest(configs), choices[cell.row]
                 self._add(
                     {
-                        (method, column): Cell(known, choice, values_of(column, runs))
+                        (cell.row, column): Line(known, choice, values_of(column, runs))
                         for column in CONDITIONS[condition]
                     }
                 )
 
-        for method in placed:
-            keep(method)
-        method_of = {config.run_dir: method for method, of in placed.items() for config in of}
+        for cell in grid.cells:
+            keep(cell)
+        cell_of = {config.run_dir: cell for cell, of in grid.cells.items() for config in of}
         return sweep.run_all(
-            [config for of in placed.values() for config in of],
+            [*grid],
             self.workers,
             self.console,
-            on_end=lambda config: keep(method_of[config.run_dir]),
+            on_end=lambda config: keep(cell_of[config.run_dir]),
         )
 
 
@@ -208,10 +207,9 @@ def configurations(
     tuned = {"learning-rate", "weight-decay", tune.grid(Config.from_flat(flat))[0]}
     if others := settings.keys() - tuned:
         raise ConfigError(f"{min(others)} is not among the tuned keys of {method}")
-    flat |= settings
-    configs = [Config.from_flat({**flat, "seed": seed}) for seed in range(problem.seeds)]
-    check(configs[0])
-    return configs
+    made = Grid.product({method: settings}, {**flat, "seed": 0}, problem.seeds)
+    check(next(iter(made)))
+    return [*made]
 
 
 def digest(configs: Sequence[Config]) -> str:
@@ -221,19 +219,19 @@ def digest(configs: Sequence[Config]) -> str:
         for key, value in deciding(configs[0]).items()
         if key != "seed" and (key not in BEFORE or BEFORE[key] != value)
     }
-    return sweep.digest(configs[0], {**flat, "seeds": [config.seed for config in configs]})
+    return grid.digest(configs[0], {**flat, "seeds": [config.seed for config in configs]})
 
 
 def values_of(column: str, runs: Sequence[Run]) -> list[Any]:
     """Return the values of a cell, per seed; see `coterie.app.report.league.Cell`."""
     if column == "gradients":
-        return [_mean(last(run, "gradient_evaluations")) for run in runs]
+        return [_mean(run.last("gradient_evaluations")) for run in runs]
     if column == "course":
         return [
-            [np.round(course(run, "bytes_sent")).tolist(), _digits(course(run, "test_accuracy"))]
+            [np.round(run.course("bytes_sent")).tolist(), _digits(run.course("test_accuracy"))]
             for run in runs
         ]
-    return [_digits(last(run)) for run in runs]
+    return [_digits(run.last()) for run in runs]
 
 
 def _mean(values_n: Floats) -> float:
@@ -246,7 +244,7 @@ def _digits(values: Floats) -> list[float | None]:
 
 
 def repeat(
-    problem: Problem, method: str, column: str, cell: Cell, console: Console
+    problem: Problem, method: str, column: str, cell: Line, console: Console
 ) -> list[tuple[Any, Any]]:
     """Run a cell again; return the values that differ: what is kept, and what came out.
 
@@ -265,7 +263,7 @@ def repeat(
             f"not {cell.digest}); coterie league run measures it again"
         )
     with tempfile.TemporaryDirectory() as place:
-        placed = [sweep.placed(config, Path(place)) for config in configs]
+        placed = [grid.placed(config, Path(place)) for config in configs]
         report_failures(sweep.run_all(placed, 1, console), console)
         values = values_of(column, [Run.read(config.run_dir) for config in placed])
     pairs = zip(cell.values, values, strict=True)

@@ -23,6 +23,10 @@ from coterie.app.config.keys import nearest
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.registry import METHODS, method_of
 from coterie.app.config.schema import Scalar
+from coterie.app.experiments.choice import Choice
+from coterie.app.experiments.grid import Grid, Keys
+from coterie.app.experiments.measures import COLUMNS
+from coterie.app.experiments.table import Cell, Table
 from coterie.app.report import (
     by_peer,
     comparison,
@@ -31,20 +35,15 @@ from coterie.app.report import (
     diagnostics,
     verdict,
 )
-from coterie.app.report.measures import COLUMNS
-from coterie.app.report.tuning import Choice
 from coterie.app.runners import sweep, tracking
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs import atomic, introduction, plan, progress, units
-from coterie.app.runs.rundir import Run
 from coterie.app.trained import starts
 from coterie.errors import line_of
 
 ALL = "all"
 _NOT_SWEPT = {"seed", "name", "out", "run-dir", "resume", "preflight", "track", "trust"}
 Yardsticks = Literal["auto", "none"]
-Configs = Mapping[str, Sequence[Config]]
-"""Method -> its configuration for each seed."""
 
 
 @dataclass(frozen=True)
@@ -117,34 +116,35 @@ def compare(request: Request, console: Console) -> Path:
         _check_settings(request)
     own = _own_keys(request, swept)
     flat = _with_validation_split(request, own, console)
-    configs = _configs(request, flat, own, is_all, console)
-    first = next(iter(configs.values()))[0]
-    introduction.data_quality(problem_of(first), console)
+    grid = _grid(request, flat, own, is_all, console)
+    introduction.data_quality(problem_of(next(iter(grid))), console)
+    configs = {cell.row: of for cell, of in grid.cells.items()}
     subject = Subject.of(configs, flat, request.tuning, own if swept else request.settings)
     subject.check(request.directory)
-    choices, failed = _choices(request, configs, console)
-    placed = _placed(request, configs, choices) | _yardsticks(request, flat, configs)
-    failed |= sweep.run_all(
-        [config for of_method in placed.values() for config in of_method], request.workers, console,
-        values={Path(c.run_dir).name: swept[label] for label in swept for c in placed[label]},
-    )  # fmt: skip
-    runs = {
-        name: [Run.read(config.run_dir) for config in of_method if config.run_dir not in failed]
-        for name, of_method in placed.items()
-    }
-    rows = comparison.rows({name: of for name, of in runs.items() if of}, choices, swept)
+    choices, failed = dict[str, Choice](), dict[str, Exception]()
+    if request.tuning is not None:
+        first = {row: of[0] for row, of in configs.items()}
+        choices, failed = tune.tuned(
+            first, request.tuning, request.directory, request.workers, console
+        )
+    placed = grid.with_keys({row: choice.settings for row, choice in choices.items()})
+    placed = (grid if request.tuning is None else placed) | _yardsticks(request, flat, grid)
+    placed = placed.placed(request.directory)
+    values = {Path(c.run_dir).name: swept[row] for row in swept for c in placed.cells[Cell(row)]}
+    failed |= sweep.run_all([*placed], request.workers, console, values=values)
+    table = placed.table(failed, choices=choices, swept=swept)
     page = request.directory / "comparison.html"
-    if rows:
+    if table.rows:
         subject.write(request.directory)
-        comparison.write(rows, request.directory, columns)
-        atomic.write(request.directory / by_peer.FILE, by_peer.as_csv(rows))
-        if table := diagnostics.as_csv(rows):
-            atomic.write(request.directory / diagnostics.FILE, table)
-        decided = decisions.compared(rows)
+        comparison.write(table, request.directory, columns)
+        atomic.write(request.directory / by_peer.FILE, by_peer.as_csv(table))
+        if text := diagnostics.as_csv(table):
+            atomic.write(request.directory / diagnostics.FILE, text)
+        decided = decisions.compared(table)
         if decided is not None:
             atomic.write(request.directory / decisions.FILE, decided.as_csv())
-        page = comparison_page.write(rows, request.directory, request.title, _lines(failed))
-        _show(rows, decided, request, page, console)
+        page = comparison_page.write(table, request.directory, request.title, _lines(failed))
+        _show(table, decided, request, page, console)
     report_failures(failed, console)
     return page
 
@@ -275,101 +275,46 @@ def _with_validation_split(
     return after
 
 
-def _configs(
+def _grid(
     request: Request,
-    flat: Mapping[str, Scalar],
-    own: Mapping[str, Mapping[str, Scalar]],
+    flat: Keys,
+    own: Mapping[str, Keys],
     is_all: bool,
     console: Console,
-) -> dict[str, list[Config]]:
-    """Return the configurations of each row; of all methods, those that can run.
-
-    Parameters
-    ----------
-    own : Mapping of str to Mapping of str to Scalar
-        Keys of each row, which override those of the request.
-
-    Raises
-    ------
-    ConfigError, DataError
-        A method that the user named cannot run, or no method can.
-    """
-    first = int(flat.get("seed", Config.seed))
-    configs: dict[str, list[Config]] = {}
-    refused: list[ConfigError] = []
+) -> Grid:
+    """Return the configurations of the rows, whose keys are `own`; of all, those that can run."""
+    grid, refused = Grid({}), list[ConfigError]()
     for name, keys in own.items():
         try:
-            of_method = [
-                Config.from_flat({**flat, **keys, "seed": seed})
-                for seed in range(first, first + request.seeds)
-            ]
-            for config in of_method:
+            row = Grid.product({name: keys}, flat, request.seeds)
+            for config in row:
                 starts.check(config, check(config))
         except ConfigError as error:
             if not is_all:
                 raise
             refused.append(error)
         else:
-            configs[name] = of_method
-    if not configs:
+            grid |= row
+    if not grid.cells:
         raise refused[0]
     for refusal in refused:
         console.print(f"left out: {refusal}", soft_wrap=True)
-    return configs
+    return grid
 
 
-def _choices(
-    request: Request, configs: Configs, console: Console
-) -> tuple[dict[str, Choice], dict[str, Exception]]:
-    """Tune the methods on the first seed if requested; return the choices and the failed trials."""
-    if request.tuning is None:
-        return {}, {}
-    first = {name: of_method[0] for name, of_method in configs.items()}
-    return tune.tuned(first, request.tuning, request.directory, request.workers, console)
-
-
-def _placed(
-    request: Request, configs: Configs, choices: Mapping[str, Choice]
-) -> dict[str, list[Config]]:
-    """Return the configurations with their choices and run directories; untuned ones as they are.
-
-    A method of which every tuning trial failed is left out.
-    """
-    if request.tuning is not None:
-        configs = {
-            name: [Config.from_flat({**c.flat(), **choice.settings}) for c in configs[name]]
-            for name, choice in choices.items()
-        }
-    return {
-        name: [sweep.placed(config, request.directory) for config in of_method]
-        for name, of_method in configs.items()
-    }
-
-
-def _yardsticks(
-    request: Request, flat: Mapping[str, Scalar], configs: Configs
-) -> dict[str, list[Config]]:
-    """Return the placed configurations of scikit-learn's models; none where they do not apply."""
-    first = next(iter(configs.values()))
-    problem = problem_of(first[0])
+def _yardsticks(request: Request, flat: Keys, grid: Grid) -> Grid:
+    """Return the configurations of scikit-learn's models; none where they do not apply."""
+    problem = problem_of(next(iter(grid)))
     linear = {"classification": "logistic", "regression": "ridge"}.get(problem.task)
     if request.yardsticks == "none" or request.sweep or problem.table is None or linear is None:
-        return {}
+        return Grid({})
     keys = {key: value for key, value in flat.items() if key != "recipe"}
+    names = linear, f"{linear}-pooled", "forest", "forest-pooled"
+    rows = {name: {"method": name} for name in names if Cell(name) not in grid.cells}
     try:
-        return {
-            name: [
-                sweep.placed(
-                    Config.from_flat({**keys, "method": name, "seed": config.seed}),
-                    request.directory,
-                )
-                for config in first
-            ]
-            for name in (linear, f"{linear}-pooled", "forest", "forest-pooled")
-            if name not in configs
-        }
+        return Grid.product(rows, keys, request.seeds)
     except ConfigError:  # no yardstick under privacy
-        return {}
+        return Grid({})
 
 
 def _lines(failed: Mapping[str, Exception]) -> dict[str, str]:
@@ -378,7 +323,7 @@ def _lines(failed: Mapping[str, Exception]) -> dict[str, str]:
 
 
 def _show(
-    rows: Sequence[comparison.Row],
+    table: Table,
     decided: decisions.Decisions | None,
     request: Request,
     page: Path,
@@ -389,11 +334,11 @@ def _show(
         for line in [*decided.lines(), f"Consortium: {' '.join(decided.consortium)}"]:
             console.print(line, soft_wrap=True, markup=False)
     seeds = units.plural(request.seeds, "seed")
-    console.print(comparison.table(rows, f"{request.title}, {seeds}"))
-    for line in (verdict.outcome(rows), *verdict.notes(rows)):
+    console.print(comparison.in_terminal(table, f"{request.title}, {seeds}"))
+    for line in (verdict.outcome(table), *verdict.notes(table)):
         console.print(line, soft_wrap=True)
-    console.print(comparison.costs(rows))
-    for line in verdict.cost_notes(rows):
+    console.print(comparison.costs(table))
+    for line in verdict.cost_notes(table):
         console.print(line, soft_wrap=True, markup=False)
     console.print(f"comparison: {page}", soft_wrap=True)
 

@@ -35,7 +35,8 @@ from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.recipes import keys_of
 from coterie.app.config.schema import Scalar
-from coterie.app.report.tuning import FILE, Choice
+from coterie.app.experiments.choice import FILE, Choice
+from coterie.app.experiments.grid import placed
 from coterie.app.runners import sweep
 from coterie.app.runs import atomic, cells, units
 from coterie.app.runs.rundir import Run
@@ -158,7 +159,7 @@ def trial_configs(
         for fold in range(n_folds):
             flat = {**config.flat(), **settings, "num-server-rounds": rounds}
             flat |= {f"{table}.fold": fold} if fold else {}
-            trial = sweep.placed(Config.from_flat(flat), directory / "tuning")
+            trial = placed(Config.from_flat(flat), directory / "tuning")
             configs[trial.run_dir] = (settings, trial)
     return configs
 

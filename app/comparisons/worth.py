@@ -22,6 +22,7 @@ from coterie.app.comparisons.run import report_failures
 from coterie.app.comparisons.shapley import Coalition, Floats, Order
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.experiments.grid import placed
 from coterie.app.report import worth as results
 from coterie.app.report.worth import Worth
 from coterie.app.runners import cores, sweep
@@ -178,7 +179,7 @@ def _plan(config: Config, count: int) -> _Plan:
 def _without(base: Config, senders: Coalition, directory: Path) -> Config:
     """Return the placed configuration of the run in which only `senders` are heard."""
     silent = [str(peer) for peer in range(base.peers) if peer not in senders]
-    return sweep.placed(replace(base, withhold=",".join(silent)), directory)
+    return placed(replace(base, withhold=",".join(silent)), directory)
 
 
 def _label(senders: Coalition, config: Config) -> str:

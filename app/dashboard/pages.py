@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
-from coterie.app.report import comparison, comparison_page, html, run_page, tuning
+from coterie.app.experiments import choice
+from coterie.app.experiments.table import Table
+from coterie.app.report import comparison_page, html, run_page
 from coterie.app.runs import plan, units
 from coterie.app.runs.rundir import Run, RunReader
 from coterie.app.runs.state import RunState
@@ -167,8 +169,8 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
     failed = {
         entry.name: entry.state.error for entry in group.runs if entry.state.status == "failed"
     }
-    rows = comparison.rows(measured, tuning.read(group.directory), swept)
-    content = comparison_page.content(rows, group.name, failed)
+    table = Table.of_runs(measured, choice.read(group.directory), swept)
+    content = comparison_page.content(table, group.name, failed)
     return "live_comparison.html.j2", {**content, "group": group}
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.app.report.comparison import Row, have_same_data
-from coterie.app.report.measures import gains, has_accuracy, last
+from coterie.app.experiments.measures import gains
+from coterie.app.experiments.table import Table
 from coterie.app.runs import cells, judged, units
 from coterie.app.runs.rundir import Floats, Run
 
@@ -51,16 +51,17 @@ class PeerTable(NamedTuple):
     total: int
 
 
-def table(rows: Sequence[Row]) -> PeerTable | None:
+def table(compared: Table) -> PeerTable | None:
     """Return the results by peer, means over the seeds; None without measurements in common.
 
     A peer is identified by its name: where the split of each seed has other institutions, a row
     has the seeds that have the peer.
     """
+    rows = compared.rows
     runs = [run for row in rows for run in row.runs if len(run.rounds)]
-    if not runs or not have_same_data(rows):
+    if not runs or not compared.has_same_data:
         return None
-    is_accuracy = all(map(has_accuracy, runs))
+    is_accuracy = all(run.has_accuracy for run in runs)
     results: dict[str, dict[str, list[tuple[float, float]]]] = {}
     sizes: dict[str, list[tuple[float, ...]]] = {}
     unjudged: dict[str, str] = {}
@@ -68,7 +69,7 @@ def table(rows: Sequence[Row]) -> PeerTable | None:
         for run, local in zip(row.runs, row.local, strict=True):
             if not len(run.rounds):
                 continue
-            value_n = last(run, "test_accuracy" if is_accuracy else "test_loss")
+            value_n = run.last("test_accuracy" if is_accuracy else "test_loss")
             gain_n = np.full(run.peers, np.nan)
             if local is not None and not row.is_local:
                 gain_n = gains(run, local)
@@ -135,7 +136,7 @@ def _counts(sizes: Sequence[tuple[float, ...]]) -> tuple[str, str, str]:
     return train, validation, test
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(compared: Table) -> str:
     """Write a line per method, seed and peer in full precision; undefined numbers are empty."""
     lines: list[list[object]] = [
         [
@@ -151,15 +152,15 @@ def as_csv(rows: Sequence[Row]) -> str:
             "test",
         ]
     ]
-    for row in rows:
+    for row in compared.rows:
         for run, local in zip(row.runs, row.local, strict=True):
             if not len(run.rounds):
                 continue
             samples_n, *held_out = _sizes(run)
             columns = [
                 samples_n,
-                last(run),
-                last(run, "test_loss"),
+                run.last(),
+                run.last("test_loss"),
                 np.full(run.peers, np.nan) if local is None else gains(run, local),
                 *held_out,
             ]

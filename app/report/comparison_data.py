@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from coterie.app.report.comparison import Row, have_same_data
-from coterie.app.report.measures import gains, has_accuracy, last
-from coterie.app.report.methods import learns_graph
+from coterie.app.experiments.measures import gains
+from coterie.app.experiments.methods import learns_graph
+from coterie.app.experiments.table import Row, Table
 from coterie.app.report.run_data import (
     FIELDS,
     has_own_weights,
     peer_order,
     rounded,
-    weights_between,
 )
 from coterie.app.report.thinning import encode, finite, thin
 from coterie.app.runs.graph_scores import row_scales, score
@@ -31,7 +30,7 @@ MAP_BYTES = 1_500_000
 """Maximum number of weights of all collaboration maps in a page; at least two frames are kept."""
 
 
-def page_data(made: Sequence[Row]) -> dict[str, Any]:
+def page_data(table: Table) -> dict[str, Any]:
     """Return the data of a comparison's page, ready for JSON.
 
     Returns
@@ -41,6 +40,7 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
         over seeds of the mean over peers, (M, R). `names`, `clusters` and `order` of the peers,
         (S, n). `gains`: see `gain_data`. `maps`: see `map_data`. Missing parts are null.
     """
+    made = table.rows
     of_seed = {run.config.get("seed"): run for row in reversed(made) for run in row.runs}
     seeds = seeds_of(made)
     runs = [of_seed[seed] for seed in seeds]
@@ -63,8 +63,8 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
         "metrics": metrics,
         "clusters": [run.clusters.tolist() for run in runs if run.clusters is not None] or None,
         "order": [each.tolist() for each in order],
-        "gains": gain_data(made) if have_same_data(made) else None,
-        "maps": map_data(made) if have_same_data(made) else None,
+        "gains": gain_data(made) if table.has_same_data else None,
+        "maps": map_data(made) if table.has_same_data else None,
     }
 
 
@@ -116,7 +116,7 @@ def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
     alone = [local for row in made for local in row.local if local is not None]
     if not alone:
         return None
-    accuracy = has_accuracy(alone[0])
+    accuracy = alone[0].has_accuracy
     field = "test_accuracy" if accuracy else "test_loss"
 
     def of_peers(number: Callable[[Run, Run], Floats]) -> list[list[Any]]:
@@ -129,7 +129,7 @@ def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
     return {
         "accuracy": accuracy,
         "gain": of_peers(gains),
-        "final": of_peers(lambda run, _: last(run, field)),
+        "final": of_peers(lambda run, _: run.last(field)),
     }
 
 
@@ -151,7 +151,7 @@ def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
         (m, seeds.index(run.config.get("seed")), run)
         for m, row in enumerate(made)
         for run in row.runs
-        if weights_between(run).any()
+        if run.weights_between().any()
     ]
     if not which:
         return None

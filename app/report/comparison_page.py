@@ -12,17 +12,17 @@ from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
 from coterie.app.config.settings import ambiguous
-from coterie.app.report import by_peer, comparison, decisions, diagnostics, html, verdict, words
-from coterie.app.report.comparison import Row
+from coterie.app.experiments.measures import COST, Column
+from coterie.app.experiments.paired import MIN_SEEDS
+from coterie.app.experiments.table import Row, Table
+from coterie.app.report import by_peer, decisions, diagnostics, html, verdict, words
 from coterie.app.report.comparison_data import page_data, seeds_of
-from coterie.app.report.measures import COST, Column
-from coterie.app.report.paired_test import MIN_SEEDS
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER
 
 
 def write(
-    rows: Sequence[Row],
+    table: Table,
     directory: Path,
     title: str,
     failed: Mapping[str, str] = MappingProxyType({}),
@@ -31,8 +31,8 @@ def write(
 
     Parameters
     ----------
-    rows : Sequence of Row
-        Rows from `comparison.rows`, at least one.
+    table : Table
+        A table with at least one row.
     directory : Path
         Directory of the comparison.
     title : str
@@ -46,13 +46,13 @@ def write(
         Path of the page.
     """
     target = directory / "comparison.html"
-    atomic.write(target, html.render("comparison.html.j2", **content(rows, title, failed)))
+    atomic.write(target, html.render("comparison.html.j2", **content(table, title, failed)))
     return target
 
 
-def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[str, Any]:
+def content(table: Table, title: str, failed: Mapping[str, str]) -> dict[str, Any]:
     """Return the values that fill the page's template."""
-    columns = comparison.shown(rows)
+    columns, rows = table.shown(), table.rows
     groups = [(name, list(of)) for name, of in groupby(columns, key=lambda column: column.group)]
     quality = [each for each in groups if each[0] != COST]
     main = [column for column in columns if column.key in ("accuracy", "loss")][:1]
@@ -61,26 +61,26 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
     return {
         "title": _heading(rows),
         "name": title,
-        "facts": _facts(rows),
+        "facts": _facts(table),
         "notice": _notice(rows, failed),
-        "outcome": verdict.outcome(rows),
-        "decisions": decisions.compared(rows),
-        "notes": verdict.notes(rows),
+        "outcome": verdict.outcome(table),
+        "decisions": decisions.compared(table),
+        "notes": verdict.notes(table),
         "failed": failed,
         "several": any(len(row.runs) > 1 for row in rows),
-        "significance": _significance(rows, columns),
-        "noun": comparison.noun(rows),
+        "significance": _significance(table, columns),
+        "noun": table.noun,
         "labels": {row.method: row.label for row in rows},
-        "results": _table(rows, quality),
-        "costs": _table(rows, costs),
-        "cost_notes": verdict.cost_notes(rows),
-        "by_peer": by_peer.table(rows),
-        "diagnostics": diagnostics.compared(rows),
+        "results": _table(table, quality),
+        "costs": _table(table, costs),
+        "cost_notes": verdict.cost_notes(table),
+        "by_peer": by_peer.table(table),
+        "diagnostics": diagnostics.compared(table),
         "own": {row.method: _own(row, common) for row in rows},
         "tuned": {row.method: row.choice for row in rows if row.choice.settings},
         "trials": _trials(rows),
         "common": _in_tables(common),
-        "data": page_data(rows),
+        "data": page_data(table),
     }
 
 
@@ -92,7 +92,8 @@ def _heading(rows: Sequence[Row]) -> str:
     return f"{subject} on {words.data_name(rows[0].runs[0].config)}"
 
 
-def _facts(rows: Sequence[Row]) -> list[str]:
+def _facts(table: Table) -> list[str]:
+    rows = table.rows
     runs = [run for row in rows for run in row.runs]
     first = runs[0]
     seeds = [str(seed) for seed in seeds_of(rows)]
@@ -100,7 +101,7 @@ def _facts(rows: Sequence[Row]) -> list[str]:
     return [
         *words.partition(first),
         words.peers(first),
-        units.plural(len(rows), comparison.noun(rows)),
+        units.plural(len(rows), table.noun),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}",
         units.plural(int(rounds), "round"),
         words.date(runs),
@@ -121,13 +122,15 @@ def _notice(rows: Sequence[Row], failed: Mapping[str, str]) -> str:
     return " ".join(sentences)
 
 
-def _significance(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+def _significance(table: Table, columns: Sequence[Column]) -> str:
     """Explain the meaning of bold, or why nothing is bold."""
-    seeds = max(len(row.runs) for row in rows)
-    if seeds < MIN_SEEDS:
+    seeds = max(len(row.runs) for row in table.rows)
+    if table.divisions < MIN_SEEDS:
         count = units.plural(seeds, "seed")
+        if table.divisions < seeds:
+            count += f" of {units.plural(table.divisions, 'division')} of the data (split-seed)"
         return f"No difference is significant with {count} (no test possible)."
-    if any(comparison.bold(rows, column) for column in columns):
+    if any(table.bold(column) for column in columns):
         return (
             "Bold: the best mean of a column, and means that are not significantly worse (paired "
             "test over seeds and peers)."
@@ -150,23 +153,19 @@ class Cell(NamedTuple):
     classes: str | None
 
 
-def _table(rows: Sequence[Row], groups: Sequence[tuple[str, Sequence[Column]]]) -> dict[str, Any]:
+def _table(table: Table, groups: Sequence[tuple[str, Sequence[Column]]]) -> dict[str, Any]:
     """Return the groups of columns of a table, and the cells of each method.
 
     The first column of a group has the class "start".
     """
-    cells: dict[str, list[Cell]] = {row.method: [] for row in rows}
+    cells: dict[str, list[Cell]] = {row.method: [] for row in table.rows}
     for _, columns in groups:
         for column in columns:
-            leads = comparison.bold(rows, column)
-            for row in rows:
-                marks = {"start": column is columns[0], "best": row.method in leads}
+            for method, entry in table.entries(column).items():
+                marks = {"start": column is columns[0], "best": entry.leads}
                 classes = " ".join(name for name, has in marks.items() if has) or None
-                value = (row.summary(column) or (None,))[0]
-                mean, _, deviation = comparison.cell(row, column).partition(" ± ")
-                if mean == "-":
-                    mean = units.NONE
-                cells[row.method].append(Cell(mean, deviation, value, classes))
+                mean = units.NONE if entry.text == table.dash else entry.mean
+                cells[method].append(Cell(mean, entry.deviation, entry.value, classes))
     return {"groups": groups, "cells": cells}
 
 

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.app.report import advice, comparison, diagnostics
+from coterie.app.experiments.measures import gains
+from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, redivision, seeds_needed
+from coterie.app.experiments.table import Row, Table
+from coterie.app.report import advice, diagnostics
 from coterie.app.report.advice import ADVICE, UNKNOWN, Evidence
-from coterie.app.report.comparison import Row
-from coterie.app.report.measures import gains, has_accuracy, last
-from coterie.app.report.paired_test import LEVEL, MIN_SEEDS, interval, redivision, seeds_needed
 from coterie.app.report.words import listed
 from coterie.app.runs import cells, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
@@ -119,13 +119,14 @@ class _Place(NamedTuple):
     own_card: Diagnostics | None
 
 
-def compared(rows: Sequence[Row]) -> Decisions | None:
+def compared(table: Table) -> Decisions | None:
     """Return the decisions of a comparison; None without institutions, Local and other methods."""
+    rows = table.rows
     local = next((row for row in rows if row.is_local), None)
     if local is None or any(row.swept for row in rows) or not _can_decide(local.runs):
         return None
     own = _places(local, cards=True)
-    choice = _chosen(rows, local, own)
+    choice = _chosen(table, local, own)
     if choice is None:
         return None
     places = {row.method: _places(row, cards=row is choice.method) for row in choice.among}
@@ -188,22 +189,22 @@ def _can_decide(runs: Sequence[Run]) -> bool:
     )
 
 
-def _chosen(rows: Sequence[Row], local: Row, own: Mapping[str, Sequence[_Place]]) -> _Choice | None:
+def _chosen(table: Table, local: Row, own: Mapping[str, Sequence[_Place]]) -> _Choice | None:
     """Choose the judged method; `own` are the places of each institution in Local's runs."""
-    columns = {column.key: column for column in comparison.shown(rows)}
+    columns = {column.key: column for column in table.shown()}
     main = columns.get("accuracy") or columns.get("loss")
     if main is None:
         return None
     candidates = [
         row
-        for row in comparison.candidates(rows, main)
+        for row in table.candidates(main)
         if not row.is_local and any(each is not None for each in row.local)
     ]
     if not candidates:
         return None
     if len(candidates) == 1:
         return _Choice(candidates[0], candidates, 1, "it is the only one besides local")
-    kind = "accuracy" if has_accuracy(local.runs[0]) else "loss"
+    kind = "accuracy" if local.runs[0].has_accuracy else "loss"
     sign = 1.0 if kind == "accuracy" else -1.0
     on_validation = [_validated(row, f"validation_{kind}") for row in candidates]
     if not np.isnan(on_validation).any():
@@ -230,7 +231,7 @@ def _validated(row: Row, field: str) -> float:
     """Return the mean of a field over all validation rows; NaN with fewer than `MIN_ROWS`."""
     means = []
     for run in row.runs:
-        sizes_n, value_n = run.sizes("validation"), last(run, field)
+        sizes_n, value_n = run.sizes("validation"), run.last(field)
         if sizes_n is None or sizes_n.sum() < judged.MIN_ROWS:
             return float("nan")
         has_n = sizes_n > 0
@@ -274,7 +275,7 @@ def _decided(
     key = advice.advise(evidence)
     of_ranking = f"{_ranking_name(here)} {_ranked(evidence.ranking)}"
     reason = _reason(key, evidence, of_ranking) or _may_be_chance(here, evidence.gain, tests)
-    is_accuracy = has_accuracy(own[0].run)
+    is_accuracy = own[0].run.has_accuracy
     change = f"gain of {chosen.name} {_change(evidence.gain, accuracy=is_accuracy)}"
     is_ranked = advice.gains(evidence.ranking) or advice.loses(evidence.ranking)
     known = (change, not np.isnan(evidence.gain[0])), (of_ranking, is_ranked)
@@ -355,14 +356,14 @@ def _ranking(places: Sequence[_Place], tests: int) -> Estimate:
             reach.append(math.hypot(*((high - low) / 2 for low, high in ends)))
     return _estimate(
         [places],
-        lambda run, local: last(run, name) - last(local, name),
+        lambda run, local: run.last(name) - local.last(name),
         float(np.mean(reach)) if reach else np.nan,
         tests,
     )
 
 
 def _ranking_name(places: Sequence[_Place]) -> str:
-    return "AUROC" if np.isnan(last(places[0].local, "c_index")).all() else "C-index"
+    return "AUROC" if np.isnan(places[0].local.last("c_index")).all() else "C-index"
 
 
 def _estimate(
@@ -401,7 +402,7 @@ def _widened(reach: float, tests: int) -> float:
 
 def _reach(run: Run, peer: int) -> float:
     """Return half the width of the interval of an accuracy on the test rows."""
-    sizes_n, accuracy = run.sizes("test"), last(run)[peer]
+    sizes_n, accuracy = run.sizes("test"), run.last()[peer]
     if sizes_n is None or np.isnan(accuracy):
         return float("nan")
     _, low, high = wilson(np.arange(sizes_n[peer]) < round(accuracy * sizes_n[peer]))
@@ -456,10 +457,10 @@ def _rows(places: Sequence[_Place]) -> str:
 
 
 def _gain_sentence(chosen: Row, places: Sequence[_Place], gain: Estimate) -> str:
-    accuracy = has_accuracy(places[0].local)
+    accuracy = places[0].local.has_accuracy
     field = "test_accuracy" if accuracy else "test_loss"
-    with_ = float(np.mean([last(p.run, field)[p.peer] for p in places]))
-    alone = float(np.mean([last(p.local, field)[p.peer] for p in places]))
+    with_ = float(np.mean([p.run.last(field)[p.peer] for p in places]))
+    alone = float(np.mean([p.local.last(field)[p.peer] for p in places]))
     change = _change(gain, accuracy=accuracy)
     if accuracy:
         return (
@@ -558,7 +559,7 @@ def _consortium(
     usable = [each for each in decided if not np.isnan(each.gain[0])]
     if len(usable) > 1:
         kept = [places[each.institution] for each in usable]
-        change = _change(_gain(kept, choice.tests), accuracy=has_accuracy(kept[0][0].local))
+        change = _change(_gain(kept, choice.tests), accuracy=kept[0][0].local.has_accuracy)
         sentences.append(
             f"Over the institutions with enough test rows, {choice.method.name} gains {change} on "
             "average."

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.app.report.comparison import Row
+from coterie.app.experiments.table import Table
 from coterie.app.runs import cells, diagnostics, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.rundir import Run
@@ -78,14 +78,14 @@ def table(run: Run) -> DiagnosticTable | None:
     )
 
 
-def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
+def compared(table: Table) -> DiagnosticTable | None:
     """Return the diagnostics of a comparison: a row for each peer and method, means over seeds.
 
     A peer is identified by its name, as in `by_peer`; those that cannot be judged are left out,
     unless none can.
     """
     results: dict[str, dict[str, list[Diagnostics]]] = {}
-    for row in rows:
+    for row in table.rows:
         for run in row.runs:
             few = judged.unjudged(run)
             for peer, each in diagnostics.read(run).items():
@@ -94,7 +94,7 @@ def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
                 results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
     if not results:
         return None
-    first = next(run for row in rows for run in row.runs)
+    first = table.rows[0].runs[0]
     made, shown = [], _shown(first)
     for name, of_methods in list(results.items())[:SHOWN]:
         for method, several in of_methods.items():
@@ -108,11 +108,11 @@ def compared(rows: Sequence[Row]) -> DiagnosticTable | None:
     return DiagnosticTable(*_words(first), titles, made, [], [], len(results))
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(table: Table) -> str:
     """Write a line per method, seed, peer, threshold and measure; "" without diagnostics."""
     lines = [
         [row.method, run.config.get("seed"), *line]
-        for row in rows
+        for row in table.rows
         for run in row.runs
         for line in diagnostics.rows(run)
     ]

@@ -12,14 +12,13 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
+from rich.table import Table as Rich
 
 from coterie.app.config import parts, schema
 from coterie.app.config.config import VALIDATION_SHARE, Config
@@ -28,13 +27,12 @@ from coterie.app.config.keys import ConfigError, flatten, nearest
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
-from coterie.app.report.measures import COLUMNS, Column, cost_to_best
-from coterie.app.report.paired_test import leaders
-from coterie.app.report.tuning import Choice
+from coterie.app.experiments.choice import Choice
+from coterie.app.experiments.measures import MEASURES
+from coterie.app.experiments.table import Cell, Table, Trial
 from coterie.app.runs import atomic, cells, files, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Floats
-from coterie.strategies.names import display
 
 PUBLISHED = ROOT / "league"
 """Folder of the published problems and results."""
@@ -45,7 +43,6 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
     "private": ("private",),
 }
 """Condition -> measured columns of its runs."""
-_TITLES = {"attacked": "attacked %", "private": "private %"}
 _IN_TERMINAL = {
     "accuracy": "accuracy", "worst": "worst", "bytes_to_best": "to best",
     "gradients": "gradients", "attacked": "attacked", "private": "private",
@@ -95,15 +92,15 @@ class Problem:
                 texts.append(f"Private: {limit}, noise {privacy.noise:g}, delta {privacy.delta:g}.")
         return " ".join(texts)
 
-    def measured(self, cells: Cells) -> Cells:
+    def measured(self, lines: Lines) -> Lines:
         """Return the cells of the conditions that the problem has."""
         columns = {column for name in self.conditions for column in CONDITIONS[name]}
-        return {at: cell for at, cell in cells.items() if at[1] in columns}
+        return {at: line for at, line in lines.items() if at[1] in columns}
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Measured cell: a method and a column of a problem.
+class Line:
+    """Line of a problem's file: what a method's runs gave in one measured column.
 
     Attributes
     ----------
@@ -125,40 +122,49 @@ class Cell:
     refused: str = ""
 
 
-Cells = dict[tuple[str, str], Cell]
-"""Method and column -> cell."""
+Lines = dict[tuple[str, str], Line]
+"""Method and column -> line."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Cell of a standing: mean over seeds as text, sort value, and whether it leads the column."""
+class Kept:
+    """Result of a method with one seed, as the file keeps it; see `measures.Result`."""
 
-    text: str
-    value: float | None = None
-    leads: bool = False
+    has_accuracy, samples = True, None
+
+    def __init__(self, method: str, accuracy: Any, course: Any = None, gradients: Any = None):
+        self.config = {"method": method}
+        self._accuracy_n = np.array(accuracy, dtype=np.float64)
+        self._gradients = np.array([gradients], dtype=np.float64)  # None becomes NaN
+        self._course = dict(zip(("bytes_sent", "test_accuracy"), course or (), strict=False))
+        self.rounds = self.course("bytes_sent")
+        self.progress: Mapping[str, Any] = {}
+        self.diverged = np.zeros(self.peers, dtype=np.bool_)
+
+    @property
+    def peers(self) -> int:
+        """Number of peers."""
+        return len(self._accuracy_n)
+
+    def last(self, name: str = "test_accuracy") -> Floats:
+        """Return test accuracies, (n,), or the mean number of gradients, (1,)."""
+        return self._gradients if name == "gradient_evaluations" else self._accuracy_n
+
+    def course(self, name: str = "test_accuracy") -> Floats:
+        """Return the course of bytes sent or of the test accuracy, (R,)."""
+        return np.array(self._course.get(name, [np.nan]), dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Row of a problem's table: a method, and its entry in each column of `columns`."""
-
-    method: str
-    name: str
-    is_reference: bool
-    choice: Choice
-    entries: Mapping[str, Entry]
-
-
-def columns() -> dict[str, Column]:
-    """Return the shown columns by key, in order."""
-    by_key = {column.key: column for column in COLUMNS}
-    keys = "accuracy", "gain", "worst", "harmed", "bytes_to_best", "gradients"
-    return {key: by_key[key] for key in keys} | dict.fromkeys(_TITLES, by_key["accuracy"])
-
-
-def heading(key: str) -> str:
-    """Return the heading of a column."""
-    return _TITLES.get(key) or columns()[key].title
+COLUMNS = (
+    *(
+        replace(MEASURES[key], panel="plain")
+        for key in ("accuracy", "gain", "worst", "harmed", "bytes_to_best", "gradients")
+    ),
+    *(
+        replace(MEASURES["accuracy"], key=key, title=f"{key} %", panel=key)
+        for key in ("attacked", "private")
+    ),
+)
+"""Shown columns, in order."""
 
 
 def problems(directory: Path) -> dict[str, Path]:
@@ -211,7 +217,7 @@ def problem(name: str, directory: Path, named: Collection[str] = ()) -> Problem:
     return Problem(title, about, keys, seeds, conditions)
 
 
-def read(name: str, directory: Path) -> Cells:
+def read(name: str, directory: Path) -> Lines:
     """Return the measured cells of a problem: those in a directory, or else those published.
 
     Raises
@@ -223,7 +229,7 @@ def read(name: str, directory: Path) -> Cells:
     text = None if here is None else files.text(here, f"{name}.csv")
     try:
         return {
-            (row["method"], row["column"]): Cell(
+            (row["method"], row["column"]): Line(
                 row["digest"],
                 Choice(
                     json.loads(row["settings"]),
@@ -240,7 +246,7 @@ def read(name: str, directory: Path) -> Cells:
         raise ResultsError(f"{name}.csv of the league is damaged: {error}") from None
 
 
-def write(name: str, measured: Cells, directory: Path) -> None:
+def write(name: str, measured: Lines, directory: Path) -> None:
     """Write the cells of a problem, in the order of methods and columns."""
     order = [column for of in CONDITIONS.values() for column in of]
     ranks = {method: rank for rank, method in enumerate(METHODS)}
@@ -248,52 +254,32 @@ def write(name: str, measured: Cells, directory: Path) -> None:
     for method, column in sorted(
         measured, key=lambda at: (ranks.get(at[0], len(ranks)), at[0], order.index(at[1]))
     ):
-        cell = measured[method, column]
-        choice = cell.choice
+        line = measured[method, column]
+        choice = line.choice
         lines.append(
-            (method, column, cell.digest, json.dumps(dict(choice.settings)),
+            (method, column, line.digest, json.dumps(dict(choice.settings)),
              json.dumps(dict(choice.edges)), json.dumps(choice.rates), choice.trials,
-             json.dumps(cell.values, separators=(",", ":")), cell.refused)
+             json.dumps(line.values, separators=(",", ":")), line.refused)
         )  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True)
     atomic.write(directory / f"{name}.csv", cells.as_csv(lines))
 
 
-def standings(measured: Cells, keys: Mapping[str, Scalar]) -> list[Standing]:
-    """Return the rows of a problem's table, in the order of methods.
-
-    Parameters
-    ----------
-    keys : Mapping of str to Scalar
-        Flat keys of the problem's runs.
-    """
-    methods = list(dict.fromkeys(method for method, _ in measured))
-    shown = columns()
-    numbers = {method: _numbers(method, measured) for method in methods}
-    redivided = _redivision(keys)
-    leading = {
-        key: _leading(key, measured, numbers, redivided)
-        for key, column in shown.items()
-        if column.better
-    }
-    return [
-        Standing(
-            method,
-            display(method),
-            is_reference(method),
-            measured[method, "accuracy"].choice if (method, "accuracy") in measured else Choice(),
-            {
-                key: _entry(
-                    numbers[method].get(key),
-                    column,
-                    measured.get((method, key), Cell()).refused,
-                    leads=method in leading.get(key, ()),
-                )
-                for key, column in shown.items()
-            },
-        )
-        for method in methods
-    ]
+def table(lines: Lines, keys: Mapping[str, Scalar]) -> Table:
+    """Return the table of a problem whose runs have these flat keys."""
+    results: dict[Cell, dict[Trial, Kept]] = {}
+    refused: dict[Cell, str] = {}
+    for method in dict.fromkeys(method for method, _ in lines):
+        for condition, columns in CONDITIONS.items():
+            of = [lines.get((method, column), Line()) for column in columns]
+            for seed, values in enumerate(zip_longest(*(line.values for line in of))):
+                if values[0] is not None:
+                    trials = results.setdefault(Cell(method, condition), {})
+                    trials[Trial(seed, seed)] = Kept(method, *values)
+            if of[0].refused:
+                refused[Cell(method, condition)] = of[0].refused
+    choices = {method: line.choice for (method, of), line in lines.items() if of == "accuracy"}
+    return Table(results, choices, refused=refused, dash=units.NONE, redivided=_redivision(keys))
 
 
 def _redivision(keys: Mapping[str, Scalar]) -> float:
@@ -307,97 +293,11 @@ def _redivision(keys: Mapping[str, Scalar]) -> float:
     return test / (1 - test - held)
 
 
-def is_reference(method: str) -> bool:
-    """Return whether the method is a reference, which is not ranked."""
-    return method in METHODS and bool(METHODS[method].unranked({}))
-
-
-def _numbers(method: str, measured: Cells) -> dict[str, list[float]]:
-    """Return column -> value per seed of a method."""
-    of = {key: _peers(measured, method, key) for key in ("accuracy", *_TITLES)}
-    local = _peers(measured, "local", "accuracy")
-    numbers = {key: [float(np.nanmean(x_n)) for x_n in values] for key, values in of.items()}
-    numbers["worst"] = [float(np.nanmin(x_n)) for x_n in of["accuracy"]]
-    if len(local) == len(of["accuracy"]) and method != "local":
-        gain_sn = [x_n - y_n for x_n, y_n in zip(of["accuracy"], local, strict=True)]
-        numbers["gain"] = [float(np.nanmean(gain_n)) for gain_n in gain_sn]
-        numbers["harmed"] = [float((g_n[~np.isnan(g_n)] < 0).mean()) for g_n in gain_sn]
-    numbers["gradients"] = list(measured.get((method, "gradients"), Cell()).values)
-    numbers["bytes_to_best"] = _bytes_to_best(method, measured)
-    return {key: values for key, values in numbers.items() if values}
-
-
-def _peers(measured: Cells, method: str, column: str) -> list[Floats]:
-    """Return the values of the peers, (n,) per seed."""
-    return [np.array(v, dtype=np.float64) for v in measured.get((method, column), Cell()).values]
-
-
-def _bytes_to_best(method: str, measured: Cells) -> list[float]:
-    """Return the bytes until 90 % of the gain of the best ranked method, per seed.
-
-    The best method is the one with the best mean over seeds: the best of a single seed is there by
-    chance.
-    """
-    courses = {at: cell.values for (at, column), cell in measured.items() if column == "course"}
-    if method not in courses or "local" not in courses:
-        return []
-    ends = {at: np.array([of[1][-1] for of in seeds]) for at, seeds in courses.items()}
-    best = max((at for at in ends if not is_reference(at)), key=lambda at: ends[at].mean())
-    result = []
-    for (bytes_r, accuracy_r), alone, end in zip(
-        courses[method], ends["local"], ends[best], strict=True
-    ):
-        gain_r = np.array(accuracy_r, dtype=np.float64) - alone
-        cost = cost_to_best(gain_r, np.array(bytes_r, dtype=np.float64), end - alone)
-        result += [] if cost is None else [cost]
-    return result
-
-
-def _leading(
-    key: str,
-    measured: Cells,
-    numbers: Mapping[str, Mapping[str, Sequence[float]]],
-    redivided: float,
-) -> list[str]:
-    """Return the method with the best mean of a column, and those not significantly worse.
-
-    Empty if no method is significantly worse, or fewer than two have a value.
-    """
-    sign = -1.0 if columns()[key].better == "low" else 1.0
-    local = _peers(measured, "local", "accuracy")
-    values = {}
-    for method, of in numbers.items():
-        if key in of and not is_reference(method):
-            by_peer = _peers(measured, method, "accuracy" if key in ("gain", "harmed") else key)
-            if key == "harmed":
-                pairs = zip(by_peer, local, strict=True)
-                by_peer = [np.where(np.isnan(x_n - y_n), np.nan, x_n < y_n) for x_n, y_n in pairs]
-            by_peer = by_peer or [np.array([x]) for x in of[key]]
-            values[method] = {seed: sign * x_p for seed, x_p in enumerate(by_peer)}
-    lead = leaders(values, redivided) if len(values) > 1 else []
-    return [] if len(lead) == len(values) else lead
-
-
-def _entry(values: Sequence[float] | None, column: Column, refused: str, *, leads: bool) -> Entry:
-    if not values:
-        return Entry("refused" if refused else units.NONE)
-    mean = float(np.mean(values))
-    text = column.show(mean)
-    if len(values) > 1 and column.better and np.isfinite(mean):
-        deviation = float(np.std(values, ddof=1))
-        text += f" ± {(column.deviation or column.show)(deviation).lstrip('+')}"
-    return Entry(text, mean, leads)
-
-
-def table(title: str, rows: Sequence[Standing]) -> Table:
+def in_terminal(title: str, made: Table) -> Rich:
     """Return a problem's table for a terminal of 80 columns: means only."""
-    keys = [key for key in _IN_TERMINAL if any(row.entries[key].value is not None for row in rows)]
-    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    made.add_column("method", no_wrap=True)
-    for key in keys:
-        made.add_column(_IN_TERMINAL[key], justify="right", no_wrap=True)
-    for row in rows:
-        entries = [row.entries[key] for key in keys]
-        texts = [Text(e.text.split(" ± ")[0], "bold" if e.leads else "") for e in entries]
-        made.add_row(row.name + " *" * row.is_reference, *texts)
-    return made
+    shown = [
+        replace(column, title=_IN_TERMINAL[column.key])
+        for column in COLUMNS
+        if column.key in _IN_TERMINAL and any(row.summary(column) for row in made.rows)
+    ]
+    return made.in_terminal(title, shown)

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from coterie.app.report.run_data import CROWD, display_blocks, has_own_weights, weights_between
+from coterie.app.report.run_data import CROWD, display_blocks, has_own_weights
 from coterie.app.report.thinning import block_means, finite, thin
 from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Floats, Ints, Run
@@ -32,7 +32,7 @@ def draw(run: Run) -> list[Path]:
     drawn = []
     if len(run.rounds):
         drawn.append(_save(_curves(run), run.directory / "curves.png"))
-    if weights_between(run).any():
+    if run.weights_between().any():
         drawn.append(_save(_collaboration(run), run.directory / "collaboration.png"))
     return drawn
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.app.experiments.methods import learns_graph
 from coterie.app.report import captions, worth
-from coterie.app.report.methods import learns_graph
 from coterie.app.report.thinning import (
     block_means,
     block_rows,
@@ -167,7 +167,7 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
         the graph, and `to` and `weights`, the (n, K) strongest links of each round, encoded in
         three and two bytes per number.
     """
-    between = weights_between(run)
+    between = run.weights_between()
     if not between.any():
         return None
     each = 2 * LINKS * run.peers if run.peers > CROWD else 0
@@ -220,14 +220,6 @@ def _frame(weights_nn: Floats, order: Ints, blocks: Ints, clusters: Ints | None)
             "rand": scores.adjusted_rand_index,
         },
     )
-
-
-def weights_between(run: Run) -> Floats:
-    """Return the weights between different peers, (C, n - 1, n); 0 replaces non-finite values."""
-    count, n = run.weights.shape[:2]
-    flat = np.ascontiguousarray(run.weights).reshape(count, n * n)
-    between = flat[:, 1:].reshape(count, n - 1, n + 1)[:, :, :-1]  # all but every (n + 1)th
-    return between if np.isfinite(between).all() else finite(between)
 
 
 def has_own_weights(run: Run) -> bool:

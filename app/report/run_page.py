@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.app.report import decisions, diagnostics, html, methods, png, quality, words
+from coterie.app.experiments import methods
+from coterie.app.report import decisions, diagnostics, html, png, quality, words
 from coterie.app.report.run_data import page_data
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER

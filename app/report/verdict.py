@@ -9,10 +9,9 @@ import numpy as np
 from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import YARDSTICKS
-from coterie.app.report import comparison, methods
-from coterie.app.report.comparison import Row
-from coterie.app.report.measures import Column, gains
-from coterie.app.report.paired_test import (
+from coterie.app.experiments import methods
+from coterie.app.experiments.measures import Column, gains
+from coterie.app.experiments.paired import (
     LEVEL,
     MAX_SEEDS,
     MIN_SEEDS,
@@ -21,20 +20,21 @@ from coterie.app.report.paired_test import (
     redivision,
     seeds_needed,
 )
+from coterie.app.experiments.table import Row, Table
 from coterie.app.report.words import listed, names_unjudged
 from coterie.app.runs import judged, summary, units
 from coterie.app.runs.rundir import Floats
 
 
-def outcome(rows: Sequence[Row]) -> str:
+def outcome(table: Table) -> str:
     """Name the best method if the paired test supports it, else those it cannot separate.
 
     References are not ranked. Neither is a method that diverged, if there is no accuracy.
     """
-    columns = {column.key: column for column in comparison.shown(rows)}
+    columns, rows = {column.key: column for column in table.shown()}, table.rows
     main = columns.get("accuracy") or columns.get("loss")
-    sentences = [] if main is None else [*_at_home(rows, main), *_ranking(rows, main, columns)]
-    if main is not None and not comparison.have_same_data(rows):
+    sentences = [] if main is None else [*_at_home(table, main), *_ranking(table, main, columns)]
+    if main is not None and not table.has_same_data:
         sentences.append("Not ranked, because the peers have different data")
     lost = [f"{row.name} ({row.diverged} of {row.peers} peers)" for row in rows if row.diverged]
     if lost:
@@ -42,20 +42,20 @@ def outcome(rows: Sequence[Row]) -> str:
     return " ".join(f"{each}." for each in sentences) or "There is nothing to compare yet."
 
 
-def _at_home(rows: Sequence[Row], main: Column) -> list[str]:
+def _at_home(table: Table, main: Column) -> list[str]:
     """Say that no method beats a plain model of each peer alone, if none does."""
     models = {"logistic": "logistic regression", "ridge": "ridge regression"}
-    plain = next((row for row in rows if row.method in models and row.summary(main)), None)
-    ranked = comparison.leading(rows, main)
+    plain = next((row for row in table.rows if row.method in models and row.summary(main)), None)
+    ranked = table.leading(main)
     if plain is None or not ranked:
         return []
-    best, alone, unit = ranked[0], plain.by_seed(main), "\u00a0%" * (main.key == "accuracy")
+    best, alone, unit = ranked[0], plain.repeats(main), "\u00a0%" * (main.key == "accuracy")
     sign = 1.0 if main.better == "high" else -1.0
-    ahead = [sign * (of - alone[seed]) for seed, of in best.by_seed(main).items() if seed in alone]
+    ahead = [sign * (of - alone[seed]) for seed, of in best.repeats(main).items() if seed in alone]
     if not ahead:
         return []
     model = f"plain {models[plain.method]} by each peer alone"
-    values = [f"{comparison.cell(row, main)}{unit}" for row in (plain, best)]
+    values = [f"{row.text(main)}{unit}" for row in (plain, best)]
     if np.mean([np.nanmean(of_p) for of_p in ahead]) <= 0:
         return [
             f"{model.capitalize()} is as good as the best method, {best.name}: "
@@ -69,20 +69,20 @@ def _at_home(rows: Sequence[Row], main: Column) -> list[str]:
     ]
 
 
-def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -> list[str]:
+def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[str]:
     """Return sentences on the leading methods and the references in the main column."""
     what, unit = "mean test loss", ""
     if main.key == "accuracy":
         what, unit = "mean test accuracy", "\u00a0%"
     end = "highest" if main.better == "high" else "lowest"
-    among, leading = comparison.candidates(rows, main), comparison.leading(rows, main)
+    among, leading = table.candidates(main), table.leading(main)
     sentences = []
     if leading:
         top = leading[0]
-        value = f"{comparison.cell(top, main)}{unit}{_gain(top, columns)}"
-        rivals = units.plural(len(among), comparison.noun(rows))
+        value = f"{top.text(main)}{unit}{_gain(top, columns)}"
+        rivals = units.plural(len(among), table.noun)
         seeds = units.plural(len(top.runs), "seed")
-        untested = " (no test possible)" if len(top.runs) < MIN_SEEDS else ""
+        untested = " (no test possible)" if table.divisions < MIN_SEEDS else ""
         why = f"not significant with {seeds}{untested}"
         if len(among) == 1:
             sentences.append(f"{top.name} reaches a {what} of {value}")
@@ -95,19 +95,25 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
             names = listed([row.name for row in leading])
             sentences.append(f"No clear winner among {names}: {why}")
             sentences.append(f"{top.name} has the {end} {what}: {value}")
-            sentences += _clear(rows) + _open(leading, main)
+            sentences += _clear(table.rows) + _open(leading, main)
     sentences += _without_few(among, main)
     return sentences + [
-        f"{row.name}, which {row.reference}, reaches {comparison.cell(row, main)}{unit}"
-        for row in rows
+        f"{row.name}, which {row.reference}, reaches {row.text(main)}{unit}"
+        for row in table.rows
         if row.reference and row.summary(main) and row.runs[0].config["method"] not in YARDSTICKS
     ]
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
+def notes(table: Table) -> list[str]:
     """Return the footnotes of the table."""
-    footnotes = []
-    if comparison.noun(rows) == "setting" and comparison.have_same_data(rows):
+    footnotes, rows = [], table.rows
+    if table.divisions < max(len(row.runs) for row in rows):
+        count = units.plural(table.divisions, "division")
+        footnotes.append(
+            f"the seeds share {count} of the data (split-seed), so the test counts divisions: what "
+            "differs may differ on these rows only"
+        )
+    if table.noun == "setting" and table.has_same_data:
         footnotes.append(
             "a setting that is chosen by these results is tuned on test data; compare --tune "
             "chooses on validation data"
@@ -117,6 +123,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
             "numbers are on the common scale, also those of peers that train alone; an "
             "institution that stays out has its own only (table.scale)"
         )
+    footnotes += _rounds(table)
     references: dict[str, list[str]] = {}
     for row in rows:
         if row.reference:
@@ -139,9 +146,28 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return footnotes
 
 
-def cost_notes(rows: Sequence[Row]) -> list[str]:
+def _rounds(table: Table) -> list[str]:
+    """Say which rows stopped early (`patience`), and whether the rows' numbers of rounds differ."""
+    planned = {row.name: int(row.config.get("num-server-rounds", 0)) for row in table if row.runs}
+    notes = []
+    if len({*planned.values()}) > 1:
+        each = [f"{name} {rounds}" for name, rounds in planned.items()]
+        notes.append(f"not the same number of rounds: {', '.join(each)}")
+    stopped = []
+    for row in table:
+        ended = [run.progress for run in row.runs if run.progress.get("status") == "finished"]
+        ends = [int(progress["round"]) for progress in ended if "round" in progress]
+        if any(end < planned[row.name] for end in ends):
+            counts = listed([str(end) for end in sorted({*ends})])
+            stopped.append(f"{row.name} after {counts} of {planned[row.name]} rounds")
+    if stopped:
+        notes.append(f"stopped early (patience): {'; '.join(stopped)}")
+    return notes
+
+
+def cost_notes(table: Table) -> list[str]:
     """Return the footnotes of the costs: bytes, machines of the seconds, joules."""
-    keys = {column.key for column in comparison.shown(rows)}
+    keys, rows = {column.key for column in table.shown()}, table.rows
     broadcasts: dict[str, list[str]] = {}
     for row in rows:
         if caption := methods.all_to_all(row.runs[0].config):
@@ -166,7 +192,7 @@ def _gain(row: Row, columns: Mapping[str, Column]) -> str:
     if row.is_local or not gain or not improved or row.summary(gain) is None:
         return ""
     share = improved.show((row.summary(improved) or (0.0, 0.0))[0])
-    return f", {comparison.cell(row, gain)} points over local; {share}\u00a0% of the peers improve"
+    return f", {row.text(gain)} points over local; {share}\u00a0% of the peers improve"
 
 
 def _clear(rows: Sequence[Row]) -> list[str]:
@@ -198,12 +224,12 @@ def _known(values_p: Floats) -> Floats:
 def _open(leading: Sequence[Row], main: Column) -> list[str]:
     """Say about how many seeds would separate the best mean from the others."""
     top, *others = leading
-    if len(top.runs) < MIN_SEEDS:
+    if len(top.repeats(main)) < MIN_SEEDS:
         return []
-    redivided, of_top = redivision(top.runs[0]), top.by_seed(main)
+    redivided, of_top = redivision(top.runs[0]), top.repeats(main)
     needed: dict[str, list[str]] = {}
     for row in others:
-        of_row = row.by_seed(main)
+        of_row = row.repeats(main)
         seeds = seeds_needed(
             [of_top[seed] - of_row[seed] for seed in of_top if seed in of_row], redivided
         )
@@ -221,7 +247,7 @@ def _without_few(among: Sequence[Row], main: Column) -> list[str]:
     values: dict[str, dict[object, Floats]] = {
         row.name: {
             run.config.get("seed"): value_n[judged.judged(run)]
-            for run, value_n in zip(row.runs, row.by_seed(main).values(), strict=False)
+            for run, value_n in zip(row.runs, row.repeats(main).values(), strict=False)
         }
         for row in among
     }

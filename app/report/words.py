@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.app.config.config import Config
-from coterie.app.report.methods import learns_graph, reference
-from coterie.app.report.run_data import weights_between
+from coterie.app.experiments.methods import learns_graph, reference
 from coterie.app.runs import judged
 from coterie.app.runs.graph import rounds_measured, weight_to
 from coterie.app.runs.rundir import Floats, Ints, Run, label_of
@@ -301,7 +300,7 @@ def _recovery_tile(recovery: Mapping[str, Any] | None, run: Run) -> Tile:
 
 
 def _has_learnt(run: Run) -> bool:
-    return learns_graph(run.config) and bool(weights_between(run).any())
+    return learns_graph(run.config) and bool(run.weights_between().any())
 
 
 def _recovery_text(recovery: Mapping[str, Any] | None) -> str:

@@ -2,7 +2,7 @@
 
 A claim holds (true), is contradicted (false), or cannot be judged (null: not significant, a single
 seed, a failed run). Differences between rows are judged by the paired test of
-`coterie.app.report.paired_test` over seeds and peers, at its level; where a problem has no noise at
+`coterie.app.experiments.paired` over seeds and peers, at its level; where a problem has no noise at
 all (equal differences for every seed) their sign decides.
 """
 
@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.app.config.schema import Scalar
-from coterie.app.report.paired_test import LEVEL, p_value, seeds_needed
+from coterie.app.experiments.paired import LEVEL, p_value, seeds_needed
+from coterie.app.experiments.table import Cell
 from coterie.app.reproduction import formulas
 from coterie.app.reproduction.figures import Claim, Figure, Size
-from coterie.app.reproduction.results import Place, Results, better_of, is_share
+from coterie.app.reproduction.results import Results, better_of, is_share, measure
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Verdict:
     evidence, note : str
         Numbers, and the explanation in the paper's file.
     seeds : int or None
-        Number of seeds that would judge it, see `coterie.app.report.paired_test.seeds_needed`.
+        Number of seeds that would judge it, see `coterie.app.experiments.paired.seeds_needed`.
     """
 
     claim: str
@@ -111,7 +112,7 @@ def _beats(claim: Claim, figure: Figure, size: Size, results: Results, panel: st
 
 def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Part:
     """Judge whether row `a` is better than row `b`, by the paired test."""
-    first, second = (results.of_peers(Place(panel, row, None), column) for row in (a, b))
+    first, second = (results.repeats(Cell(row, panel), measure(column)) for row in (a, b))
     seeds = sorted(first.keys() & second.keys())
     sign = -1.0 if better_of(column) == "low" else 1.0
     differences = [sign * (first[seed] - second[seed]) for seed in seeds]
@@ -124,19 +125,19 @@ def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Pa
     text = f"{a} {_number(a_mean, column)} {between} {b} {_number(b_mean, column)}"
     if not len(means):
         return _Part(None, f"{text} (no numbers)")
-    p = p_value(differences)
+    p = p_value(differences, results.shared)
     exact = len(means) > 1 and np.ptp(means) == 0 and all(np.ptp(d) == 0 for d in differences)
     favours = bool(means.mean() > 0)
     if not exact and p > LEVEL:
         why = "one seed allows no test" if len(means) == 1 else f"not significant, p = {p:.2f}"
-        return _Part(None, f"{text} ({why})", favours, seeds_needed(differences))
+        return _Part(None, f"{text} ({why})", favours, seeds_needed(differences, results.shared))
     return _Part(favours, f"{text} (p = {0.0 if exact else p:.3f})")
 
 
 def _near(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
     """Judge whether every row lies within the tolerance of the last one."""
     *rows, reference = claim.rows
-    values = {row: results.mean(Place(panel, row, None), claim.column) for row in claim.rows}
+    values = {row: results.mean(Cell(row, panel), claim.column) for row in claim.rows}
     parts: list[_Part] = []
     for row in rows:
         away = abs(values[row] - values[reference])
@@ -148,7 +149,7 @@ def _near(claim: Claim, figure: Figure, size: Size, results: Results, panel: str
 
 
 def _ratio(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
-    a, b = (results.mean(Place(panel, row, None), claim.column) for row in claim.rows)
+    a, b = (results.mean(Cell(row, panel), claim.column) for row in claim.rows)
     if np.isnan(a / b):
         return [_Part(None, "no numbers")]
     first, second = (
@@ -164,8 +165,8 @@ def _slope(claim: Claim, figure: Figure, size: Size, results: Results, panel: st
     parts: list[_Part] = []
     for row in claim.rows:
         points = [point.x for point in figure.sweep(size)]
-        x = np.array([float(each) for each in points])
-        y = np.array([results.mean(Place(panel, row, each), claim.column) for each in points])
+        x = np.array([float(each or 0) for each in points])
+        y = np.array([results.mean(Cell(row, panel, each), claim.column) for each in points])
         there = np.isfinite(y) & (y > 0)
         if there.sum() < 2:
             parts.append(_Part(None, f"{row}: fewer than two values"))
@@ -184,9 +185,9 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
             continue
         points: list[Scalar | None] = [point.x for point in figure.sweep(size)]
         for x in points or [None]:
-            place = Place(panel, row.label, x)
-            value = results.mean(place, claim.column)
-            runs = list(results.runs.get(place, {}).values())
+            cell = Cell(row.label, panel, x)
+            value = results.mean(cell, claim.column)
+            runs = list(results.results.get(cell, {}).values())
             if not runs or np.isnan(value):
                 parts.append(_Part(None, f"{row.label}: no numbers"))
                 continue
@@ -203,7 +204,7 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
 def _range(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
     parts: list[_Part] = []
     for row in claim.rows:
-        value = results.mean(Place(panel, row, None), claim.column)
+        value = results.mean(Cell(row, panel), claim.column)
         inside = None if np.isnan(value) else bool(claim.low <= value <= claim.high)
         text = f"{row} {_number(value, claim.column)}{_bounds(claim, claim.column)}"
         parts.append(_Part(inside, text))
@@ -223,6 +224,8 @@ _KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], list[_Part]]] = 
 
 
 def _number(value: float, column: str) -> str:
+    if np.isinf(value):
+        return "never"
     return f"{100 * value:.2f}" if column and is_share(column) else f"{value:.4g}"
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, get_args
 from coterie.app.config.keys import ConfigError, flatten, nearest
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
+from coterie.app.experiments.grid import Point
 
 FOLDER = ROOT / "papers"
 Form = Literal["table", "curves", "sweep", "maps", "weights", "scatter", "drawn"]
@@ -59,14 +60,6 @@ class Panel:
     def overrides(self, size: Size) -> dict[str, Scalar]:
         """Return the overrides at a size."""
         return {**self.keys, **(self.small_keys if size == "small" else self.paper_keys)}
-
-
-@dataclass(frozen=True)
-class Point:
-    """One value of a sweep: its position on the axis, and its overrides."""
-
-    x: Scalar
-    keys: Mapping[str, Scalar]
 
 
 @dataclass(frozen=True)

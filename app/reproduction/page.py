@@ -16,13 +16,13 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure as Drawing
 
 from coterie.app.config.schema import Scalar
+from coterie.app.experiments.measures import components, reached
+from coterie.app.experiments.table import Cell
 from coterie.app.report import html
 from coterie.app.reproduction import formulas
 from coterie.app.reproduction.figures import Figure, Row, Size
 from coterie.app.reproduction.results import (
-    Place,
     Results,
-    components,
     course,
     is_share,
     title_of,
@@ -49,12 +49,16 @@ _LISTED = 6
 HOLDS = {True: "holds", False: "does not hold", None: "cannot be judged"}
 
 
-class Cell(NamedTuple):
-    """Measured number and the paper's; None if there is none."""
+class Entry(NamedTuple):
+    """Measured number and the paper's; None if there is none.
+
+    `reached`: in how many seeds an event came, if not in all; the mean is then infinite.
+    """
 
     mean: float | None
     deviation: float | None
     published: float | None
+    reached: str = ""
 
 
 def write(made: Reproduction) -> None:
@@ -99,9 +103,9 @@ def outcome(made: Reproduction) -> str:
     return f"{claims}: {held} held, {against} contradicted, {open_} that cannot be judged here."
 
 
-def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Cell]]:
+def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Entry]]:
     """Return the cells of each row, panel by panel and column by column."""
-    cells: dict[str, list[Cell]] = {}
+    cells: dict[str, list[Entry]] = {}
     for row in figure.rows:
         cells[row.label] = [
             _cell(row, panel.label, column, results)
@@ -112,31 +116,41 @@ def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Cell]]
     return cells
 
 
-def _cell(row: Row, panel: str, column: str, results: Results) -> Cell:
-    values = results.of_trials(Place(panel, row.label, None), column)
-    there = values[np.isfinite(values)]
-    mean = float(there.mean()) if len(there) else None
-    deviation = float(there.std(ddof=1)) if len(there) > 1 else None
-    return Cell(mean, deviation, row.printed(panel, column))
+def _cell(row: Row, panel: str, column: str, results: Results) -> Entry:
+    mean, deviation, known = _summary(results, Cell(row.label, panel), column)
+    return Entry(mean, deviation, row.printed(panel, column), reached(known))
+
+
+def _summary(
+    results: Results, cell: Cell, column: str
+) -> tuple[float | None, float | None, list[float]]:
+    """Return mean and deviation over trials, None where there is none, and the numbers.
+
+    The mean is infinite if a trial is: it is not that of the trials in which an event came.
+    """
+    values = results.of_trials(cell, column)
+    known = values[~np.isnan(values)]
+    mean = float(known.mean()) if len(known) else None
+    spreads = len(known) > 1 and np.isfinite(known).all()
+    return mean, float(known.std(ddof=1)) if spreads else None, known.tolist()
 
 
 def as_csv(figure: Figure, results: Results) -> str:
     """Return a line for each panel, row, swept value and column."""
     lines: list[tuple[object, ...]] = [
-        ("panel", "row", "x", "column", "mean", "std", "seeds", "published")
+        ("panel", "row", "x", "column", "mean", "std", "seeds", "published", "never")
     ]
-    for place in results.runs:
-        (row,) = (row for row in figure.rows if row.label == place.row)
+    for cell in results.results:
+        (row,) = (row for row in figure.rows if row.label == cell.row)
         columns = figure.columns if figure.form != "sweep" else (figure.y,)
         for column in columns:
-            values = results.of_trials(place, column)
-            there = values[np.isfinite(values)]
-            mean = repr(float(there.mean())) if len(there) else ""
-            spread = repr(float(there.std(ddof=1))) if len(there) > 1 else ""
-            printed = row.printed(place.panel, column)
+            mean, deviation, known = _summary(results, cell, column)
+            numbers = ("" if number is None else repr(number) for number in (mean, deviation))
+            never = int(np.isinf(known).sum())
+            printed = row.printed(cell.panel, column)
             beside = "" if printed is None else repr(printed)
-            x = "" if place.x is None else place.x
-            lines.append((place.panel, place.row, x, column, mean, spread, len(there), beside))
+            x = "" if cell.x is None else cell.x
+            lines.append((cell.panel, cell.row, x, column, *numbers, len(known), beside, never))
     return cells.as_csv(lines)
 
 
@@ -171,7 +185,7 @@ def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
     every = drawing.subplots(1, len(labels), squeeze=False)[0]
     for axes, label in zip(every, labels, strict=True):
         for row, colour in zip(figure.rows, _COLOURS * 3, strict=False):
-            draw(axes, figure, size, results, Place(label, row.label, None), row, colour)
+            draw(axes, figure, size, results, Cell(row.label, label), row, colour)
         axes.set_title(label)
         axes.set_xscale("log" if "x" in figure.log else "linear")
         axes.set_yscale("log" if "y" in figure.log else "linear")
@@ -181,10 +195,10 @@ def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
 
 
 def _curve(
-    axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
+    axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
 ) -> None:
     """Draw the mean over peers over rounds or bytes, each seed thin and their mean bold."""
-    runs = list(results.runs[place].values())
+    runs = list(results.results[cell].values())
     steps, courses = map(list, zip(*(course(run, figure.y) for run in runs), strict=True))
     if figure.x == "bytes":
         steps = [course(run, "bytes_sent")[1] / 1e6 for run in runs]
@@ -198,18 +212,20 @@ def _curve(
 
 
 def _swept(
-    axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
+    axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
 ) -> None:
     """Draw a measure over the swept key, and the closed form where the row has one."""
     values = [point.x for point in figure.sweep(size)]
-    places = [place._replace(x=x) for x in values]
-    positions = [float(x) for x in values] if _are_numbers(values) else list(range(len(values)))
-    means = [results.mean(at, figure.y) for at in places]
-    spreads = [results.of_trials(at, figure.y) for at in places]
+    cells_x = [cell._replace(x=x) for x in values]
+    positions = (
+        [float(x or 0) for x in values] if _are_numbers(values) else list(range(len(values)))
+    )
+    means = [results.mean(at, figure.y) for at in cells_x]
+    spreads = [results.of_trials(at, figure.y) for at in cells_x]
     bars = [float(np.nanstd(of, ddof=1)) if len(of) > 1 else 0.0 for of in spreads]
     axes.errorbar(positions, means, yerr=bars, color=colour, marker="o", label=row.label)
     if row.formula:
-        runs = [next(iter(results.runs[at].values())) for at in places]
+        runs = [next(iter(results.results[at].values())) for at in cells_x]
         wanted = [formulas.PREDICTIONS[row.formula](run.config) for run in runs]
         name = f"{row.label}, closed form"
         axes.plot(positions, wanted, color=colour, linestyle="--", label=name)
@@ -219,12 +235,12 @@ def _swept(
 
 
 def _scattered(
-    axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
+    axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
 ) -> None:
     """Draw the second column over the first: each seed faint, and their mean."""
     for axis, column in zip((axes.xaxis, axes.yaxis), figure.columns, strict=False):
         axis.set_label_text(heading(column))
-    x, y = (results.of_trials(place, column) * (100 if is_share(column) else 1)
+    x, y = (results.of_trials(cell, column) * (100 if is_share(column) else 1)
             for column in figure.columns[:2])  # fmt: skip
     marker = "os^"[figure.rows.index(row) // len(_COLOURS) % 3]
     axes.scatter(x, y, color=colour, marker=marker, alpha=0.3, s=12)
@@ -233,13 +249,13 @@ def _scattered(
 
 def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
     """Draw collaboration graphs: a line of maps for each row, one for each of the rounds."""
-    places = [place for place in results.runs if place.x is None]
+    cells_x = [cell for cell in results.results if cell.x is None]
     rounds = figure.shown_rounds(size)
     columns = max(1, len(rounds))
-    drawing = Drawing(figsize=(2.2 * columns + 1, 2.2 * len(places)), layout="constrained")
-    every = drawing.subplots(len(places), columns, squeeze=False)
-    for line, place in zip(every, places, strict=True):
-        run = next(iter(results.runs[place].values()))
+    drawing = Drawing(figsize=(2.2 * columns + 1, 2.2 * len(cells_x)), layout="constrained")
+    every = drawing.subplots(len(cells_x), columns, squeeze=False)
+    for line, cell in zip(every, cells_x, strict=True):
+        run = next(iter(results.results[cell].values()))
         for axes, round_ in zip(line, rounds or (int(run.rounds[-1]),), strict=True):
             axes.set(xticks=[], yticks=[])
             if not len(run.weight_rounds):
@@ -254,7 +270,7 @@ def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
                 weights = _without_diagonal(run.weights[nearest])
                 axes.imshow(weights, cmap="Blues", vmin=0, vmax=float(np.nanmax(weights)) or 1.0)
             axes.set_title(f"round {run.weight_rounds[nearest]}", fontsize="small")
-        label = f"{place.panel}, {place.row}" if place.panel else place.row
+        label = f"{cell.panel}, {cell.row}" if cell.panel else cell.row
         line[0].set_ylabel(label)
     return drawing
 
@@ -277,11 +293,11 @@ def _weights(figure: Figure, results: Results) -> Drawing:
 
     A curve is the weight of a peer, coloured by its true cluster, or of a component of a mixture.
     """
-    lines = [(place, next(iter(of.values()))) for place, of in results.runs.items()]
+    lines = [(cell, next(iter(of.values()))) for cell, of in results.results.items()]
     clients = figure.clients or tuple(range(lines[0][1].peers))
     drawing = Drawing(figsize=(1.6 * len(clients) + 0.6, 1.5 * len(lines)), layout="constrained")
     every = drawing.subplots(len(lines), len(clients), squeeze=False, sharex=True, sharey=True)
-    for line, (place, run) in zip(every, lines, strict=True):
+    for line, (cell, run) in zip(every, lines, strict=True):
         mixture_rkn = components(run)
         groups = np.arange(run.peers) if run.clusters is None else run.clusters
         for axes, client in zip(line, clients, strict=True):
@@ -297,7 +313,7 @@ def _weights(figure: Figure, results: Results) -> Drawing:
             axes.set_title(f"client {client}, group {groups[client]}", fontsize="x-small")
             axes.set_ylim(-0.05, 1.05)
             axes.tick_params(labelsize="x-small")
-        line[0].set_ylabel(place.row.replace(", ", "\n"), fontsize="x-small")
+        line[0].set_ylabel(cell.row.replace(", ", "\n"), fontsize="x-small")
     return drawing
 
 
@@ -307,7 +323,7 @@ def _without_diagonal(weights: Floats) -> Floats:
     return off
 
 
-def _are_numbers(values: Sequence[Scalar]) -> bool:
+def _are_numbers(values: Sequence[Scalar | None]) -> bool:
     return all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
 
 
@@ -333,7 +349,7 @@ def heading(column: str) -> str:
 
 def seeds(results: Results) -> str:
     """Return the seeds of the runs, for people."""
-    trials = {trial for of in results.runs.values() for trial in of}
+    trials = {trial for of in results.results.values() for trial in of}
     if not trials:
         return "no runs"
     seeds = sorted({trial.seed for trial in trials})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
@@ -13,15 +12,14 @@ from rich.console import Console
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
-from coterie.app.config.schema import Scalar
+from coterie.app.experiments.grid import Grid, Point, placed
 from coterie.app.reproduction import claims, figures, page
 from coterie.app.reproduction.claims import Verdict
 from coterie.app.reproduction.figures import Figure, Panel, Paper, Size
-from coterie.app.reproduction.results import Place, Results, Trial
+from coterie.app.reproduction.results import Results
 from coterie.app.runners import cluster, sweep
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs import atomic
-from coterie.app.runs.rundir import Run
 from coterie.datasets.problem import DataError
 
 OUT = "runs/reproduce"
@@ -105,22 +103,15 @@ def reproduce(request: Request, console: Console) -> Reproduction:
         (other,) = {*get_args(Size)} - {request.size}
         raise ConfigError(f"{request.name} has no size {request.size}; use --size {other}")
     _run_bases(figure, request, console)
-    configs = dict(_configs(figure, request))
-    _require(figure, request, configs.values())
-    flat = [config for of_place in configs.values() for config in of_place]
-    failed = sweep.run_all(flat, request.workers, console)
+    grid = _grid(figure, request)
+    _require(figure, request, grid)
+    configs = [*grid]
+    failed = sweep.run_all(configs, request.workers, console)
     if failed:
         run, why = next(iter(failed.items()))
-        count = f"{len(failed)} of {len(flat)} runs of {request.name}"
+        count = f"{len(failed)} of {len(configs)} runs of {request.name}"
         raise SweepError(f"{count} failed: {run}: {why}")
-    results = Results(
-        {
-            place: {
-                Trial(config.division, config.seed): Run.read(config.run_dir) for config in of_place
-            }
-            for place, of_place in configs.items()
-        }
-    )
+    results = Results(grid.results())
     verdicts = tuple(claims.judge(figure, request.size, results))
     made = Reproduction(paper, figure, request.size, request.directory, results, verdicts)
     request.directory.mkdir(parents=True, exist_ok=True)
@@ -133,7 +124,7 @@ def reproduce(request: Request, console: Console) -> Reproduction:
 
 def _effort(made: Reproduction) -> dict[str, object]:
     """Return size, seeds, and the minutes that the runs took, added up: content of made.json."""
-    runs = {run.directory: run for of in made.results.runs.values() for run in of.values()}
+    runs = {run.directory: run for of in made.results.results.values() for run in of.values()}
     seconds = sum(float(run.progress.get("seconds") or 0.0) for run in runs.values())
     return {
         "size": made.size,
@@ -155,22 +146,16 @@ def _run_bases(figure: Figure, request: Request, console: Console) -> None:
 
 def _base(panel: Panel, request: Request) -> Config:
     _, flat = read_items([panel.base])
-    return sweep.placed(Config.from_flat(flat), request.out / "runs")
+    return placed(Config.from_flat(flat), request.out / "runs")
 
 
-def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Config]]]:
-    """Yield the placed configurations of each place, one for each trial.
-
-    Raises
-    ------
-    ConfigError
-        A key of the figure is unknown or has a wrong value.
-    """
-    runs = request.out / "runs"
+def _grid(figure: Figure, request: Request) -> Grid:
+    """Return the placed configurations of a figure."""
     number = figure.seeds if request.seeds is None else request.seeds
     if number < 1:
         raise ConfigError(f"--seeds {number}: must be at least 1")
     splits = figure.splits if request.size == "paper" else 1
+    grid = Grid({})
     for panel in figure.panels:
         preset = panel.preset(request.size)
         if not preset:
@@ -179,37 +164,20 @@ def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Con
         if panel.base and request.size == "small":
             model = Path(_base(panel, request).run_dir, "models", "peer-0000.safetensors")
             shared[panel.base_key] = str(model)
+        shared |= panel.overrides(request.size)
         for row in figure.rows:
-            for point in figure.sweep(request.size) or (None,):
-                flat: dict[str, Scalar] = {
-                    **shared,
-                    **panel.overrides(request.size),
-                    **row.overrides(request.size),
-                }
-                if point is not None:
-                    flat |= point.keys
-                try:
-                    of_place = [
-                        sweep.placed(Config.from_flat({**flat, **trial}), runs)
-                        for trial in _trials(int(flat.get("seed", 0)), number, splits)
-                    ]
-                except ConfigError as error:
-                    raise ConfigError(f"{request.name}, {row.label}: {error}") from None
-                x = None if point is None else point.x
-                yield Place(panel.label, row.label, x), of_place
+            own = {row.label: row.overrides(request.size)}
+            try:
+                points = figure.sweep(request.size) or [Point()]
+                grid |= Grid.product(
+                    own, shared, number, panel=panel.label, points=points, splits=splits
+                )
+            except ConfigError as error:
+                raise ConfigError(f"{request.name}, {row.label}: {error}") from None
+    return grid.placed(request.out / "runs")
 
 
-def _trials(first: int, seeds: int, splits: int) -> Iterator[dict[str, Scalar]]:
-    """Yield the keys of each trial: every seed with every split, or a split per seed."""
-    for seed in range(first, first + seeds):
-        if splits == 1:
-            yield {"seed": seed}
-            continue
-        for split in range(first, first + splits):
-            yield {"seed": seed, "split-seed": split}
-
-
-def _require(figure: Figure, request: Request, configs: Iterable[list[Config]]) -> None:
+def _require(figure: Figure, request: Request, grid: Grid) -> None:
     """Check that data and GPU are available.
 
     Raises
@@ -220,8 +188,8 @@ def _require(figure: Figure, request: Request, configs: Iterable[list[Config]]) 
     if request.size == "paper" and "a GPU" in figure.needs and not cluster.here("auto").gpus:
         needs = ", ".join(figure.needs)
         raise ConfigError(f"{request.name} at size paper needs {needs}: no GPU is visible here")
-    for of_place in configs:
+    for configs in grid.cells.values():
         try:
-            preflight.check(of_place[0])
+            preflight.check(configs[0])
         except DataError as error:
             raise DataError(f"{request.name} at size {request.size}: {error}") from None

@@ -21,11 +21,9 @@ def conclude(run_dir: Path, console: Console) -> None:
     ResultsError
         `run_dir` is not a run directory.
     """
-    from coterie.app.report import (  # matplotlib: half a second, not at the start of a run
-        decisions,
-        methods,
-        run_page,
-    )
+    # matplotlib and scipy: half a second, not at the start of a run
+    from coterie.app.experiments import methods
+    from coterie.app.report import decisions, run_page
 
     numbers = summary.finish(run_dir)
     page = run_page.write(run_dir)

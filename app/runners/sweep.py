@@ -9,8 +9,6 @@ others.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -24,7 +22,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.app.config.config import Config
-from coterie.app.config.parts import fingerprints
 from coterie.app.config.preflight import check
 from coterie.app.node.process import private_ray
 from coterie.app.runners import cluster, cores, memory
@@ -33,36 +30,13 @@ from coterie.app.runners.tracking import Observers
 from coterie.app.runs import plan, progress, rundir
 from coterie.app.runs.state import RunState
 from coterie.errors import RunError, line_of
-from coterie.strategies.names import shortened
 
 _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
 """Seconds to start Ray and import PyTorch in its workers; shorter sweeps run in this process."""
 _LOG_SECONDS = 60.0
-_BESIDE = ("name", "run-dir", "resume", "out")
 _THREADS = {"OMP_NUM_THREADS": "1"}
 """Environment of parallel runs: one thread each, as oversubscription costs a factor of ten."""
-
-
-def placed(config: Config, directory: Path) -> Config:
-    """Return the configuration with its run directory, `<label>-seed<k>-<hash>`.
-
-    The hash is `digest` of every key except those of the results' location.
-    """
-    flat = {key: value for key, value in config.flat().items() if key not in _BESIDE}
-    name = shortened(config.label, f"-seed{config.seed}-{digest(config, flat)}")
-    return config.with_(name=name, run_dir=str((directory / name).absolute()))
-
-
-def digest(config: Config, flat: Mapping[str, Any]) -> str:
-    """Return a hash of keys, the content of files that they name, and the code of plugins."""
-    hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
-    for code in fingerprints(config.chosen):
-        hashed.update(code)
-    for key in sorted(config.paths & flat.keys()):
-        if Path(str(flat[key])).is_file():
-            hashed.update(Path(str(flat[key])).read_bytes())
-    return hashed.hexdigest()[:8]
 
 
 def is_finished(config: Config) -> bool:

@@ -217,6 +217,34 @@ class Run:
         judged = name.endswith(("_loss", "_accuracy"))
         return np.where((row_n < 0) | (judged & self.attackers), np.nan, picked_n)
 
+    def last(self, name: str = "test_accuracy") -> Floats:
+        """Return a field at each peer's last report, (n,)."""
+        return self.at(name, self.last_row())
+
+    def course(self, name: str = "test_accuracy") -> Floats:
+        """Return the mean over peers of each peer's latest report, (R,); NaN without the field."""
+        values_rn = self.metric(name).copy()
+        for r in range(1, len(values_rn)):
+            values_rn[r] = np.where(self.reported[r], values_rn[r], values_rn[r - 1])
+        has_n = ~np.isnan(values_rn[:1]).all(axis=0)
+        if not has_n.any():
+            return np.full(len(values_rn), np.nan)
+        return np.asarray(values_rn[:, has_n].mean(axis=1), dtype=np.float64)
+
+    @property
+    def has_accuracy(self) -> bool:
+        """True if the run has a test accuracy."""
+        return not bool(np.isnan(self.metric("test_accuracy")).all())
+
+    def weights_between(self) -> Floats:
+        """Return the weights between peers, (C, n - 1, n); 0 replaces non-finite values."""
+        count, n = self.weights.shape[:2]
+        flat = np.ascontiguousarray(self.weights).reshape(count, n * n)
+        between = flat[:, 1:].reshape(count, n - 1, n + 1)[:, :, :-1]  # all but every (n + 1)th
+        if np.isfinite(between).all():
+            return between
+        return np.nan_to_num(between, posinf=0.0, neginf=0.0)
+
     @property
     def attackers(self) -> Bools:
         """Mask of the attackers, (n,), whose models are not evaluated."""

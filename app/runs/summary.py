@@ -76,7 +76,7 @@ def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[st
     if samples_n is not None and samples_n[has_n].sum() > 0:
         weighted = float(np.average(accuracy_n[has_n], weights=samples_n[has_n]))
     return {
-        "mean_test_accuracy": mean(values),
+        "mean_test_accuracy": mean(accuracy_n),  # in the peers' order, as everywhere
         "weighted_mean_test_accuracy": weighted,
         "std_test_accuracy": float(values.std()) if len(values) else None,
         "worst_decile_test_accuracy": mean(values[: max(1, len(values) // 10)]),

@@ -160,13 +160,13 @@ def test_pages_without_measured_cells_say_so(published: Path) -> None:
 def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     means = {"cobo": 0.9, "local": 0.5, "oracle": 0.95, "knn-per": 0.6, "d-psgd": 0.4, "a:<B>": 0.3}
     slopes = dict(zip(means, (0.0, 0.004, 0.002, 0.003, 0.005, 0.007), strict=True))
-    cells: league.Cells = {}
+    cells: league.Lines = {}
     for method, mean in means.items():
         slope, curve = slopes[method], [[0, 10, 20], [0.1, mean, mean]]
         by_seed = [[mean + slope * k - 0.01, mean + slope * k + 0.01] for k in (-1, 0, 1)]
-        cells[method, "accuracy"] = league.Cell(values=by_seed)
-        cells[method, "course"] = league.Cell(values=[curve] * 3)
-    cells["knn-per", "private"] = league.Cell(values=[], refused="memory")
+        cells[method, "accuracy"] = league.Line(values=by_seed)
+        cells[method, "course"] = league.Line(values=[curve] * 3)
+    cells["knn-per", "private"] = league.Line(values=[], refused="memory")
     league.write("tiny", cells, published)
     table = hooks.league_tables()
     rows = dict(re.findall(r'<tr data-method="([^"]*)"(.*?)</tr>', table))
@@ -188,11 +188,11 @@ def test_pages_have_the_standings_of_the_league(published: Path) -> None:
 def test_of_many_leading_methods_the_best_means_are_named(published: Path) -> None:
     names = ("local", "fedavg", "cobo", "wga", "dpfl", "ditto", "apfl", "fedrep", "pens")
     noise = (-0.05, 0.0, 0.05)
-    cells: league.Cells = {
-        (name, "accuracy"): league.Cell(values=[[0.8 + k / 1e3 + x] for x in np.roll(noise, k)])
+    cells: league.Lines = {
+        (name, "accuracy"): league.Line(values=[[0.8 + k / 1e3 + x] for x in np.roll(noise, k)])
         for k, name in enumerate(names)
     }
-    cells["sgp", "accuracy"] = league.Cell(values=[[0.1 + x] for x in noise])
+    cells["sgp", "accuracy"] = league.Line(values=[[0.1 + x] for x in noise])
     league.write("tiny", cells, published)
     leaders = hooks.league_leaders().splitlines()[-1]
     best = "pens, fedrep, apfl, ditto, dpfl, wga, and 3 more, `local` among them"
@@ -206,9 +206,11 @@ def test_quoted_gains_are_those_of_the_league() -> None:
         problem = re.search(r"league\.md#([\w-]+)", line)
         if gains and problem:
             keys = league.problem(problem[1], league.PUBLISHED).keys
-            rows = league.standings(league.read(problem[1], league.PUBLISHED), keys)
-            leading = {row.method: row.entries["gain"] for row in rows if row.entries["gain"].leads}
-            measured = {method: f"{100 * (leading[method].value or 0):+.1f}" for method, _ in gains}
+            table = league.table(league.read(problem[1], league.PUBLISHED), keys)
+            (gain,) = (column for column in league.COLUMNS if column.key == "gain")
+            entries = table.entries(gain)
+            assert all(entries[method].leads for method, _ in gains), problem[1]
+            measured = {method: f"{100 * (entries[method].value or 0):+.1f}" for method, _ in gains}
             assert dict(gains) == measured, problem[1]
             quoted += len(gains)
     assert quoted

@@ -183,8 +183,8 @@ def test_a_plugin_enters_with_the_rates_of_the_others(place: Path) -> None:
     mine, theirs = rows[MINE, "accuracy"], rows["d-psgd", "accuracy"]
     assert (mine["rates"], mine["trials"]) == (theirs["rates"], theirs["trials"])
     assert rows[MINE, "private"]["refused"], "no one knows what a plugin reveals"
-    standings = league.standings(league.read("tiny", place / "league"), {})
-    assert [row.name for row in standings][-1] == "Mine"
+    table = league.table(league.read("tiny", place / "league"), {})
+    assert [row.name for row in table][-1] == "Mine"
 
 
 def test_a_cell_is_the_same_when_it_runs_again(

@@ -22,7 +22,7 @@ from coterie.app.comparisons.run import Request, compare
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
 from coterie.app.config.keys import flatten
 from coterie.app.config.schema import Scalar
-from coterie.app.report.tuning import Choice
+from coterie.app.experiments.choice import Choice
 from coterie.app.runners import inline
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs.rundir import Run

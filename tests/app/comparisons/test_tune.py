@@ -21,8 +21,8 @@ from coterie.app.config import schema
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.registry import METHODS
-from coterie.app.report import tuning
-from coterie.app.report.tuning import Choice
+from coterie.app.experiments.choice import FILE, Choice
+from coterie.app.experiments.choice import read as read_choices
 from coterie.app.runs.rundir import Run
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.rule import State
@@ -206,8 +206,8 @@ def tuned(
     for method, choice in choices.items():
         line = f"tuned {method}: {choice.described()}; {choice.trials} trials"
         assert line in console.file.getvalue()
-    path = directory / tuning.FILE
-    assert tuning.read(directory) == choices
+    path = directory / FILE
+    assert read_choices(directory) == choices
     return choices, list(csv.DictReader(io.StringIO(path.read_text())))
 
 
@@ -381,7 +381,7 @@ def test_every_method_is_judged_by_the_mean_loss_over_the_folds(tmp_path: Path) 
     assert not failed
     assert "cross-validation of 3 folds" in text.getvalue()
     assert choices["ditto"].trials == choices["local"].trials + 2
-    rows = list(csv.DictReader((tmp_path / "out" / tuning.FILE).read_text().splitlines()))
+    rows = list(csv.DictReader((tmp_path / "out" / FILE).read_text().splitlines()))
     for method in configs:
         of_method = [row for row in rows if row["method"] == method]
         (chosen,) = (row for row in of_method if row["chosen"] == "1")

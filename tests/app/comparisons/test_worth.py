@@ -17,6 +17,7 @@ from rich.console import Console
 import coterie
 from coterie.app.comparisons.worth import FOLDER, Request, worth
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.experiments.grid import placed
 from coterie.app.report.worth import FILE, TABLE, Worth, read
 from coterie.app.runners import sweep
 from coterie.app.runners.errors import SweepError
@@ -44,7 +45,7 @@ def quadratics(directory: Path, peers: int, **more: Any) -> dict[str, Any]:
 
 def executed(directory: Path, flat: dict[str, Any]) -> Path:
     """Execute a run and return its directory."""
-    config = sweep.placed(Config.from_flat({"device": "cpu", **flat}), directory / "runs")
+    config = placed(Config.from_flat({"device": "cpu", **flat}), directory / "runs")
     assert sweep.run_one(config) is None
     return Path(config.run_dir)
 

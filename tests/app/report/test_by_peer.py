@@ -6,8 +6,8 @@ import csv
 import io
 from pathlib import Path
 
-from coterie.app.report import by_peer, comparison, comparison_page
-from coterie.app.report.comparison import Row
+from coterie.app.experiments.table import Table
+from coterie.app.report import by_peer, comparison_page
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
 from tests.app.report.pages import Page
@@ -36,9 +36,9 @@ def made(
     return Run.read(run)
 
 
-def hospitals(directory: Path) -> tuple[Row, ...]:
+def hospitals(directory: Path) -> Table:
     """Two methods on two seeds; one hospital has no test data in the first."""
-    return comparison.rows(
+    return Table.of_runs(
         {
             "local": [
                 made(directory, "local", 0, {"Basel": 0.5, "Zurich": 0.25}),
@@ -71,7 +71,7 @@ def test_other_institutions_of_other_seeds_have_rows_of_their_own(tmp_path: Path
         made(tmp_path, "local", 0, {"a": 0.5, "b": 0.5}),
         made(tmp_path, "local", 1, {"b": 0.7, "c": 0.9}),
     ]
-    table = by_peer.table(comparison.rows({"local": runs}, {}))
+    table = by_peer.table(Table.of_runs({"local": runs}))
     assert table is not None
     assert [(row.name, row.cells[0].text) for row in table.rows] == [
         ("a", "50.0"), ("b", "60.0"), ("c", "90.0")
@@ -83,7 +83,7 @@ def test_losses_where_there_is_no_accuracy(tmp_path: Path) -> None:
         "local": [made(tmp_path, "local", 0, {"a": 2.0}, "test_loss")],
         "cobo": [made(tmp_path, "cobo", 0, {"a": 0.5}, "test_loss")],
     }
-    table = by_peer.table(comparison.rows(runs, {}))
+    table = by_peer.table(Table.of_runs(runs))
     assert table is not None
     assert not table.is_accuracy
     assert table.rows[0].cells == [("2", "", 2.0, False), ("0.5", "+1.5", 0.5, False)]
@@ -108,7 +108,7 @@ def test_the_page_lists_peers_and_says_how_many_it_leaves_out(tmp_path: Path) ->
         '<td data-value="0.5"><span>50.0</span><small class="harm">-12.5</small></td>' in page.html
     )
     many = made(tmp_path / "b", "local", 0, {f"site {k}": 0.5 for k in range(by_peer.SHOWN + 5)})
-    rows = comparison.rows({"local": [many]}, {})
+    rows = Table.of_runs({"local": [many]})
     page = Page(comparison_page.write(rows, tmp_path / "b", "p"))
     assert "The first 100 of 105 peers; comparison-peers.csv has all." in page.text
     table = page.html[page.html.index('id="by-peer"') :]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.report import comparison, comparison_page, decisions
-from coterie.app.report.comparison import Row
+from coterie.app.experiments.table import Table
+from coterie.app.report import comparison_page, decisions
 from coterie.app.report.decisions import Decisions
 from coterie.app.report.verdict import outcome
 from coterie.app.runs import judged
@@ -73,7 +73,7 @@ def rows(
     auroc: Mapping[str, float] = {},
     seeds: int = SEEDS,
     **options: Any,
-) -> tuple[Row, ...]:
+) -> Table:
     runs: dict[str, list[Run]] = {}
     for method, gain_p in {"local": (0.0,) * 4, **gains}.items():
         for seed in range(seeds):
@@ -86,7 +86,7 @@ def rows(
                 metrics["auroc"] = auroc[method] - off / 2
             run = write(directory, method, seed, ends, **metrics)
             runs.setdefault(method, []).append(run)
-    return comparison.rows(runs, {})
+    return Table.of_runs(runs)
 
 
 def of(directory: Path, **options: Any) -> Decisions:
@@ -208,14 +208,16 @@ def test_decision_csv_has_a_line_per_institution(tmp_path: Path) -> None:
 
 def test_no_decision_without_own_models_or_institutions(tmp_path: Path) -> None:
     made = rows(tmp_path)
-    assert decisions.compared([row for row in made if not row.is_local]) is None
-    assert decisions.compared(made[:1]) is None
+    runs = {row.method: row.runs for row in made}
+    others = {name: of for name, of in runs.items() if name != "local"}
+    assert decisions.compared(Table.of_runs(others)) is None
+    assert decisions.compared(Table.of_runs({"local": runs["local"]})) is None
     for row in made:
         for run in row.runs:
             config = (run.directory / "config.toml").read_text()
             (run.directory / "config.toml").write_text(config.replace('"table"', '"digits"'))
     runs = {row.method: [Run.read(run.directory) for run in row.runs] for row in made}
-    assert decisions.compared(comparison.rows(runs, {})) is None
+    assert decisions.compared(Table.of_runs(runs)) is None
     assert not judged.unjudged(runs["local"][0])
 
 

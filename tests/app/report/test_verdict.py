@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from coterie.app.report import comparison
-from coterie.app.report.comparison import Row
-from coterie.app.report.tuning import Choice
+from coterie.app.experiments.choice import Choice
+from coterie.app.experiments.table import Table
 from coterie.app.report.verdict import cost_notes, notes, outcome
 from coterie.app.runs.rundir import Run
-from tests.app.fake_run import write_config, write_metrics
+from tests.app.fake_run import write_config, write_metrics, write_progress
 
 CLEAR = {"local": (0.60, 0.61, 0.62), "cobo": (0.90, 0.91, 0.93), "fedavg": (0.50, 0.52, 0.51)}
 CLOSE = CLEAR | {"dpfl": (0.91, 0.90, 0.92)}
@@ -24,8 +24,8 @@ def rows(
     directory: Path,
     means: Mapping[str, Sequence[float | None]],
     loss: float | None = 1.0,
-    **config: str,
-) -> tuple[Row, ...]:
+    **config: Any,
+) -> Table:
     """Return runs of three peers around these means, one per seed; None: diverged."""
     runs: dict[str, list[Run]] = {}
     for method, of_method in means.items():
@@ -42,10 +42,10 @@ def rows(
                 lines.append({"round": 5, "peer": p, **ends})
             write_metrics(run, lines)
             runs.setdefault(method, []).append(Run.read(run))
-    return comparison.rows(runs, {})
+    return Table.of_runs(runs)
 
 
-def read(made: Sequence[Row]) -> str:
+def read(made: Table) -> str:
     return outcome(made).replace("\xa0", " ")
 
 
@@ -69,18 +69,36 @@ def test_too_few_seeds_have_no_winner(tmp_path: Path, seeds: int, count: str) ->
     made = rows(tmp_path, few)
     verdict = read(made)
     assert f": not significant with {count} (no test possible). cobo has the highest " in verdict
-    assert not any(comparison.bold(made, column) for column in comparison.shown(made))
+    assert not any(made.bold(column) for column in made.shown())
 
 
 def test_settings_tuned_to_an_edge_have_a_footnote(tmp_path: Path) -> None:
     made = rows(tmp_path, {"local": CLEAR["local"], "cobo": CLEAR["cobo"]})
     settings = {"learning-rate": 3.0, "cobo.gamma": 0.03}
     choice = Choice(settings, {"learning-rate": "high"}, 15)
-    made = tuple(replace(row, choice=choice) if row.method == "cobo" else row for row in made)
+    made = replace(made, choices={"cobo": choice})
     assert notes(made) == [
         "tuned to the edge of the range, try values beyond: "
         "cobo (learning-rate = 3.0, highest tried)"
     ]
+
+
+def test_runs_that_stopped_early_are_named(tmp_path: Path) -> None:
+    made = rows(tmp_path, CLEAR, **{"num-server-rounds": 5})
+    assert not any("rounds" in note for note in notes(made))
+    runs = {}
+    for row, planned in zip(made, (9, 9, 5), strict=False):
+        for seed, run in enumerate(row.runs):
+            keys = {"method": row.method, "peers": 3, "seed": seed, "num-server-rounds": planned}
+            write_config(run.directory, keys)
+            write_progress(run.directory, round=5)
+        runs[row.method] = [Run.read(run.directory) for run in row.runs]
+    first, second, *_ = runs
+    of_rounds = [note for note in notes(Table.of_runs(runs)) if "rounds" in note]
+    assert f"stopped early (patience): {first} after 5 of 9 rounds" in of_rounds[-1]
+    assert of_rounds[-2].startswith("not the same number of rounds: ")
+    same = notes(Table.of_runs({first: runs[first], second: runs[second]}))
+    assert not any("not the same number of rounds" in note for note in same)
 
 
 def test_the_privacy_of_all_runs_is_added_up(tmp_path: Path) -> None:
@@ -94,8 +112,8 @@ def test_the_privacy_of_all_runs_is_added_up(tmp_path: Path) -> None:
         write_config(run, {"method": "private", "peers": 3, "seed": 0, "privacy": options})
         lines = [{"round": 1, "peer": p, "test_loss": 1.0, "epsilon": epsilon} for p in range(3)]
         write_metrics(run, lines)
-    private = replace(made[0], runs=(Run.read(tmp_path / "private-0"),))
-    (note,) = (note for note in notes([private]) if "privacy" in note)
+    private = Table.of_runs({"local": [Run.read(tmp_path / "private-0")]})
+    (note,) = (note for note in notes(private) if "privacy" in note)
     assert "3 private runs" in note
     assert "ε ≤ 4.25 at δ = 3e-05 (sums)" in note
     assert "not in it: runs elsewhere on the same data" in note

@@ -9,15 +9,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coterie.app.reproduction import results
-from coterie.app.reproduction.results import Place, Results, Trial
+from coterie.app.experiments import measures
+from coterie.app.experiments.table import Cell, Trial
+from coterie.app.reproduction.results import Results
 from coterie.app.runs.rundir import Run
 
 
 def made_up(**fields: Any) -> Run:
     """Make an object with some fields of a run."""
     metrics = fields.pop("metrics", {})
-    return cast(Run, SimpleNamespace(metrics=metrics, metric=metrics.__getitem__, **fields))
+    if "at" in fields:
+        fields["last"] = lambda name="test_accuracy": fields["at"](name, None)
+    fields |= {"config": {"method": "cobo"}, "metrics": metrics, "metric": metrics.__getitem__}
+    return cast(Run, SimpleNamespace(**fields))
 
 
 def test_measures_of_weights() -> None:
@@ -33,10 +37,10 @@ def test_measures_of_weights() -> None:
         weights=np.stack([np.full((3, 3), 1 / 3), eye, final]),
         clusters=np.array([0, 0, 1]),
     )
-    assert results.largest_weight(run) == pytest.approx((3 + 2.25) / 6)
-    assert results.weight_change(run) == pytest.approx(0.25)
-    assert results.outside_weight(run) == pytest.approx(0.25)
-    assert np.isnan(results.outside_weight(made_up(clusters=None)))
+    assert measures.largest_weight(run) == pytest.approx((3 + 2.25) / 6)
+    assert measures.weight_change(run) == pytest.approx(0.25)
+    assert measures.outside_weight(run) == pytest.approx(0.25)
+    assert np.isnan(measures.outside_weight(made_up(clusters=None)))
 
 
 def test_measures_of_clusters() -> None:
@@ -46,15 +50,15 @@ def test_measures_of_clusters() -> None:
         clusters=np.array([2, 2, 5, 0, 0]), peers=5,
         last_row=lambda: np.zeros(5, dtype=int), at=lambda name, row: accuracy,
     )  # fmt: skip
-    assert results.cluster_gap(run) == pytest.approx(0.3)
-    small = results.smallest_cluster(run)
+    assert measures.cluster_gap(run) == pytest.approx(0.3)
+    small = measures.smallest_cluster(run)
     assert small[2] == 0.9
     assert np.isnan(small[[0, 1, 3, 4]]).all()
-    place, trial = Place("", "row", None), Trial(0, 0)
+    place, trial = Cell("row"), Trial(0, 0)
     assert Results({place: {trial: run}}).mean(place, "smallest_cluster") == 0.9
     unknown = made_up(clusters=None, peers=5)
-    assert np.isnan(results.smallest_cluster(unknown)).all()
-    assert np.isnan(results.cluster_gap(unknown))
+    assert np.isnan(measures.smallest_cluster(unknown)).all()
+    assert np.isnan(measures.cluster_gap(unknown))
 
 
 def test_components_that_lead_somewhere_are_used() -> None:
@@ -62,9 +66,9 @@ def test_components_that_lead_somewhere_are_used() -> None:
     pi_kn = np.array([[0.6, 0.5, 0.1], [0.4, 0.4, 0.3], [0.0, 0.1, 0.6]])
     metrics = {f"component_{k}": pi_n[None] for k, pi_n in enumerate(pi_kn)}
     run = made_up(metrics=metrics, rounds=np.array([1]), peers=3)
-    assert results.components(run).tolist() == [pi_kn.tolist()]
-    assert results.components_used(run) == 2
-    assert np.isnan(results.components_used(made_up(rounds=np.array([1]), peers=3)))
+    assert measures.components(run).tolist() == [pi_kn.tolist()]
+    assert measures.components_used(run) == 2
+    assert np.isnan(measures.components_used(made_up(rounds=np.array([1]), peers=3)))
 
 
 def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path) -> None:
@@ -77,9 +81,9 @@ def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path)
             last_row=lambda: np.zeros(2, dtype=int), at=lambda name, row: loss,
         )  # fmt: skip
 
-    place = Place("", "row", None)
+    place = Cell("row")
     of = {Trial(d, s): run_of(d, s) for s in range(2) for d in range(3)}
-    result = Results({place: of}).of_peers(place, "loss")
+    result = Results({place: of}).repeats(place, measures.MEASURES["loss"])
     assert {split: value.tolist() for split, value in result.items()} == {
         0: [0.5, 0.5], 1: [10.5, 10.5], 2: [20.5, 20.5],
     }  # fmt: skip
@@ -89,10 +93,10 @@ def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path)
 def test_rounds_until_a_loss_is_reached() -> None:
     loss = np.array([[1.0], [1e-3], [9e-5], [2e-4]])
     reached = made_up(metrics={"test_loss": loss}, rounds=np.array([0, 5, 10, 15]))
-    assert results.rounds_to(reached) == 10
+    assert measures.rounds_to(reached) == 10
     never = made_up(metrics={"test_loss": loss[:2]}, rounds=np.array([0, 5]))
-    assert results.rounds_to(never) == 10  # twice the last round
-    assert results.rise(reached) == 1.0
+    assert measures.rounds_to(never) == 10  # twice the last round
+    assert measures.rise(reached) == 1.0
 
 
 def test_train_measures_weigh_peers_by_their_examples() -> None:
@@ -102,6 +106,6 @@ def test_train_measures_weigh_peers_by_their_examples() -> None:
         samples=np.array([1.0, 3.0]), peers=2, last_row=lambda: None,
         at=lambda name, row: np.array(values[name]),
     )  # fmt: skip
-    assert results.weighted_train(run) == pytest.approx(0.7)
-    assert results.train_gap(run) == pytest.approx(0.2)
-    assert results.log_train_loss(run) == pytest.approx(-1.0)
+    assert measures.weighted_train(run) == pytest.approx(0.7)
+    assert measures.train_gap(run) == pytest.approx(0.2)
+    assert measures.log_train_loss(run) == pytest.approx(-1.0)

@@ -14,9 +14,10 @@ from rich.console import Console
 from coterie.app.cli.reproduce import listed
 from coterie.app.config.config import ConfigError
 from coterie.app.config.items import read_items
+from coterie.app.experiments.table import Cell
 from coterie.app.reproduction import claims, figures, formulas, page
-from coterie.app.reproduction.reproduce import DEFAULTS, Request, _base, _configs, reproduce
-from coterie.app.reproduction.results import Place, better_of
+from coterie.app.reproduction.reproduce import DEFAULTS, Request, _base, _grid, reproduce
+from coterie.app.reproduction.results import better_of
 
 FILE = """
 title = "A title"
@@ -201,9 +202,9 @@ def test_every_figure_of_a_paper_can_be_configured(paper: str) -> None:
         for size in ("small", "paper"):
             request = Request(f"{paper}/{figure.name}", size)
             if figure.exists(request.size) and not figure.drawn:
-                places = list(_configs(figure, request))
-                assert places
-                assert {place.row for place, _ in places} == {row.label for row in figure.rows}
+                cells = _grid(figure, request).cells
+                assert cells
+                assert {cell.row for cell in cells} == {row.label for row in figure.rows}
         for panel in figure.panels:
             for preset in {panel.small, panel.paper} - {"", DEFAULTS}:
                 read_items([preset])
@@ -245,11 +246,10 @@ def test_runs_of_a_panel_start_from_its_base(tmp_path: Path) -> None:
     request = Request("cobo/figure-7", out=tmp_path)
     base = Path(_base(panel, request).run_dir)
     assert base.parent == (tmp_path / "runs").absolute()
-    for _, configs in _configs(figure, request):
-        for config in configs:
-            assert config.flat()[panel.base_key] == str(base / "models" / "peer-0000.safetensors")
-    for _, configs in _configs(figure, Request("cobo/figure-7", "paper", out=tmp_path)):
-        assert str(tmp_path) not in str(configs[0].flat()[panel.base_key])
+    for config in _grid(figure, request):
+        assert config.flat()[panel.base_key] == str(base / "models" / "peer-0000.safetensors")
+    for config in _grid(figure, Request("cobo/figure-7", "paper", out=tmp_path)):
+        assert str(tmp_path) not in str(config.flat()[panel.base_key])
 
 
 def test_size_paper_crosses_splits_with_seeds(folder: Path) -> None:
@@ -258,12 +258,12 @@ def test_size_paper_crosses_splits_with_seeds(folder: Path) -> None:
     text = file.read_text().replace('small = "default"', 'small = "default"\npaper = "default"', 1)
     file.write_text(text.replace("seeds = 2", "seeds = 2\nsplits = 3", 1))
     figure = figures.find("toy/table-1")[1]
-    paper = dict(_configs(figure, Request("toy/table-1", "paper")))
-    place = Place("", "Local", None)
-    trials = [(config.division, config.seed) for config in paper[place]]
+    paper = _grid(figure, Request("toy/table-1", "paper")).cells
+    cell = Cell("Local")
+    trials = [(config.division, config.seed) for config in paper[cell]]
     assert trials == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
-    small = dict(_configs(figure, Request("toy/table-1")))
-    assert [(config.division, config.seed) for config in small[place]] == [(0, 0), (1, 1)]
+    small = _grid(figure, Request("toy/table-1")).cells
+    assert [(config.division, config.seed) for config in small[cell]] == [(0, 0), (1, 1)]
 
 
 @pytest.mark.parametrize("paper", figures.names())

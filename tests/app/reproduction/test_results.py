@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,14 @@ from safetensors.numpy import save_file
 
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
-from coterie.app.reproduction import formulas, results
-from coterie.app.reproduction.results import Place, Results, Trial
+from coterie.app.experiments import measures
+from coterie.app.experiments.measures import Beside
+from coterie.app.experiments.table import Cell, Trial
+from coterie.app.reproduction import claims, formulas, page, results
+from coterie.app.reproduction.figures import Claim, Figure, Panel, Row
+from coterie.app.reproduction.results import Results
 from coterie.app.runs.rundir import Run
+from studies.papers import ours
 
 
 def made_run(directory: Path, accuracy_rn: list[list[float]], **more: object) -> Run:
@@ -45,18 +51,22 @@ def test_sparsity_and_symmetry_of_the_first_and_the_last_graph(tmp_path: Path) -
         tmp_path, [[0.1] * 3], weight_rounds=np.array([0, 1, 30]),
         weights=np.stack([np.eye(3), first, last]),
     )  # fmt: skip
-    of = {key: results.MEASURES[key].of(run, {}) for key in results.MEASURES if "sparsity" in key}
+    of = {
+        key: measures.MEASURES[key].of(run, Beside())
+        for key in measures.MEASURES
+        if "sparsity" in key
+    }
     assert of["first_sparsity"] == pytest.approx(1 / 3)
     assert of["last_sparsity"] == pytest.approx(5 / 6)
     assert of["sparsity_rise"] == pytest.approx(1 / 2)
-    assert results.MEASURES["first_symmetry"].of(run, {}) == pytest.approx(1 / 2)
-    assert results.MEASURES["symmetry_rise"].of(run, {}) == pytest.approx(-1 / 2)
-    assert results.MEASURES["first_one_way"].of(run, {}) == pytest.approx(2 / 3)
-    assert results.MEASURES["one_way_rise"].of(run, {}) == pytest.approx(-1 / 3)
+    assert measures.MEASURES["first_symmetry"].of(run, Beside()) == pytest.approx(1 / 2)
+    assert measures.MEASURES["symmetry_rise"].of(run, Beside()) == pytest.approx(-1 / 2)
+    assert measures.MEASURES["first_one_way"].of(run, Beside()) == pytest.approx(2 / 3)
+    assert measures.MEASURES["one_way_rise"].of(run, Beside()) == pytest.approx(-1 / 3)
     rounds, asymmetry = results.course(run, "asymmetry")
     assert rounds.tolist() == [0, 1, 30]
     np.testing.assert_allclose(asymmetry, [np.nan, 0.5, 1.0])
-    assert results.final_components(run) == 2
+    assert measures.final_components(run) == 2
 
 
 def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> None:
@@ -65,17 +75,16 @@ def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> Non
         made_run(tmp_path, [[0.1], [x], [y]]) for x, y in ((0.8, 0.7), (0.6, 0.75), (0.2, 0.3))
     )
     runs = {
-        Place("", name, None): {Trial(0, 0): run}
-        for name, run in zip("abc", (fast, slow, never), strict=True)
+        Cell(name): {Trial(0, 0): run} for name, run in zip("abc", (fast, slow, never), strict=True)
     }
-    of = {name: Results(runs).mean(Place("", name, None), "rounds_to_best") for name in "abc"}
+    of = {name: Results(runs).mean(Cell(name), "rounds_to_best") for name in "abc"}
     assert of == {"a": 10, "b": 20, "c": np.inf}
 
 
 def test_the_variance_is_of_the_best_rounds(tmp_path: Path) -> None:
     """Best accuracies 0.5 and 0.7: a variance of 100 squared points."""
     run = made_run(tmp_path, [[0.5, 0.2], [0.1, 0.7]])
-    assert results.variance(run) == pytest.approx(100)
+    assert measures.variance(run) == pytest.approx(100)
 
 
 def test_the_distance_in_clusters_is_that_of_the_saved_models(tmp_path: Path) -> None:
@@ -84,7 +93,7 @@ def test_the_distance_in_clusters_is_that_of_the_saved_models(tmp_path: Path) ->
     for i, x in enumerate(([0.0, 0.0], [3.0, 4.0], [9.0, 9.0])):
         save_file({"x": np.array(x)}, tmp_path / "models" / f"peer-{i:04d}.safetensors")
     run = made_run(tmp_path, [[0.1] * 3], split=tuple({"cluster": c} for c in (0, 0, 1)))
-    assert results.consensus(run) == pytest.approx(2 * 12.5 / 5)
+    assert measures.consensus(run) == pytest.approx(2 * 12.5 / 5)
 
 
 def test_the_bounds_of_theorem_1() -> None:
@@ -111,3 +120,40 @@ def test_the_bounds_of_theorem_1() -> None:
     bound = formulas.PREDICTIONS["cobo-consensus-bound"](nested)
     assert bound == pytest.approx(6 / 4 / (1.5 * 2) ** 2 * root, rel=1e-12)
     assert formulas.PREDICTIONS["cobo-gradient-bound"](nested) == pytest.approx(4 * root, rel=1e-12)
+
+
+def test_a_claim_on_divisions_of_the_same_rows_needs_more(tmp_path: Path) -> None:
+    """Differences 0.02, 0.025, 0.015: t = 6.9 (p = 0.02); with a test row per training row 0.07."""
+    split = [{"train": {"size": 10}, "test": {"size": 10}}] * 2
+    keys = {"method": "dpfl", "peers": 2, "dataset": "table", "table": {"test": 0.5}}
+    claim = Claim("a is better", "beats", ("a", "b"))
+    figure = Figure("f", "", "", rows=(Row("a"), Row("b")), panels=(Panel(small="default"),))
+    for more, holds in (({}, True), ({"config": keys, "split": tuple(split)}, None)):
+        cells: dict[Cell, dict[Trial, Run]] = {Cell("a"): {}, Cell("b"): {}}
+        for seed, (a, b) in enumerate(((0.9, 0.88), (0.9, 0.875), (0.9, 0.885))):
+            for name, end in (("a", a), ("b", b)):
+                cells[Cell(name)][Trial(seed, seed)] = made_run(tmp_path, [[end, end]], **more)
+        (verdict,) = claims.judge(replace(figure, claims=(claim,)), "small", Results(cells))
+        assert verdict.holds is holds, verdict.evidence
+
+
+def test_a_seed_that_never_reaches_its_target_counts(tmp_path: Path) -> None:
+    """Of four seeds, "b" reaches 0.9 * 0.8 in one; the mean of that one would not be its mean."""
+    runs: dict[Cell, dict[Trial, Run]] = {Cell("a"): {}, Cell("b"): {}, Cell("c"): {}}
+    for seed in range(4):
+        ends = {"a": 0.8, "b": 0.75 if seed == 0 else 0.5, "c": 0.2}
+        for name, end in ends.items():
+            runs[Cell(name)][Trial(seed, seed)] = made_run(tmp_path, [[0.1], [end]])
+    rows = tuple(Row(name) for name in "abc")
+    figure = Figure(
+        "f", "", "", columns=("rounds_to_best",), rows=rows, panels=(Panel(small="default"),)
+    )
+    made = page.table(figure, "small", Results(runs))
+    assert [made[name][0].reached for name in "abc"] == ["", "1 of 4 seeds", "never"]
+    lines = list(csv.DictReader(page.as_csv(figure, Results(runs)).splitlines()))
+    assert [(line["mean"], line["seeds"], line["never"]) for line in lines] == [
+        ("10.0", "4", "0"), ("inf", "4", "3"), ("inf", "4", "4"),
+    ]  # fmt: skip
+    assert [ours(line, "rounds_to_best") for line in lines] == [
+        "10 ± 0", "1 of 4 seeds", "never",
+    ]  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError
-from coterie.app.runners.sweep import placed
+from coterie.app.experiments.grid import placed
 from coterie.app.trained.inputs import read
 from coterie.app.trained.personal import Named, load
 from coterie.app.wire.increments import MODEL, IncrementFormat

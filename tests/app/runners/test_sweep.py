@@ -20,8 +20,9 @@ from rich.console import Console
 
 from coterie.app.config.config import Config
 from coterie.app.config.root import ROOT
+from coterie.app.experiments.grid import placed
 from coterie.app.runners import cores, sweep
-from coterie.app.runners.sweep import placed, run_all
+from coterie.app.runners.sweep import run_all
 from coterie.app.runs import plan, progress
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run
@@ -235,7 +236,8 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from coterie.app.config.config import Config
-from coterie.app.runners.sweep import placed, run_all
+from coterie.app.experiments.grid import placed
+from coterie.app.runners.sweep import run_all
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     flat = {"method": "fedavg", "peers": 2, "num-server-rounds": 10**6,

@@ -13,7 +13,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 import coterie
 from coterie.app.config.config import Config
-from coterie.app.report import comparison
+from coterie.app.experiments.table import Table
 from coterie.app.report import diagnostics as tables
 from coterie.app.report.run_page import content, write
 from coterie.app.runs import diagnostics
@@ -102,7 +102,7 @@ def test_the_page_shows_them(done: Results) -> None:
 
 def test_a_comparison_averages_over_seeds(done: Results, tmp_path: Path) -> None:
     other = run(FLAT | {"seed": 1}, tmp_path)
-    rows = comparison.rows({"fedavg-ft": [done, other]}, {})
+    rows = Table.of_runs({"fedavg-ft": [done, other]}, {})
     table = tables.compared(rows)
     assert table is not None
     assert [(row.name, row.method) for row in table.rows] == [

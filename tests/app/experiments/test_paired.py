@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.app.report.paired_test import (
+from coterie.app.experiments.paired import (
     LEVEL,
     MAX_SEEDS,
     holm,

@@ -1,0 +1,128 @@
+"""Grid: the configurations of an experiment, by cell and trial.
+
+Keys are layered: panel < row < point < trial. A cell is one place of the final table; its trials
+repeat it with other seeds or divisions of the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from coterie.app.config.config import Config
+from coterie.app.config.parts import fingerprints
+from coterie.app.config.schema import Scalar
+from coterie.app.experiments.table import Cell, Table, Trial
+from coterie.app.runs.rundir import Run
+from coterie.strategies.names import shortened
+
+Keys = Mapping[str, Scalar]
+_OF_RESULTS = ("name", "run-dir", "resume", "out")
+
+
+class Point(NamedTuple):
+    """Position on an axis, and its keys."""
+
+    x: Scalar | None = None
+    keys: Keys = MappingProxyType({})
+
+
+def placed(config: Config, directory: Path) -> Config:
+    """Return the configuration with its run directory, `<label>-seed<k>-<hash>`.
+
+    The hash is `digest` of every key except those of the results' location.
+    """
+    flat = {key: value for key, value in config.flat().items() if key not in _OF_RESULTS}
+    name = shortened(config.label, f"-seed{config.seed}-{digest(config, flat)}")
+    return config.with_(name=name, run_dir=str((directory / name).absolute()))
+
+
+def digest(config: Config, flat: Mapping[str, Any]) -> str:
+    """Return a hash of keys, the content of files that they name, and the code of plugins."""
+    hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
+    for code in fingerprints(config.chosen):
+        hashed.update(code)
+    for key in sorted(config.paths & flat.keys()):
+        if Path(str(flat[key])).is_file():
+            hashed.update(Path(str(flat[key])).read_bytes())
+    return hashed.hexdigest()[:8]
+
+
+def trials(first: int, seeds: int, splits: int = 1) -> list[Keys]:
+    """Return the keys of each trial: a division per seed, or every seed with every division."""
+    every = range(first, first + seeds)
+    if splits == 1:
+        return [{"seed": seed} for seed in every]
+    divisions = range(first, first + splits)
+    return [{"seed": seed, "split-seed": split} for seed in every for split in divisions]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Configurations by cell, one per trial."""
+
+    cells: Mapping[Cell, Sequence[Config]]
+
+    @classmethod
+    def product(
+        cls,
+        rows: Mapping[str, Keys],
+        shared: Keys,
+        seeds: int,
+        *,
+        panel: str = "",
+        points: Sequence[Point] = (Point(),),
+        splits: int = 1,
+    ) -> Grid:
+        """Cross the rows of a panel with points and trials; seeds count from the key `seed`."""
+        cells = {}
+        for row, own in rows.items():
+            for x, keys in points:
+                flat = {**shared, **own, **keys}
+                first = int(flat.get("seed", Config.seed))
+                cells[Cell(row, panel, x)] = [
+                    Config.from_flat({**flat, **trial}) for trial in trials(first, seeds, splits)
+                ]
+        return cls(cells)
+
+    def __or__(self, other: Grid) -> Grid:
+        return Grid({**self.cells, **other.cells})
+
+    def __iter__(self) -> Iterator[Config]:
+        return (config for of in self.cells.values() for config in of)
+
+    def with_keys(self, keys: Mapping[str, Keys]) -> Grid:
+        """Return the grid of these rows, each with more keys: what tuning chose."""
+        cells = {
+            cell: [Config.from_flat({**c.flat(), **keys[cell.row]}) for c in self.cells[cell]]
+            for row in keys for cell in self.cells if cell.row == row
+        }  # fmt: skip
+        return Grid(cells)
+
+    def placed(self, directory: Path) -> Grid:
+        """Return the grid with the run directories of its configurations."""
+        cells = self.cells.items()
+        return Grid({cell: [placed(config, directory) for config in of] for cell, of in cells})
+
+    def results(self, failed: Collection[str] = ()) -> dict[Cell, dict[Trial, Run]]:
+        """Read the runs; a cell of which every run failed is left out."""
+        results: dict[Cell, dict[Trial, Run]] = {}
+        runs: dict[str, Run] = {}  # cells of a figure may share runs
+        for cell, configs in self.cells.items():
+            for config in configs:
+                if config.run_dir in failed:
+                    continue
+                if config.run_dir not in runs:
+                    runs[config.run_dir] = Run.read(config.run_dir)
+                trial = Trial(config.division, config.seed)
+                results.setdefault(cell, {})[trial] = runs[config.run_dir]
+        return results
+
+    def table(self, failed: Collection[str] = (), **more: Any) -> Table:
+        """Return the table of the runs; `more`: see `Table`."""
+        return Table(self.results(failed), **more)

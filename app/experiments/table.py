@@ -1,0 +1,450 @@
+"""A table of runs: results by cell and trial, and what is said of them.
+
+The measures are the same for all rows: final personal models and those best on validation data;
+mean, spread and worst 10 % over peers; gain over Local per peer, with equal seed and split; share
+of peers that improve; recovery of known clusters; cost. Bold marks the leading rows by a paired
+test (`coterie.app.experiments.paired`), unless all rows lead. A table does not know whether a run,
+or a line of a file, lies behind a result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as Rich
+from rich.text import Text
+
+from coterie.app.config.schema import Scalar
+from coterie.app.experiments.choice import Choice
+from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, Column, reached
+from coterie.app.experiments.methods import reference
+from coterie.app.experiments.paired import leaders, redivision
+from coterie.app.runs import cells as csv_cells
+from coterie.app.runs import plan
+from coterie.app.runs.rundir import Floats, Run
+from coterie.strategies.names import display
+
+LOSSES = ("loss", "loss_gain")
+_OF_DATA = ("dataset", "peers", "split-seed", "data-dir", "hold-out", "partition",
+            "dataset-options", "partition-options")  # fmt: skip
+"""Keys that decide the peers' data, beside the table of the data set."""
+
+
+class Cell(NamedTuple):
+    """Place in a table: row, panel ("" for the only one), and position on an axis or None."""
+
+    row: str
+    panel: str = ""
+    x: Scalar | None = None
+
+
+class Trial(NamedTuple):
+    """A repetition: the seed that divided the data, and that of all else."""
+
+    split: Any
+    seed: Any
+
+    @classmethod
+    def of(cls, run: Run) -> Trial:
+        """Return the trial of a run."""
+        seed, split = run.config.get("seed"), run.config.get("split-seed", "seed")
+        return cls(seed if split == "seed" else split, seed)
+
+
+class Entry(NamedTuple):
+    """Text of a cell: mean and deviation; its mean as a number, and whether it leads the column."""
+
+    text: str
+    value: float | None = None
+    leads: bool = False
+
+    @property
+    def mean(self) -> str:
+        """The text without the deviation."""
+        return self.text.partition(" ± ")[0]
+
+    @property
+    def deviation(self) -> str:
+        """The deviation; empty without."""
+        return self.text.partition(" ± ")[2]
+
+
+class Row:
+    """One row of a table, such as a method over all seeds; `method` identifies it."""
+
+    def __init__(self, table: Table, method: str) -> None:
+        self._table, self.method = table, method
+        self.choice = table.choices.get(method, Choice())
+        self.swept = table.swept.get(method, {})
+        self.cells = [cell for cell in table.results if cell.row == method]
+        self.trials = [(cell, trial) for cell in self.cells for trial in table.results[cell]]
+
+    @cached_property
+    def runs(self) -> list[Any]:
+        """Results of the row, one per trial."""
+        return [self._table.results[cell][trial] for cell, trial in self.trials]
+
+    @property
+    def local(self) -> list[Any]:
+        """Local's result with the same seed, for each of `runs`; None if there is none."""
+        return [self._table.beside(*at).local for at in self.trials]
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Configuration of the first run."""
+        return self.runs[0].config if self.runs else {"method": self.method}
+
+    @property
+    def is_local(self) -> bool:
+        """True if the peers train alone."""
+        return bool(self.config["method"] == "local")
+
+    @property
+    def reference(self) -> str:
+        """Reason why the row is not ranked, see `methods.reference`."""
+        return reference(self.config)
+
+    @cached_property
+    def name(self) -> str:
+        """Display name: that of a plugin without its module, unless two rows would have it."""
+        shared = sum(display(other) == display(self.method) for other in self._table.names) > 1
+        return self.method if shared else display(self.method)
+
+    @property
+    def label(self) -> str:
+        """Name in a table; a star marks a reference."""
+        return f"{self.name} *" if self.reference else self.name
+
+    @property
+    def peers(self) -> int:
+        """Number of peers, summed over the runs."""
+        return sum(run.peers for run in self.runs)
+
+    @cached_property
+    def diverged(self) -> int:
+        """Number of diverged peers, summed over the runs."""
+        return sum(int(run.diverged.sum()) for run in self.runs)
+
+    def numbers(self, column: Column) -> list[float | None]:
+        """Return the number of each trial."""
+        cell = Cell(self.method, column.panel, column.x)
+        return [self._table.number(cell, at, column) for at in self._table.results.get(cell, {})]
+
+    def repeats(self, column: Column) -> dict[Any, Floats]:
+        """Return repetition -> values that the test compares, see `Table.repeats`."""
+        return self._table.repeats(Cell(self.method, column.panel, column.x), column)
+
+    def summary(self, column: Column) -> tuple[float, float] | None:
+        """Return mean and sample deviation over trials (0 for one trial), or None.
+
+        The mean is infinite if the value of a trial is.
+        """
+        values = [value for value in self.numbers(column) if value is not None]
+        if not values:
+            return None
+        mean = float(np.mean(values))
+        spreads = len(values) > 1 and np.isfinite(mean)
+        return mean, float(np.std(values, ddof=1)) if spreads else 0.0
+
+    def text(self, column: Column) -> str:
+        """Write mean and deviation over trials (cost: mean only); a dash without a value."""
+        summary, cell = self.summary(column), Cell(self.method, column.panel, column.x)
+        if summary is None:
+            if cell in self._table.refused:
+                return "refused"
+            return "diverged" if self.diverged and column.key in LOSSES else self._table.dash
+        mean, deviation = summary
+        if text := reached([value for value in self.numbers(column) if value is not None]):
+            return text
+        if len(self._table.results[cell]) == 1 or not column.better:
+            return column.show(mean)
+        return f"{column.show(mean)} ± {(column.deviation or column.show)(deviation).lstrip('+')}"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Results by cell and trial.
+
+    `choices`: settings that tuning chose for a row. `swept`: values that name a row of a sweep.
+    `refused`: why a cell has no results. `dash`: text of a cell without a number. `redivided`: see
+    `paired.redivision`; None: that of the first run.
+    """
+
+    results: Mapping[Cell, Mapping[Trial, Any]]
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    swept: Mapping[str, plan.Values] = field(default_factory=dict)
+    refused: Mapping[Cell, str] = field(default_factory=dict)
+    dash: str = "-"
+    redivided: float | None = None
+    _numbers: dict[tuple[Cell, Trial, str], float | None] = field(default_factory=dict, repr=False)
+    _beside: dict[tuple[Cell, Trial], Beside] = field(default_factory=dict, repr=False)
+    _finals: dict[Cell, float] = field(default_factory=dict, repr=False)
+    _entries: dict[Column, dict[str, Entry]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of_runs(
+        cls,
+        runs: Mapping[str, Sequence[Run]],
+        choices: Mapping[str, Choice] = MappingProxyType({}),
+        swept: Mapping[str, plan.Values] = MappingProxyType({}),
+    ) -> Table:
+        """Return the table of one panel; `runs` by method or by label of swept values."""
+        results = {Cell(row): {Trial.of(run): run for run in of} for row, of in runs.items()}
+        return cls(results, choices, swept)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Keys of the rows."""
+        return list(dict.fromkeys([cell.row for cell in (*self.results, *self.refused)]))
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Rows in order; one whose cells are all refused has no runs."""
+        return [Row(self, name) for name in self.names]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    @property
+    def noun(self) -> str:
+        """Word for a row: "method" or, in a sweep, "setting"."""
+        return "setting" if any(row.swept for row in self.rows) else "method"
+
+    @cached_property
+    def has_same_data(self) -> bool:
+        """True if the peers of all rows have the same data with the same seed."""
+        first, *others = (_data(row.runs[0]) for row in self.rows if row.runs)
+        return all(other == first for other in others)
+
+    def beside(self, cell: Cell, trial: Trial) -> Beside:
+        """Return the results of the same panel, position, seed and data, Local's among them."""
+        if (cell, trial) not in self._beside:
+            mine = self.results[cell][trial]
+            rows = {
+                other.row: of[trial]
+                for other, of in self.results.items()
+                if other[1:] == cell[1:] and trial in of
+                if of[trial] is mine or _data(of[trial]) == _data(mine)
+            }
+            alone = next((row.method for row in self.rows if self._is_local_of(row, cell.row)), "")
+            final = partial(self._final, cell)
+            self._beside[cell, trial] = Beside(rows, rows.get(alone), final)
+        return self._beside[cell, trial]
+
+    def _final(self, cell: Cell, row: str) -> float:
+        """Return the mean over trials of a row's final accuracy, or of minus its final loss."""
+        at = cell._replace(row=row)
+        if at not in self._finals:
+            runs = self.results[at].values()
+            name = "test_accuracy" if all(run.has_accuracy for run in runs) else "test_loss"
+            mean = float(np.mean([run.course(name)[-1] for run in runs if len(run.rounds)]))
+            sign = 1.0 if name == "test_accuracy" else -1.0
+            self._finals[at] = -np.inf if np.isnan(mean) else sign * mean
+        return self._finals[at]
+
+    def _is_local_of(self, row: Row, other: str) -> bool:
+        """Return whether a row is Local with the same swept values as another row."""
+        values = {key: value for key, value in row.swept.items() if key != "method"}
+        return row.is_local and values.items() <= self.swept.get(other, {}).items()
+
+    def number(self, cell: Cell, trial: Trial, column: Column) -> float | None:
+        """Return a measure of a result."""
+        at = cell, trial, column.key
+        if at not in self._numbers:
+            self._numbers[at] = column.of(self.results[cell][trial], self.beside(cell, trial))
+        return self._numbers[at]
+
+    def peers(self, cell: Cell, trial: Trial, column: Column) -> Floats:
+        """Return the values that the test compares: (n,), or (1,) for a measure of the run."""
+        number = self.number(cell, trial, column)
+        if column.of_peers is None or number is None:
+            return np.array([np.nan if number is None else number])
+        return column.of_peers(self.results[cell][trial], self.beside(cell, trial))
+
+    def repeats(self, cell: Cell, column: Column) -> dict[Any, Floats]:
+        """Return repetition -> values of the peers: division of the data -> mean over its seeds.
+
+        Seeds that share a division repeat the training, not the experiment.
+        """
+        found: dict[Any, list[Floats]] = {}
+        for trial in self.results.get(cell, {}):
+            if self.number(cell, trial, column) is not None:
+                found.setdefault(trial.split, []).append(self.peers(cell, trial, column))
+        return {at: np.mean(of, axis=0) if len(of) > 1 else of[0] for at, of in found.items()}
+
+    def shown(self) -> list[Column]:
+        """Return the columns to show: those that some row has, and that are not redundant.
+
+        Without diverged peers there is no column of them, where all peers have the same number of
+        training examples no weighted mean, where the worst 10 % are one peer no mean of them, where
+        all that is sent arrives no bytes received, and where a run lacks joules none of the others.
+        """
+        same = {"weighted": "accuracy", "worst_decile": "worst", "bytes_received": "bytes"}
+        redundant = {key for key, other in same.items() if self._agree(key, other)}
+        if not any(row.diverged for row in self.rows):
+            redundant.add("diverged")
+        if any(None in row.numbers(MEASURES["joules"]) for row in self.rows):
+            redundant.add("joules")
+        return [
+            column
+            for column in COLUMNS
+            if column.key not in redundant and any(row.summary(column) for row in self.rows)
+        ]
+
+    def _agree(self, key: str, other: str) -> bool:
+        """Return whether two measures have the same numbers in all rows."""
+        for row in self.rows:
+            a, b = (np.array(row.numbers(MEASURES[k]), dtype=np.float64) for k in (key, other))
+            if not np.allclose(a, b, rtol=1e-12, atol=0, equal_nan=True):  # None becomes NaN
+                return False
+        return True
+
+    def candidates(self, column: Column) -> list[Row]:
+        """Return the rows that may lead in a column: ranked and, for a loss, not diverged.
+
+        Rows whose peers have different data are not ranked.
+        """
+        if not self.has_same_data or not column.better:
+            return []
+        return [
+            row
+            for row in self.rows
+            if row.summary(column)
+            and not row.reference
+            and not (column.key in LOSSES and row.diverged)
+        ]
+
+    @cached_property
+    def divisions(self) -> int:
+        """Number of divisions of the data, which are the repetitions of the test."""
+        return len({trial.split for of in self.results.values() for trial in of})
+
+    @cached_property
+    def shared(self) -> float:
+        """Test rows per training row if every seed divides the same rows again, else 0."""
+        if self.redivided is not None:
+            return self.redivided
+        return redivision(next(row.runs[0] for row in self.rows if row.runs))
+
+    def leading(self, column: Column) -> list[Row]:
+        """Return the candidate with the best mean, and those not significantly worse."""
+        sign = 1.0 if column.better == "high" else -1.0
+        rows = {row.method: row for row in self.candidates(column)}
+        if not rows:
+            return []
+        values = {
+            method: {at: sign * of_p for at, of_p in row.repeats(column).items()}
+            for method, row in rows.items()
+        }
+        return [rows[method] for method in leaders(values, self.shared)]
+
+    def bold(self, column: Column) -> frozenset[str]:
+        """Return the leading rows; empty if no candidate is significantly worse."""
+        leads = self.leading(column)
+        if len(leads) == len(self.candidates(column)):
+            return frozenset()
+        return frozenset(row.method for row in leads)
+
+    def entries(self, column: Column) -> dict[str, Entry]:
+        """Return the cells of a column by row."""
+        if column not in self._entries:
+            leads = self.bold(column)
+            self._entries[column] = {
+                row.method: Entry(
+                    row.text(column), (row.summary(column) or (None,))[0], row.method in leads
+                )
+                for row in self.rows
+            }
+        return self._entries[column]
+
+    def in_terminal(
+        self, title: str, columns: Sequence[Column], with_deviation: Collection[str] = ()
+    ) -> Rich:
+        """Return a table for a terminal of 80 columns, the leaders in bold."""
+        made = Rich(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        made.add_column(self.noun, no_wrap=self.noun == "method", overflow="fold")
+        for column in columns:
+            made.add_column(column.title, justify="right", no_wrap=True)
+        entries = [(column.key in with_deviation, self.entries(column)) for column in columns]
+        for row in self.rows:
+            cells = [
+                Text(of[row.method].text if whole else of[row.method].mean,
+                     "bold" if of[row.method].leads else "")
+                for whole, of in entries
+            ]  # fmt: skip
+            made.add_row(Text(row.label), *cells)
+        return made
+
+    def as_csv(self) -> str:
+        """Write a line per row and trial in full precision, empty where a number is missing."""
+        has_joules = any(column.key == "joules" for column in self.shown())
+        columns = [column for column in COLUMNS if column.key != "joules" or has_joules]
+        keys = list(dict.fromkeys(k for row in self.rows for k in row.swept if k != "method"))
+        names = [column.key for column in columns]
+        lines: list[list[object]] = [["method", "seed", *names, "settings", "edges", "run", *keys]]
+        for row in self.rows:
+            for cell, trial in row.trials:
+                numbers = (self.number(cell, trial, column) for column in columns)
+                lines.append(
+                    [row.method, trial.seed, *("" if x is None else repr(x) for x in numbers),
+                     json.dumps(dict(row.choice.settings)), json.dumps(dict(row.choice.edges)),
+                     self.results[cell][trial].directory.name,
+                     *(row.swept.get(key, "") for key in keys)]
+                )  # fmt: skip
+        return csv_cells.as_csv(lines)
+
+    def as_latex(self, columns: Sequence[Column]) -> str:
+        """Return a LaTeX table (booktabs), the leaders in bold, tuned settings last."""
+        entries = [self.entries(column) for column in columns]
+        is_tuned = any(row.choice.settings for row in self.rows)
+        notes = {
+            r"\usepackage{booktabs}": True,
+            "bold: best mean, and means not significantly worse (paired test over seeds and peers)":
+                any(entry.leads for of in entries for entry in of.values()),
+            "*: a reference, which is not ranked": any(row.reference for row in self.rows),
+            "dagger: the lowest or highest value that was tried":
+                any(row.choice.edges for row in self.rows),
+        }  # fmt: skip
+        titles = [self.noun, *(_escaped(c.title) for c in columns), *["tuned"] * is_tuned]
+        lines = [
+            *(f"% {note}" for note, applies in notes.items() if applies),
+            rf"\begin{{tabular}}{{l{'r' * len(columns)}{'l' * is_tuned}}}",
+            r"\toprule",
+            " & ".join(titles) + r" \\",
+            r"\midrule",
+        ]
+        for row in self.rows:
+            cells = list(_latex([of[row.method] for of in entries]))
+            tuned = [_latex_choice(row.choice)] * is_tuned
+            lines.append(" & ".join([_escaped(row.label), *cells, *tuned]) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _data(run: Any) -> list[Any]:
+    """Return the values of the keys that decide the peers' data, except the seed."""
+    return [run.config.get(key) for key in (*_OF_DATA, str(run.config.get("dataset")))]
+
+
+def _latex(entries: Sequence[Entry]) -> Iterator[str]:
+    for entry in entries:
+        text = _escaped(entry.text).replace(" ± ", r" $\pm$ ")
+        yield rf"\textbf{{{text}}}" if entry.leads else text
+
+
+def _latex_choice(choice: Choice) -> str:
+    """Write tuned settings by the last part of their keys, with a dagger at an edge."""
+    return ", ".join(
+        _escaped(f"{key.rpartition('.')[2]} {value}") + r"$^\dagger$" * (key in choice.edges)
+        for key, value in choice.settings.items()
+    )
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{each}" if each in "%_&#$" else each for each in text)
