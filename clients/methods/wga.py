@@ -87,7 +87,7 @@ def relative_bound(alpha: Floats, helpers: Floats, bias: Floats, growth: float) 
     return result
 
 
-def best_alpha(helpers: Floats, bias: Floats, growth: float) -> Floats:
+def best_alpha(helpers: Floats | Ints, bias: Floats, growth: float) -> Floats:
     """Return the alpha that minimises `relative_bound`.
 
     It is the only root in [0, min(1, 1 / sqrt m)] of the cubic that the derivative is proportional
