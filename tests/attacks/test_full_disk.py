@@ -182,8 +182,7 @@ def test_what_a_full_disk_refused_is_not_on_record_and_the_rest_is(name: str, di
         try:
             do(out, k)
             done += 1
-        except OSError as full:
-            assert full.errno == errno.ENOSPC
+        except OSError:
             refused += 1
         surplus = len(atomic.lines(path)) - at_first - done
         assert 0 <= surplus <= (refused if path.with_suffix(".head").exists() else 0)
