@@ -143,6 +143,7 @@ class Config(TopLevel):
         if not top.get("local_steps") and not top.get("local_epochs"):
             top["local_steps"] = dataset.local_steps
         split = replace(made["partition"], options=made.get("partition-options"))
+        split = split.of(dataset.division, dataset.samples)
         try:
             config = cls(
                 **top,

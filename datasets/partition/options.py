@@ -6,7 +6,7 @@ generator, `numpy.random.default_rng([seed, purpose])`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -30,8 +30,9 @@ class Partition:
     Attributes
     ----------
     kind : str
-        Division of the examples among the peers: a name of
-        `coterie.datasets.partition.kinds.KINDS`, or of a plugin.
+        Division of the examples among the peers: see `coterie list partitions`; "auto" is the
+        division of the data set: label-permutation for digits, natural where it has groups such as
+        hospitals, else dirichlet (iid for breast-cancer and regressions).
     clusters : int
         label-groups, label-permutation, rotation: number of clusters of peers;
         label-groups-dirichlet: number of groups of classes.
@@ -43,9 +44,9 @@ class Partition:
         dirichlet, label-groups-dirichlet: concentration; small values give uneven shares.
     classes_per_peer : int
         pathological: number of classes per peer.
-    samples_per_peer : int
+    samples_per_peer : int or "auto"
         Maximum number of training examples per peer, including validation, drawn from its share; 0
-        for all.
+        for all; "auto" is 60 for digits with a built-in division, else all.
     validation : float or "auto"
         Fraction of each peer's training examples held out for validation; "auto" is the fraction
         that the method needs.
@@ -63,12 +64,12 @@ class Partition:
         Options of a plugin's kind: the table [partition-options].
     """
 
-    kind: str = "label-permutation"
+    kind: str = "auto"
     clusters: Annotated[int, Range(1)] = 4
     cluster_sizes: str = ""
     alpha: Annotated[float, Range(above=0)] = 0.1
     classes_per_peer: Annotated[int, Range(1)] = 3
-    samples_per_peer: Annotated[int, Range(0)] = 60
+    samples_per_peer: Annotated[int, Range(0)] | Literal["auto"] = "auto"
     validation: Annotated[float, Range(0, below=1)] | Literal["auto"] = "auto"
     flip_fraction: Annotated[float, Range(0, 1)] = 0.4
     min_samples: Annotated[int, Range(1)] = 10
@@ -84,6 +85,19 @@ class Partition:
                 f'cluster-sizes must be "even" or numbers like "6-6-7-7", not '
                 f'"{self.cluster_sizes}"'
             )
+
+    def of(self, division: str, samples: int) -> Partition:
+        """Replace each "auto" by a data set's own division and limit, which plugins do not have."""
+        kind = division if self.kind == "auto" else self.kind
+        limit = self.samples_per_peer
+        if limit == "auto":
+            limit = 0 if ":" in kind or self.options else samples
+        return replace(self, kind=kind, samples_per_peer=limit)
+
+    @property
+    def limit(self) -> int:
+        """`samples_per_peer` as a number; 0 for "auto"."""
+        return 0 if self.samples_per_peer == "auto" else self.samples_per_peer
 
     @property
     def validation_share(self) -> float:
