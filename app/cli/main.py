@@ -79,7 +79,9 @@ COMMANDS: Mapping[str, Command] = {
     "certificates": Command(
         "certificates", "DIRECTORY", "write keys and certificates for a deployment's transport"
     ),
-    "keys": Command("keys", "new|trust", "write a peer's keys, or the keys that it trusts"),
+    "keys": Command(
+        "keys", "new|trust|distrust", "write a peer's keys, or the keys that it trusts"
+    ),
     "policy": Command(
         "policy",
         "init|check POLICY.toml",
