@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -111,14 +112,38 @@ def test_pages_count_methods_and_papers_right() -> None:
     """Numbers in sentences, which nothing generates."""
     papers = NUMBERS[len(figures.names())]
     for page, sentence in (
-        ("README.md", f"Methods: {len(METHODS)} [methods]"),
-        ("README.md", f"[{papers} papers, figure by figure]"),
-        ("docs/index.md", f"choose among {len(METHODS)} methods"),
+        ("README.md", f"| {len(METHODS)} methods, one engine |"),
+        ("README.md", f"| {papers.capitalize()} papers, claim by claim |"),
+        ("README.md", _verdicts()),
+        ("docs/index.md", f"one of\n{len(METHODS)} methods"),
+        ("docs/index.md", f"[{papers} papers](papers/index.md)"),
         ("docs/concepts.md", f"[{len(METHODS)} methods]"),
         ("docs/first-steps.md", f"every table and figure of {papers} papers"),
         ("docs/results/index.md", f"each table and figure of {papers} papers"),
     ):
         assert sentence in (ROOT / page).read_text("utf-8"), page
+
+
+def _verdicts() -> str:
+    """Return the sum of the verdicts in the table of the papers, in words."""
+    table = (DOCS / "papers" / "index.md").read_text("utf-8")
+    cells = re.findall(r"^\| \[.*\.md\) \| [^|]* \| (\d+) \| (\d+) \| (\d+) \|", table, re.M)
+    holds, fails, is_open = (sum(map(int, column)) for column in zip(*cells, strict=True))
+    return f"[{holds} claims hold, {fails} do not, {is_open} cannot be judged]"
+
+
+def test_the_readme_lists_every_method_and_the_versions() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for method in METHODS:
+        assert readme.count(f"(docs/methods/{method}.md)") >= 1, method
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (flower,) = (each for each in project["dependencies"] if each.startswith("flwr"))
+    version = re.search(r">=([\d.]+)", flower)
+    assert version is not None
+    line = next(line for line in readme.splitlines() if line.startswith("Linux"))
+    assert f"[Flower](https://flower.ai) {version[1]}" in line
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in line
+    assert line.endswith(project["license"])
 
 
 def test_each_table_of_methods_has_every_method_once() -> None:
@@ -202,8 +227,9 @@ def test_of_many_leading_methods_the_best_means_are_named(published: Path) -> No
 
 def test_quoted_gains_are_those_of_the_league() -> None:
     quoted = 0
-    for line in (DOCS / "which-method.md").read_text("utf-8").splitlines():
-        gains = re.findall(r"\(methods/([\w-]+)\.md\) ([-+]\d+\.\d)", line)
+    pages = DOCS / "which-method.md", ROOT / "README.md"
+    for line in "\n".join(page.read_text("utf-8") for page in pages).splitlines():
+        gains = re.findall(r"\((?:docs/)?methods/([\w-]+)\.md\) ([-+]\d+\.\d)", line)
         problem = re.search(r"league\.md#([\w-]+)", line)
         if gains and problem:
             keys = league.problem(problem[1], league.PUBLISHED).keys
