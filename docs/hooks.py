@@ -104,6 +104,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     name = posixpath.basename(uri).removesuffix(".md")
     if uri.startswith("methods/") and name in METHODS:
         markdown = markdown.replace("{{ options }}", options_table(name))
+        markdown = markdown.replace("\n## Idea\n", f"\n{league_figure(name)}## Idea\n", 1)
         markdown = markdown.replace("## Results\n\n", f"## Results\n\n{league_rows(name)}", 1)
     if uri == "methods/index.md":
         markdown = markdown.replace("{{ costs }}", costs_table())
@@ -306,16 +307,106 @@ def _leading(rows: Sequence[league.Standing], key: str) -> str:
 def league_gains() -> str:
     """Return the table of the gains over Local: a row per method, a column per measured problem."""
     measured = {name: (problem, rows) for name, (problem, rows) in _league().items() if rows}
-    entries: dict[str, dict[str, str]] = {}
+    if not measured:
+        return "No problem has been measured yet."
+    of: dict[str, dict[str, tuple[league.Standing, league.Entry, bool]]] = {}
     for name, (_, rows) in measured.items():
+        bold = _bold(rows, "gain")
         for row in rows:
-            entry, star = row.entries["gain"], " *" * row.is_reference
-            text = entry.text.partition(" ±")[0]
-            of = entries.setdefault(f"{row.name}{star}", {})
-            of[name] = f"**{text}**" if entry.leads else text
-    heads = "method", *(f"[{of.title}](#{name})" for name, (of, _) in measured.items())
-    lines = [(name, *(of.get(each, "") for each in measured)) for name, of in entries.items()]
-    return _table(heads, lines) if lines else "No problem has been measured yet."
+            of.setdefault(row.method, {})[name] = row, row.entries["gain"], row.name in bold
+
+    def mean(method: str) -> float:
+        values = [entry.value for _, entry, _ in of[method].values() if entry.value is not None]
+        return sum(values) / len(values) if values else 0.0  # Local has no gain
+
+    body = []
+    for method in sorted(of, key=mean, reverse=True):
+        row = next(iter(of[method].values()))[0]
+        cells = "".join(
+            _league_cell(of[method][name][1], is_bold=of[method][name][2], short=True)
+            if name in of[method]
+            else "<td></td>"
+            for name in measured
+        )
+        value = mean(method)
+        average = f'<td data-value="{value!r}">{100 * value:+.2f}</td>'
+        filters = f'<tr {_league_filters(row)}><td data-value="{-value!r}">{_league_name(row)}</td>'
+        body.append(f"{filters}{average}{cells}</tr>")
+    heads = [("mean of these", ""), *((of.title, f"#{name}") for name, (of, _) in measured.items())]
+    head = "".join(
+        f'<th data-better="high"><button type="button">{title}</button>'
+        + (f' <a href="{target}">table</a>' if target else "")
+        + "</th>"
+        for title, target in heads
+    )
+    return _league_html(head, body)
+
+
+def league_figure(method: str) -> str:
+    """Return a figure of a method's gain on each problem, among all others; empty if unmeasured."""
+    gains = {
+        problem.title: {
+            row.method: 100 * row.entries["gain"].value
+            for row in rows
+            if row.entries["gain"].value is not None and not row.is_reference
+        }
+        for problem, rows in _league().values()
+    }
+    gains = {title: of for title, of in gains.items() if method in of}
+    if not gains or method == "local":
+        return ""
+    low, high = -15.0, 17.0  # worse gains are drawn at the edge
+    at = lambda gain: 190 + 400 * (min(max(gain, low), high) - low) / (high - low)  # noqa: E731
+    rows = []
+    for k, (title, of) in enumerate(gains.items()):
+        y = 22 + 24 * k
+        dots = "".join(
+            f'<circle cx="{at(gain):.1f}" cy="{y}" r="3" class="other"/>'
+            for other, gain in of.items()
+            if other != method
+        )
+        rows.append(
+            f'<text x="0" y="{y + 4}">{html.escape(title)}</text>{dots}'
+            f'<circle cx="{at(of[method]):.1f}" cy="{y}" r="5.5" class="own"/>'
+            f'<text x="604" y="{y + 4}">{of[method]:+.1f}</text>'
+        )
+    height = 22 + 24 * len(rows)
+    zero = f'<line x1="{at(0):.1f}" x2="{at(0):.1f}" y1="8" y2="{height - 20}"/>'
+    ordered = sorted((of[method], title) for title, of in gains.items())
+    (low_gain, low_title), (high_gain, high_title) = ordered[0], ordered[-1]
+    caption = (
+        f"Gain over training alone in points of accuracy, from {low_gain:+.1f} ({low_title}) to "
+        f"{high_gain:+.1f} ({high_title}). Grey: the other methods; line: no gain; beyond {low:g} "
+        f"and {high:g} at the edge. [League](../results/league.md)"
+    )
+    drawn = (
+        f'<svg class="gains" viewBox="0 0 650 {height}" role="img" aria-label="Gains of '
+        f'{method} over Local">{zero}{"".join(rows)}</svg>'
+    )
+    return f"{drawn}\n\n{caption}\n\n"
+
+
+def _league_html(head: str, body: Sequence[str]) -> str:
+    """Return a table that docs/league.js filters and sorts."""
+    return (
+        '<div class="league"><table><thead><tr><th><button type="button">method</button></th>'
+        f"{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _bold(rows: Sequence[league.Standing], key: str) -> set[str]:
+    """Return the methods that are tied with the best of a column, but not worse than Local."""
+    better = league.columns()[key].better
+    local = next((row.entries[key].value for row in rows if row.method == "local"), None)
+    sign = 1 if better == "high" else -1
+    if key == "gain":
+        local = 0.0
+    return {
+        row.name
+        for row in rows
+        if row.entries[key].leads
+        and (local is None or sign * (row.entries[key].value or 0.0) >= sign * local)
+    }
 
 
 def league_rows(method: str) -> str:
@@ -334,7 +425,7 @@ def league_rows(method: str) -> str:
 
 
 def _league_table(rows: Sequence[league.Standing]) -> str:
-    """Return a table of the league as HTML, with the attributes that docs/league.js filters by."""
+    """Return a table of the league as HTML, the highest accuracy first."""
     columns = {
         key: column
         for key, column in league.columns().items()
@@ -342,14 +433,16 @@ def _league_table(rows: Sequence[league.Standing]) -> str:
     }
     if not columns:
         return "No cell has been measured yet."
+    bold = {key: _bold(rows, key) for key in columns}
     heads = "".join(
         f'<th data-better="{column.better}"><button type="button">{league.heading(key)}</button>'
         "</th>"
         for key, column in columns.items()
     )
     body = []
-    for k, row in enumerate(rows):
-        cells = (_league_cell(row.entries[key]) for key in columns)
+    ordered = sorted(rows, key=lambda row: -(row.entries["accuracy"].value or -math.inf))
+    for k, row in enumerate(ordered):
+        cells = (_league_cell(row.entries[key], is_bold=row.name in bold[key]) for key in columns)
         tuned = ", ".join(
             f"{key.rpartition('.')[2]} {value}{'†' * (key in row.choice.edges)}"
             for key, value in row.choice.settings.items()
@@ -358,16 +451,13 @@ def _league_table(rows: Sequence[league.Standing]) -> str:
             f'<tr {_league_filters(row)}><td data-value="{k}">{_league_name(row)}</td>'
             f"{''.join(cells)}<td>{html.escape(tuned)}</td></tr>"
         )
-    head = f'<th><button type="button">method</button></th>{heads}<th>tuned</th>'
-    return (
-        f'<div class="league"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}'
-        "</tbody></table></div>"
-    )
+    return _league_html(f"{heads}<th>tuned</th>", body)
 
 
-def _league_cell(entry: league.Entry) -> str:
+def _league_cell(entry: league.Entry, *, is_bold: bool, short: bool = False) -> str:
     value = "" if entry.value is None else f' data-value="{entry.value!r}"'
-    return f"<td{value}>{f'<b>{entry.text}</b>' if entry.leads else entry.text}</td>"
+    text = entry.text.partition(" ±")[0] if short else entry.text
+    return f"<td{value}>{f'<b>{text}</b>' if is_bold else text}</td>"
 
 
 def _league_name(row: league.Standing) -> str:

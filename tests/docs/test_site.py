@@ -196,7 +196,7 @@ def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     league.write("tiny", cells, published)
     table = hooks.league_tables()
     rows = dict(re.findall(r'<tr data-method="([^"]*)"(.*?)</tr>', table))
-    assert [*rows] == ["local", "oracle", "cobo", "knn-per", "a:&lt;B&gt;", "d-psgd"]
+    assert [*rows] == ["oracle", "cobo", "knn-per", "local", "d-psgd", "a:&lt;B&gt;"]
     assert [method for method, row in rows.items() if " data-leads" in row] == ["cobo"]
     assert [method for method, row in rows.items() if " data-exposes" in row] == [
         "knn-per", "a:&lt;B&gt;"
@@ -207,7 +207,16 @@ def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     assert "<b>90.00 ± 0.00</b>" in rows["cobo"]
     leaders = hooks.league_leaders().splitlines()[-1]
     assert leaders == "| [Tiny](results/league.md#tiny) | cobo | cobo |  |  | cobo 10 B |"
-    assert "| cobo | **+40.00** |" in hooks.league_gains()
+    row = r'<tr data-method="([^"]*)".*?</td><td[^>]*>([-+.\d]+)<'
+    assert re.findall(row, hooks.league_gains()) == [
+        ("oracle", "+45.00"), ("cobo", "+40.00"), ("knn-per", "+10.00"), ("local", "+0.00"),
+        ("d-psgd", "-10.00"), ("a:&lt;B&gt;", "-20.00"),
+    ]  # fmt: skip
+    assert "<b>+40.00</b>" in hooks.league_gains()
+    figure = hooks.league_figure("cobo")
+    assert "from +40.0 (Tiny) to +40.0 (Tiny)" in figure
+    assert (figure.count('class="own"'), figure.count('class="other"')) == (1, 3)
+    assert hooks.league_figure("local") == hooks.league_figure("wga") == ""
     assert "| **90.00 ± 0.00** | **+40.00 ± 0.40** |" in hooks.league_rows("cobo")
 
 
