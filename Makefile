@@ -44,7 +44,7 @@ $(BIOME):
 
 # The site, into site/.
 docs: $(INSTALLED)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 REPOSITORY=$(REPOSITORY) $(BIN)/python -m mkdocs build --strict
 
 # Source distribution, and the wheel built from it, into dist/; its dependencies must be installable.
 dist: $(INSTALLED)

@@ -170,7 +170,8 @@ def compare(
         Number of runs in parallel, in worker processes without access to objects of this process;
         1: all runs in this process.
     out : str or Path or None
-        Directory of the comparison; None: `runs/compare/PRESET`.
+        Directory of the comparison; None: `runs/compare/PRESET`, or PRESET-2, ... beside
+        comparisons of other settings.
     yardsticks : {"auto", "none"}
         "auto" adds rows by scikit-learn where the data are a table with a class or a number to
         predict.
@@ -185,7 +186,7 @@ def compare(
     Raises
     ------
     ConfigError, DataError
-        If a method cannot run on this preset, or the directory has another comparison.
+        If a method cannot run on this preset, or `out` has another comparison.
     SweepError
         If a run failed; the cause is its error. The next attempt reuses the finished runs.
 
@@ -202,10 +203,11 @@ def compare(
     by_method = {method: flatten(of) for method, of in (settings or {}).items()}
     request = Request(
         name, flat, names, directory, seeds, tuning, workers, settings=by_method,
-        yardsticks=yardsticks,
+        yardsticks=yardsticks, numbered=out is None,
+        command="" if tune else "coterie.compare(..., tune=True)",
     )  # fmt: skip
-    run_comparison(request, _console())
-    return Comparison(directory, *_named(flat, names))
+    page = run_comparison(request, _console())
+    return Comparison(page.parent, *_named(flat, names))
 
 
 def sweep(
@@ -233,7 +235,8 @@ def sweep(
     seeds, workers : int
         As in `compare`.
     out : str or Path or None
-        Directory of the results; None: `runs/sweep/PRESET`.
+        Directory of the results; None: `runs/sweep/PRESET`, or PRESET-2, ... beside sweeps of
+        other settings.
 
     Returns
     -------
@@ -243,7 +246,7 @@ def sweep(
     Raises
     ------
     ConfigError, DataError
-        If a combination cannot run, or the directory has another sweep.
+        If a combination cannot run, or `out` has another sweep.
     SweepError
         If a run failed; the cause is its error. The next attempt reuses the finished runs.
 
@@ -260,10 +263,11 @@ def sweep(
     name, flat = _flat(preset, keys, more, peers_data)
     _check_workers(workers, [*flat.values(), *(value for of in swept.values() for value in of)])
     directory = Path(out or Path(str(flat.get("out", "runs")), "sweep", name))
-    run_comparison(
-        Request(name, flat, (), directory, seeds, workers=workers, sweep=swept), _console()
+    request = Request(
+        name, flat, (), directory, seeds, workers=workers, sweep=swept, numbered=out is None
     )
-    return Comparison(directory, *_named(flat, swept.get("method", ())))
+    page = run_comparison(request, _console())
+    return Comparison(page.parent, *_named(flat, swept.get("method", ())))
 
 
 def _check_workers(workers: int, values: Sequence[Any]) -> None:

@@ -145,20 +145,33 @@ def is_users(error: BaseException) -> bool:
 
 def _places(error: BaseException) -> tuple[str, str]:
     """Return the innermost place in the user's code, and the innermost in this package."""
-    plugins = {
+    ours = users = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if _package(frame) == _OURS:
+            ours = written(frame, line)
+        elif in_users_code(frame):
+            users = written(frame, line)
+    return users, ours
+
+
+def in_users_code(frame: FrameType) -> bool:
+    """Tell whether a frame is of the user's code: neither this package nor a library."""
+    package = _package(frame)
+    return package != _OURS and (package in _plugins() or not _is_library(frame.f_code.co_filename))
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _plugins() -> set[str]:
+    """Return the top-level packages of the installed plugins."""
+    return {
         entry.module.partition(".")[0]
         for group in metadata.entry_points().groups
         if group.startswith(f"{_OURS}.")
         for entry in metadata.entry_points(group=group)
     }
-    ours = users = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package == _OURS:
-            ours = _written(frame, line)
-        elif package in plugins or not _is_library(frame.f_code.co_filename):
-            users = _written(frame, line)
-    return users, ours
 
 
 def _is_library(file: str) -> bool:
@@ -169,7 +182,8 @@ def _is_library(file: str) -> bool:
     return Path(traceback.__file__).parent in Path(file).parents
 
 
-def _written(frame: FrameType, line: int) -> str:
+def written(frame: FrameType, line: int) -> str:
+    """Return file, line and function: "mine.py:12, in offer()"."""
     function = frame.f_code.co_name
     inside = "" if function == "<module>" else f", in {function}()"
     return f"{short_path(frame.f_code.co_filename)}:{line}{inside}"

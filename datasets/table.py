@@ -67,6 +67,8 @@ class Dataset:
         Default of `local-steps`, used for 0.
     divided : bool
         The [partition] table divides the examples among the peers.
+    division, samples : str, int
+        Defaults of `partition.kind` and `partition.samples-per-peer`, used for "auto".
     deployed : callable or None
         Function from (peer, peers, seed, data_dir, options) to the Problem of a deployed node with
         only its own peer's data in data-dir; None if every node has all data.
@@ -79,6 +81,8 @@ class Dataset:
     options: type | None = None
     local_steps: int = 1
     divided: bool = True
+    division: str = "auto"
+    samples: int = 0
     deployed: Callable[[int, int, int, Path, object], Problem] | None = None
 
 
@@ -94,11 +98,13 @@ def _split(
     return split(_read(read, data_dir, options), partition, peers, seed)
 
 
-def _divided(read: Read) -> Callable[[Partition, int, int, Path, object], Problem]:
+def _divided(
+    read: Read, division: str = "auto", samples: int = 0
+) -> Callable[[Partition, int, int, Path, object], Problem]:
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
-        return _split(read, data_dir, options, partition, peers, seed)
+        return _split(read, data_dir, options, partition.of(division, samples), peers, seed)
 
     return load
 
@@ -108,44 +114,52 @@ DATASETS: dict[str, Dataset] = {
         "1,797 real 8x8 digits, 10 classes",
         "nothing: inside scikit-learn",
         "mlp",
-        _divided(read_digits),
+        _divided(read_digits, "label-permutation", 60),
         local_steps=10,
+        division="label-permutation",
+        samples=60,
     ),
     "breast-cancer": Dataset(
         "569 biopsies, 30 features, malignant or benign",
         "nothing: inside scikit-learn",
         "linear",
-        _divided(read_breast_cancer),
+        _divided(read_breast_cancer, "iid"),
+        division="iid",
     ),
     "fashion-mnist": Dataset(
         "70,000 grey 28x28 images of clothing, 10 classes",
         "`apt-get install dataset-fashion-mnist`, files in data-dir, or a network",
         "mlp",
         _divided(read_fashion_mnist),
+        division="dirichlet",
     ),
     "mnist": Dataset(
         "70,000 grey 28x28 handwritten digits, 10 classes",
         "files in data-dir, or a network",
         "mlp",
         _divided(read_mnist),
+        division="dirichlet",
     ),
     "cifar10": Dataset(
         "60,000 colour 32x32 photographs, 10 classes",
         "files in data-dir, or a network",
         "mlp",
         _divided(read_cifar10),
+        division="dirichlet",
     ),
     "cifar100": Dataset(
         "60,000 colour 32x32 photographs, 100 classes",
         "files in data-dir, or a network",
         "mlp",
         _divided(read_cifar100),
+        division="dirichlet",
     ),
     "cinic10": Dataset(
         "270,000 colour 32x32 photographs, 10 classes",
         "CINIC-10's train, valid and test in data-dir/cinic10",
         "mlp",
         _divided(read_cinic10),
+        division="dirichlet",
     ),
     "femnist": Dataset(
         "800,000 grey 28x28 characters by 3,550 writers, 62 classes",
@@ -153,18 +167,21 @@ DATASETS: dict[str, Dataset] = {
         "mlp",
         _divided(read_femnist),
         FemnistOptions,
+        division="natural",
     ),
     "office-home": Dataset(
         "15,588 images of 65 objects in 4 domains, as 512 features each",
         "the folders of the 4 domains in data-dir/office-home, resnet18-f37072fd.pth in data-dir",
         "mlp",
         _divided(read_office_home),
+        division="natural",
     ),
     "heart-disease": Dataset(
         "740 patients of 4 hospitals, 13 features, healthy or ill",
         "nothing: included (UCI, CC BY 4.0)",
         "linear",
         _divided(read_heart_disease),
+        division="natural",
     ),
     "ixi": Dataset(
         "566 brain scans of 3 hospitals, 48x60x48, with masks of the brain",
@@ -172,12 +189,14 @@ DATASETS: dict[str, Dataset] = {
         "unet3d",
         _divided(read_ixi),
         IxiOptions,
+        division="natural",
     ),
     "phantoms": Dataset(
         "91 synthetic head scans of 3 scanners, 8x8x8, with masks of the brain",
         "nothing: synthetic",
         "unet3d",
         _divided(read_phantoms),
+        division="natural",
     ),
     "languages": Dataset(
         "one manual in Catalan, Spanish, German, Dutch and others, as bytes",
@@ -185,6 +204,7 @@ DATASETS: dict[str, Dataset] = {
         "transformer",
         _divided(read_languages),
         LanguagesOptions,
+        division="natural",
     ),
     "wiki40b": Dataset(
         "Wikipedia in 40 languages, as GPT-2's tokens or as bytes",
@@ -192,6 +212,7 @@ DATASETS: dict[str, Dataset] = {
         "gpt2",
         _divided(read_wiki40b),
         Wiki40bOptions,
+        division="natural",
     ),
     "image-folder": Dataset(
         "images of each peer, in a folder per class",

@@ -19,7 +19,7 @@ import html
 import math
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -109,6 +109,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     name = posixpath.basename(uri).removesuffix(".md")
     if uri.startswith("methods/") and name in METHODS:
         markdown = markdown.replace("{{ options }}", options_table(name))
+        markdown = markdown.replace("\n## Idea\n", f"\n{league_figure(name)}## Idea\n", 1)
         markdown = markdown.replace("## Results\n\n", f"## Results\n\n{league_rows(name)}", 1)
     if uri == "methods/index.md":
         markdown = markdown.replace("{{ costs }}", costs_table())
@@ -317,15 +318,106 @@ def _leading(table: Table, column: Column) -> str:
 def league_gains() -> str:
     """Return the table of the gains over Local: a row per method, a column per measured problem."""
     measured = {name: of for name, of in _league().items() if of[1].rows}
-    entries: dict[str, dict[str, str]] = {}
+    if not measured:
+        return "No problem has been measured yet."
+    of: dict[str, dict[str, tuple[TableRow, Entry, bool]]] = {}
     for name, (_, table) in measured.items():
-        gains = table.entries(_LEAGUE["gain"])
+        entries, bold = table.entries(_LEAGUE["gain"]), _bold(table, _LEAGUE["gain"])
         for row in table.rows:
-            entry, of = gains[row.method], entries.setdefault(row.label, {})
-            of[name] = f"**{entry.mean}**" if entry.leads else entry.mean
-    heads = "method", *(f"[{of.title}](#{name})" for name, (of, _) in measured.items())
-    lines = [(name, *(of.get(each, "") for each in measured)) for name, of in entries.items()]
-    return _table(heads, lines) if lines else "No problem has been measured yet."
+            of.setdefault(row.method, {})[name] = row, entries[row.method], row.method in bold
+
+    def mean(method: str) -> float:
+        values = [entry.value for _, entry, _ in of[method].values() if entry.value is not None]
+        return sum(values) / len(values) if values else 0.0  # Local has no gain
+
+    body = []
+    for method in sorted(of, key=mean, reverse=True):
+        row = next(iter(of[method].values()))[0]
+        cells = "".join(
+            _league_cell(of[method][name][1], is_bold=of[method][name][2], short=True)
+            if name in of[method]
+            else "<td></td>"
+            for name in measured
+        )
+        value = mean(method)
+        average = f'<td data-value="{value!r}">{100 * value:+.2f}</td>'
+        leads = any(is_bold for _, _, is_bold in of[method].values())
+        name = f'<td data-value="{-value!r}">{_league_name(row)}</td>'
+        body.append(f"<tr {_league_filters(row, leads=leads)}>{name}{average}{cells}</tr>")
+    heads = [("mean of these", ""), *((of.title, f"#{name}") for name, (of, _) in measured.items())]
+    head = "".join(
+        f'<th data-better="high"><button type="button">{title}</button>'
+        + (f' <a href="{target}">table</a>' if target else "")
+        + "</th>"
+        for title, target in heads
+    )
+    return _league_html(head, body)
+
+
+def league_figure(method: str) -> str:
+    """Return a figure of a method's gain on each problem, among all others; empty if unmeasured."""
+    gains: dict[str, dict[str, float]] = {}
+    for problem, table in _league().values():
+        entries = table.entries(_LEAGUE["gain"])
+        gains[problem.title] = {
+            row.method: 100 * value
+            for row in table.rows
+            if (value := entries[row.method].value) is not None and not row.reference
+        }
+    gains = {title: of for title, of in gains.items() if method in of}
+    if not gains or method == "local":
+        return ""
+    low, high = -15.0, 17.0  # worse gains are drawn at the edge
+
+    def at(gain: float) -> float:
+        return 190 + 400 * (min(max(gain, low), high) - low) / (high - low)
+
+    rows = []
+    for k, (title, of) in enumerate(gains.items()):
+        y = 22 + 24 * k
+        dots = "".join(
+            f'<circle cx="{at(gain):.1f}" cy="{y}" r="3" class="other"/>'
+            for other, gain in of.items()
+            if other != method
+        )
+        rows.append(
+            f'<text x="0" y="{y + 4}">{html.escape(title)}</text>{dots}'
+            f'<circle cx="{at(of[method]):.1f}" cy="{y}" r="5.5" class="own"/>'
+            f'<text x="604" y="{y + 4}">{of[method]:+.1f}</text>'
+        )
+    height = 22 + 24 * len(rows)
+    zero = f'<line x1="{at(0):.1f}" x2="{at(0):.1f}" y1="8" y2="{height - 20}"/>'
+    ordered = sorted((of[method], title) for title, of in gains.items())
+    (low_gain, low_title), (high_gain, high_title) = ordered[0], ordered[-1]
+    caption = (
+        f"Gain over training alone in points of accuracy, from {low_gain:+.1f} ({low_title}) to "
+        f"{high_gain:+.1f} ({high_title}). Grey: the other methods; line: no gain; beyond {low:g} "
+        f"and {high:g} at the edge. [League](../results/league.md)"
+    )
+    drawn = (
+        f'<svg class="gains" viewBox="0 0 650 {height}" role="img" aria-label="Gains of '
+        f'{method} over Local">{zero}{"".join(rows)}</svg>'
+    )
+    return f"{drawn}\n\n{caption}\n\n"
+
+
+def _league_html(head: str, body: Sequence[str]) -> str:
+    """Return a table that docs/league.js filters and sorts."""
+    return (
+        '<div class="league"><table><thead><tr><th><button type="button">method</button></th>'
+        f"{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _bold(table: Table, column: Column) -> set[str]:
+    """Return the methods that are tied with the best of a column, but not worse than Local."""
+    entries, sign = table.entries(column), 1 if column.better == "high" else -1
+    local = 0.0 if column.key == "gain" else entries["local"].value if "local" in entries else None
+    return {
+        method
+        for method, entry in entries.items()
+        if entry.leads and (local is None or sign * (entry.value or 0.0) >= sign * local)
+    }
 
 
 def league_rows(method: str) -> str:
@@ -341,7 +433,7 @@ def league_rows(method: str) -> str:
 
 
 def _league_table(table: Table) -> str:
-    """Return a table of the league as HTML, with the attributes that docs/league.js filters by."""
+    """Return a table of the league as HTML, the highest accuracy first."""
     columns = [c for c in league.COLUMNS if any(row.summary(c) for row in table.rows)]
     if not columns:
         return "No cell has been measured yet."
@@ -349,10 +441,11 @@ def _league_table(table: Table) -> str:
         f'<th data-better="{column.better}"><button type="button">{column.title}</button></th>'
         for column in columns
     )
-    entries, body = [table.entries(column) for column in columns], []
-    leads = table.bold(_LEAGUE["accuracy"])
-    for k, row in enumerate(table.rows):
-        cells = (_league_cell(of[row.method]) for of in entries)
+    entries, body = [(table.entries(column), _bold(table, column)) for column in columns], []
+    leads, accuracy = table.bold(_LEAGUE["accuracy"]), table.entries(_LEAGUE["accuracy"])
+    ordered = sorted(table.rows, key=lambda row: -(accuracy[row.method].value or -math.inf))
+    for k, row in enumerate(ordered):
+        cells = (_league_cell(of[row.method], is_bold=row.method in bold) for of, bold in entries)
         tuned = ", ".join(
             f"{key.rpartition('.')[2]} {value}{'†' * (key in row.choice.edges)}"
             for key, value in row.choice.settings.items()
@@ -362,16 +455,13 @@ def _league_table(table: Table) -> str:
             f'<td data-value="{k}">{_league_name(row)}</td>'
             f"{''.join(cells)}<td>{html.escape(tuned)}</td></tr>"
         )
-    head = f'<th><button type="button">method</button></th>{heads}<th>tuned</th>'
-    return (
-        f'<div class="league"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}'
-        "</tbody></table></div>"
-    )
+    return _league_html(f"{heads}<th>tuned</th>", body)
 
 
-def _league_cell(entry: Entry) -> str:
+def _league_cell(entry: Entry, *, is_bold: bool, short: bool = False) -> str:
     value = "" if entry.value is None else f' data-value="{entry.value!r}"'
-    return f"<td{value}>{f'<b>{entry.text}</b>' if entry.leads else entry.text}</td>"
+    text = entry.text.partition(" ±")[0] if short else entry.text
+    return f"<td{value}>{f'<b>{text}</b>' if is_bold else text}</td>"
 
 
 def _league_name(row: TableRow) -> str:

@@ -122,7 +122,7 @@ class Peers:
         config = Config.from_flat(flat)
         self.engine = Engine(
             problem_of(config), config.network, config.model_options, range(config.peers),
-            config.training, seed=config.seed, device="cpu", dtype=config.dtype,
+            config.training, seed=config.seed, device="cpu", dtype=config.compute.dtype,
             topology=config.graph(),
         )  # fmt: skip
         self.rule: Any = config.options.bind(self.engine, config.num_server_rounds)

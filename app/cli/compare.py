@@ -27,7 +27,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     """
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value")
     _add_options(parser)
-    request = _request(parser.parse_intermixed_args(arguments))
+    command = shlex.join(["coterie", "compare", *arguments, "--tune"])
+    request = _request(parser.parse_intermixed_args(arguments), command)
     try:
         compare(request, console)
     except KeyboardInterrupt:
@@ -76,15 +77,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="rows by scikit-learn in comparisons of tables (auto)",
     )
-    parser.add_argument("--out", help="directory of the comparison (runs/compare/<preset>)")
+    parser.add_argument(
+        "--out",
+        help="directory (runs/compare/<preset>; <preset>-2 and so on beside others)",
+    )
     usual = ",".join(comparison.IN_LATEX)
     parser.add_argument(
         "--columns", help=f"columns of comparison.tex by their CSV names, or all ({usual})"
     )
 
 
-def _request(options: argparse.Namespace) -> Request:
-    """Return the request of the options."""
+def _request(options: argparse.Namespace, command: str) -> Request:
+    """Return the request of the options; `command` would tune it."""
     preset, flat = read_items(options.items)
     if options.hold_out is not None:
         flat = {**flat, "hold-out": options.hold_out}
@@ -93,6 +97,8 @@ def _request(options: argparse.Namespace) -> Request:
         keys=flat,
         methods=options.methods.split(","),
         directory=Path(options.out or Path(str(flat.get("out", "runs")), "compare", preset)),
+        numbered=options.out is None,
+        command="" if options.tune else command,
         seeds=options.seeds,
         tuning=options.tune,
         workers=options.workers,

@@ -1,4 +1,4 @@
-"""`coterie keys`: make a peer's keys, and put others' public keys into a trust file."""
+"""`coterie keys`: make a peer's keys; put others' into a trust file, or remove them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from coterie.app.cli.approve import confirmed
-from coterie.app.config.keys import ConfigError
+from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.runs import atomic
 from coterie.app.security.trust import Entry, KeysError, create, read_entries, read_trust
 
@@ -28,6 +28,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     trust.add_argument("--file", type=Path, default=Path("trust.toml"), help="(trust.toml)")
     trust.add_argument("--replace", action="store_true", help="new keys of peers that are trusted")
     trust.add_argument("--yes", action="store_true", help="do not ask: fingerprints were compared")
+    distrust = commands.add_parser("distrust", help="remove a peer from a trust file")
+    distrust.add_argument("name", help="of the peer, e.g. hospital-c")
+    distrust.add_argument("--file", type=Path, default=Path("trust.toml"), help="(trust.toml)")
     try:
         _manage(parser.parse_args(arguments), console)
     except KeysError as error:
@@ -35,13 +38,16 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _manage(options: argparse.Namespace, console: Console) -> None:
-    """Execute one of the two commands.
+    """Execute one of the commands.
 
     Raises
     ------
     KeysError
         A file exists already, is missing or is invalid; nothing was changed.
     """
+    if options.what == "distrust":
+        _distrust(options.name, options.file, console)
+        return
     if options.peer is not None and options.peer < 0:
         raise KeysError(f"--peer {options.peer}: peers are numbered from 0")
     if options.what == "new":
@@ -51,6 +57,18 @@ def _manage(options: argparse.Namespace, console: Console) -> None:
         _show(entry, console)
     else:
         _trust(options, console)
+
+
+def _distrust(name: str, target: Path, console: Console) -> None:
+    """Remove a peer's entry from a trust file."""
+    known = {entry.name: entry for entry in read_entries(target)}
+    if name not in known:
+        raise KeysError(f"{target} has no entry [{name}]{nearest(name, list(known))}")
+    kept = [entry.toml() for entry in known.values() if entry.name != name]
+    with atomic.replacing(target) as draft:
+        draft.write_text("\n".join(kept), encoding="utf-8")
+        draft.chmod(0o644)
+    console.print(f"{target} no longer trusts {name}", soft_wrap=True)
 
 
 def _trust(options: argparse.Namespace, console: Console) -> None:

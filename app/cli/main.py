@@ -79,7 +79,9 @@ COMMANDS: Mapping[str, Command] = {
     "certificates": Command(
         "certificates", "DIRECTORY", "write keys and certificates for a deployment's transport"
     ),
-    "keys": Command("keys", "new|trust", "write a peer's keys, or the keys that it trusts"),
+    "keys": Command(
+        "keys", "new|trust|distrust", "write a peer's keys, or the keys that it trusts"
+    ),
     "policy": Command(
         "policy",
         "init|check POLICY.toml",
@@ -93,6 +95,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "app": Command(
         "flower_app", "DIRECTORY", "write the Flower app, for `flwr run` and `flwr build`"
+    ),
+    "plugin": Command(
+        "plugin", "DIRECTORY", "write a package with a method of your own, to start from"
     ),
     "defaults": Command("defaults", "", "write every key with its default to pyproject.toml"),
 }
@@ -171,8 +176,15 @@ def run_as_program() -> NoReturn:
 
 
 def _help() -> str:
-    lines = [f"{f'{name} {of.arguments}':<40}{of.about}" for name, of in COMMANDS.items()]
-    last = "Each takes --help. Keys that are not given have the values in pyproject.toml."
+    from coterie.app.config.root import ROOT
+
+    in_checkout = (ROOT / "pyproject.toml").is_file()
+    lines = [
+        f"{f'{name} {of.arguments}':<40}{of.about}"
+        for name, of in COMMANDS.items()
+        if in_checkout or name != "defaults"
+    ]
+    last = "Each takes --help. Keys that are not given have defaults: coterie list KEY."
     return "\n".join(["coterie COMMAND ...", "", *lines, "", last])
 
 

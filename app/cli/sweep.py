@@ -31,13 +31,16 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         "--seeds", type=int, default=3, help="number of seeds, counted from the key seed (3)"
     )
     parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
-    parser.add_argument("--out", help="directory of the results (runs/sweep/<preset>)")
+    parser.add_argument(
+        "--out", help="directory (runs/sweep/<preset>; <preset>-2 and so on beside others)"
+    )
     options = parser.parse_intermixed_args(arguments)
     preset, flat, sweep = _read(options.items)
     directory = Path(options.out or Path(str(flat.get("out", "runs")), "sweep", preset))
     request = Request(
-        preset, flat, (), directory, options.seeds, workers=options.workers, sweep=sweep
-    )
+        preset, flat, (), directory, options.seeds, workers=options.workers, sweep=sweep,
+        numbered=options.out is None,
+    )  # fmt: skip
     try:
         compare(request, console)
     except KeyboardInterrupt:

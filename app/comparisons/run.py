@@ -7,6 +7,7 @@ A sweep is a comparison of combinations of values instead of methods. The comman
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,6 +78,11 @@ class Request:
     yardsticks : {"auto", "none"}
         "auto" adds rows by scikit-learn where the data are a table with a class or a number to
         predict.
+    numbered : bool
+        Take NAME-2, NAME-3, ... if the directory has a comparison of other settings, which is
+        refused otherwise.
+    command : str
+        Command that tunes the methods of this comparison, for the last line of an untuned one.
     """
 
     title: str
@@ -90,6 +96,8 @@ class Request:
     settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     sweep: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
     yardsticks: Yardsticks = "auto"
+    numbered: bool = False
+    command: str = ""
 
 
 def compare(request: Request, console: Console) -> Path:
@@ -120,6 +128,8 @@ def compare(request: Request, console: Console) -> Path:
     introduction.data_quality(problem_of(next(iter(grid))), console)
     configs = {cell.row: of for cell, of in grid.cells.items()}
     subject = Subject.of(configs, flat, request.tuning, own if swept else request.settings)
+    if request.numbered:
+        request = replace(request, directory=subject.place(request.directory))
     subject.check(request.directory)
     choices, failed = dict[str, Choice](), dict[str, Exception]()
     if request.tuning is not None:
@@ -145,6 +155,8 @@ def compare(request: Request, console: Console) -> Path:
             atomic.write(request.directory / decisions.FILE, decided.as_csv())
         page = comparison_page.write(table, request.directory, request.title, _lines(failed))
         _show(table, decided, request, page, console)
+        if request.command:
+            console.print(_untuned(request, flat, configs, table), soft_wrap=True)
     report_failures(failed, console)
     return page
 
@@ -341,6 +353,32 @@ def _show(
     for line in verdict.cost_notes(table):
         console.print(line, soft_wrap=True, markup=False)
     console.print(f"comparison: {page}", soft_wrap=True)
+
+
+def _untuned(
+    request: Request,
+    flat: Mapping[str, Scalar],
+    configs: Mapping[str, Sequence[Config]],
+    table: Table,
+) -> str:
+    """Return the command that tunes the methods, and about how long it takes; empty if none can."""
+    config = Config.from_flat({**tune.with_validation(flat), "method": "local"})
+    if not any(map(len, problem_of(config).validation.rows)):
+        return "not tuned: every method ran with the same settings, which suit some better"
+    folds = tune.folds(config)
+    trials = folds * len(tune.trials(config)) + request.seeds
+    trials += 2 * folds if folds > 1 else 0  # weight-decay too
+    seconds = sum(
+        sum(run.progress.get("seconds") or 0.0 for run in row.runs) / len(row.runs)
+        for row in table
+        if row.method in configs
+    )
+    workers = request.workers or os.cpu_count() or 1
+    time = units.duration(max(1.0, float(seconds) * trials / workers))
+    return (
+        "not tuned: every method ran with the same settings, which suit some better; "
+        f"to tune each on validation data, in about {time}: {request.command}"
+    )
 
 
 def report_failures(failed: Mapping[str, Exception], console: Console) -> None:

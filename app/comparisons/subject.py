@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -96,6 +98,15 @@ class Subject:
                 f"{directory} holds a comparison of other settings ({lacks}): choose another "
                 "--out, or include them"
             )
+
+    def place(self, directory: Path) -> Path:
+        """Return the first of NAME, NAME-2, NAME-3, ... without a comparison of other settings."""
+        names = (f"{directory.name}-{number}" for number in itertools.count(2))
+        for place in itertools.chain([directory], map(directory.with_name, names)):
+            with suppress(ConfigError):
+                self.check(place)
+                return place
+        raise AssertionError
 
     def _lacks(self, there: Subject) -> str:
         """Return the first setting of another comparison that this one lacks; empty if none."""

@@ -97,6 +97,7 @@ class Config(Settings):
         if not top.setdefault("local_steps", 0) and not top.get("local_epochs"):
             top["local_steps"] = dataset.local_steps
         split = replace(made["partition"], options=made.get("partition-options"))
+        split = split.of(dataset.division, dataset.samples)
         made["partition"] = split if dataset.divided else Partition()
         try:
             config = cls(

@@ -213,7 +213,9 @@ def _clear(rows: Sequence[Row]) -> list[str]:
                 groups.setdefault(f"{where} local with every seed and peer", []).append(row.name)
             elif all(sign * d_p.mean() > 0 for d_p in differences):
                 groups.setdefault(f"{where} local with every seed", []).append(row.name)
-    return [f"Clear: {listed(names)} {'is' if len(names) == 1 else 'are'} {where}"
+    without = names_unjudged(run for row in rows for run in row.runs)
+    where_else = f", not counting {without}" if without else ""
+    return [f"Clear: {listed(names)} {'is' if len(names) == 1 else 'are'} {where}{where_else}"
             for where, names in groups.items()]  # fmt: skip
 
 

@@ -94,7 +94,10 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
     if diverged := summary["diverged_peers"]:
         what = f"{'its' if diverged == 1 else 'their'} loss or model is not finite"
         lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {what}"
-        text = f"{after}, {lost}" if accuracy is None else f"{text}. {lost[0].upper()}{lost[1:]}"
+        if accuracy is None or diverged == run.peers:
+            text = f"{after}, {lost}"
+        else:
+            text += f". {lost}; the last finite model counts"
     if _has_learnt(run):
         text += _recovery_text(summary["recovery"])
     text += "." + _attackers_text(run)

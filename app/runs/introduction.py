@@ -34,8 +34,8 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
     console : Console
         Console to print to.
     """
-    peers = units.plural(config.peers, "peer")
-    console.print(f"{display(config.label)} on {display(config.dataset)}: {peers}, {place}")
+    what = f"{display(config.label)} on {display(config.dataset)}"
+    console.print(f"{what}: {division(config, problem)}; {place}", soft_wrap=True)
     console.print(split(problem))
     key, share = config.validation
     if config.row.validates and share:
@@ -44,6 +44,19 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
     data_quality(problem, console)
     for line in config.strategy().cautions():
         console.print(f"warning: {line}")
+
+
+def division(config: Config, problem: Problem) -> str:
+    """Return number of peers, division of the data, clusters and limits in words."""
+    words = [units.plural(config.peers, "peer")]
+    partition = config.partition
+    if config.source.divided:
+        clusters = 0 if problem.clusters is None else len(set(problem.clusters.tolist()))
+        words.append(partition.kind + (f" in {clusters} clusters" if clusters > 1 else ""))
+        if partition.limit:
+            limit = f"at most {partition.limit} examples each (partition.samples-per-peer)"
+            words.append(limit)
+    return ", ".join(words)
 
 
 def data_quality(problem: Problem, console: Console) -> None:

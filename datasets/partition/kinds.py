@@ -26,6 +26,14 @@ _IMAGES = 4
 """Dimensions of a stack of images, (N, C, H, W)."""
 
 
+def auto(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
+    """Divide by natural groups; without any, as `dirichlet`, and without classes as `iid`."""
+    if source.groups is not None:
+        return natural(source, partition, peers, seed)
+    divide = dirichlet if source.task == "classification" else iid
+    return divide(source, partition, peers, seed)
+
+
 def iid(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
     """Shuffle, and divide evenly."""
     return Shares(_deal(source.train, peers, stream(seed, DIVIDE)), [source.test] * peers)
@@ -264,6 +272,7 @@ class PartitionKind:
 
 
 KINDS: dict[str, PartitionKind] = {
+    "auto": PartitionKind("usual division of the data set", auto, needs_classes=False),
     "iid": PartitionKind("divided evenly at random", iid, needs_classes=False),
     "dirichlet": PartitionKind("each class divided by Dir(alpha) over the peers", dirichlet),
     "pathological": PartitionKind("classes-per-peer classes for each peer", pathological),

@@ -6,7 +6,7 @@ generator, `numpy.random.default_rng([seed, purpose])`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -31,9 +31,10 @@ class Partition:
     """Division of a data set among the peers."""
 
     kind: str = option(
-        "label-permutation",
-        "Division of the examples among the peers: a name of "
-        "`coterie.datasets.partition.kinds.KINDS`, or of a plugin.",
+        "auto",
+        'Division of the examples among the peers: see `coterie list partitions`; "auto" is the '
+        "division of the data set: label-permutation for digits, natural where it has groups such "
+        "as hospitals, else dirichlet (iid for breast-cancer and regressions).",
     )
     clusters: int = option(
         4,
@@ -58,10 +59,10 @@ class Partition:
     classes_per_peer: int = option(
         3, "pathological: number of classes per peer.", low=1, used_by=("pathological",)
     )
-    samples_per_peer: int = option(
-        60,
+    samples_per_peer: int | Literal["auto"] = option(
+        "auto",
         "Maximum number of training examples per peer, including validation, drawn from its "
-        "share; 0 for all.",
+        'share; 0 for all; "auto" is 60 for digits with a built-in division, else all.',
         low=0,
     )
     validation: float | Literal["auto"] = option(
@@ -107,6 +108,19 @@ class Partition:
                 f'cluster-sizes must be "even" or numbers like "6-6-7-7", not '
                 f'"{self.cluster_sizes}"'
             )
+
+    def of(self, division: str, samples: int) -> Partition:
+        """Replace each "auto" by a data set's own division and limit, which plugins do not have."""
+        kind = division if self.kind == "auto" else self.kind
+        limit = self.samples_per_peer
+        if limit == "auto":
+            limit = 0 if ":" in kind or self.options else samples
+        return replace(self, kind=kind, samples_per_peer=limit)
+
+    @property
+    def limit(self) -> int:
+        """`samples_per_peer` as a number; 0 for "auto"."""
+        return 0 if self.samples_per_peer == "auto" else self.samples_per_peer
 
     @property
     def validation_share(self) -> float:

@@ -21,9 +21,9 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
     """
     kind = kind_of(partition.kind)
     size = len(source.train)
-    if partition.samples_per_peer > size:
+    if partition.limit > size:
         raise DataError(
-            f"partition.samples-per-peer = {partition.samples_per_peer}: must be 0 (all) to "
+            f"partition.samples-per-peer = {partition.limit}: must be 0 (all) to "
             f"{size}, the training examples of {source.name}"
         )
     if kind.needs_classes and source.task != "classification":
@@ -77,7 +77,7 @@ def _keep(shares: list[Ints], partition: Partition, seed: int) -> tuple[list[Int
     share = partition.validation_share
     train, validation = [], []
     for peer, available in enumerate(shares):
-        rows = rng.permutation(available)[: partition.samples_per_peer or None]
+        rows = rng.permutation(available)[: partition.limit or None]
         held_out = 0
         if share > 0 and len(rows):
             if len(rows) == 1:

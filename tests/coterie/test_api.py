@@ -227,6 +227,9 @@ def test_a_comparison_of_objects(tmp_path: Path) -> None:
     comparison = compared()
     assert list(comparison.table.index) == ["local", "coterie.clients.methods.fedavg:FedAvg"]
     assert comparison.table.loc["local", ("gain", "mean")] == 0
+    mean = 100 * comparison.table["accuracy"]["mean"]["local"]
+    assert comparison.shown["accuracy %"]["local"].startswith(f"{mean:.2f} ± ")
+    assert comparison.shown.to_html() in comparison._repr_html_()
     assert {method: len(runs) for method, runs in comparison.runs.items()} == {
         "local": 2, "coterie.clients.methods.fedavg:FedAvg": 2,
     }  # fmt: skip

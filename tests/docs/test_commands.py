@@ -37,10 +37,10 @@ ENDLESS = "run until the printed address answers, then interrupt"
 HOW: dict[str, dict[str, str]] = {
     "README.md": {
         "make run": RUN,
+        "import coterie": RUN,
         "coterie data fetch heart-disease": RUN,
         "flwr run . --stream --run-config presets/dpfl/digits-flips.toml": RUN,
     },
-    "docs/index.md": {"make run": "README.md has the same block"},
     "docs/first-steps.md": {
         "make run": "README.md has the same block",
         "source .venv/bin/activate": RUN,
@@ -100,6 +100,16 @@ HOW: dict[str, dict[str, str]] = {
         "cat > consortium/readmission.toml <<'END'": RUN,
         "ls consortium/runs/trial/report.html": RUN,
         "set -a && source /etc/coterie/coterie.env && set +a": "by root, with a package index",
+    },
+    "docs/consortium/runbook.md": {
+        "source .venv/bin/activate": RUN,
+        "coterie --version": RUN,
+        "coterie keys new hospital-b --peer 1 --out hospital-b/new": RUN,
+        "rm secrets/hospital-b/node.key secrets/hospital-b/node.pub": RUN,
+        "coterie keys distrust hospital-b --file hospital-a/trust.toml": RUN,
+        """grep '"peer_name": "peer 0"' runs/trial/metrics.jsonl | tail -n 1""": RUN,
+        "openssl x509 -noout -enddate -in secrets/relay/server.crt": RUN,
+        "df -h .": RUN,
     },
     "docker/README.md": {
         "cd docker": RUN,

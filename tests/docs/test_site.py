@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -111,14 +112,38 @@ def test_pages_count_methods_and_papers_right() -> None:
     """Numbers in sentences, which nothing generates."""
     papers = NUMBERS[len(figures.names())]
     for page, sentence in (
-        ("README.md", f"Methods: {len(METHODS)} [methods]"),
-        ("README.md", f"[{papers} papers, figure by figure]"),
-        ("docs/index.md", f"choose among {len(METHODS)} methods"),
+        ("README.md", f"| {len(METHODS)} methods, one engine |"),
+        ("README.md", f"| {papers.capitalize()} papers, claim by claim |"),
+        ("README.md", _verdicts()),
+        ("docs/index.md", f"one of\n{len(METHODS)} methods"),
+        ("docs/index.md", f"[{papers} papers](papers/index.md)"),
         ("docs/concepts.md", f"[{len(METHODS)} methods]"),
         ("docs/first-steps.md", f"every table and figure of {papers} papers"),
         ("docs/results/index.md", f"each table and figure of {papers} papers"),
     ):
         assert sentence in (ROOT / page).read_text("utf-8"), page
+
+
+def _verdicts() -> str:
+    """Return the sum of the verdicts in the table of the papers, in words."""
+    table = (DOCS / "papers" / "index.md").read_text("utf-8")
+    cells = re.findall(r"^\| \[.*\.md\) \| [^|]* \| (\d+) \| (\d+) \| (\d+) \|", table, re.M)
+    holds, fails, is_open = (sum(map(int, column)) for column in zip(*cells, strict=True))
+    return f"[{holds} claims hold, {fails} do not, {is_open} cannot be judged]"
+
+
+def test_the_readme_lists_every_method_and_the_versions() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for method in METHODS:
+        assert readme.count(f"(docs/methods/{method}.md)") >= 1, method
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (flower,) = (each for each in project["dependencies"] if each.startswith("flwr"))
+    version = re.search(r">=([\d.]+)", flower)
+    assert version is not None
+    line = next(line for line in readme.splitlines() if line.startswith("Linux"))
+    assert f"[Flower](https://flower.ai) {version[1]}" in line
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in line
+    assert line.endswith(project["license"])
 
 
 def test_each_table_of_methods_has_every_method_once() -> None:
@@ -171,7 +196,7 @@ def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     league.write("tiny", cells, published)
     table = hooks.league_tables()
     rows = dict(re.findall(r'<tr data-method="([^"]*)"(.*?)</tr>', table))
-    assert [*rows] == ["local", "oracle", "cobo", "knn-per", "a:&lt;B&gt;", "d-psgd"]
+    assert [*rows] == ["oracle", "cobo", "knn-per", "local", "d-psgd", "a:&lt;B&gt;"]
     assert [method for method, row in rows.items() if " data-leads" in row] == ["cobo"]
     assert [method for method, row in rows.items() if " data-exposes" in row] == [
         "knn-per", "a:&lt;B&gt;"
@@ -182,7 +207,16 @@ def test_pages_have_the_standings_of_the_league(published: Path) -> None:
     assert "<b>90.00 ± 0.00</b>" in rows["cobo"]
     leaders = hooks.league_leaders().splitlines()[-1]
     assert leaders == "| [Tiny](results/league.md#tiny) | cobo | cobo |  |  | cobo 10 B |"
-    assert "| cobo | **+40.00** |" in hooks.league_gains()
+    row = r'<tr data-method="([^"]*)".*?</td><td[^>]*>([-+.\d]+)<'
+    assert re.findall(row, hooks.league_gains()) == [
+        ("oracle", "+45.00"), ("cobo", "+40.00"), ("knn-per", "+10.00"), ("local", "+0.00"),
+        ("d-psgd", "-10.00"), ("a:&lt;B&gt;", "-20.00"),
+    ]  # fmt: skip
+    assert "<b>+40.00</b>" in hooks.league_gains()
+    figure = hooks.league_figure("cobo")
+    assert "from +40.0 (Tiny) to +40.0 (Tiny)" in figure
+    assert (figure.count('class="own"'), figure.count('class="other"')) == (1, 3)
+    assert hooks.league_figure("local") == hooks.league_figure("wga") == ""
     assert "| **90.00 ± 0.00** | **+40.00 ± 0.40** |" in hooks.league_rows("cobo")
 
 
@@ -202,8 +236,9 @@ def test_of_many_leading_methods_the_best_means_are_named(published: Path) -> No
 
 def test_quoted_gains_are_those_of_the_league() -> None:
     quoted = 0
-    for line in (DOCS / "which-method.md").read_text("utf-8").splitlines():
-        gains = re.findall(r"\(methods/([\w-]+)\.md\) ([-+]\d+\.\d)", line)
+    pages = DOCS / "which-method.md", ROOT / "README.md"
+    for line in "\n".join(page.read_text("utf-8") for page in pages).splitlines():
+        gains = re.findall(r"\((?:docs/)?methods/([\w-]+)\.md\) ([-+]\d+\.\d)", line)
         problem = re.search(r"league\.md#([\w-]+)", line)
         if gains and problem:
             keys = league.problem(problem[1], league.PUBLISHED).keys

@@ -1,26 +1,33 @@
-"""Rule wrapper that checks the shapes of results and reports errors with their location.
+"""Rule wrapper that checks the results and reports errors with their location.
+
+A model that a user's method makes non-finite ends the run at once. If its training diverged, the
+peer keeps its last finite model instead, as with every built-in method.
 
 Legend: P = hosted peers, n = all peers, d = parameters, E = messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from inspect import unwrap
+from types import FrameType
 from typing import Any, NoReturn, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from coterie.app.node.cohort.arrays import flatten
+from coterie.app.node.cohort.arrays import finite, flatten
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
 from coterie.clients.rule import Floats, Rule
-from coterie.errors import Error, PartError, short_path
+from coterie.errors import Error, PartError, in_users_code, short_path, written
 
 
 @dataclass
@@ -100,7 +107,10 @@ class CheckedRule(Rule[Any]):
     def update(self, state: Any, inbox: Inbox) -> Any:
         with self._called(inbox.round):
             after = self.rule.update(state, inbox)
-        return self._state("update", after)
+        after = self._state("update", after)
+        if _is_foreign(self.rule):
+            self._require_finite(state, after, inbox)
+        return after
 
     def personal(self, state: Any) -> Any:
         with self._called():
@@ -176,6 +186,19 @@ class CheckedRule(Rule[Any]):
                 )  # fmt: skip
         return state
 
+    def _require_finite(self, before: Any, after: Any, inbox: Inbox) -> None:
+        """Report peers whose finite model `update` of a user's method made non-finite."""
+        lost = (finite(before.x) & ~finite(after.x)).numpy()
+        if not lost.any():
+            return
+        counts = self.engine.n_gradients.copy()
+        # The rule is a pure function: computed again, it takes the same course.
+        place = _first_non_finite(lambda: self.rule.update(before, inbox))
+        self.engine.n_gradients[:] = counts
+        if place:
+            peers = self.engine.peers[lost].tolist()
+            raise PartError.at(place, "x is not finite", self.clock.round, peers)
+
     def _pair(self, hook: str, result: Any) -> tuple[Any, Mapping[str, Tensor]]:
         """Return the state and the tensors from a hook's result; refuse any other result."""
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
@@ -196,6 +219,51 @@ class CheckedRule(Rule[Any]):
         file = "" if code is None else f"{short_path(code.co_filename)}:{code.co_firstlineno}, "
         peers = self.engine.peers.tolist()
         raise PartError.at(f"{file}in {hook}()", why, self.clock.round, peers)
+
+
+def _is_foreign(rule: Rule[Any]) -> bool:
+    """Return whether a method is a user's."""
+    return type(rule).__module__.partition(".")[0] != "coterie"
+
+
+def _first_non_finite(call: Callable[[], object]) -> str:
+    """Return the first place in the user's code after which a tensor is not finite.
+
+    Empty if there is none, or if training made it: its statement calls `fit`.
+    """
+    place = ""
+    lines: dict[FrameType, int] = {}
+
+    def watch(frame: FrameType, event: str, result: Any) -> Any:
+        nonlocal place
+        ended = lines.get(frame)
+        values = [*frame.f_locals.values(), *([result] if event == "return" else [])]
+        if ended and not place and any(map(_has_non_finite, values)):
+            trains = "fit(" in linecache.getline(frame.f_code.co_filename, ended)
+            place = "training" if trains else written(frame, ended)
+        lines[frame] = frame.f_lineno
+        return watch
+
+    def enter(frame: FrameType, _event: str, _result: Any) -> Any:
+        if not in_users_code(frame) or frame.f_code.co_filename == "<string>":  # of a dataclass
+            return None
+        # The arguments of a gradient that the user wrote may have diverged already.
+        return None if any(map(_has_non_finite, frame.f_locals.values())) else watch
+
+    former = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        call()
+    finally:
+        sys.settrace(former)
+    return place.removeprefix("training")
+
+
+def _has_non_finite(value: Any) -> bool:
+    """Return whether a tensor, or the model of a state, has a number that is not finite."""
+    value = getattr(value, "x", value)
+    is_number = isinstance(value, Tensor) and value.is_floating_point()
+    return is_number and not bool(torch.isfinite(value).all())
 
 
 def _described(value: Any) -> str:

@@ -161,6 +161,25 @@ def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> N
     assert len(read(tmp_path / "comparison.csv")) == 6, "nothing of the first is lost"
 
 
+def test_other_settings_take_the_next_free_name(tmp_path: Path) -> None:
+    flat, sums = TINY | {"num-server-rounds": 2}, {}
+    for methods, name in (
+        ("local,fedavg", "of"), ("local,cobo", "of-2"), ("local,wga", "of-3"),
+        ("local,cobo", "of-2"), ("local,fedavg,wga", "of"),
+    ):  # fmt: skip
+        more = {"flat": flat, "numbered": True, "command": "tune it"}
+        console = Console(file=io.StringIO(), width=200)
+        page = compare(request(tmp_path / "of", methods, **more), console)
+        assert page.parent.name == name
+        assert isinstance(console.file, io.StringIO)
+        last = console.file.getvalue().splitlines()[-1]
+        assert re.fullmatch(r"not tuned: .*, in about \d+\.\d s: tune it", last)
+        sums[name] = [each["method"] for each in read(page.parent / "comparison.csv")]
+    assert sums == {
+        "of": ["local", "fedavg", "wga"], "of-2": ["local", "cobo"], "of-3": ["local", "wga"]
+    }  # fmt: skip
+
+
 def test_the_same_command_continues_where_the_page_could_not_be_written(tmp_path: Path) -> None:
     page = tmp_path / "comparison.html"
     page.mkdir()
@@ -223,8 +242,10 @@ def test_the_command_asks_for_what_its_options_say(monkeypatch: pytest.MonkeyPat
         "default", keys, ["local", "fedavg"], Path("o"), 2, "halving", 2, ["loss"]
     )
     assert replace(whole, keys={}) == Request(
-        "default", {}, ["all"], Path("runs/compare/default"), 3, "whole"
+        "default", {}, ["all"], Path("runs/compare/default"), 3, "whole", numbered=True
     )
+    assert main.main(["compare", "seed=1", "--methods", "all"]) == 0
+    assert asked[-1].command == "coterie compare seed=1 --methods all --tune"
 
 
 def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

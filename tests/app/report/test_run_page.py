@@ -209,7 +209,7 @@ def test_a_peer_may_diverge_and_still_have_an_accuracy(tmp_path: Path) -> None:
     ]
     write_metrics(tmp_path, lines)
     page = Page(page_of(tmp_path))
-    assert "1 of 2 peers diverged: its loss or model is not finite." in page.text
+    assert "1 of 2 peers diverged: its loss or model is not finite; the last finite" in page.text
     assert page.data["diverged"] == [0]
 
 

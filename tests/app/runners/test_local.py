@@ -34,7 +34,10 @@ def printed(config: Config) -> str:
 def test_a_run_without_nodes_is_whole(tmp_path: Path) -> None:
     here = config(tmp_path)
     text = printed(here)
-    assert "cobo on digits: 4 peers, in this process" in text
+    assert (
+        "cobo on digits: 4 peers, label-permutation in 2 clusters, at most 60 examples each "
+        "(partition.samples-per-peer); in this process"
+    ) in text
     assert "training examples of each class" in text
     run = Run.read(here.run_dir)
     assert run.rounds.tolist() == [0, 3, 6]

@@ -76,6 +76,21 @@ def read(peers):
 
 def divide(source, peers):
     raise LookupError(f"no share for {peers}")  # line 62
+
+
+class Broken(FedAvg, strategy=Everyone, summary="divides by zero for one peer"):
+    def update(self, s, inbox):
+        s = super().update(s, inbox)
+        ahead = torch.ones(len(s.x), 1)
+        ahead[1] = 0  # of an average without letters, say
+        mean = s.x / ahead  # line 70
+        return replace(s, x=mean if inbox.round == 2 else s.x)
+
+
+class Diverging(FedAvg, strategy=Everyone, summary="trains with steps that are too long"):
+    def update(self, s, inbox):
+        s = self.fit(s, inbox.round)
+        return replace(s, x=s.x)
 """
 QUICK: dict[str, Any] = {
     "peers": 3, "num_server_rounds": 4, "evaluate_every": 2, "device": "cpu", "dataset": "digits",
@@ -133,6 +148,19 @@ def test_a_method_s_bug_has_its_place_peers_and_round(
         log = Path("runs/run/error.log").read_text()
         assert 'return s, {"x": {}["weights"]}  # line 20' in log
         assert "The above exception was the direct cause" in log
+
+
+def test_a_model_that_a_method_makes_non_finite_is_told_at_once(elsewhere: Path) -> None:
+    with pytest.raises(coterie.PartError) as failure:
+        coterie.run(None, method=f"{elsewhere}:Broken", name="run", model="linear", **QUICK)
+    place = f"{elsewhere}.py:70, in update(), peer 1, round 2"
+    assert str(failure.value) == f"{place}: x is not finite"
+
+
+def test_training_that_diverges_is_no_fault_of_the_method(elsewhere: Path) -> None:
+    keys = {**QUICK, "learning_rate": 1e38, "local_steps": 5}
+    with pytest.raises(coterie.DivergedError):
+        coterie.run(method=f"{elsewhere}:Diverging", model="linear", **keys)
 
 
 def test_the_command_names_place_and_traceback(

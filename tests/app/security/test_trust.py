@@ -314,3 +314,14 @@ def test_a_command_that_is_refused_changes_nothing(
     assert message.count("\n") == 1
     assert re.search(why, message)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_peer_that_leaves_is_no_longer_trusted(
+    trust: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stays, leaves = read_entries(trust)
+    assert main(["keys", "distrust", leaves.name, "--file", str(trust)]) == 0
+    assert f"no longer trusts {leaves.name}" in capsys.readouterr().out.replace("\n", " ")
+    assert read_entries(trust) == [stays]
+    assert main(["keys", "distrust", leaves.name, "--file", str(trust)]) == 2
+    assert f"has no entry [{leaves.name}]" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from coterie.datasets.problem import DataError, Ints, Problem
 from coterie.datasets.source import Source
 
 CLASSES = 10
-ALL = Partition(samples_per_peer=0, min_samples=2)
+ALL = Partition("label-permutation", samples_per_peer=0, min_samples=2)
 
 
 def make_source(classes: int = CLASSES, each: int = 40, each_test: int = 12) -> Source:
@@ -102,7 +102,7 @@ def test_every_split_is_sound(request: tuple[Partition, int, int]) -> None:
     for peer, rows in enumerate(together(problem)):
         assert len(np.unique(rows)) == len(rows)
         assert np.isin(rows, SOURCE.train).all()
-        assert len(rows) <= (partition.samples_per_peer or len(SOURCE.train))
+        assert len(rows) <= (partition.limit or len(SOURCE.train))
         held_out = len(problem.validation.rows[peer])
         assert 1 <= held_out < len(rows) if partition.validation_share else held_out == 0
         assert abs(held_out - partition.validation_share * len(rows)) <= 1
@@ -136,7 +136,7 @@ def test_shares_are_disjoint_and_complete(request: tuple[Partition, int, int]) -
         ]
     for rows in sets:
         held = np.sort(np.concatenate(rows))
-        if partition.kind in ("natural", "class-counts"):
+        if partition.kind in ("auto", "natural", "class-counts"):
             assert len(np.unique(held)) == len(held)
         else:
             np.testing.assert_array_equal(held, SOURCE.train)
@@ -600,7 +600,7 @@ def test_classes_have_no_names_where_peers_disagree_about_them() -> None:
 
 
 def test_statistics_of_the_split() -> None:
-    problem = split(SOURCE, Partition(kind="label-flip", validation=0.25), 4, 0)
+    problem = split(SOURCE, Partition("label-flip", validation=0.25, samples_per_peer=60), 4, 0)
     rows = problem.describe()
     assert problem.clusters is not None
     assert [row["peer"] for row in rows] == [0, 1, 2, 3]

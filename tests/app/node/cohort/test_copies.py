@@ -430,7 +430,7 @@ def test_methods_that_do_not_offer_their_model_are_refused(method: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"letters.operator": "int4"}, 'letters.operator needs letters.scheme = "increments"'),
+        ({"letters.operator": "sign"}, 'letters.operator needs letters.scheme = "increments"'),
         ({"letters.ratio": 0.2}, 'letters.ratio needs letters.scheme = "increments"'),
         (INCREMENTS | {"letters.ratio": 0.0}, "letters.ratio"),
         (INCREMENTS | {"letters.damping": 1.5}, "letters.damping"),
