@@ -101,13 +101,8 @@ class Config(Settings):
         made["partition"] = split if dataset.divided else Partition()
         try:
             config = cls(
-                **{name: value for name, value in top.items() if name in cls.__dataclass_fields__},
-                **{
-                    name: component(
-                        **{f.name: top[f.name] for f in fields(component) if f.name in top}
-                    )
-                    for name, component in INLINED.items()
-                },
+                **_fields_in(cls, top),
+                **{name: of(**_fields_in(of, top)) for name, of in INLINED.items()},
                 **{each.name: made[table] for table, each in COMPONENTS.items()},
                 options=made.get(parts.table_of("method", names["method"])) or method(),
                 dataset_options=made.get(parts.table_of("dataset", names["dataset"])),
@@ -308,6 +303,10 @@ def settle(
         if source.is_typed:
             flat[key] = values[table][each.name]
     return Settled(names, theirs, values, flat)
+
+
+def _fields_in(of: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {each.name: values[each.name] for each in fields(of) if each.name in values}
 
 
 def _component(options: type, table: str, values: Mapping[str, Scalar]) -> object:

@@ -23,19 +23,8 @@ _HEADER = 1 << 26
 def problem_of(config: Config, peer: int | None = None, split: int | None = None) -> Problem:
     """Load the learning problem of a run.
 
-    Parameters
-    ----------
-    config : Config
-        Configuration of the run.
-    peer : int or None
-        Peer of a deployed node, which loads only its own data and downloads nothing.
-    split : int or None
-        Seed by which such a node divides its own data; None: the run's.
-
-    Raises
-    ------
-    DataError
-        If the data set or its partition cannot be loaded.
+    `peer` is that of a deployed node, which loads only its own data and downloads nothing, and
+    divides them by the seed `split`, or else by the run's.
     """
     deployed = config.source.deployed
     folder, options = Path(config.data_dir), config.dataset_options
@@ -68,13 +57,7 @@ def scale_of(config: Config) -> Literal["common", "own", "schema"]:
 
 
 def _scaled(config: Config, problem: Problem) -> Problem:
-    """Put the numbers of a table on the run's scale.
-
-    Raises
-    ------
-    DataError
-        The scale is that of schema.toml, which does not have it.
-    """
+    """Put the numbers of a table on the run's scale."""
     scale, options = scale_of(config), config.dataset_options
     if scale == "own":
         return problem
@@ -90,11 +73,6 @@ def check(config: Config) -> Problem:
     """Return the run's problem after checking that graph, data, model and method are compatible.
 
     A method or a model can reject a problem with a ValueError in `fits(problem)` of its options.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If they are not compatible; the message is one line.
     """
     check_paths(config)
     config.graph()
@@ -105,13 +83,7 @@ def check(config: Config) -> Problem:
 
 
 def check_nodes(config: Config) -> None:
-    """Refuse a run that cannot be divided over several nodes.
-
-    Raises
-    ------
-    ConfigError
-        If readers on other nodes would miss increments by design.
-    """
+    """Refuse a run that cannot be divided over several nodes."""
     if config.letters.scheme == "increments" and not config.strategy().is_constant:
         raise ConfigError(
             'letters.scheme = "increments" over several nodes needs a method, topology and '
@@ -121,13 +93,7 @@ def check_nodes(config: Config) -> None:
 
 
 def check_paths(config: Config) -> None:
-    """Refuse keys that name a pipe or a device: reading one may never end.
-
-    Raises
-    ------
-    ConfigError
-        A key names something else than a file or a folder.
-    """
+    """Refuse keys that name a pipe or a device: reading one may never end."""
     flat = config.flat()
     for key in sorted(config.paths & flat.keys()):
         path = Path(str(flat[key]))
@@ -136,13 +102,7 @@ def check_paths(config: Config) -> None:
 
 
 def check_weights(config: Config) -> None:
-    """Refuse models of Coterie as pretrained weights of a private run: they may be of its data.
-
-    Raises
-    ------
-    ConfigError
-        A key names such a file.
-    """
+    """Refuse models of Coterie as pretrained weights of a private run: they may be of its data."""
     if config.privacy.kind == "none":
         return
     flat = config.flat()
@@ -164,13 +124,7 @@ def _is_model(path: Path) -> bool:
 
 
 def check_model(config: Config, problem: Problem) -> None:
-    """Build and try a network that is a plugin or adapted; imports torch only in that case.
-
-    Raises
-    ------
-    ConfigError
-        If the network does not fit the problem, or the adaptation is not possible.
-    """
+    """Build and try a network that is a plugin or adapted; imports torch only in that case."""
     ours = config.network in MODELS and config.adaptation == Adaptation()
     if problem.task == "quadratic" or ours:
         return
@@ -184,13 +138,7 @@ def check_model(config: Config, problem: Problem) -> None:
 
 
 def check_method(config: Config, problem: Problem) -> None:
-    """Reject data that do not fit the model, the augmentation or the method.
-
-    Raises
-    ------
-    ConfigError
-        If the data do not fit, or `check_weights` fails; the message is one line.
-    """
+    """Reject data that do not fit the model, the augmentation or the method."""
     check_weights(config)
     try:
         if config.network != "auto":
