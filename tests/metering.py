@@ -41,7 +41,8 @@ class Metered:
         self.config = Config.from_flat(flat)
         stepping = Stepping(flat, problem=problem, ended=self._read)
         self.cohort, self.rounds = stepping.cohort, list[Round]()
-        self.engine, self.rule = self.cohort.engine, stepping.rule
+        self.engine = self.cohort.engine
+        self.rule: Any = stepping.rule
         self._passes = np.zeros(self.engine.n)
         self._count_passes("losses")
         self._count_passes("example_losses")
