@@ -49,7 +49,7 @@ def measure(kind: str, batch: int, directory: Path) -> dict[str, float]:
     if error := sweep.run_one(config):
         raise error
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"estimated": memory.of_run(config), "resident": resident}
+    return {"estimated": memory.estimate(config), "resident": resident}
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ Part = slice | Ints
 """Index of some models of a stack."""
 
 
-def nobody() -> Ints:
+def no_peers() -> Ints:
     """Return an empty array of peer ids."""
     return np.empty(0, dtype=np.int64)
 
@@ -79,9 +79,9 @@ class Letters:
     rows: Ints
     authors: Ints
     tensors: Mapping[str, Tensor]
-    ages: Ints = field(default_factory=nobody)
-    expired: Ints = field(default_factory=nobody)
-    written: Ints = field(default_factory=nobody)
+    ages: Ints = field(default_factory=no_peers)
+    expired: Ints = field(default_factory=no_peers)
+    written: Ints = field(default_factory=no_peers)
     kind: Literal["offer", "answer"] = "offer"
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class Letters:
 
 def no_letters(kind: Literal["offer", "answer"] = "offer") -> Letters:
     """Return an empty stack of letters."""
-    return Letters(nobody(), nobody(), nobody(), nobody(), {}, kind=kind)
+    return Letters(no_peers(), no_peers(), no_peers(), no_peers(), {}, kind=kind)
 
 
 @dataclass(frozen=True)

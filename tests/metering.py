@@ -42,6 +42,7 @@ class Metered:
         stepping = Stepping(flat, problem=problem, ended=self._read)
         self.cohort, self.rounds = stepping.cohort, list[Round]()
         self.engine = self.cohort.engine
+        self.rule: Any = stepping.rule
         self._passes = np.zeros(self.engine.n)
         self._count_passes("losses")
         self._count_passes("example_losses")
@@ -139,7 +140,7 @@ class Metered:
             "train": epochs * examples if epochs else config.local_steps * first,
             "pooled": config.local_steps * min(config.training.batch_size, every)
             if not epochs else epochs * every,
-            "kept": sum(getattr(self.cohort.rule, "kept", ())),
+            "kept": sum(getattr(self.rule, "kept", ())),
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),
             "mates": (near[i] & same).sum(), "targets": asking[targets].sum(),
             "by_variance": int(options.get("weights_") == "inverse-variance"),
@@ -152,8 +153,7 @@ class Metered:
         """Return PENS' neighbours at the start of the round; in round 1 there is no selection."""
         if self.config.method != "pens":
             return np.zeros(self.engine.n, dtype=np.int64)
-        rule: Any = self.cohort.rule
-        return np.asarray(rule.neighbours(self.cohort.state).sum(axis=1))
+        return np.asarray(self.rule.neighbours(self.cohort.state).sum(axis=1))
 
     def _estimates(self, t: int) -> int:
         options: Any = self.config.options

@@ -16,7 +16,7 @@ import pytest
 from coterie.app.config.config import Config
 from coterie.app.config.registry import METHODS
 from coterie.app.node.cohort.arrays import flatten
-from coterie.clients.letters import Letters, nobody
+from coterie.clients.letters import Letters, no_peers
 from tests.inline import Run, run
 from tests.metering import Metered
 from tests.problems import write_quadratic
@@ -181,7 +181,7 @@ def test_peers_that_wake_up_alone_have_a_model(tmp_path: Path, method: str) -> N
     rule = Stepping(scheduled(method, tmp_path, {})).rule
     state = rule.init()
     _, offers = rule.offer(state, 1)
-    peers, none = np.arange(PEERS), nobody()
+    peers, none = np.arange(PEERS), no_peers()
     alone = Letters(none, none, none, peers, offers, np.zeros(PEERS, int), expired=peers)
     state = rule.update(state, rule.inbox(1, alone))
     assert state.x.isfinite().all()

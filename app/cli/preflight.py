@@ -58,12 +58,12 @@ def _check(options: argparse.Namespace, console: Console) -> None:
     """Check the node of this machine."""
     _, flat = read_items(options.items, deployed=True)
     job = Job(0, flat, parse_config_args([options.node_config]), None)
-    checks = list(readiness.of_node(job))
+    checks = list(readiness.node_checks(job))
     if options.superlink:
         reach = lambda: _relay(options.superlink, options.root_certificates)  # noqa: E731
         checks.append(Check("relay", reach))
     if options.items:
-        checks += readiness.of_run(job)
+        checks += readiness.run_checks(job)
     failed = []
     for check in checks:
         try:

@@ -14,7 +14,7 @@ from coterie.app.node.cohort.cohort import Cohort
 from coterie.app.node.cohort.doors import Door, Withhold
 from coterie.app.node.cohort.wire import Increments, Wire
 from coterie.clients.engine.engine import Engine
-from coterie.clients.letters import nobody
+from coterie.clients.letters import no_peers
 from coterie.clients.models.size import MAX_PARAMETERS
 from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
@@ -67,7 +67,7 @@ def cohort_of(config: Config, engine: Engine, rule: Rule[Any], schedule: Schedul
     wire = Wire(config.payload)
     if config.letters.scheme == "increments":
         lies = config.attack.row.forge is not None  # then an offer is not of its author's model
-        wire = Increments(engine, config.letters, config.payload, attackers if lies else nobody())
+        wire = Increments(engine, config.letters, config.payload, attackers if lies else no_peers())
     kind = Cohort if schedule.foresees else ClockCohort
     return kind(
         engine, CheckedRule(rule), config.num_server_rounds, doors, wire, schedule,

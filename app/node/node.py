@@ -308,11 +308,11 @@ class Node:
         t = request.round
         if isinstance(self._place, Deployed):
             self._keep_quality()
-        standing = self._checkpoints.resume(t)
-        if standing is not None:
+        restored = self._checkpoints.resume(t)
+        if restored is not None:
             self._cohort.go_on(t + 1)
             since = max(1, t + 1 - self._strategy.schedule.max_age)
-            return replace(self._end(t, (), since), standing=standing)
+            return replace(self._end(t, (), since), standing=restored)
         self._checkpoints.restart()
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)

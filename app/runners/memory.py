@@ -11,7 +11,7 @@ _PROCESS = 600 << 20  # PyTorch and everything else that is imported
 _RESIDENT = 1.25  # resident bytes per byte of a step's tensors (benchmarks/memory.py)
 
 
-def of_runs(configs: Sequence[Config]) -> list[int]:
+def estimates(configs: Sequence[Config]) -> list[int]:
     """Return the bytes that each run takes; runs that differ only in their seed take the same."""
     known: dict[tuple[object, ...], int] = {}
     needed = []
@@ -23,14 +23,14 @@ def of_runs(configs: Sequence[Config]) -> list[int]:
         )  # fmt: skip
         if alike not in known:
             try:
-                known[alike] = of_run(config)
+                known[alike] = estimate(config)
             except Exception:  # a network of a plugin that fails: its run reports the error
                 known[alike] = _PROCESS
         needed.append(known[alike])
     return needed
 
 
-def of_run(config: Config) -> int:
+def estimate(config: Config) -> int:
     """Return the bytes of a run: twice weights and optimizer memory, a chunk of models, the data.
 
     Methods that keep further models take more.

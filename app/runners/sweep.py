@@ -146,7 +146,7 @@ def _side_by_side(
     """
     queue, limit = queue[::-1], workers or len(queue)
     with ThreadPoolExecutor(1) as aside:  # importing torch takes as long as Ray's start
-        needed = aside.submit(memory.of_runs, queue)
+        needed = aside.submit(memory.estimates, queue)
         with cluster.connected(min(limit, cores.count()), _THREADS):
             folder = cluster.Folder.of(Path(queue[0].run_dir).parent)
             tasks = cluster.Tasks(folder, line_of_run)

@@ -2,7 +2,7 @@
 
 All methods use four batched operations: `fit`, `gradients`, `losses` and `mix`; rules are formulas
 over them. The engine combines the parts that compute: the layout (`network`), the data, a backend
-(`coterie.clients.engine.backends`), its execution, a trainer and an evaluator. Legend: p = peers of
+(`coterie.clients.engine.backends`), its execution and a trainer. Legend: p = peers of
 this node, e = models or edges, m = members of a mixture, n = examples of a split, b = batch
 positions, s = rows to mix, d = parameters.
 """
@@ -25,12 +25,11 @@ from torch import Tensor, nn
 
 from coterie.clients.defence import Defence
 from coterie.clients.engine import optimizers, probe, robust, sums, tuning
-from coterie.clients.engine.backends.backend import Backend
 from coterie.clients.engine.backends.choose import choose
 from coterie.clients.engine.backends.clipped import Clipped
 from coterie.clients.engine.batches import Ints
-from coterie.clients.engine.data import Batch, Data, SplitName
-from coterie.clients.engine.evaluation import Evaluator, Recording, Scores
+from coterie.clients.engine.data import Batch, Data
+from coterie.clients.engine.evaluation import Evaluation, Scores
 from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.network import Buffers, ModelError, Network
 from coterie.clients.engine.personal import PersonalLayers
@@ -90,7 +89,7 @@ def _no_batches(*which: Any, **how: Any) -> list[Batch]:
     return []
 
 
-class Engine:
+class Engine(Evaluation):
     """Engine with the stacked models of the peers that one node hosts.
 
     Parameters
@@ -250,13 +249,13 @@ class Engine:
         materializes = private and chosen.materializes
         if self.guard is not None:
             chosen = Clipped(chosen, self.guard.options.clip)
-        execution = Execution(chosen, self.device, chunk=chunk, memory=memory, tf32=tf32)
-        footprint = Footprint(self.network, self.task, self.data, materializes=materializes)
+        self._execution = Execution(chosen, self.device, chunk=chunk, memory=memory, tf32=tf32)
+        self._footprint = Footprint(self.network, self.task, self.data, materializes=materializes)
         self.personal = PersonalLayers(self.network.personal, training)
         self._trainer = Trainer(
-            self.network, self.task, execution, self.data, self.personal, self.guard, footprint
-        )
-        self._evaluator = Evaluator(self.network, self.task, execution, self.data, footprint)
+            self.network, self.task, self._execution, self.data, self.personal, self.guard,
+            self._footprint,
+        )  # fmt: skip
 
     # ---- state of the hosted peers -----------------------------------------------------------
 
@@ -286,7 +285,6 @@ class Engine:
         some.batches = _no_batches if idle else some.data.batches
         some.n_gradients = np.zeros(len(rows), dtype=np.int64)
         some._trainer = replace(self._trainer, data=some.data)
-        some._evaluator = replace(self._evaluator, data=some.data)
         return some
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
@@ -498,7 +496,7 @@ class Engine:
 
     def holds(self, examples: int) -> int:
         """Return the bytes that one model holds for a backward pass over `examples` examples."""
-        return self._trainer.footprint.holds(examples)
+        return self._footprint.holds(examples)
 
     def step_bytes(self, examples: int) -> int:
         """Return the bytes that one model holds in a training step, computed in parts if large."""
@@ -513,87 +511,6 @@ class Engine:
             np.add.at(self.n_gradients, batch.hosted_e, per_step * batch.counts_e)
         return batches
 
-    # ---- evaluation --------------------------------------------------------------------------
-
-    def losses(
-        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints | None = None
-    ) -> Scores:
-        """Return the mean loss and accuracy of each model on a peer's split, in evaluation mode.
-
-        Parameters
-        ----------
-        buffers : dict of str to Tensor, (E, ...)
-            Buffers of the evaluated models.
-        peers : ndarray of int, (E,), or None
-            Local index of the peer whose data are used; None: all hosted peers in order.
-        """
-        return self._evaluator.losses(x_ed, buffers, split, self._or_all(peers))
-
-    def example_losses(
-        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints | None = None
-    ) -> Tensor:
-        """Return the loss of each example (E, N), undefined beyond a split's end."""
-        return self._evaluator.example_losses(x_ed, buffers, split, self._or_all(peers))
-
-    def mixture_losses(
-        self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
-    ) -> Scores:
-        """Return `losses` of the hosted peers' mixtures: predictions are averaged, not parameters.
-
-        Parameters
-        ----------
-        weights_pm : Tensor, (P, M)
-            Weight of each member; rows sum to 1.
-        x_pmd : Tensor, (P, M, d)
-            Members of the mixtures.
-        buffers : dict of str to Tensor, (P, M, ...)
-            Buffers of the members.
-        """
-        return self._evaluator.mixture_losses(weights_pm, x_pmd, buffers, split)
-
-    def output_distances(
-        self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int
-    ) -> npt.NDArray[np.float64]:
-        """Return the mean L1 distance between the outputs of two models on a peer's split, (E,).
-
-        Parameters
-        ----------
-        x_ed, y_ed : Tensor, (E, d)
-            Models that are compared.
-        buffers : dict of str to Tensor, (E, ...)
-            Buffers of the peers that evaluate.
-        split : {"train", "validation", "test"}
-            Split to evaluate on.
-        peers : ndarray of int, (E,)
-            Local index of the peer whose data is used.
-        top : int
-            Number of classes that count, those with the largest outputs; others are set to 0.
-        """
-        top = top if self.kind in ("classification", "language") else 0  # classes are the last axis
-        distances = self._evaluator.distances(x_ed, y_ed, buffers, split, peers, top)
-        result: npt.NDArray[np.float64] = distances.cpu().numpy()
-        return result
-
-    def prediction_losses(
-        self, predict: Callable[[Backend, Tensor, Tensor], Tensor], split: SplitName
-    ) -> Scores:
-        """Return `losses` of given predictions of each hosted peer.
-
-        Parameters
-        ----------
-        predict : callable
-            Maps (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b, ...))
-            to predictions (E, b, ...), averages of `Task.predict`.
-        """
-        hosted = np.arange(len(self.peers))
-        return self._evaluator.score(predict, self.task.ensemble_losses, split, hosted)
-
-    def predictions(
-        self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor
-    ) -> Tensor:
-        """Return the predictions (E, b, ...) of the models at `at` for their inputs."""
-        return self.task.predict(self._evaluator.outputs(backend, x_pd, buffers, at, inputs_eb))
-
     def training_rows(self, peer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return normalised inputs (n, m) and targets (n, ...) of the training examples.
 
@@ -603,50 +520,6 @@ class Engine:
         batch = data.everything(np.array([0 if self._pool else peer]))
         inputs, targets = data.minibatch(batch)
         return inputs[0].flatten(1).double().cpu().numpy(), targets[0].cpu().numpy()
-
-    def embed(
-        self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor
-    ) -> Tensor:
-        """Return the last layer's inputs (E, b, m) of the models at `at`."""
-        return self._evaluator.embed(backend, x_pd, buffers, at, inputs_eb)
-
-    def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
-        """Return the last layer's inputs for each peer's examples, (P, n, m).
-
-        They are undefined beyond a peer's last example.
-        """
-        return self._evaluator.embeddings(x_pd, buffers, split)
-
-    def recorded(self, evaluate: Callable[[], Scores]) -> tuple[Scores, Tensor | None, Ints]:
-        """Return the result of `evaluate` and its predictions, on the host.
-
-        Parameters
-        ----------
-        evaluate : callable
-            Function that scores one model or mixture of each hosted peer on one split; other scores
-            are not recorded.
-
-        Returns
-        -------
-        scores : Scores
-            Result of `evaluate`.
-        predictions : Tensor, (K, n, ...), or None
-            Predictions of distinct models on distinct data; None if none were recorded.
-        of_p : ndarray of int, (P,)
-            Row of each peer's predictions.
-        """
-        recording = Recording([], np.zeros(0, dtype=np.int64))
-        self._evaluator.recording = recording
-        try:
-            scores = evaluate()
-        finally:
-            self._evaluator.recording = None
-        if not recording.parts or len(recording.of_e) != len(self.peers):
-            return scores, None, recording.of_e
-        return scores, recording.stacked(), recording.of_e
-
-    def _or_all(self, peers: Ints | None) -> Ints:
-        return np.arange(len(self.peers)) if peers is None else np.asarray(peers)
 
     # ---- aggregation -------------------------------------------------------------------------
 

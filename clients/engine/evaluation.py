@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -41,7 +42,7 @@ class Scores(NamedTuple):
 
 @dataclass
 class Recording:
-    """Predictions of the last call of `Evaluator.score`, on the host.
+    """Predictions of the last call of `Evaluation._score`, on the host.
 
     Attributes
     ----------
@@ -68,25 +69,31 @@ Seen = Callable[[Backend, Tensor, Tensor, Tensor, Tensor], None]
 """(backend, models (E,), rows (E, b), inputs, targets) of one call."""
 
 
-@dataclass
-class Evaluator:
-    """Evaluator of the models of an engine.
+class Evaluation:
+    """Evaluation of an engine's models: the part of `Engine` that differentiates nothing."""
 
-    Attributes
-    ----------
-    recording : Recording or None
-        Storage of predictions; None: predictions are not stored.
-    """
-
+    kind: str
+    peers: Ints
     network: Network
     task: Task
-    execution: Execution
     data: Data
-    footprint: Footprint
-    recording: Recording | None = None
+    _execution: Execution
+    _footprint: Footprint
+    _recording: Recording | None = None
 
-    def losses(self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints) -> Scores:
-        """Return the mean loss and accuracy of each model on a peer's split."""
+    def losses(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints | None = None
+    ) -> Scores:
+        """Return the mean loss and accuracy of each model on a peer's split, in evaluation mode.
+
+        Parameters
+        ----------
+        buffers : dict of str to Tensor, (E, ...)
+            Buffers of the evaluated models.
+        peers : ndarray of int, (E,), or None
+            Local index of the peer whose data are used; None: all hosted peers in order.
+        """
+        peers = self._or_all(peers)
         kept, of_e = self._distinct(x_ed, buffers, split, peers)
         at_k = torch.from_numpy(kept).to(x_ed.device)
         x_kd, buffers_k = x_ed, buffers
@@ -94,37 +101,46 @@ class Evaluator:
             x_kd, buffers_k = x_ed[at_k], {name: value[at_k] for name, value in buffers.items()}
 
         def outputs(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
-            return self.outputs(backend, x_kd, buffers_k, at, inputs)
+            return self._outputs(backend, x_kd, buffers_k, at, inputs)
 
-        return self.score(
+        return self._score(
             outputs, self.task.losses, split, peers[kept], predict=self.task.predict, of_e=of_e
         )
 
     def example_losses(
-        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints | None = None
     ) -> Tensor:
-        """Return the loss of each example (E, N)."""
+        """Return the loss of each example (E, N), undefined beyond a split's end."""
         losses_en = x_ed.new_zeros(len(x_ed), self.data.shards[split].rows_pn.shape[1])
 
         def see(
             backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
         ) -> None:
-            result = self.outputs(backend, x_ed, buffers, at, inputs)
+            result = self._outputs(backend, x_ed, buffers, at, inputs)
             losses_en[at[:, None], rows] = self.task.losses(result, targets)
 
-        self._sweep(see, split, peers)
+        self._sweep(see, split, self._or_all(peers))
         return losses_en
 
-    def distances(
+    def output_distances(
         self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int
-    ) -> Tensor:
-        """Return the mean L1 distance (E,) of outputs.
+    ) -> npt.NDArray[np.float64]:
+        """Return the mean L1 distance between the outputs of two models on a peer's split, (E,).
 
         Parameters
         ----------
+        x_ed, y_ed : Tensor, (E, d)
+            Models that are compared.
+        buffers : dict of str to Tensor, (E, ...)
+            Buffers of the peers that evaluate.
+        split : {"train", "validation", "test"}
+            Split to evaluate on.
+        peers : ndarray of int, (E,)
+            Local index of the peer whose data is used.
         top : int
-            Number of outputs along the last axis that count, the largest; 0 for all.
+            Number of classes that count, those with the largest outputs; others are set to 0.
         """
+        top = top if self.kind in ("classification", "language") else 0  # classes are the last axis
         lengths_e = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(x_ed.device)
         total_e = torch.zeros(len(x_ed), dtype=torch.float64, device=x_ed.device)
 
@@ -138,32 +154,85 @@ class Evaluator:
             backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
         ) -> None:
             one, other = (
-                largest(self.outputs(backend, x, buffers, at, inputs)) for x in (x_ed, y_ed)
+                largest(self._outputs(backend, x, buffers, at, inputs)) for x in (x_ed, y_ed)
             )
             apart = (one - other).abs().double().reshape(*rows.shape, -1).mean(dim=2)
             total_e[at] += (apart * (rows < lengths_e[at, None])).sum(dim=1)
 
         self._sweep(see, split, peers)
-        return total_e / lengths_e
+        result: npt.NDArray[np.float64] = (total_e / lengths_e).cpu().numpy()
+        return result
 
     def mixture_losses(
         self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
     ) -> Scores:
-        """Return the scores of mixtures: predictions are averaged, not parameters."""
+        """Return `losses` of the hosted peers' mixtures: predictions are averaged, not parameters.
+
+        Parameters
+        ----------
+        weights_pm : Tensor, (P, M)
+            Weight of each member; rows sum to 1.
+        x_pmd : Tensor, (P, M, d)
+            Members of the mixtures.
+        buffers : dict of str to Tensor, (P, M, ...)
+            Buffers of the members.
+        """
 
         def predict(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
             for m in range(weights_pm.shape[1]):
                 buffers_p = {name: value[:, m] for name, value in buffers.items()}
-                result = self.outputs(backend, x_pmd[:, m], buffers_p, at, inputs)
-                share = self.task.predict(result)
+                share = self.predictions(backend, x_pmd[:, m], buffers_p, at, inputs)
                 shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
             return sum(shares[1:], shares[0])
 
-        return self.score(predict, self.task.ensemble_losses, split, np.arange(len(weights_pm)))
+        return self._score(predict, self.task.ensemble_losses, split, self._or_all(None))
+
+    def prediction_losses(
+        self, predict: Callable[[Backend, Tensor, Tensor], Tensor], split: SplitName
+    ) -> Scores:
+        """Return `losses` of given predictions of each hosted peer.
+
+        Parameters
+        ----------
+        predict : callable
+            Maps (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b, ...))
+            to predictions (E, b, ...), averages of `Task.predict`.
+        """
+        return self._score(predict, self.task.ensemble_losses, split, self._or_all(None))
+
+    def recorded(self, evaluate: Callable[[], Scores]) -> tuple[Scores, Tensor | None, Ints]:
+        """Return the result of `evaluate` and its predictions, on the host.
+
+        Parameters
+        ----------
+        evaluate : callable
+            Function that scores one model or mixture of each hosted peer on one split; other scores
+            are not recorded.
+
+        Returns
+        -------
+        scores : Scores
+            Result of `evaluate`.
+        predictions : Tensor, (K, n, ...), or None
+            Predictions of distinct models on distinct data; None if none were recorded.
+        of_p : ndarray of int, (P,)
+            Row of each peer's predictions.
+        """
+        self._recording = recording = Recording([], np.zeros(0, dtype=np.int64))
+        try:
+            scores = evaluate()
+        finally:
+            self._recording = None
+        if not recording.parts or len(recording.of_e) != len(self.peers):
+            return scores, None, recording.of_e
+        return scores, recording.stacked(), recording.of_e
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
-        """Return the last layer's inputs for each peer's examples (P, n, m)."""
+        """Return the last layer's inputs for each peer's examples, (P, n, m).
+
+        They are undefined beyond a peer's last example.
+        """
         longest = int(self.data.shards[split].lengths_p.max(initial=0))
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
 
@@ -177,7 +246,7 @@ class Evaluator:
         return values_pnm
 
     @torch.no_grad()
-    def score(
+    def _score(
         self,
         outputs: Callable[[Backend, Tensor, Tensor], Tensor],
         losses: Callable[[Tensor, Tensor], Tensor],
@@ -205,7 +274,7 @@ class Evaluator:
         lengths_k = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.data.device)
         total = torch.zeros(len(peers), dtype=torch.float64, device=self.data.device)
         right = torch.zeros_like(total)
-        recording = self.recording
+        recording = self._recording
         if recording is not None:
             recording.parts, recording.of_e = [], np.arange(len(peers)) if of_e is None else of_e
 
@@ -231,7 +300,13 @@ class Evaluator:
         at_e = torch.from_numpy(of_e).to(total.device)
         return Scores(scores.losses[at_e], scores.accuracies[at_e])
 
-    def outputs(
+    def predictions(
+        self, backend: Backend, x_ed: Tensor, buffers: Buffers, at: Tensor, inputs: Tensor
+    ) -> Tensor:
+        """Return the predictions (E, b, ...) of the models at some rows for their inputs."""
+        return self.task.predict(self._outputs(backend, x_ed, buffers, at, inputs))
+
+    def _outputs(
         self, backend: Backend, x_ed: Tensor, buffers: Buffers, at: Tensor, inputs: Tensor
     ) -> Tensor:
         """Return the outputs (E, b, ...) of the models at some rows."""
@@ -242,6 +317,9 @@ class Evaluator:
     ) -> Tensor:
         """Return the last layer's inputs (E, b, m) of the models at some rows."""
         return backend.embed(*self._split(x_ed, buffers, at), inputs)
+
+    def _or_all(self, peers: Ints | None) -> Ints:
+        return np.arange(len(self.peers)) if peers is None else np.asarray(peers)
 
     def _split(self, x_ed: Tensor, buffers: Buffers, at: Tensor) -> tuple[Buffers, Buffers]:
         """Return trainable tensors and other buffers of the models at some rows."""
@@ -298,7 +376,7 @@ class Evaluator:
         longest = int(lengths.max(initial=0))
         if not longest:
             return
-        plan = self.execution.evaluation(len(peers), longest, self.footprint.activations)
+        plan = self._execution.evaluation(len(peers), longest, self._footprint.activations)
         hosted = self.data.peers[peers]
 
         @torch.no_grad()
@@ -315,4 +393,4 @@ class Evaluator:
 
         every = np.arange(len(peers))
         items = [every[first : first + plan.models] for first in every[:: plan.models]]
-        self.execution.run(plan, show, items)
+        self._execution.run(plan, show, items)

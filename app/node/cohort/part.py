@@ -13,7 +13,7 @@ from coterie.app.node.cohort.costs import Costs
 from coterie.clients.diagnostics import diagnose, diagnose_survival
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
-from coterie.clients.letters import Bools, Ints, nobody
+from coterie.clients.letters import Bools, Ints, no_peers
 from coterie.clients.measures import MEASURES
 from coterie.clients.rule import Rule
 from coterie.strategies.protocol import Report
@@ -91,12 +91,12 @@ class Part(NamedTuple):
             columns["epsilon"] = self.engine.guard.epsilon().tolist()
         counts = {"unsound_results": costs.unsound, "refused_models": costs.refused}
         counted = [{k: int(v[row]) for k, v in counts.items() if v[row]} for row in self.rows]
-        weights = self.rule.weights(self.state) if heard is None or heard else nobody()
+        weights = self.rule.weights(self.state) if heard is None or heard else no_peers()
         for p, peer in enumerate(self.engine.peers.tolist()):
             metrics = {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
             metrics |= counted[p]
             metrics |= {k: v if math.isfinite(v) else None for k, v in measured.get(p, {}).items()}
-            about, row = nobody(), weights[p] if len(weights) else nobody()
+            about, row = no_peers(), weights[p] if len(weights) else no_peers()
             if heard is not None:
                 about = heard.get(peer, about)
                 row = row[about]
@@ -116,12 +116,12 @@ class Part(NamedTuple):
     def _recorded(self, personal: Any, split: SplitName) -> tuple[Scores, list[Predicted]]:
         """Return the scores on a split, and each peer's predictions, (P,) or empty."""
         engine = self.engine
-        scores, predictions, of_p = engine.recorded(lambda: self.rule.evaluate(personal, split))
+        scores, predictions, row_p = engine.recorded(lambda: self.rule.evaluate(personal, split))
         if predictions is None:
             return scores, []
         shard, finite_p = engine.data.shards[split], scores.losses.isfinite().tolist()
         result: list[Predicted] = []
-        for p, (count, k) in enumerate(zip(shard.lengths_p.tolist(), of_p.tolist(), strict=True)):
+        for p, (count, k) in enumerate(zip(shard.lengths_p.tolist(), row_p.tolist(), strict=True)):
             own = None
             if count and finite_p[p]:
                 own = predictions[k, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()

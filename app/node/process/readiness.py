@@ -56,7 +56,7 @@ class Check:
     disclosed: bool = False
 
 
-def of_node(job: Job) -> Iterator[Check]:
+def node_checks(job: Job) -> Iterator[Check]:
     """Yield the checks for any run."""
     yield Check("versions", _versions, disclosed=True)
     yield Check("policy", lambda: _describe(_policy(job)))
@@ -65,7 +65,7 @@ def of_node(job: Job) -> Iterator[Check]:
     yield Check("memory", _memory)
 
 
-def of_run(job: Job) -> Iterator[Check]:
+def run_checks(job: Job) -> Iterator[Check]:
     """Yield the checks for the run of `job`; the last one reads data."""
     yield Check("run", lambda: _run(job))
     yield Check("data", lambda: _data(job), disclosed=True)
@@ -82,7 +82,7 @@ def answer(request: Request, job: Job) -> Response:
     if len(request.edges) or request.letters:
         raise RequestError("a preflight with edges or letters")
     config = job.config()
-    checks = (Check("clock", lambda: _clock(request.clock)), *of_node(job), *of_run(job))
+    checks = (Check("clock", lambda: _clock(request.clock)), *node_checks(job), *run_checks(job))
     results: dict[str, str] = {}
     for check in checks:
         if check.name == "data" and results["run"] != "ok":

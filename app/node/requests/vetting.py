@@ -76,8 +76,8 @@ def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wa
     if strategy.wanted_by is None:
         return
     every = listed(~np.eye(strategy.peers, dtype=np.bool_))
-    of_others = every[~np.isin(every[:, strategy.wanted_by], peers)]
-    edges, _ = strategy.edges(request.round, np.concatenate([wants, of_others]))
+    others_wants = every[~np.isin(every[:, strategy.wanted_by], peers)]
+    edges, _ = strategy.edges(request.round, np.concatenate([wants, others_wants]))
     if not set(_numbers(request.edges, strategy.peers)) <= set(_numbers(edges, strategy.peers)):
         raise RequestError("edges that this node did not want")
 

@@ -173,7 +173,7 @@ def test_a_run_s_memory_follows_the_law(tmp_path: Path) -> None:
     adam = plain.with_(optimizer="adam")
     state = 4 * (64 * 64 + 64 + 64 * 10 + 10)  # bytes of one model
     alike = replace(plain, seed=1)
-    needed, again, more = memory.of_runs([plain, alike, adam])
+    needed, again, more = memory.estimates([plain, alike, adam])
     assert needed == again
     assert more - needed == 2 * plain.peers * (2 * state + 4)  # two moments, and a count of steps
 
@@ -183,8 +183,8 @@ def test_the_memory_of_a_private_run_is_that_of_the_engine_s_pieces(
 ) -> None:
     plain = config(tmp_path, model="cnn", **{"batch-size": 40})
     private = replace(plain, privacy=Privacy(kind="examples"))
-    needed, more = memory.of_runs([plain, private])
+    needed, more = memory.estimates([plain, private])
     parameters = 32 * 26 + 64 * (32 * 25 + 1) + 512 * (64 * 2 * 2 + 1) + 10 * 513
     assert more - needed > 3 * 4 * parameters * 40 - tuning.CHUNK_BYTES
     monkeypatch.setattr(execution, "_share", lambda device: 20 << 20)
-    assert memory.of_run(private) - needed < 25 << 20
+    assert memory.estimate(private) - needed < 25 << 20

@@ -551,7 +551,7 @@ def test_batch_norm_of_one_example_is_named() -> None:
 def passes(of: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the models and examples that go through the network in evaluation."""
     seen = Counter[str]()
-    backend = of._evaluator.execution.backend
+    backend = of._execution.backend
     outputs = type(backend).outputs
 
     def counted(self: Backend, models: Any, buffers: Any, inputs: Tensor) -> Tensor:
