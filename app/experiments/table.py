@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table as Rich
 from rich.text import Text
 
@@ -32,6 +33,8 @@ from coterie.app.runs.rundir import Floats, Run
 from coterie.strategies.names import display
 
 LOSSES = ("loss", "loss_gain")
+_TERMINAL, _LONG_NAME = 80, 36
+"""Columns of a terminal, and of the longest name that is not folded."""
 _OF_DATA = ("dataset", "peers", "split-seed", "data-dir", "hold-out", "partition",
             "dataset-options", "partition-options")  # fmt: skip
 """Keys that decide the peers' data, beside the table of the data set."""
@@ -366,21 +369,44 @@ class Table:
 
     def in_terminal(
         self, title: str, columns: Sequence[Column], with_deviation: Collection[str] = ()
-    ) -> Rich:
-        """Return a table for a terminal of 80 columns, the leaders in bold."""
-        made = Rich(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        made.add_column(self.noun, no_wrap=self.noun == "method", overflow="fold")
-        for column in columns:
-            made.add_column(column.title, justify="right", no_wrap=True)
-        entries = [(column.key in with_deviation, self.entries(column)) for column in columns]
-        for row in self.rows:
-            cells = [
-                Text(of[row.method].text if whole else of[row.method].mean,
-                     "bold" if of[row.method].leads else "")
-                for whole, of in entries
-            ]  # fmt: skip
-            made.add_row(Text(row.label), *cells)
-        return made
+    ) -> Group:
+        """Return a table for a terminal of 80 columns, the leaders in bold.
+
+        Columns that do not fit beside whole names go on in a second table.
+        """
+        texts = [
+            [
+                Text(each.text if column.key in with_deviation else each.mean,
+                     "bold" if each.leads else "")
+                for each in self.entries(column).values()
+            ]
+            for column in columns
+        ]  # fmt: skip
+        widths = [
+            1 + max(len(column.title), *map(len, of))
+            for column, of in zip(columns, texts, strict=True)
+        ]
+        names = [row.label for row in self.rows]
+        is_short = self.noun == "method" and max(map(len, names)) <= _LONG_NAME
+        left = _TERMINAL - 3 - (max(map(len, [self.noun, *names])) if is_short else _LONG_NAME)
+        parts: list[list[int]] = [[]]
+        for k, width in enumerate(widths):
+            if parts[-1] and sum(widths[each] for each in parts[-1]) + width > left:
+                parts.append([])
+            parts[-1].append(k)
+        tables: list[Rich] = []
+        for part in parts:
+            made = Rich(
+                title="" if tables else title, title_justify="left", box=SIMPLE_HEAD,
+                padding=(0, 1, 0, 0),
+            )  # fmt: skip
+            made.add_column(self.noun, no_wrap=is_short, overflow="fold")
+            for k in part:
+                made.add_column(columns[k].title, justify="right", no_wrap=True)
+            for name, *cells in zip(names, *(texts[k] for k in part), strict=True):
+                made.add_row(Text(name), *cells)
+            tables.append(made)
+        return Group(*tables)
 
     def as_csv(self) -> str:
         """Write a line per row and trial in full precision, empty where a number is missing."""

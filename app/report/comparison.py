@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from rich.table import Table as Rich
+from rich.console import Group
 
 from coterie.app.experiments.measures import Column
 from coterie.app.experiments.table import LOSSES, Table
@@ -21,13 +21,13 @@ IN_LATEX = ("accuracy", "worst", "worst_decile", "loss", "gain", "loss_gain", "b
 """Default columns of comparison.tex; the loss columns only if there is no accuracy."""
 
 
-def in_terminal(table: Table, title: str) -> Rich:
+def in_terminal(table: Table, title: str) -> Group:
     """Return the main columns as a table for a terminal of 80 columns."""
     columns = _columns(table, _IN_TERMINAL, "loss")
     return table.in_terminal(title, columns, _WITH_DEVIATION)
 
 
-def costs(table: Table) -> Rich:
+def costs(table: Table) -> Group:
     """Return the costs of a run as a table for a terminal of 80 columns."""
     return table.in_terminal("Costs of a run", _columns(table, _COSTS_IN_TERMINAL))
 

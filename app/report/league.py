@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table as Rich
+from rich.console import Group
 
 from coterie.app.config import parts, schema
 from coterie.app.config.config import VALIDATION_SHARE, Config
@@ -293,7 +293,7 @@ def _redivision(keys: Mapping[str, Scalar]) -> float:
     return test / (1 - test - held)
 
 
-def in_terminal(title: str, made: Table) -> Rich:
+def in_terminal(title: str, made: Table) -> Group:
     """Return a problem's table for a terminal of 80 columns: means only."""
     shown = [
         replace(column, title=_IN_TERMINAL[column.key])

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
-from rich.table import Table as Rich
+from rich.console import Console, Group
 
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, odds_gap, parity_gap
@@ -507,7 +506,29 @@ def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def printed(table: Rich) -> str:
+def test_names_are_never_cut(tmp_path: Path) -> None:
+    """A comparison with newcomers and a method that diverged has more columns than 80 hold."""
+    names = ("local", "federated-clustering", "fedavg-own-intercept", "ditto")
+    runs: dict[str, list[Run]] = {}
+    for method in names:
+        for seed in (0, 1):
+            lost = math.inf if method == "ditto" else 1.0
+            run = made(tmp_path, method, seed, [0.5, 0.7], [1.0, lost])
+            keys = {"method": method, "peers": 2, "seed": seed, "hold-out": 0.5}
+            write_config(run.directory, keys)
+            late = {"peers": [1], "fine_tuned_test_accuracy": [0.6]}
+            (run.directory / "newcomers.json").write_text(json.dumps(late))
+            runs.setdefault(method, []).append(Run.read(run.directory))
+    table = Table.of_runs(runs)
+    text = printed(comparison.in_terminal(table, "title"))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    shown = [column.title for column in table.shown() if column.key in comparison._IN_TERMINAL]
+    for word in (*names, *(title for title in shown if title != "test loss")):
+        assert word in text
+
+
+def printed(table: Group) -> str:
     """Return a table as a terminal of 80 columns shows it."""
     console = Console(width=80, file=io.StringIO())
     console.print(table)
