@@ -119,6 +119,12 @@ class Column:
     x: Scalar | None = None
 
 
+def deviation(trials: Sequence[float] | Floats) -> float:
+    """Return the sample standard deviation over trials; 0 for one, or if one is infinite."""
+    spreads = len(trials) > 1 and np.isfinite(trials).all()
+    return float(np.std(trials, ddof=1)) if spreads else 0.0
+
+
 def reached(trials: Sequence[float]) -> str:
     """Write in how many trials an event came, if it did not come in all; else ""."""
     count = int(np.isfinite(trials).sum())

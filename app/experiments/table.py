@@ -24,7 +24,7 @@ from rich.text import Text
 
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, Column, reached
+from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, Column, deviation, reached
 from coterie.app.experiments.methods import reference
 from coterie.app.experiments.paired import leaders, redivision
 from coterie.app.runs import cells as csv_cells
@@ -152,9 +152,7 @@ class Row:
         values = [value for value in self.numbers(column) if value is not None]
         if not values:
             return None
-        mean = float(np.mean(values))
-        spreads = len(values) > 1 and np.isfinite(mean)
-        return mean, float(np.std(values, ddof=1)) if spreads else 0.0
+        return float(np.mean(values)), deviation(values)
 
     def text(self, column: Column) -> str:
         """Write mean and deviation over trials (cost: mean only); a dash without a value."""
@@ -163,12 +161,12 @@ class Row:
             if cell in self._table.refused:
                 return "refused"
             return "diverged" if self.diverged and column.key in LOSSES else self._table.dash
-        mean, deviation = summary
+        mean, spread = summary
         if text := reached([value for value in self.numbers(column) if value is not None]):
             return text
         if len(self._table.results[cell]) == 1 or not column.better:
             return column.show(mean)
-        return f"{column.show(mean)} ± {(column.deviation or column.show)(deviation).lstrip('+')}"
+        return f"{column.show(mean)} ± {(column.deviation or column.show)(spread).lstrip('+')}"
 
 
 @dataclass(frozen=True, eq=False)
