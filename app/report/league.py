@@ -30,6 +30,7 @@ from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import MEASURES
 from coterie.app.experiments.table import Cell, Table, Trial
+from coterie.app.report.comparison import as_rich
 from coterie.app.runs import atomic, cells, files, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Floats
@@ -300,4 +301,4 @@ def in_terminal(title: str, made: Table) -> Group:
         for column in COLUMNS
         if column.key in _IN_TERMINAL and any(row.summary(column) for row in made.rows)
     ]
-    return made.in_terminal(title, shown)
+    return as_rich(made, title, shown)

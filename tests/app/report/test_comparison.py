@@ -425,13 +425,13 @@ def test_joules_are_shown_if_every_run_has_them(tmp_path: Path) -> None:
         )
         assert COLUMN["joules"] not in table.shown()
         assert "joules" not in printed(comparison.costs(table))
-        assert "joules" not in table.as_csv()
+        assert "joules" not in comparison.as_csv(table)
         assert not any("joules" in note for note in verdict.cost_notes(table))
         measured += 1000
         write_progress(run.directory, seconds=2.5, machine="Some CPU, 2 cores", joules=measured)
     table = Table.of_runs({m: [Run.read(r.directory) for r in of] for m, of in runs.items()})
     assert [row.text(COLUMN["joules"]) for row in table] == ["1,500", "3,500"]
-    lines = list(csv.DictReader(io.StringIO(table.as_csv())))
+    lines = list(csv.DictReader(io.StringIO(comparison.as_csv(table))))
     assert [line["joules"] for line in lines] == ["1000.0", "2000.0", "3000.0", "4000.0"]
     assert "1,500" in printed(comparison.costs(table))
     *_, seconds, joules = verdict.cost_notes(table)
@@ -541,6 +541,6 @@ def test_plugins_have_display_names_unless_two_would_be_the_same(tmp_path: Path)
     names = "package.one:MINE", "package.two:OTHER"
     table = Table.of_runs(dict.fromkeys(names, runs))
     assert [row.label for row in table] == ["MINE", "OTHER"]
-    assert [line.split(",")[0] for line in table.as_csv().splitlines()[1:]] == [*names]
+    assert [line.split(",")[0] for line in comparison.as_csv(table).splitlines()[1:]] == [*names]
     same = Table.of_runs({"one:MINE": runs, "two:MINE": runs})
     assert [row.label for row in same] == ["one:MINE", "two:MINE"]
