@@ -31,7 +31,7 @@ from coterie.app.runs.summary import accuracy_statistics, mean
 
 
 class Result(Protocol):
-    """What a table needs of a result: a run, or what the league keeps of one."""
+    """Result in a table: a run, or what the league keeps of one."""
 
     @property
     def config(self) -> Mapping[str, Any]: ...
