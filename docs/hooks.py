@@ -34,7 +34,7 @@ from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.app.config.settings import options_in, tables
-from coterie.app.experiments.measures import Column
+from coterie.app.experiments.measures import COLUMNS, Column
 from coterie.app.experiments.table import Entry, Table
 from coterie.app.experiments.table import Row as TableRow
 from coterie.app.report import league
@@ -122,7 +122,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     tables_of |= {"methods": methods_table, "exposed": exposed_list, "recipes": recipes_table}
     tables_of |= {"catalogue": catalogue_table, "league": league_tables}
     tables_of |= {"league_leaders": league_leaders}
-    tables_of |= {"league_gains": league_gains}
+    tables_of |= {"league_gains": league_gains, "measures": measures_table}
     if uri not in OUTSIDE.values():
         markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
@@ -254,6 +254,23 @@ def catalogue_table() -> str:
         source = f"{entry.source}. {f'Download: {files}' if files else 'Included'}."
         rows.append((f"`{name}`", _sentence(entry.task), size, source, _sentence(entry.licence)))
     return _table(("name", "task", "data", "source", "licence"), rows)
+
+
+def measures_table() -> str:
+    """Return the table of the measures of a comparison: heading, name, definition, test."""
+    rows = []
+    for column in COLUMNS:
+        tested = "per peer" if column.of_peers else "per run"
+        rows.append(
+            (
+                column.title,
+                f"`{column.key}`",
+                column.about,
+                column.better,
+                tested if column.better else "",
+            )
+        )
+    return _table(("heading", "in comparison.csv", "of a run", "better", "tested"), rows)
 
 
 @lru_cache

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
+from coterie.app.experiments.measures import deviation
 from coterie.app.runs.rundir import Floats, Run
 from studies.kept import kept
 from studies.svg import save
@@ -113,7 +114,7 @@ def row(curves: Mapping[str, list[Curve]], mode: str) -> list[str]:
     cells = []
     for share in (0.25, 0.5, 1.0):
         values = [100 * curve.at(share) for curve in mine]
-        cells.append(f"{np.mean(values):.1f} ± {np.std(values):.1f}")
+        cells.append(f"{np.mean(values):.1f} ± {deviation(values):.1f}")
     best = [
         max(c.accuracy.max() for c in of_seed) for of_seed in zip(*curves.values(), strict=True)
     ]

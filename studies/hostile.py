@@ -25,6 +25,7 @@ from rich.table import Table
 from coterie.app.comparisons import tune
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
+from coterie.app.experiments.measures import deviation
 from coterie.app.runs import atomic
 from coterie.app.runs.graph import weight_to
 from coterie.app.runs.rundir import Run
@@ -152,7 +153,7 @@ def outcomes(
                     for t in (ROUNDS // 2, ROUNDS)
                 )
                 yield Outcome(
-                    setting, method, attack, seeds, float(np.mean(plain)), float(np.std(plain)),
+                    setting, method, attack, seeds, float(np.mean(plain)), deviation(plain),
                     _mean(cases[best], "test"), best, half, end,
                 )  # fmt: skip
 

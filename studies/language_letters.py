@@ -71,7 +71,11 @@ def main() -> None:
         runs = [run(method, rates[method], letters, seed) for seed in range(SEEDS)]
         tested_sr = np.array([perplexity(of_seed, "test") for of_seed in runs])
         sent_sr = np.array([of_seed.metric("bytes_sent").mean(axis=1) for of_seed in runs])
-        columns = (sent_sr.mean(axis=0) / 1e6, tested_sr.mean(axis=0), tested_sr.std(axis=0))
+        columns = (
+            sent_sr.mean(axis=0) / 1e6,
+            tested_sr.mean(axis=0),
+            tested_sr.std(axis=0, ddof=1),
+        )
         for t, *values in zip(runs[0].rounds, *columns, strict=True):
             lines.append([method, letters, rates[method], t, *map(float, values)])
         print(method, letters, f"{sent_sr[:, -1].mean():.0f} B", tested_sr[:, -1], flush=True)

@@ -27,6 +27,7 @@ from scipy.optimize import brentq
 from coterie.app.comparisons import tune
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
+from coterie.app.experiments.measures import deviation
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import recovery
 from coterie.clients.engine import accountant
@@ -144,7 +145,7 @@ class Experiment:
         f1 = [scores["f1"] or 0.0 for scores in recovered if scores]
         return Outcome(
             self.setting, self.method, epsilon, self.queries, self.noise(epsilon), seeds,
-            float(np.mean(reached)), float(np.std(reached)),
+            float(np.mean(reached)), deviation(reached),
             max(float(run.metric("epsilon")[-1].max()) for run in runs),
             float(np.mean(f1)) if f1 else None, tune.describe(settings),
         )  # fmt: skip

@@ -90,6 +90,7 @@ MAX_LINES, MAX_METHODS = 60, 15
 """Lines of a function without its docstring; public methods of a class without inherited ones."""
 TOO_LONG = {
     "app/node/cohort/cohort.py: Cohort",
+    "app/runs/rundir.py: Run",
     "clients/engine/engine.py: Engine",
     "clients/engine/engine.py: Engine.__init__",
 }

@@ -31,7 +31,7 @@ from coterie.app.runs.summary import accuracy_statistics, mean
 
 
 class Result(Protocol):
-    """What a table needs of a result: a run, or what the league keeps of one."""
+    """Result in a table: a run, or what the league keeps of one."""
 
     @property
     def config(self) -> Mapping[str, Any]: ...
@@ -117,6 +117,12 @@ class Column:
     of_peers: Callable[[Any, Beside], Floats] | None = None
     panel: str = ""
     x: Scalar | None = None
+
+
+def deviation(trials: Sequence[float] | Floats) -> float:
+    """Return the sample standard deviation over trials; 0 for one, or if one is infinite."""
+    spreads = len(trials) > 1 and np.isfinite(trials).all()
+    return float(np.std(trials, ddof=1)) if spreads else 0.0
 
 
 def reached(trials: Sequence[float]) -> str:

@@ -9,24 +9,19 @@ or a line of a file, lies behind a result.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table as Rich
-from rich.text import Text
 
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, Column, reached
+from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, Column, deviation, reached
 from coterie.app.experiments.methods import reference
 from coterie.app.experiments.paired import leaders, redivision
-from coterie.app.runs import cells as csv_cells
 from coterie.app.runs import plan
 from coterie.app.runs.rundir import Floats, Run
 from coterie.strategies.names import display
@@ -114,7 +109,7 @@ class Row:
     @cached_property
     def name(self) -> str:
         """Display name: that of a plugin without its module, unless two rows would have it."""
-        shared = sum(display(other) == display(self.method) for other in self._table.names) > 1
+        shared = sum(display(other) == display(self.method) for other in self._table._names) > 1
         return self.method if shared else display(self.method)
 
     @property
@@ -149,9 +144,7 @@ class Row:
         values = [value for value in self.numbers(column) if value is not None]
         if not values:
             return None
-        mean = float(np.mean(values))
-        spreads = len(values) > 1 and np.isfinite(mean)
-        return mean, float(np.std(values, ddof=1)) if spreads else 0.0
+        return float(np.mean(values)), deviation(values)
 
     def text(self, column: Column) -> str:
         """Write mean and deviation over trials (cost: mean only); a dash without a value."""
@@ -160,12 +153,12 @@ class Row:
             if cell in self._table.refused:
                 return "refused"
             return "diverged" if self.diverged and column.key in LOSSES else self._table.dash
-        mean, deviation = summary
+        mean, spread = summary
         if text := reached([value for value in self.numbers(column) if value is not None]):
             return text
         if len(self._table.results[cell]) == 1 or not column.better:
             return column.show(mean)
-        return f"{column.show(mean)} ± {(column.deviation or column.show)(deviation).lstrip('+')}"
+        return f"{column.show(mean)} ± {(column.deviation or column.show)(spread).lstrip('+')}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,14 +193,14 @@ class Table:
         return cls(results, choices, swept)
 
     @cached_property
-    def names(self) -> list[str]:
+    def _names(self) -> list[str]:
         """Keys of the rows."""
         return list(dict.fromkeys([cell.row for cell in (*self.results, *self.refused)]))
 
     @cached_property
     def rows(self) -> list[Row]:
         """Rows in order; one whose cells are all refused has no runs."""
-        return [Row(self, name) for name in self.names]
+        return [Row(self, name) for name in self._names]
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -364,87 +357,7 @@ class Table:
             }
         return self._entries[column]
 
-    def in_terminal(
-        self, title: str, columns: Sequence[Column], with_deviation: Collection[str] = ()
-    ) -> Rich:
-        """Return a table for a terminal of 80 columns, the leaders in bold."""
-        made = Rich(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        made.add_column(self.noun, no_wrap=self.noun == "method", overflow="fold")
-        for column in columns:
-            made.add_column(column.title, justify="right", no_wrap=True)
-        entries = [(column.key in with_deviation, self.entries(column)) for column in columns]
-        for row in self.rows:
-            cells = [
-                Text(of[row.method].text if whole else of[row.method].mean,
-                     "bold" if of[row.method].leads else "")
-                for whole, of in entries
-            ]  # fmt: skip
-            made.add_row(Text(row.label), *cells)
-        return made
-
-    def as_csv(self) -> str:
-        """Write a line per row and trial in full precision, empty where a number is missing."""
-        has_joules = any(column.key == "joules" for column in self.shown())
-        columns = [column for column in COLUMNS if column.key != "joules" or has_joules]
-        keys = list(dict.fromkeys(k for row in self.rows for k in row.swept if k != "method"))
-        names = [column.key for column in columns]
-        lines: list[list[object]] = [["method", "seed", *names, "settings", "edges", "run", *keys]]
-        for row in self.rows:
-            for cell, trial in row.trials:
-                numbers = (self.number(cell, trial, column) for column in columns)
-                lines.append(
-                    [row.method, trial.seed, *("" if x is None else repr(x) for x in numbers),
-                     json.dumps(dict(row.choice.settings)), json.dumps(dict(row.choice.edges)),
-                     self.results[cell][trial].directory.name,
-                     *(row.swept.get(key, "") for key in keys)]
-                )  # fmt: skip
-        return csv_cells.as_csv(lines)
-
-    def as_latex(self, columns: Sequence[Column]) -> str:
-        """Return a LaTeX table (booktabs), the leaders in bold, tuned settings last."""
-        entries = [self.entries(column) for column in columns]
-        is_tuned = any(row.choice.settings for row in self.rows)
-        notes = {
-            r"\usepackage{booktabs}": True,
-            "bold: best mean, and means not significantly worse (paired test over seeds and peers)":
-                any(entry.leads for of in entries for entry in of.values()),
-            "*: a reference, which is not ranked": any(row.reference for row in self.rows),
-            "dagger: the lowest or highest value that was tried":
-                any(row.choice.edges for row in self.rows),
-        }  # fmt: skip
-        titles = [self.noun, *(_escaped(c.title) for c in columns), *["tuned"] * is_tuned]
-        lines = [
-            *(f"% {note}" for note, applies in notes.items() if applies),
-            rf"\begin{{tabular}}{{l{'r' * len(columns)}{'l' * is_tuned}}}",
-            r"\toprule",
-            " & ".join(titles) + r" \\",
-            r"\midrule",
-        ]
-        for row in self.rows:
-            cells = list(_latex([of[row.method] for of in entries]))
-            tuned = [_latex_choice(row.choice)] * is_tuned
-            lines.append(" & ".join([_escaped(row.label), *cells, *tuned]) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
 
 def _data(run: Any) -> list[Any]:
     """Return the values of the keys that decide the peers' data, except the seed."""
     return [run.config.get(key) for key in (*_OF_DATA, str(run.config.get("dataset")))]
-
-
-def _latex(entries: Sequence[Entry]) -> Iterator[str]:
-    for entry in entries:
-        text = _escaped(entry.text).replace(" ± ", r" $\pm$ ")
-        yield rf"\textbf{{{text}}}" if entry.leads else text
-
-
-def _latex_choice(choice: Choice) -> str:
-    """Write tuned settings by the last part of their keys, with a dagger at an edge."""
-    return ", ".join(
-        _escaped(f"{key.rpartition('.')[2]} {value}") + r"$^\dagger$" * (key in choice.edges)
-        for key, value in choice.settings.items()
-    )
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"\\{each}" if each in "%_&#$" else each for each in text)

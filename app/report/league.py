@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table as Rich
+from rich.console import Group
 
 from coterie.app.config import parts, schema
 from coterie.app.config.config import VALIDATION_SHARE, Config
@@ -30,6 +30,7 @@ from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import MEASURES
 from coterie.app.experiments.table import Cell, Table, Trial
+from coterie.app.report.comparison import as_rich
 from coterie.app.runs import atomic, cells, files, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Floats
@@ -293,11 +294,11 @@ def _redivision(keys: Mapping[str, Scalar]) -> float:
     return test / (1 - test - held)
 
 
-def in_terminal(title: str, made: Table) -> Rich:
+def in_terminal(title: str, made: Table) -> Group:
     """Return a problem's table for a terminal of 80 columns: means only."""
     shown = [
         replace(column, title=_IN_TERMINAL[column.key])
         for column in COLUMNS
         if column.key in _IN_TERMINAL and any(row.summary(column) for row in made.rows)
     ]
-    return made.in_terminal(title, shown)
+    return as_rich(made, title, shown)

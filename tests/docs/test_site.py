@@ -16,6 +16,7 @@ import pytest
 
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.app.config.settings import options_in
+from coterie.app.experiments.measures import COLUMNS
 from coterie.app.report import league
 from coterie.app.reproduction import figures
 from docs import hooks
@@ -250,3 +251,11 @@ def test_quoted_gains_are_those_of_the_league() -> None:
             assert dict(gains) == measured, problem[1]
             quoted += len(gains)
     assert quoted
+
+
+def test_the_page_of_measures_defines_every_column() -> None:
+    rows = [line.split(" | ") for line in hooks.measures_table().splitlines()[2:]]
+    assert [row[1].strip("`") for row in rows] == [column.key for column in COLUMNS]
+    tested = {row[1].strip("`"): row[4].strip(" |") for row in rows}
+    assert tested["harmed"] == tested["rmse"] == "per peer"
+    assert (tested["worst"], tested["bytes"]) == ("per run", "")

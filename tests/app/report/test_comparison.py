@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
-from rich.table import Table as Rich
+from rich.console import Console, Group
 
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, odds_gap, parity_gap
@@ -426,13 +425,13 @@ def test_joules_are_shown_if_every_run_has_them(tmp_path: Path) -> None:
         )
         assert COLUMN["joules"] not in table.shown()
         assert "joules" not in printed(comparison.costs(table))
-        assert "joules" not in table.as_csv()
+        assert "joules" not in comparison.as_csv(table)
         assert not any("joules" in note for note in verdict.cost_notes(table))
         measured += 1000
         write_progress(run.directory, seconds=2.5, machine="Some CPU, 2 cores", joules=measured)
     table = Table.of_runs({m: [Run.read(r.directory) for r in of] for m, of in runs.items()})
     assert [row.text(COLUMN["joules"]) for row in table] == ["1,500", "3,500"]
-    lines = list(csv.DictReader(io.StringIO(table.as_csv())))
+    lines = list(csv.DictReader(io.StringIO(comparison.as_csv(table))))
     assert [line["joules"] for line in lines] == ["1000.0", "2000.0", "3000.0", "4000.0"]
     assert "1,500" in printed(comparison.costs(table))
     *_, seconds, joules = verdict.cost_notes(table)
@@ -507,7 +506,29 @@ def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def printed(table: Rich) -> str:
+def test_names_are_never_cut(tmp_path: Path) -> None:
+    """A comparison with newcomers and a method that diverged has more columns than 80 hold."""
+    names = ("local", "federated-clustering", "fedavg-own-intercept", "ditto")
+    runs: dict[str, list[Run]] = {}
+    for method in names:
+        for seed in (0, 1):
+            lost = math.inf if method == "ditto" else 1.0
+            run = made(tmp_path, method, seed, [0.5, 0.7], [1.0, lost])
+            keys = {"method": method, "peers": 2, "seed": seed, "hold-out": 0.5}
+            write_config(run.directory, keys)
+            late = {"peers": [1], "fine_tuned_test_accuracy": [0.6]}
+            (run.directory / "newcomers.json").write_text(json.dumps(late))
+            runs.setdefault(method, []).append(Run.read(run.directory))
+    table = Table.of_runs(runs)
+    text = printed(comparison.in_terminal(table, "title"))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    shown = [column.title for column in table.shown() if column.key in comparison._IN_TERMINAL]
+    for word in (*names, *(title for title in shown if title != "test loss")):
+        assert word in text
+
+
+def printed(table: Group) -> str:
     """Return a table as a terminal of 80 columns shows it."""
     console = Console(width=80, file=io.StringIO())
     console.print(table)
@@ -520,6 +541,6 @@ def test_plugins_have_display_names_unless_two_would_be_the_same(tmp_path: Path)
     names = "package.one:MINE", "package.two:OTHER"
     table = Table.of_runs(dict.fromkeys(names, runs))
     assert [row.label for row in table] == ["MINE", "OTHER"]
-    assert [line.split(",")[0] for line in table.as_csv().splitlines()[1:]] == [*names]
+    assert [line.split(",")[0] for line in comparison.as_csv(table).splitlines()[1:]] == [*names]
     same = Table.of_runs({"one:MINE": runs, "two:MINE": runs})
     assert [row.label for row in same] == ["one:MINE", "two:MINE"]

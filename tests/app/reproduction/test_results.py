@@ -138,7 +138,7 @@ def test_a_claim_on_divisions_of_the_same_rows_needs_more(tmp_path: Path) -> Non
 
 
 def test_a_seed_that_never_reaches_its_target_counts(tmp_path: Path) -> None:
-    """Of four seeds, "b" reaches 0.9 * 0.8 in one; the mean of that one would not be its mean."""
+    """Row "b" reaches 0.9 * 0.8 in one seed of four; the mean of that one would not be its mean."""
     runs: dict[Cell, dict[Trial, Run]] = {Cell("a"): {}, Cell("b"): {}, Cell("c"): {}}
     for seed in range(4):
         ends = {"a": 0.8, "b": 0.75 if seed == 0 else 0.5, "c": 0.2}
