@@ -319,8 +319,11 @@ def league_gains() -> str:
         values = [entry.value for _, entry, _ in of[method].values() if entry.value is not None]
         return sum(values) / len(values) if values else 0.0  # Local has no gain
 
+    def order(method: str) -> tuple[bool, float]:
+        return of[method].keys() != measured.keys(), -mean(method)
+
     body = []
-    for method in sorted(of, key=mean, reverse=True):
+    for k, method in enumerate(sorted(of, key=order)):
         row = next(iter(of[method].values()))[0]
         cells = "".join(
             _league_cell(of[method][name][1], is_bold=of[method][name][2], short=True)
@@ -328,9 +331,10 @@ def league_gains() -> str:
             else "<td></td>"
             for name in measured
         )
+        is_whole = of[method].keys() == measured.keys() and method != "local"
         value = mean(method)
-        average = f'<td data-value="{value!r}">{100 * value:+.2f}</td>'
-        filters = f'<tr {_league_filters(row)}><td data-value="{-value!r}">{_league_name(row)}</td>'
+        average = f'<td data-value="{value!r}">{100 * value:+.2f}</td>' if is_whole else "<td></td>"
+        filters = f'<tr {_league_filters(row)}><td data-value="{k}">{_league_name(row)}</td>'
         body.append(f"{filters}{average}{cells}</tr>")
     heads = [("mean of these", ""), *((of.title, f"#{name}") for name, (of, _) in measured.items())]
     head = "".join(
@@ -356,7 +360,10 @@ def league_figure(method: str) -> str:
     if not gains or method == "local":
         return ""
     low, high = -15.0, 17.0  # worse gains are drawn at the edge
-    at = lambda gain: 190 + 400 * (min(max(gain, low), high) - low) / (high - low)  # noqa: E731
+
+    def at(gain: float) -> float:
+        return 190 + 400 * (min(max(gain, low), high) - low) / (high - low)
+
     rows = []
     for k, (title, of) in enumerate(gains.items()):
         y = 22 + 24 * k

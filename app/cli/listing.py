@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.app.config import explain, parts, schema
+from coterie.app.config.digest import KINDS_WITH
 from coterie.app.config.keys import ConfigError, keys, nearest, tables
 from coterie.app.config.recipes import Recipe, recipes
 from coterie.app.config.registry import GROUPS, METHODS, YARDSTICKS
@@ -59,6 +60,10 @@ def about(name: str) -> Group:
         lines.append(Text(_described(recipes()[name])))
     lines += [f"{name}: {_summary(kind, name)}" for kind in kinds]
     lines += [explained(table, of) for table, of in options.items()]
+    if "partition" in kinds:
+        used = [keys()[key] for key, of_key in KINDS_WITH.items() if name in of_key]
+        lines += [explained(table, tables()[table], field) for table, field, _ in used]
+        options |= dict.fromkeys(["partition"] * bool(used), tables()["partition"])
     if not lines:
         known = [*LISTS, *tables(), *recipes(), *keys()]
         raise ConfigError(f'unknown name "{name}"{nearest(name, known)}')

@@ -20,7 +20,7 @@ _PLACE = (*_NOT_BOUND, "out", "run-dir", "trust")
 """Keys that decide no result of a run."""
 _DIRICHLET = {"dirichlet", "label-groups-dirichlet"}
 _CLUSTERED = {"label-groups", "label-permutation", "rotation"}
-_KINDS_WITH = {
+KINDS_WITH = {
     "partition.alpha": _DIRICHLET,
     "partition.class-counts": {"class-counts"},
     "partition.classes-per-peer": {"pathological"},
@@ -86,6 +86,6 @@ def _unused(config: Config) -> list[str]:
         "schedule.": config.schedule.kind != "all" or has_clock,
         "topology-degree": config.topology not in ("full", "ring"),
         "topology-probability": config.topology not in ("full", "ring"),
-        **{key: kind not in KINDS or kind in kinds for key, kinds in _KINDS_WITH.items()},
+        **{key: kind not in KINDS or kind in kinds for key, kinds in KINDS_WITH.items()},
     }
     return [key for key, is_used in uses.items() if not is_used]
