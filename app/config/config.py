@@ -23,6 +23,7 @@ from coterie.clients.letter_options import LetterOptions
 from coterie.clients.models.options import Adaptation
 from coterie.clients.privacy import Privacy
 from coterie.clients.rule import Rule
+from coterie.datasets.partition.kinds import KINDS
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import Dataset, dataset_of
@@ -143,7 +144,7 @@ class Config(TopLevel):
         if not top.get("local_steps") and not top.get("local_epochs"):
             top["local_steps"] = dataset.local_steps
         split = replace(made["partition"], options=made.get("partition-options"))
-        split = split.of(dataset.division, dataset.samples)
+        split = split.of(dataset.division, dataset.samples if split.kind in KINDS else 0)
         try:
             config = cls(
                 **top,
