@@ -1,7 +1,7 @@
 """Decentralised, personalised collaborative learning: peers that choose their collaborators.
 
 `run` executes one run, `compare` compares several methods, `sweep` several settings, `load` reads a
-run directory, `worth` computes what each peer's letters are worth to each peer. Results are data
+run directory, `worth` measures how much each peer helps every other. Results are data
 frames and modules. Build your own parts with `Rule`, `option`, `State`, `Inbox` and the strategies,
 `Model`, `Source`, `Shares`, `Topology`, `Schedule` and `ScheduleKind`, `AttackKind` and
 `AggregationRule`.

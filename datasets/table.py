@@ -19,6 +19,7 @@ from coterie.datasets.own.image_folder import ImageFolderOptions, read_image_fol
 from coterie.datasets.own.institutions import deployed, simulated
 from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.own.text import TextOptions, read_text
+from coterie.datasets.partition.kinds import KINDS
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.partition.split import split
 from coterie.datasets.per_peer import problem_of_arrays, problem_of_node
@@ -104,7 +105,8 @@ def _divided(
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
-        return _split(read, data_dir, options, partition.of(division, samples), peers, seed)
+        limit = samples if partition.kind in KINDS else 0
+        return _split(read, data_dir, options, partition.of(division, limit), peers, seed)
 
     return load
 

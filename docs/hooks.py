@@ -347,8 +347,11 @@ def league_gains() -> str:
         values = [entry.value for _, entry, _ in of[method].values() if entry.value is not None]
         return sum(values) / len(values) if values else 0.0  # Local has no gain
 
+    def order(method: str) -> tuple[bool, float]:
+        return of[method].keys() != measured.keys(), -mean(method)
+
     body = []
-    for method in sorted(of, key=mean, reverse=True):
+    for k, method in enumerate(sorted(of, key=order)):
         row = next(iter(of[method].values()))[0]
         cells = "".join(
             _league_cell(of[method][name][1], is_bold=of[method][name][2], short=True)
@@ -356,10 +359,11 @@ def league_gains() -> str:
             else "<td></td>"
             for name in measured
         )
+        is_whole = of[method].keys() == measured.keys() and method != "local"
         value = mean(method)
-        average = f'<td data-value="{value!r}">{100 * value:+.2f}</td>'
+        average = f'<td data-value="{value!r}">{100 * value:+.2f}</td>' if is_whole else "<td></td>"
         leads = any(is_bold for _, _, is_bold in of[method].values())
-        name = f'<td data-value="{-value!r}">{_league_name(row)}</td>'
+        name = f'<td data-value="{k}">{_league_name(row)}</td>'
         body.append(f"<tr {_league_filters(row, leads=leads)}>{name}{average}{cells}</tr>")
     heads = [("mean of these", ""), *((of.title, f"#{name}") for name, (of, _) in measured.items())]
     head = "".join(

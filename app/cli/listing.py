@@ -63,6 +63,11 @@ def about(name: str) -> Group:
         lines.append(Text(_described(recipes()[name])))
     lines += [f"{name}: {_summary(kind, name)}" for kind in kinds]
     lines += [explained(table, of) for table, of in options.items()]
+    if "partition" in kinds:
+        used = {key: each for key, each in options_in("partition").items() if name in each.used_by}
+        if used:
+            lines.append(explained("partition", used))
+            options |= {"partition": used}
     if not lines:
         known = [*LISTS, *tables(), *recipes(), *keys()]
         raise ConfigError(f'unknown name "{name}"{nearest(name, known)}')

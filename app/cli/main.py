@@ -52,7 +52,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "resume": Command("resume", "RUN_DIR", "continue a run that was stopped"),
     "report": Command("report", "RUN_DIR", "write summary and report of a run again"),
-    "worth": Command("worth", "RUN_DIR", "compute the worth of each peer's letters for each peer"),
+    "worth": Command("worth", "RUN_DIR", "measure how much each peer helps every other"),
     "predict": Command(
         "predict", "RUN_DIR --peer PEER INPUT", "predict new examples with a peer's model"
     ),

@@ -18,6 +18,7 @@ from coterie.app.config.registry import METHODS, method_of, schedule_of, topolog
 from coterie.app.config.schema import Scalar
 from coterie.app.config.settings import COMPONENTS, INLINED, Settings, keys, keys_of, tables
 from coterie.app.config.sources import Source, of_program
+from coterie.datasets.partition.kinds import KINDS
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import dataset_of
@@ -97,7 +98,7 @@ class Config(Settings):
         if not top.setdefault("local_steps", 0) and not top.get("local_epochs"):
             top["local_steps"] = dataset.local_steps
         split = replace(made["partition"], options=made.get("partition-options"))
-        split = split.of(dataset.division, dataset.samples)
+        split = split.of(dataset.division, dataset.samples if split.kind in KINDS else 0)
         made["partition"] = split if dataset.divided else Partition()
         try:
             config = cls(

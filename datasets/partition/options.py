@@ -110,11 +110,9 @@ class Partition:
             )
 
     def of(self, division: str, samples: int) -> Partition:
-        """Replace each "auto" by a data set's own division and limit, which plugins do not have."""
+        """Replace each "auto" by the division and the limit of a data set."""
         kind = division if self.kind == "auto" else self.kind
-        limit = self.samples_per_peer
-        if limit == "auto":
-            limit = 0 if ":" in kind or self.options else samples
+        limit = samples if self.samples_per_peer == "auto" else self.samples_per_peer
         return replace(self, kind=kind, samples_per_peer=limit)
 
     @property

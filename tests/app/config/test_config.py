@@ -369,3 +369,23 @@ def test_methods_that_read_the_true_clusters_say_so() -> None:
         and cls.__name__ not in ("Formulas",)
     }
     assert readers - {"ifca"} == TOLD  # IFCA reads their number only
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "limit"),
+    [
+        ({}, "label-permutation", 60),
+        ({"partition.kind": "iid"}, "iid", 60),
+        ({"partition.kind": "json:loads"}, "json:loads", 0),
+        ({"dataset": "fashion-mnist"}, "dirichlet", 0),
+        ({"dataset": "heart-disease", "peers": 4}, "natural", 0),
+        ({"dataset": "breast-cancer"}, "iid", 0),
+        ({"dataset": "fashion-mnist", "partition.samples-per-peer": 7}, "dirichlet", 7),
+    ],
+)
+def test_a_data_set_named_alone_is_divided_as_usual(
+    keys: dict[str, Any], kind: str, limit: int
+) -> None:
+    config = Config.from_flat(keys)
+    assert (config.partition.kind, config.partition.samples_per_peer) == (kind, limit)
+    assert Config.from_flat(config.flat()) == config
