@@ -32,6 +32,7 @@ from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data, SplitName
 from coterie.clients.engine.evaluation import Evaluator, Recording, Scores
 from coterie.clients.engine.execution import Execution, Footprint
+from coterie.clients.engine.library import Library
 from coterie.clients.engine.network import Buffers, ModelError, Network
 from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
@@ -49,6 +50,7 @@ from coterie.clients.engine_options import Backend as Name
 from coterie.clients.letters import Bools
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
+from coterie.clients.models.fitted import Fitted
 from coterie.clients.models.options import MODELS
 from coterie.clients.models.size import MAX_PARAMETERS
 
@@ -167,6 +169,8 @@ class Engine:
         `coterie.clients.engine.data.Data.batches`.
     n_gradients : ndarray of int, (P,)
         Number of gradients of single examples that each peer has computed.
+    library : Library or None
+        Fits of models that a library fits whole; None for networks, which take gradient steps.
     guard : Guard or None
         Guard of private gradients; None without privacy.
     spent : ndarray, (P, A)
@@ -231,6 +235,8 @@ class Engine:
             personal=personal_names(template, adaptation),
         )
         self.d = self.network.d
+        fits_whole = isinstance(self.network.module, Fitted)
+        self.library = Library(self.network, seed) if fits_whole else None
         if model not in MODELS:
             probe.try_out(self.network, problem, model)
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
@@ -411,6 +417,9 @@ class Engine:
             run's.
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
+        if self.library is not None:
+            self._needs_no_gradient(gradient, drift)
+            return self._fitted(before, self.data, batches, self.peers)
         if training.reset_optimizer:
             before = self._forgetful(before, training)
         if gradient is not None:
@@ -432,10 +441,13 @@ class Engine:
         if training.reset_optimizer:
             before = self._forgetful(before, training)
         batches = self._pool.batches(round_, peers=np.zeros(models, dtype=np.int64))
-        per_step = 2 if training.sam_radius else 1
-        self.n_gradients += per_step * sum(int(batch.counts_e[0]) for batch in batches)
-        trainer = replace(self._trainer, data=self._pool)
-        fit = trainer.fit(before, batches, training, None)
+        if self.library is not None:
+            fit = self._fitted(before, self._pool, batches, np.zeros(1, dtype=np.int64))
+        else:
+            per_step = 2 if training.sam_radius else 1
+            self.n_gradients += per_step * sum(int(batch.counts_e[0]) for batch in batches)
+            trainer = replace(self._trainer, data=self._pool)
+            fit = trainer.fit(before, batches, training, None)
         if models == len(x_pd):
             return fit
         of_all = [
@@ -443,6 +455,27 @@ class Engine:
             for of in ({"x": fit.x}, fit.buffers, fit.opt_state)
         ]
         return Fit(of_all[0]["x"], *of_all[1:])
+
+    def _fitted(self, before: Fit, data: Data, batches: Sequence[Batch], names: Ints) -> Fit:
+        """Let the library fit the models that have examples and are not fitted yet.
+
+        `names` has the number of each peer of `data`, which keys its random draws.
+        """
+        assert self.library is not None
+        x_ed, pools = before.x.clone(), data is not self.data
+        for e in np.flatnonzero(batches[0].counts_e) if batches else ():
+            if not x_ed[e].any():
+                peer = int(batches[0].hosted_e[e])
+                x_ed[e] = self.library.fitted(data, peer, int(names[peer]))
+                count = int(data.shards["train"].lengths_p[peer])
+                self.n_gradients[slice(None) if pools else peer] += count
+        return before._replace(x=x_ed)
+
+    def _needs_no_gradient(self, *objectives: object) -> None:
+        if self.library is not None and any(each is not None for each in objectives):
+            raise ModelError(
+                "a model that a library fits has no gradients, which this method descends"
+            )
 
     def step(
         self,
@@ -476,6 +509,7 @@ class Engine:
         Lazy models are computed part by part. The returned buffers hold updated
         running statistics; a caller that only computes an answer drops them.
         """
+        self._needs_no_gradient(batch)
         (batch,) = self._paid([batch])
         return self._trainer.gradients(x_ed, buffers, batch)
 
@@ -493,6 +527,7 @@ class Engine:
             Centres of the classes of each hosted peer.
         """
         assert self.guard is None
+        self._needs_no_gradient(batch)
         np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
         return self._trainer.feature_gradients(x_ed, buffers, batch, centres_pkm)
 
@@ -536,7 +571,12 @@ class Engine:
         return self._evaluator.example_losses(x_ed, buffers, split, self._or_all(peers))
 
     def mixture_losses(
-        self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
+        self,
+        weights_pm: Tensor,
+        x_pmd: Tensor,
+        buffers: Buffers,
+        split: SplitName,
+        offset_pk: Tensor | None = None,
     ) -> Scores:
         """Return `losses` of the hosted peers' mixtures: predictions are averaged, not parameters.
 
@@ -548,8 +588,17 @@ class Engine:
             Members of the mixtures.
         buffers : dict of str to Tensor, (P, M, ...)
             Buffers of the members.
+        offset_pk : Tensor or None, (P, k)
+            Add weighted outputs and this offset instead of averaging predictions; the weights are
+            then any numbers.
         """
-        return self._evaluator.mixture_losses(weights_pm, x_pmd, buffers, split)
+        return self._evaluator.mixture_losses(weights_pm, x_pmd, buffers, split, offset_pk)
+
+    def example_outputs(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
+    ) -> Tensor:
+        """Return the outputs for each example (E, N, ...), 0 beyond a split's end."""
+        return self._evaluator.example_outputs(x_ed, buffers, split, peers)
 
     def output_distances(
         self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int

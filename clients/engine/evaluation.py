@@ -115,6 +115,22 @@ class Evaluator:
         self._sweep(see, split, peers)
         return losses_en
 
+    def example_outputs(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
+    ) -> Tensor:
+        """Return the outputs for each example (E, N, ...)."""
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
+            parts.append((at, rows, self.outputs(backend, x_ed, buffers, at, inputs)))
+
+        self._sweep(see, split, peers)
+        longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
+        values_en = x_ed.new_zeros(len(x_ed), longest, *(parts[0][2].shape[2:] if parts else ()))
+        for at, rows, part in parts:
+            values_en[at[:, None], rows] = part
+        return values_en
+
     def distances(
         self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int
     ) -> Tensor:
@@ -147,20 +163,32 @@ class Evaluator:
         return total_e / lengths_e
 
     def mixture_losses(
-        self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
+        self,
+        weights_pm: Tensor,
+        x_pmd: Tensor,
+        buffers: Buffers,
+        split: SplitName,
+        offset_pk: Tensor | None = None,
     ) -> Scores:
         """Return the scores of mixtures: predictions are averaged, not parameters."""
+        adds = offset_pk is not None
 
         def predict(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
             for m in range(weights_pm.shape[1]):
                 buffers_p = {name: value[:, m] for name, value in buffers.items()}
                 result = self.outputs(backend, x_pmd[:, m], buffers_p, at, inputs)
-                share = self.task.predict(result)
+                share = result if adds else self.task.predict(result)
                 shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
+            if offset_pk is not None:
+                offset = offset_pk[at]
+                shares.append(offset.view(len(offset), *[1] * (shares[0].dim() - 2), -1))
             return sum(shares[1:], shares[0])
 
-        return self.score(predict, self.task.ensemble_losses, split, np.arange(len(weights_pm)))
+        hosted = np.arange(len(weights_pm))
+        if adds:
+            return self.score(predict, self.task.losses, split, hosted, predict=self.task.predict)
+        return self.score(predict, self.task.ensemble_losses, split, hosted)
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
         """Return the last layer's inputs for each peer's examples (P, n, m)."""

@@ -29,7 +29,12 @@ from coterie.app.node.cohort.arrays import (
 from coterie.app.node.cohort.attackers import Attackers
 from coterie.app.node.cohort.copies import PublicCopies
 from coterie.app.node.cohort.costs import Costs
-from coterie.app.node.cohort.letter_checks import oversized_answers, oversized_models, within_budget
+from coterie.app.node.cohort.letter_checks import (
+    malformed_models,
+    oversized_answers,
+    oversized_models,
+    within_budget,
+)
 from coterie.app.node.cohort.letters import answer_letters, offer_letters
 from coterie.app.node.cohort.offers import UNWRITTEN, Offers, sound_rows
 from coterie.app.node.cohort.packing import (
@@ -307,6 +312,9 @@ class Cohort:
         if self.engine.defence.norm and (large := oversized_models(self.received)).any():
             self._count_bytes(self.costs.refused, arrived[large, 1], 1)
             self.received = self.received.select(~large)
+        if (wrong := malformed_models(self.engine, self.received)).any():
+            self._count_bytes(self.costs.refused, self.received.recipients[wrong], 1)
+            self.received = self.received.select(~wrong)
         self.sent = no_letters()
 
     def answer(self, t: int, asked: Edges) -> None:

@@ -10,6 +10,7 @@ is no median to trust, and only a model with 1000 times the norm of the recipien
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import numpy as np
@@ -25,6 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 _OF_MODELS, _OF_ANSWERS, _OF_OWN = 3.0, 10.0, 1000.0
 _SPREADS = 6.0
+_log = logging.getLogger("coterie.letters")
 _ENOUGH = 3  # minimum number of norms: a single outlier is not the median
 
 
@@ -64,6 +66,16 @@ def limit(sizes_k: Floats, times: float) -> float:
     spread = np.sort(apart_k)[len(apart_k) // 2]
     with np.errstate(over="ignore"):
         return float(times * median * np.exp(_SPREADS * spread))
+
+
+def malformed_models(engine: Engine, offers: Letters) -> Bools:
+    """Mark models that their library cannot have fitted, such as trees with a cycle, (E,)."""
+    if engine.library is None or not len(offers):
+        return np.zeros(len(offers), dtype=np.bool_)
+    wrong_e: Bools = engine.library.malformed(offers["x"])[offers.rows]
+    for sender, peer in zip(offers.senders[wrong_e], offers.recipients[wrong_e], strict=True):
+        _log.warning("peer=%d refused the model of peer %d: it is not well formed", peer, sender)
+    return wrong_e
 
 
 def _norms(tensors: Mapping[str, Tensor], rows: int) -> Floats:
