@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.defence import Defence
-from coterie.clients.engine import optimizers, probe, robust, sums, tuning
+from coterie.clients.engine import optimizers, probe, robust, stacked, sums, tuning
 from coterie.clients.engine.backends.backend import Backend
 from coterie.clients.engine.backends.choose import choose
 from coterie.clients.engine.backends.clipped import Clipped
@@ -599,6 +599,16 @@ class Engine:
     ) -> Tensor:
         """Return the outputs for each example (E, N, ...), 0 beyond a split's end."""
         return self._evaluator.example_outputs(x_ed, buffers, split, peers)
+
+    def ridge(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        strength: float,
+        scale: Callable[[npt.NDArray[np.float64]], float],
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return coefficients (m,) and offsets (k,), see `coterie.clients.engine.stacked`."""
+        return stacked.ridge(self.task, outputs, targets, strength, scale)
 
     def output_distances(
         self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int

@@ -91,7 +91,7 @@ class Library:
         name: int,
         partner: int,
     ) -> Tensor:
-        from threadpoolctl import threadpool_limits
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         key = int(stream(self.seed, name, 0, Purpose.LIBRARY, partner).integers(2**31))
         with threadpool_limits(1):  # sums do not depend on the machine's cores

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.clients.engine import stacked
 from coterie.clients.parts.ensemble import EMPTY
 from coterie.clients.parts.predictors import HeldOut, MembersState, Predictors
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
@@ -88,7 +87,7 @@ class Stacking(
         if len(own) == 1 or not len(held_out.targets()):
             return np.asarray(own, dtype=np.float64), np.zeros(self.engine.outputs)
         outputs, targets = held_out.outputs(), held_out.targets()
-        return stacked.ridge(self.engine.task, outputs, targets, self.ridge, held_out.scale)
+        return self.engine.ridge(outputs, targets, self.ridge, held_out.scale)
 
     def mixture(self, s: StackingState) -> Mixture | None:
         if not s.authors.shape[1]:

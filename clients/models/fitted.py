@@ -95,8 +95,9 @@ class Trees(Fitted):
         super().__init__()
         nodes = 2 * leaves - 1
         self._inputs, self._steps = inputs, leaves - 1
-        for name in ("feature", "threshold", "left"):
-            setattr(self, name, nn.Parameter(torch.zeros(trees, nodes)))
+        self.feature = nn.Parameter(torch.zeros(trees, nodes))
+        self.threshold = nn.Parameter(torch.zeros(trees, nodes))
+        self.left = nn.Parameter(torch.zeros(trees, nodes))
         self.value = nn.Parameter(torch.zeros(trees, nodes, values))
 
     def at_leaves(self, inputs: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ class Trees(Fitted):
         x_bm, last = inputs.flatten(1).float(), self.left.shape[1] - 1
         feature_vt, left_vt = _index(self.feature, self._inputs - 1), _index(self.left, last)
         threshold_vt = self.threshold.float().t()
-        at_bt = torch.zeros(len(x_bm), len(self.left), dtype=torch.int64, device=x_bm.device)
+        at_bt = x_bm.new_zeros((x_bm.shape[0], self.left.shape[0]), dtype=torch.int64)
         for _ in range(self._steps):
             is_left_bt = x_bm.gather(1, feature_vt.gather(0, at_bt)) <= threshold_vt.gather(
                 0, at_bt
@@ -194,7 +195,8 @@ class BoostedTrees(Trees):
         sums_bk = values_bt.unflatten(1, (-1, self._scores)).sum(dim=1)
         if self._scores < len(self.base):
             sums_bk = torch.cat([torch.zeros_like(sums_bk), sums_bk], dim=1)
-        return sums_bk + self.base
+        scores_bk: Tensor = sums_bk + self.base
+        return scores_bk
 
     def fitted(
         self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
@@ -251,7 +253,8 @@ def _write(arrays: Arrays, number: int, tree: Any, values_vk: Floats) -> None:
 def _below(thresholds: Floats) -> Floats:
     """Round down to float32: the same decisions for inputs in float32."""
     near = thresholds.astype(np.float32)
-    return np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)
+    below: Floats = np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)
+    return below
 
 
 def _log_shares(targets_b: npt.NDArray[Any], weights_b: Floats, k: int) -> Floats:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -47,7 +47,7 @@ S = TypeVar("S", bound=MembersState)
 class HeldOut:
     """Members of a peer, and the rows that choose their weights."""
 
-    rule: Predictors[MembersState]
+    rule: Predictors[Any]
     state: MembersState
     peer: int
     slots: Ints  # slots of the members beside the peer's own model
@@ -94,7 +94,7 @@ class HeldOut:
         expanded = targets.expand(len(outputs), *targets.shape)
         losses_mr = np.asarray(engine.task.losses(outputs, expanded).double().cpu())
         losses_mr = np.nan_to_num(losses_mr, nan=WORST, posinf=WORST).clip(max=WORST)
-        return losses_mr / self.scale(losses_mr)
+        return np.asarray(losses_mr / self.scale(losses_mr))
 
     def scale(self, losses_mr: Floats) -> float:
         """Return twice the variance of the peer's own errors in a regression, else 1."""
