@@ -109,7 +109,7 @@ class Weighted(State):
 
 
 class Mixture(NamedTuple):
-    """Ensemble of models per hosted peer, whose predictions are averaged.
+    """Ensemble of models per hosted peer, whose predictions are averaged, or outputs added.
 
     Attributes
     ----------
@@ -119,11 +119,14 @@ class Mixture(NamedTuple):
         Models of the members.
     buffers : dict of str to Tensor, (P, M, ...)
         Buffers of the members.
+    offset : Tensor or None, (P, k)
+        If given, weighted outputs and this offset are added instead; the weights are any numbers.
     """
 
     weights: Tensor
     models: Tensor
     buffers: dict[str, Tensor]
+    offset: Tensor | None = None
 
 
 S = TypeVar("S", bound=State)
@@ -167,6 +170,9 @@ class Method:
     reference: ClassVar[str] = ""
     exposes: ClassVar[str] = ""
 
+    any_model: ClassVar[bool] = False
+    """The method neither averages parameters nor computes gradients itself, so that it also works
+    with models that a library fits (`coterie.clients.models.fitted`)."""
     pools: ClassVar[bool] = False
     """Training uses the data of all peers (`Engine.fit_pooled`), which only simulations have."""
     reported: ClassVar[tuple[str, ...]] = ()
@@ -413,7 +419,7 @@ class Rule(Formulas, Generic[S]):
         mixture = self.mixture(s)
         if mixture is None:
             return self.engine.losses(s.x, s.buffers, split)
-        return self.engine.mixture_losses(*mixture, split)
+        return self.engine.mixture_losses(*mixture[:3], split, mixture.offset)
 
     def mixture(self, s: S) -> Mixture | None:
         """Return the ensembles that predict, or None where the personal model predicts alone."""
@@ -433,9 +439,11 @@ class Rule(Formulas, Generic[S]):
         named = self.engine.network.named(mixture.models.flatten(0, 1))
         stacks = {name: value.unflatten(0, (peers, members)) for name, value in named.items()}
         stacks |= mixture.buffers
-        used = mixture.weights > 0
+        used = mixture.weights != 0
+        offset = mixture.offset
         return [
             {"mixture": mixture.weights[p, used[p]]}
+            | ({} if offset is None else {"mixture.offset": offset[p]})
             | {f"members.{name}": value[p, used[p]] for name, value in stacks.items()}
             for p in range(peers)
         ]

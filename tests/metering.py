@@ -46,6 +46,7 @@ class Metered:
         self._passes = np.zeros(self.engine.n)
         self._count_passes("losses")
         self._count_passes("example_losses")
+        self._count_passes("example_outputs")
         self._count_distances()
         self._count_passes("embeddings")
         self.cohort.restart()

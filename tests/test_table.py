@@ -49,6 +49,7 @@ REFUSES = {
     "oracle": "clusters",
     "fedpac": "one class per example",
     "fedproto": "one class per example",
+    "stacking": "scores of models",
 }
 """Methods that refuse quadratics, with a word of the error message."""
 ON_DIGITS = (
@@ -56,6 +57,9 @@ ON_DIGITS = (
     "pooled",
     "fedavg",
     "federico",
+    "mixture",
+    "selection",
+    "stacking",
     "dpfl",
     "fedrep",
     "knn-per",

@@ -19,7 +19,7 @@ from coterie.app.comparisons import tune
 from coterie.app.comparisons.subject import Subject
 from coterie.app.comparisons.tune import Tuning
 from coterie.app.config import parts, recipes
-from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.config import Config, ConfigError, needs_validation
 from coterie.app.config.keys import nearest
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.registry import METHODS, method_of
@@ -273,7 +273,9 @@ def _with_validation_split(
     key, share = config.validation
     methods = dict.fromkeys(str(keys["method"]) for keys in own.values())
     need = [
-        name for name in methods if method_of(parts.chosen({"method": name})["method"]).validates
+        name
+        for name in methods
+        if needs_validation(method_of(parts.chosen({"method": name})["method"]), config.network)
     ]
     is_tuned = request.tuning is not None
     if is_tuned and not any(len(rows) for rows in problem_of(config).validation.rows):

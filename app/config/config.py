@@ -18,6 +18,8 @@ from coterie.app.config.registry import METHODS, method_of, schedule_of, topolog
 from coterie.app.config.schema import Scalar
 from coterie.app.config.settings import COMPONENTS, INLINED, Settings, keys, keys_of, tables
 from coterie.app.config.sources import Source, of_program
+from coterie.clients.models.options import Adaptation, model_of
+from coterie.clients.rule import Rule
 from coterie.datasets.partition.kinds import KINDS
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind
@@ -90,11 +92,11 @@ class Config(Settings):
             if table
         }
         method, dataset = method_of(names["method"]), dataset_of(names["dataset"])
+        model = dataset.model if names["model"] == "auto" else names["model"]
         for table in ("partition", names["dataset"]):
             if getattr(made.get(table), "validation", None) == "auto":
-                share = VALIDATION_SHARE if method.validates else 0.0
-                made[table] = replace(made[table], validation=share)
-        model = dataset.model if names["model"] == "auto" else names["model"]
+                needs = needs_validation(method, model or "auto")
+                made[table] = replace(made[table], validation=VALIDATION_SHARE if needs else 0.0)
         if not top.setdefault("local_steps", 0) and not top.get("local_epochs"):
             top["local_steps"] = dataset.local_steps
         split = replace(made["partition"], options=made.get("partition-options"))
@@ -212,6 +214,8 @@ class Config(Settings):
             raise ConfigError(f"attack: {error}") from None
         if self.letters.scheme == "increments":
             self._check_increments()
+        if library := model_of(self.network).library:
+            self._check_library(library)
         if self.privacy.kind != "none":
             if self.schedule.kind != "all" or self.clock.deadline:
                 raise ConfigError(
@@ -243,6 +247,33 @@ class Config(Settings):
             if self.compute.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 
+    def _check_library(self, library: str) -> None:
+        """Refuse what needs gradients or sums of parameters for a model that a library fits."""
+        model = f'model = "{self.network}" is fitted by {library} at once'
+        if not self.row.any_model:
+            able = ", ".join(name for name, row in METHODS.items() if row.any_model)
+            raise ConfigError(
+                f"{model}, and {self.method} averages parameters or computes gradients: choose "
+                f"{able}"
+            )
+        keys = {
+            "privacy.kind": self.privacy.kind != "none",
+            "model.*": self.adaptation != Adaptation(),
+            "payload": self.payload != "full",
+            "letters.scheme": self.letters.scheme != "full",
+            "mixed-precision": self.compute.mixed_precision,
+            "start-from": bool(self.start_from),
+        }
+        why = {
+            "privacy.kind": "noise is added to gradients, which it does not have",
+            "model.*": "it has no layers",
+            "start-from": "it is not trained further",
+        }
+        for key, is_used in keys.items():
+            if is_used:
+                reason = why.get(key, "its parameters cannot be rounded")
+                raise ConfigError(f"{key}: {model}: {reason}; remove the key")
+
     def _check_increments(self) -> None:
         """Refuse runs whose offers are not the peers' models as of this round."""
         why = ""
@@ -252,6 +283,14 @@ class Config(Settings):
             why = "a schedule by the clock publishes models later than it makes them"
         if why:
             raise ConfigError(f'letters.scheme = "increments": {why}; set letters.scheme = "full"')
+
+
+def needs_validation(method: type[Rule[Any]], model: str) -> bool:
+    """Return whether a method needs validation rows for a model.
+
+    For a model that a library fits, predictions out of fold take their place.
+    """
+    return method.validates and not (method.any_model and bool(model_of(model).library))
 
 
 class Settled(NamedTuple):

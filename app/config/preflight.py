@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.app.config import parts, schema
-from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.config import Config, ConfigError, needs_validation
 from coterie.app.config.newcomers import newcomers_of
 from coterie.clients.models.options import MODELS, Adaptation, check_image, check_task, model_of
 from coterie.clients.parts.validation import required
@@ -162,11 +162,12 @@ def check_method(config: Config, problem: Problem) -> None:
         )
     if config.privacy.kind != "none" and problem.task == "quadratic":
         raise ConfigError(f"privacy: {problem.name} has no examples that it could protect")
-    if config.row.validates or config.keep_models == "best":
+    needs = needs_validation(config.row, config.network)
+    if needs or config.keep_models == "best":
         try:
             required(problem)
         except ValueError as error:
-            asks = config.method if config.row.validates else 'keep-models = "best"'
+            asks = config.method if needs else 'keep-models = "best"'
             raise ConfigError(f"{asks}: {error}") from None
     chosen = (config.method, config.options), (config.network, config.model_options)
     for name, options in chosen:

@@ -38,12 +38,15 @@ from coterie.clients.methods.ifca import Ifca
 from coterie.clients.methods.knn_per import KNNPer
 from coterie.clients.methods.l2c import L2C
 from coterie.clients.methods.local import Local
+from coterie.clients.methods.mixture import Mixture
 from coterie.clients.methods.oracle import Oracle
 from coterie.clients.methods.pens import PENS
 from coterie.clients.methods.perfedavg import PerFedAvg
 from coterie.clients.methods.pfedgraph import PFedGraph
 from coterie.clients.methods.pooled import Pooled
 from coterie.clients.methods.random_graph import RandomGraph
+from coterie.clients.methods.selection import Selection
+from coterie.clients.methods.stacking import Stacking
 from coterie.clients.methods.trust import Trust
 from coterie.clients.methods.wga import Wga
 from coterie.clients.methods.yardsticks import Forest, Linear, PooledForest, PooledLinear
@@ -64,6 +67,9 @@ METHODS: Mapping[str, type[Rule[Any]]] = {
     "bias-correction": BiasCorrection,
     "all-for-one": AllForOne,
     "federico": FedeRiCo,
+    "mixture": Mixture,
+    "selection": Selection,
+    "stacking": Stacking,
     "dpfl": DPFL,
     "random-graph": RandomGraph,
     "fedavg-ft": FineTuned,

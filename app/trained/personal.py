@@ -30,6 +30,7 @@ from coterie.clients.engine.layers import without_head
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods import knn_per
 from coterie.clients.models.build import build
+from coterie.clients.models.fitted import Fitted
 from coterie.clients.models.options import Adaptation, Gpt2Options, model_of
 from coterie.datasets.preprocessing import IS_MISSING, NO_CODE
 
@@ -108,6 +109,7 @@ class PersonalModel(nn.Module):
     """
 
     weights: Tensor | None
+    offset: Tensor | None
     keys: Tensor
     labels: Tensor
 
@@ -125,7 +127,11 @@ class PersonalModel(nn.Module):
         self.preparation = _Prepare(about, self._dtype)
         held = sum(value.numel() for value in tensors.values())
         template = _template(about, named, held).to(self._dtype)
-        weights = tensors.pop("mixture", None)
+        weights, offset = tensors.pop("mixture", None), tensors.pop("mixture.offset", None)
+        if offset is not None and (weights is None or offset.shape != (about.outputs,)):
+            raise ValueError(
+                f"its offset is {tuple(offset.shape)}: {about.outputs} scores are added"
+            )
         if weights is not None and (weights.dim() != 1 or not 0 < len(weights) <= _MEMBERS):
             raise ValueError(f"its mixture is {tuple(weights.shape)}: 1 to {_MEMBERS} are mixed")
         members = len(weights) if weights is not None else 1
@@ -142,7 +148,12 @@ class PersonalModel(nn.Module):
                     value.data.copy_(own[number] if stacked else own)
                 elif isinstance(value, nn.Parameter) and value.requires_grad:
                     raise ValueError(f"it has no {name}, which {about.model} is trained in")
+            if isinstance(member, Fitted):
+                stack = {name: value[None] for name, value in member.named_parameters()}
+                if member.malformed(stack).any():
+                    raise ValueError(f"its parameters are not those of {about.model}")
         self.register_buffer("weights", weights)
+        self.register_buffer("offset", offset)
         self.below: nn.Module | None = None
         if "memory.keys" in tensors:
             self._voting = _voting(about, tensors)
@@ -161,11 +172,14 @@ class PersonalModel(nn.Module):
             scores: Tensor = self.members[0](inputs)
             return scores
         else:
+            outputs = self._predicted if self.offset is None else nn.Module.__call__
             shares = [
-                self._predicted(member, inputs) * weight
+                outputs(member, inputs) * weight
                 for member, weight in zip(self.members, self.weights.unbind(), strict=True)
             ]
             predicted = sum(shares[1:], shares[0])
+            if self.offset is not None:
+                return predicted + self.offset
         return self._task.scores(predicted)
 
     def probabilities(self, raw: Tensor) -> Tensor:

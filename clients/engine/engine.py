@@ -24,13 +24,14 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.defence import Defence
-from coterie.clients.engine import optimizers, probe, robust, sums, tuning
+from coterie.clients.engine import optimizers, probe, robust, stacked, sums, tuning
 from coterie.clients.engine.backends.choose import choose
 from coterie.clients.engine.backends.clipped import Clipped
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data
 from coterie.clients.engine.evaluation import Evaluation, Scores
 from coterie.clients.engine.execution import Execution, Footprint
+from coterie.clients.engine.library import Library
 from coterie.clients.engine.network import Buffers, ModelError, Network
 from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
@@ -48,6 +49,7 @@ from coterie.clients.engine_options import Backend as Name
 from coterie.clients.letters import Bools
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
+from coterie.clients.models.fitted import Fitted
 from coterie.clients.models.options import MODELS
 from coterie.clients.models.size import MAX_PARAMETERS
 
@@ -166,6 +168,8 @@ class Engine(Evaluation):
         `coterie.clients.engine.data.Data.batches`.
     n_gradients : ndarray of int, (P,)
         Number of gradients of single examples that each peer has computed.
+    library : Library or None
+        Fits of models that a library fits whole; None for networks, which take gradient steps.
     guard : Guard or None
         Guard of private gradients; None without privacy.
     spent : ndarray, (P, A)
@@ -230,6 +234,8 @@ class Engine(Evaluation):
             personal=personal_names(template, adaptation),
         )
         self.d = self.network.d
+        fits_whole = isinstance(self.network.module, Fitted)
+        self.library = Library(self.network, seed) if fits_whole else None
         if model not in MODELS:
             probe.try_out(self.network, problem, model)
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
@@ -409,6 +415,9 @@ class Engine(Evaluation):
             run's.
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
+        if self.library is not None:
+            self._needs_no_gradient(gradient, drift)
+            return self._fitted(before, self.data, batches, self.peers)
         if training.reset_optimizer:
             before = self._forgetful(before, training)
         if gradient is not None:
@@ -430,10 +439,13 @@ class Engine(Evaluation):
         if training.reset_optimizer:
             before = self._forgetful(before, training)
         batches = self._pool.batches(round_, peers=np.zeros(models, dtype=np.int64))
-        per_step = 2 if training.sam_radius else 1
-        self.n_gradients += per_step * sum(int(batch.counts_e[0]) for batch in batches)
-        trainer = replace(self._trainer, data=self._pool)
-        fit = trainer.fit(before, batches, training, None)
+        if self.library is not None:
+            fit = self._fitted(before, self._pool, batches, np.zeros(1, dtype=np.int64))
+        else:
+            per_step = 2 if training.sam_radius else 1
+            self.n_gradients += per_step * sum(int(batch.counts_e[0]) for batch in batches)
+            trainer = replace(self._trainer, data=self._pool)
+            fit = trainer.fit(before, batches, training, None)
         if models == len(x_pd):
             return fit
         of_all = [
@@ -441,6 +453,27 @@ class Engine(Evaluation):
             for of in ({"x": fit.x}, fit.buffers, fit.opt_state)
         ]
         return Fit(of_all[0]["x"], *of_all[1:])
+
+    def _fitted(self, before: Fit, data: Data, batches: Sequence[Batch], names: Ints) -> Fit:
+        """Let the library fit the models that have examples and are not fitted yet.
+
+        `names` has the number of each peer of `data`, which keys its random draws.
+        """
+        assert self.library is not None
+        x_ed, pools = before.x.clone(), data is not self.data
+        for e in np.flatnonzero(batches[0].counts_e) if batches else ():
+            if not x_ed[e].any():
+                peer = int(batches[0].hosted_e[e])
+                x_ed[e] = self.library.fitted(data, peer, int(names[peer]))
+                count = int(data.shards["train"].lengths_p[peer])
+                self.n_gradients[slice(None) if pools else peer] += count
+        return before._replace(x=x_ed)
+
+    def _needs_no_gradient(self, *objectives: object) -> None:
+        if self.library is not None and any(each is not None for each in objectives):
+            raise ModelError(
+                "a model that a library fits has no gradients, which this method descends"
+            )
 
     def step(
         self,
@@ -474,6 +507,7 @@ class Engine(Evaluation):
         Lazy models are computed part by part. The returned buffers hold updated
         running statistics; a caller that only computes an answer drops them.
         """
+        self._needs_no_gradient(batch)
         (batch,) = self._paid([batch])
         return self._trainer.gradients(x_ed, buffers, batch)
 
@@ -491,6 +525,7 @@ class Engine(Evaluation):
             Centres of the classes of each hosted peer.
         """
         assert self.guard is None
+        self._needs_no_gradient(batch)
         np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
         return self._trainer.feature_gradients(x_ed, buffers, batch, centres_pkm)
 
@@ -520,6 +555,16 @@ class Engine(Evaluation):
         batch = data.everything(np.array([0 if self._pool else peer]))
         inputs, targets = data.minibatch(batch)
         return inputs[0].flatten(1).double().cpu().numpy(), targets[0].cpu().numpy()
+
+    def ridge(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        strength: float,
+        scale: Callable[[npt.NDArray[np.float64]], float],
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return coefficients (m,) and offsets (k,), see `coterie.clients.engine.stacked`."""
+        return stacked.ridge(self.task, outputs, targets, strength, scale)
 
     # ---- aggregation -------------------------------------------------------------------------
 

@@ -122,6 +122,22 @@ class Evaluation:
         self._sweep(see, split, self._or_all(peers))
         return losses_en
 
+    def example_outputs(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
+    ) -> Tensor:
+        """Return the outputs for each example (E, N, ...), 0 beyond a split's end."""
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
+            parts.append((at, rows, self._outputs(backend, x_ed, buffers, at, inputs)))
+
+        self._sweep(see, split, peers)
+        longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
+        values_en = x_ed.new_zeros(len(x_ed), longest, *(parts[0][2].shape[2:] if parts else ()))
+        for at, rows, part in parts:
+            values_en[at[:, None], rows] = part
+        return values_en
+
     def output_distances(
         self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int
     ) -> npt.NDArray[np.float64]:
@@ -164,7 +180,12 @@ class Evaluation:
         return result
 
     def mixture_losses(
-        self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
+        self,
+        weights_pm: Tensor,
+        x_pmd: Tensor,
+        buffers: Buffers,
+        split: SplitName,
+        offset_pk: Tensor | None = None,
     ) -> Scores:
         """Return `losses` of the hosted peers' mixtures: predictions are averaged, not parameters.
 
@@ -176,17 +197,28 @@ class Evaluation:
             Members of the mixtures.
         buffers : dict of str to Tensor, (P, M, ...)
             Buffers of the members.
+        offset_pk : Tensor or None, (P, k)
+            Add weighted outputs and this offset instead of averaging predictions; the weights are
+            then any numbers.
         """
+        adds = offset_pk is not None
 
         def predict(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
             for m in range(weights_pm.shape[1]):
                 buffers_p = {name: value[:, m] for name, value in buffers.items()}
-                share = self.predictions(backend, x_pmd[:, m], buffers_p, at, inputs)
+                result = self._outputs(backend, x_pmd[:, m], buffers_p, at, inputs)
+                share = result if adds else self.task.predict(result)
                 shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
+            if offset_pk is not None:
+                offset = offset_pk[at]
+                shares.append(offset.view(len(offset), *[1] * (shares[0].dim() - 2), -1))
             return sum(shares[1:], shares[0])
 
-        return self._score(predict, self.task.ensemble_losses, split, self._or_all(None))
+        hosted = self._or_all(None)
+        if adds:
+            return self._score(predict, self.task.losses, split, hosted, predict=self.task.predict)
+        return self._score(predict, self.task.ensemble_losses, split, hosted)
 
     def prediction_losses(
         self, predict: Callable[[Backend, Tensor, Tensor], Tensor], split: SplitName

@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     TUNE = 6  # minibatches that personalise a shared model
     ATTACK = 7  # choice of attackers, and the noise of their letters
     PRIVACY = 8  # noise of private gradients
+    LIBRARY = 9  # a library's fit (partner 0), and its fits without a fold of the rows
 
 
 def stream(

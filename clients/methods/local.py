@@ -6,7 +6,7 @@ x_i <- x_i - eta g_i(x_i), `local-steps` times per round.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from coterie.clients.inbox import Inbox
 from coterie.clients.rule import Rule, State
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Local(Rule[State], strategy=Silent, group="references", summary="every peer trains alone"):
     """Local training only; peers send and receive nothing."""
 
+    any_model: ClassVar[bool] = True
     offers_model = False
 
     def offer(self, s: State, t: int) -> tuple[State, Mapping[str, Tensor]]:

@@ -110,7 +110,7 @@ def _built(
     model = "mlp" if model == "auto" else model
     check_task(model, task)
     if model in MODELS:
-        network = MODELS[model].network(shape, outputs, options)
+        network = MODELS[model].network(shape, outputs, options, task)
     elif is_of_library(model):
         network = libraries.build_of_library(model, task, shape, outputs)
     else:

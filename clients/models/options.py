@@ -94,6 +94,39 @@ class LinearOptions:
 
 
 @dataclass(frozen=True)
+class LogisticOptions:
+    """Logistic regression, fitted by scikit-learn."""
+
+    c: float = option(
+        0.1, "Inverse of the strength of the ridge penalty, scikit-learn's C.", above=0
+    )
+
+
+@dataclass(frozen=True)
+class ForestOptions:
+    """Random forest, fitted by scikit-learn."""
+
+    trees: int = option(100, "Number of trees.", low=1, high=10_000)
+    max_leaf_nodes: int = option(32, "Maximum number of leaves of a tree.", low=2, high=1024)
+    min_samples_leaf: int = option(3, "Minimum number of training rows in a leaf.", low=1)
+
+
+@dataclass(frozen=True)
+class BoostedTreesOptions:
+    """Gradient boosting, fitted by scikit-learn."""
+
+    trees: int = option(
+        100,
+        "Number of stages; each has a tree, with more than two classes one per class.",
+        low=1,
+        high=10_000,
+    )
+    learning_rate: float = option(0.1, "Factor on the values of a stage.", above=0, high=1)
+    max_leaf_nodes: int = option(8, "Maximum number of leaves of a tree.", low=2, high=1024)
+    min_samples_leaf: int = option(3, "Minimum number of training rows in a leaf.", low=1)
+
+
+@dataclass(frozen=True)
 class ResNet18Options:
     """ResNet-18 for small images."""
 
@@ -184,6 +217,10 @@ class Model:
         Tasks that the model can learn (`coterie.datasets.problem.Problem.task`); empty: any.
     images : bool
         True if an example must be an image of at least 4x4.
+    library : str
+        Name of the library that fits the model to the training rows, see
+        `coterie.clients.models.fitted`; empty for networks, which take gradient steps. Its `build`
+        also takes the task.
     """
 
     summary: str
@@ -191,16 +228,18 @@ class Model:
     options: type | None = None
     tasks: tuple[str, ...] = ()
     images: bool = False
+    library: str = ""
 
-    def network(self, shape: tuple[int, ...], outputs: int, options: object) -> nn.Module:
+    def network(
+        self, shape: tuple[int, ...], outputs: int, options: object, task: str = ""
+    ) -> nn.Module:
         """Build a network; `options` None stands for the defaults."""
         build = self.build
         if isinstance(build, str):
             module, _, function = build.partition(":")
             build = getattr(import_module(f"coterie.clients.models.{module}"), function)
-        return build(
-            shape, outputs, *(() if self.options is None else (options or self.options(),))
-        )
+        more = () if self.options is None else (options or self.options(),)
+        return build(shape, outputs, *more, *((task,) if self.library else ()))
 
 
 _NUMBERS = ("classification", "regression", "survival")
@@ -214,6 +253,27 @@ MODELS: dict[str, Model] = {
         _NUMBERS,
     ),
     "mlp": Model("multilayer perceptron with ReLU", "build:mlp", MlpOptions, _NUMBERS),
+    "logistic": Model(
+        "logistic regression, fitted by scikit-learn",
+        "fitted:logistic",
+        LogisticOptions,
+        ("classification",),
+        library="scikit-learn",
+    ),
+    "forest": Model(
+        "random forest, fitted by scikit-learn",
+        "fitted:forest",
+        ForestOptions,
+        ("classification", "regression"),
+        library="scikit-learn",
+    ),
+    "boosted-trees": Model(
+        "gradient boosting, fitted by scikit-learn",
+        "fitted:boosted_trees",
+        BoostedTreesOptions,
+        ("classification", "regression"),
+        library="scikit-learn",
+    ),
     "lenet": Model(
         "LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32",
         "convnets:lenet",

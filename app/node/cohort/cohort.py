@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coterie.app.node.cohort import mail as post
 from coterie.app.node.cohort.arrays import rows_of
-from coterie.app.node.cohort.doors import Budget, Door, Doors, SizeCheck, Tensors
+from coterie.app.node.cohort.doors import Budget, Door, Doors, SizeCheck, Tensors, WellFormed
 from coterie.app.node.cohort.mail import NEVER_SENT, Mail, Piece, no_mail, offers_of
 from coterie.app.node.cohort.members import Members
 from coterie.app.node.cohort.part import Part
@@ -76,8 +76,10 @@ class Cohort(Members):
         schedule = schedule or Schedule(engine.n, rounds)
         super().__init__(engine, rule, rounds, schedule, keeps_all=keeps_all)
         self.wire = wire or Wire()
-        sizes = [SizeCheck()] if engine.defence.norm else []
-        self.doors = Doors([*doors, *sizes, Budget(engine), self.wire])
+        checks: list[Door] = [SizeCheck()] if engine.defence.norm else []
+        if engine.library is not None:
+            checks.append(WellFormed(engine.library))
+        self.doors = Doors([*doors, *checks, Budget(engine), self.wire])
         self._hosted = np.isin(np.arange(engine.n), self.peers)
         self.restart()
 

@@ -9,6 +9,7 @@ Legend: e = letters, s = rows of a stack, P = hosted peers.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -22,10 +23,12 @@ from torch import Tensor
 from coterie.app.node.cohort.arrays import on
 from coterie.app.node.cohort.part import Part
 from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.library import Library
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Letters
 from coterie.strategies.protocol import Report
 
+_log = logging.getLogger("coterie.letters")
 Floats = npt.NDArray[np.float64]
 Tensors = Mapping[str, Tensor]
 Answer = Callable[[Part, Letters], tuple[Any, Tensors]]
@@ -194,6 +197,23 @@ class SizeCheck(Door):
     def into(self, letters: Letters, t: int) -> Letters:
         large_e = oversized(letters)
         return letters.select(~large_e) if large_e.any() else letters
+
+
+class WellFormed(Door):
+    """Refuse models that their library cannot have fitted, such as trees with a cycle."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def into(self, letters: Letters, t: int) -> Letters:
+        if letters.kind != "offer" or not len(letters):
+            return letters
+        wrong_e = self._library.malformed(letters["x"])[letters.rows]
+        for sender, peer in zip(letters.senders[wrong_e], letters.recipients[wrong_e], strict=True):
+            _log.warning(
+                "peer=%d refused the model of peer %d: it is not well formed", peer, sender
+            )
+        return letters.select(~wrong_e) if wrong_e.any() else letters
 
 
 def oversized(letters: Letters) -> Bools:

@@ -1,0 +1,117 @@
+"""Fits of models by a library: to all training rows of a peer, and without a fold of them.
+
+A model is fitted once: where its parameters are not all 0, there is nothing left to fit. The fit of
+a peer depends on the run's seed and the peer alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie.clients.engine.network import Network
+from coterie.clients.engine.streams import Purpose, stream
+
+if TYPE_CHECKING:
+    from coterie.clients.engine.batches import Ints
+    from coterie.clients.engine.data import Data
+    from coterie.clients.models.fitted import Fitted
+
+FOLDS = 5
+
+
+@dataclass
+class Library:
+    """Fits of one network's copies; `network.module` is a `Fitted`."""
+
+    network: Network
+    seed: int
+    _folds: dict[int, Tensor] = field(default_factory=dict)  # the same for all rounds
+
+    @property
+    def module(self) -> Fitted:
+        """The module that fits and checks."""
+        return cast("Fitted", self.network.module)
+
+    def fitted(self, data: Data, peer: int, name: int) -> Tensor:
+        """Return the parameters (d,) of a peer of `data`, whose draws are those of peer `name`."""
+        inputs_bm, targets_b, weights_b = _rows(data, peer)
+        return self._fit(data, inputs_bm, targets_b, weights_b, name, 0)
+
+    def out_of_fold(self, data: Data, peer: int, name: int) -> Tensor:
+        """Return outputs (n, k) for the training rows, each of a fit without the row's fold.
+
+        Folds have the same classes; with a single row there is no such fit, and outputs are 0.
+        """
+        if name not in self._folds:
+            self._folds[name] = self._out_of_fold(data, peer, name)
+        return self._folds[name]
+
+    def malformed(self, x_sd: Tensor) -> npt.NDArray[np.bool_]:
+        """Mark the models (S,) that no fit can give."""
+        marked: npt.NDArray[np.bool_] = (
+            self.module.malformed(self.network.named(x_sd)).cpu().numpy()
+        )
+        return marked
+
+    def _out_of_fold(self, data: Data, peer: int, name: int) -> Tensor:
+        inputs_bm, targets_b, weights_b = _rows(data, peer)
+        count = len(inputs_bm)
+        order = stream(self.seed, name, 0, Purpose.LIBRARY, 1).permutation(count)
+        ranks = targets_b.reshape(count, -1)[order, 0].argsort(kind="stable")
+        fold_b = np.zeros(count, dtype=np.int64)
+        fold_b[order[ranks]] = np.arange(count) % FOLDS
+        outputs = None
+        for fold in range(min(FOLDS, count)):
+            out, rest = fold_b == fold, fold_b != fold
+            if rest.any():
+                parts = inputs_bm[rest], targets_b[rest], weights_b[rest]
+                row_d = self._fit(data, *parts, name, 2 + fold)
+            else:
+                row_d = torch.zeros(self.network.d, dtype=data.dtype, device=data.device)
+            x_bm = torch.from_numpy(inputs_bm[out]).to(row_d)
+            result = self._outputs(row_d, x_bm)
+            if outputs is None:
+                outputs = result.new_zeros(count, *result.shape[1:])
+            outputs[torch.from_numpy(out)] = result
+        assert outputs is not None
+        return outputs
+
+    def _fit(
+        self,
+        data: Data,
+        inputs_bm: npt.NDArray[np.float64],
+        targets_b: npt.NDArray[Any],
+        weights_b: npt.NDArray[np.float64],
+        name: int,
+        partner: int,
+    ) -> Tensor:
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        key = int(stream(self.seed, name, 0, Purpose.LIBRARY, partner).integers(2**31))
+        with threadpool_limits(1):  # sums do not depend on the machine's cores
+            arrays = self.module.fitted(inputs_bm, targets_b, weights_b, key)
+        parts = [np.asarray(arrays[each], dtype=np.float64).ravel() for each in self.network.names]
+        return torch.from_numpy(np.concatenate(parts)).to(data.device, data.dtype)
+
+    @torch.no_grad()
+    def _outputs(self, row_d: Tensor, x_bm: Tensor) -> Tensor:
+        tensors = {name: value[0] for name, value in self.network.named(row_d[None]).items()}
+        return self.network.run(self.module, tensors, x_bm, ())[0]
+
+
+def _rows(
+    data: Data, peer: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[Any], npt.NDArray[np.float64]]:
+    """Return inputs (n, m), targets (n, ...) and weights of mean 1 of a peer's training rows."""
+    peers: Ints = np.array([peer])
+    batch = data.everything(peers)
+    inputs, targets = data.minibatch(batch)
+    weights_b = batch.weights_eb[0].double().cpu().numpy()
+    rows = inputs[0].flatten(1).double().cpu().numpy()
+    return rows, targets[0].cpu().numpy(), (weights_b * len(weights_b)).round(6)  # exactly 1

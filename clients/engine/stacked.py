@@ -1,0 +1,78 @@
+"""Ridge regression on the scores of models: Newton's method on a convex loss.
+
+Legend: m = models, r = rows, k = scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie.clients.engine.tasks import Task
+
+Floats = npt.NDArray[np.float64]
+_STEPS, _HALVINGS = 100, 40
+_LARGEST = 1e4
+"""Maximum size of a score."""
+
+
+def ridge(
+    task: Task,
+    outputs: Tensor,
+    targets: Tensor,
+    strength: float,
+    scale: Callable[[Floats], float] = lambda losses: 1.0,
+) -> tuple[Floats, Floats]:
+    """Return coefficients (m,) and offsets (k,) that minimise the penalised sum of losses.
+
+    The outputs are (m, r, ..., k), those of the peer's own model first; the penalty is at its
+    coefficient 1. A model whose outputs are not all finite and below 1e4 gets coefficient 0.
+    """
+    z = outputs.detach().cpu().double()
+    y = targets.cpu()
+    if y.is_floating_point():
+        y = y.double()
+    sound = (z.abs() <= _LARGEST).flatten(1).all(dim=1)
+    z = torch.where(sound.view(-1, *[1] * (z.dim() - 1)), z, 0.0)
+    target = torch.zeros(len(z) + z.shape[-1], dtype=torch.float64)
+    target[0] = 1.0
+    own = task.losses(z[:1], y[None])
+    divisor = scale(own.numpy())
+
+    def objective(theta: Tensor) -> Tensor:
+        v, b = theta[: len(z)], theta[len(z) :]
+        scores = torch.tensordot(v, z, dims=1) + b
+        loss = task.losses(scores[None], y[None]).sum() / divisor
+        return loss + strength / 2 * (theta - target).square().sum()
+
+    theta, value = target, objective(target)
+    for _ in range(_STEPS):
+        slope, curvature = _derivatives(objective, theta)
+        step = torch.linalg.solve(curvature, slope)
+        if not float(slope @ step) > 1e-12 * (1 + abs(float(value))):
+            break
+        length = 1.0
+        for _ in range(_HALVINGS):
+            new = theta - length * step
+            after = objective(new)
+            if after <= value - length / 4 * (slope @ step):
+                break
+            length /= 2
+        else:
+            break
+        theta, value = new, after
+    v = theta[: len(z)] * sound
+    return v.numpy(), theta[len(z) :].numpy()
+
+
+@torch.enable_grad()
+def _derivatives(objective: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient (q,) and the matrix (q, q) of second derivatives."""
+    leaf = theta.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(objective(leaf), leaf, create_graph=True)
+    rows = [torch.autograd.grad(each, leaf, retain_graph=True)[0] for each in slope]
+    return slope.detach(), torch.stack(rows)

@@ -1,0 +1,100 @@
+"""Stacking: predict with a ridge regression on all neighbours' scores.
+
+Wolpert, "Stacked Generalization", Neural Networks 1992. With z_j(x) the scores of model j (logits,
+or values), peer i predicts with the scores
+
+    z(x) = b + sum_j v_j z_j(x),
+
+a number v_j per model and an offset b_k per score. They minimise, on its held-out rows R,
+
+    sum_{r in R} loss(z(x_r), y_r) + ridge / 2 (|v - e_i|^2 + |b|^2),
+
+so that an infinite `ridge` is the peer's own model, and so is a peer without held-out rows or
+without other models. The objective is convex: Newton's method with halved steps finds its minimum
+(`coterie.clients.engine.stacked`). Held-out rows and the own model's scores:
+`coterie.clients.parts.predictors`.
+
+Readings: Wolpert's level 1 as a penalised linear model of the scores, which keeps what the models
+know about the sizes of their scores; the peer's own model needs no penalty for being used. For
+numbers the loss is divided by twice the mean squared error of the peer's own model. The map has
+|v_j| / sum |v|.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie.clients.parts.ensemble import EMPTY
+from coterie.clients.parts.predictors import HeldOut, MembersState, Predictors
+from coterie.clients.parts.validation import CHOOSES_WEIGHTS
+from coterie.clients.rule import Floats, Mixture
+from coterie.ranges import option
+from coterie.strategies.wanted import Wanted
+
+if TYPE_CHECKING:
+    from coterie.datasets.problem import Problem
+
+
+@dataclass(frozen=True)
+class StackingState(MembersState):
+    """State of stacking."""
+
+    v: Floats  # coefficients of the peer's own model and of those in the slots, (P, 1 + K)
+    b: Floats  # offsets of the scores, (P, k)
+
+
+class Stacking(
+    Predictors[StackingState], strategy=Wanted, group="unknown", learns_graph=True, validates=True,
+    exposes=CHOOSES_WEIGHTS,
+    summary="adds the scores of all models, with coefficients by ridge regression; any model",
+):  # fmt: skip
+    """Ridge regression on the scores of all models."""
+
+    ridge: float = option(
+        1.0, "Strength of the penalty, which is at the peer's own model.", above=0,
+        grid=(0.3, 1.0, 3.0, 10.0),
+    )  # fmt: skip
+
+    def fits(self, problem: Problem) -> None:
+        """Reject problems whose models have no scores."""
+        if problem.task in ("quadratic", "segmentation"):
+            raise ValueError(
+                f"adds the scores of models along the last axis, which {problem.task} does not have"
+            )
+
+    def extra(self) -> Mapping[str, Floats]:
+        hosted = len(self.engine.peers)
+        degree = int(self.engine.topology.sum(axis=1).max())
+        v = np.zeros((hosted, 1 + degree))
+        v[:, 0] = 1
+        return {"v": v, "b": np.zeros((hosted, self.engine.outputs))}
+
+    def combined(self, s: StackingState, p: int, held_out: HeldOut) -> StackingState:
+        v, b, w = s.v.copy(), s.b.copy(), s.w.copy()
+        v[p], b[p], w[p] = 0, 0, 0
+        used = np.append(0, 1 + held_out.slots)
+        v[p, used], b[p] = self._coefficients(held_out)
+        w[p, held_out.authors] = np.abs(v[p, used]) / (np.abs(v[p]).sum() or 1)
+        return replace(s, v=v, b=b, w=w)
+
+    def _coefficients(self, held_out: HeldOut) -> tuple[Floats, Floats]:
+        """Return coefficients (m,) and offsets (k,)."""
+        own = np.arange(1 + len(held_out.slots)) == 0.0
+        if len(own) == 1 or not len(held_out.targets()):
+            return np.asarray(own, dtype=np.float64), np.zeros(self.engine.outputs)
+        outputs, targets = held_out.outputs(), held_out.targets()
+        return self.engine.ridge(outputs, targets, self.ridge, held_out.scale)
+
+    def mixture(self, s: StackingState) -> Mixture | None:
+        if not s.authors.shape[1]:
+            return None
+        x_pmd, v_pm = self.stacked(s), s.v.copy()
+        v_pm[:, 1:][s.authors == EMPTY] = 0
+        x_pmd[v_pm == 0] = 0.0
+        members = v_pm.shape[1]
+        offset = self.engine.tensor(s.b)
+        return Mixture(self.engine.tensor(v_pm), x_pmd, self.repeated(s, members), offset)

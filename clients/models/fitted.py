@@ -1,0 +1,280 @@
+"""Models that a library fits to training rows at once, instead of by gradient steps.
+
+Each is a module like any other, so that its parameters are one row of a stack: letters, files,
+evaluation and export work as for networks. A tree is an array of nodes, children after their
+parent: `feature`, `threshold`, `left` (the right child is the next node; 0 at a leaf) and `value`.
+A row x goes left where x[feature] <= threshold. Evaluation takes a fixed number of steps, and all
+indices are clamped: no array can hang it, crash it or read beyond the arrays.
+
+Thresholds are rounded down to float32. Inputs are float32, as inside scikit-learn's trees, so all
+decisions are those of scikit-learn. All parameters are 0 before the first fit.
+
+A class that does not occur in n training rows is possible nevertheless: the probabilities of k
+classes in a leaf are (n p + 1 / k) / (n + 1), as those of the yardsticks. Legend: b = rows, m =
+inputs, t = trees, v = nodes, k = outputs, s = models.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from coterie.clients.models.convnets import Shape
+    from coterie.clients.models.options import (
+        BoostedTreesOptions,
+        ForestOptions,
+        LogisticOptions,
+    )
+
+Floats = npt.NDArray[np.floating[Any]]
+Arrays = Mapping[str, npt.NDArray[Any]]
+_LARGEST = 1e30
+"""Maximum size of a value in a received model, far below overflow of a sum."""
+
+
+class Fitted(nn.Module, ABC):
+    """Base of the models that a library fits."""
+
+    @abstractmethod
+    def fitted(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
+    ) -> Arrays:
+        """Fit to rows with targets (b,) or (b, k); return the parameters by name."""
+
+    def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Mark the models (s,) whose parameters (s, ...) are none that a fit can give."""
+        large_s = [~(value.abs() <= _LARGEST).flatten(1).all(dim=1) for value in tensors.values()]
+        return torch.stack(large_s).any(dim=0)
+
+
+class Logistic(Fitted):
+    """Multinomial logistic regression: a linear network, fitted by scikit-learn."""
+
+    def __init__(self, inputs: int, outputs: int, c: float) -> None:
+        super().__init__()
+        self._c = c
+        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return logits (b, k)."""
+        return nn.functional.linear(inputs.flatten(1), self.weight, self.bias)
+
+    def fitted(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
+    ) -> Arrays:
+        from sklearn.linear_model import LogisticRegression
+
+        weight_km, bias_k = (
+            np.zeros(self.weight.shape),
+            _log_shares(targets_b, weights_b, len(self.bias)),
+        )
+        classes = np.unique(targets_b)
+        if len(classes) > 1:
+            model = LogisticRegression(C=self._c, max_iter=1000)
+            model.fit(inputs_bm, targets_b, sample_weight=weights_b)
+            at = classes if len(classes) > 2 else classes[1:]  # of two classes, the log odds
+            weight_km[at] = model.coef_
+            bias_k[classes] = 0
+            bias_k[at] = model.intercept_
+        return {"weight": weight_km, "bias": bias_k}
+
+
+class Trees(Fitted):
+    """Trees as arrays (t, v); `values` is the number of numbers at a leaf."""
+
+    def __init__(self, inputs: int, trees: int, leaves: int, values: int) -> None:
+        super().__init__()
+        nodes = 2 * leaves - 1
+        self._inputs, self._steps = inputs, leaves - 1
+        self.feature = nn.Parameter(torch.zeros(trees, nodes))
+        self.threshold = nn.Parameter(torch.zeros(trees, nodes))
+        self.left = nn.Parameter(torch.zeros(trees, nodes))
+        self.value = nn.Parameter(torch.zeros(trees, nodes, values))
+
+    def at_leaves(self, inputs: Tensor) -> Tensor:
+        """Return the values (b, t, values) of the leaves that rows reach."""
+        x_bm, last = inputs.flatten(1).float(), self.left.shape[1] - 1
+        feature_vt, left_vt = _index(self.feature, self._inputs - 1), _index(self.left, last)
+        threshold_vt = self.threshold.float().t()
+        at_bt = x_bm.new_zeros((x_bm.shape[0], self.left.shape[0]), dtype=torch.int64)
+        for _ in range(self._steps):
+            is_left_bt = x_bm.gather(1, feature_vt.gather(0, at_bt)) <= threshold_vt.gather(
+                0, at_bt
+            )
+            left_bt = left_vt.gather(0, at_bt)
+            child_bt = torch.where(is_left_bt, left_bt, left_bt + 1).clamp(max=last)
+            at_bt = torch.where(left_bt > 0, child_bt, at_bt)
+        values_vtk = self.value.transpose(0, 1)
+        at_btk = at_bt[..., None].expand(-1, -1, values_vtk.shape[2])
+        return values_vtk.gather(0, at_btk)
+
+    def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Mark models with a feature or child that does not exist, or a child before its parent."""
+        feature, left = tensors["feature"], tensors["left"]
+        own_v = torch.arange(left.shape[2], device=left.device)
+        wrong = (feature != feature.round()) | (feature < 0) | (feature >= self._inputs)
+        wrong |= (left != left.round()) | (left < 0) | (left > left.shape[2] - 2)
+        wrong |= (left > 0) & (left <= own_v)
+        return wrong.flatten(1).any(dim=1) | super().malformed(tensors)
+
+    def _empty(self) -> dict[str, npt.NDArray[Any]]:
+        return {name: np.zeros(value.shape) for name, value in self.named_parameters()}
+
+
+class Forest(Trees):
+    """Random forest; its scores are logarithms of the mean probabilities of its trees."""
+
+    def __init__(
+        self, inputs: int, outputs: int, options: ForestOptions, *, classifies: bool
+    ) -> None:
+        super().__init__(inputs, options.trees, options.max_leaf_nodes, outputs)
+        self._options, self._classifies = options, classifies
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return logits (b, k), or values."""
+        mean_bk = self.at_leaves(inputs).mean(dim=1)
+        if not self._classifies:
+            return mean_bk
+        return mean_bk.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+    def fitted(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
+    ) -> Arrays:
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+        kind = RandomForestClassifier if self._classifies else RandomForestRegressor
+        model = kind(
+            self._options.trees, max_leaf_nodes=self._options.max_leaf_nodes,
+            min_samples_leaf=self._options.min_samples_leaf, random_state=seed,
+        )  # fmt: skip
+        # scikit-learn 1.9 draws bootstrap samples in another way if there are weights
+        weights = None if (weights_b == 1).all() else weights_b
+        model.fit(inputs_bm, targets_b.reshape(len(targets_b), -1).squeeze(1), weights)
+        arrays, k = self._empty(), self.value.shape[2]
+        for number, tree in enumerate(model.estimators_):
+            values_vk = tree.tree_.value.reshape(tree.tree_.node_count, -1)
+            if self._classifies:
+                shares_vk = np.zeros((len(values_vk), k))
+                # scikit-learn 1.9 has shares here, earlier versions had counts
+                shares_vk[:, model.classes_] = values_vk / values_vk.sum(axis=1, keepdims=True)
+                values_vk = (len(targets_b) * shares_vk + 1 / k) / (len(targets_b) + 1)
+            _write(arrays, number, tree.tree_, values_vk)
+        return arrays
+
+    def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        wrong_s = super().malformed(tensors)
+        if self._classifies:
+            value = tensors["value"]
+            wrong_s |= ((value < 0) | (value > 1)).flatten(1).any(dim=1)
+        return wrong_s
+
+
+class BoostedTrees(Trees):
+    """Gradient boosting; each stage has a tree per score, for two classes one of the log odds."""
+
+    def __init__(
+        self, inputs: int, outputs: int, options: BoostedTreesOptions, *, classifies: bool
+    ) -> None:
+        self._scores = 1 if classifies and outputs == 2 else outputs
+        super().__init__(inputs, options.trees * self._scores, options.max_leaf_nodes, 1)
+        self.base = nn.Parameter(torch.zeros(outputs))
+        self._options, self._classifies = options, classifies
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return logits (b, k), or values."""
+        values_bt = self.at_leaves(inputs)[..., 0]
+        sums_bk = values_bt.unflatten(1, (-1, self._scores)).sum(dim=1)
+        if self._scores < len(self.base):
+            sums_bk = torch.cat([torch.zeros_like(sums_bk), sums_bk], dim=1)
+        scores_bk: Tensor = sums_bk + self.base
+        return scores_bk
+
+    def fitted(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
+    ) -> Arrays:
+        from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
+
+        options, arrays = self._options, self._empty()
+        settings: dict[str, Any] = {
+            "n_estimators": options.trees, "learning_rate": options.learning_rate,
+            "max_leaf_nodes": options.max_leaf_nodes, "max_depth": None,
+            "min_samples_leaf": options.min_samples_leaf, "random_state": seed,
+        }  # fmt: skip
+
+        def write(model: Any, at: Sequence[int]) -> None:
+            for stage, trees in enumerate(model.estimators_):
+                for score, tree in zip(at, trees, strict=True):
+                    values_v1 = options.learning_rate * tree.tree_.value.reshape(-1, 1)
+                    _write(arrays, stage * self._scores + score, tree.tree_, values_v1)
+
+        if not self._classifies:
+            for k, target_b in enumerate(targets_b.reshape(len(targets_b), -1).T):
+                model = GradientBoostingRegressor(**settings)
+                write(model.fit(inputs_bm, target_b, weights_b), [k])
+                arrays["base"][k] = model.init_.constant_.item()
+            return arrays
+        classes = np.unique(targets_b)
+        arrays["base"] = _log_shares(targets_b, weights_b, len(self.base))
+        if len(classes) > 1:
+            model = GradientBoostingClassifier(**settings).fit(inputs_bm, targets_b, weights_b)
+            scored = classes if len(classes) > 2 else classes[1:]
+            write(model, scored.tolist() if self._scores > 1 else [0])
+        return arrays
+
+
+def _index(values_tv: Tensor, last: int) -> Tensor:
+    """Return numbers of any size as indices (v, t) from 0 to `last`."""
+    return values_tv.t().nan_to_num(0.0).clamp(0, last).long()
+
+
+def _write(arrays: Arrays, number: int, tree: Any, values_vk: Floats) -> None:
+    """Write one of scikit-learn's trees, its nodes in order of depth, siblings side by side."""
+    order, left = [0], np.zeros(tree.node_count, dtype=np.int64)
+    for place, node in enumerate(order):  # grows
+        if tree.children_left[node] >= 0:
+            left[place] = len(order)
+            order += [tree.children_left[node], tree.children_right[node]]
+    inner = left > 0
+    arrays["left"][number, : len(left)] = left
+    arrays["feature"][number, : len(left)] = np.where(inner, tree.feature[order], 0)
+    arrays["threshold"][number, : len(left)] = np.where(inner, _below(tree.threshold[order]), 0)
+    arrays["value"][number, : len(left)] = np.where(inner[:, None], 0, values_vk[order])
+
+
+def _below(thresholds: Floats) -> Floats:
+    """Round down to float32: the same decisions for inputs in float32."""
+    near = thresholds.astype(np.float32)
+    below: Floats = np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)
+    return below
+
+
+def _log_shares(targets_b: npt.NDArray[Any], weights_b: Floats, k: int) -> Floats:
+    """Return the logarithms of the classes' shares (k,), of an absent class as of 1 / k rows."""
+    share_k = np.bincount(targets_b, weights_b, k) / weights_b.sum()
+    return np.log(np.where(share_k > 0, share_k, 1 / (k * (len(targets_b) + 1))))
+
+
+def logistic(shape: Shape, outputs: int, options: LogisticOptions, task: str) -> Logistic:
+    """Build a logistic regression."""
+    return Logistic(math.prod(shape), outputs, options.c)
+
+
+def forest(shape: Shape, outputs: int, options: ForestOptions, task: str) -> Forest:
+    """Build a random forest."""
+    return Forest(math.prod(shape), outputs, options, classifies=task == "classification")
+
+
+def boosted_trees(
+    shape: Shape, outputs: int, options: BoostedTreesOptions, task: str
+) -> BoostedTrees:
+    """Build gradient boosting."""
+    return BoostedTrees(math.prod(shape), outputs, options, classifies=task == "classification")
