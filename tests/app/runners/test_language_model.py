@@ -70,7 +70,7 @@ def test_every_method_fine_tunes_adapters(
         read(tmp_path / "notes.txt", model.about)
 
 
-INCREMENTS = {"letters.scheme": "increments", "payload": "int8"}
+INCREMENTS = {"letters.scheme": "increments", "letters.operator": "sign", "payload": "int8"}
 
 
 @pytest.mark.parametrize("method", ["fedavg", "trust"])
@@ -118,7 +118,8 @@ def test_letters_of_the_full_size_preset() -> None:
     float32: 2.36 MB; int8: a byte per number, and per 32 of them; sign: a bit per number and 96
     scales in int8.
     """
-    items = ["presets/cobo/table2-languages.toml", "letters.scheme=increments", "payload=int8"]
+    letters = ["letters.scheme=increments", "letters.operator=sign", "payload=int8"]
+    items = ["presets/cobo/table2-languages.toml", *letters]
     config = Config.from_flat(read_items(items, {})[1])
     rank, width = int(config.flat()["gpt2.rank"]), 768
     sides = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)] * 12
