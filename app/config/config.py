@@ -143,6 +143,8 @@ class Config(TopLevel):
         if not top.get("local_steps") and not top.get("local_epochs"):
             top["local_steps"] = dataset.local_steps
         split = replace(made["partition"], options=made.get("partition-options"))
+        # of the yardsticks "forest" and "logistic", the table of that name is the model's
+        options = made.get(_table("method", choice["method"]))
         try:
             config = cls(
                 **top,
@@ -151,7 +153,7 @@ class Config(TopLevel):
                 clock=made["clock"],
                 **{table: made[table] for table in WORLD},
                 adaptation=made["model"],
-                options=made.get(_table("method", choice["method"])) or method(),
+                options=options if isinstance(options, method) else method(),
                 dataset_options=made.get(_table("dataset", choice["dataset"])),
                 model_options=made.get(_table("model", model)),
             )
