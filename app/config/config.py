@@ -102,12 +102,14 @@ class Config(Settings):
         split = replace(made["partition"], options=made.get("partition-options"))
         split = split.of(dataset.division, dataset.samples if split.kind in KINDS else 0)
         made["partition"] = split if dataset.divided else Partition()
+        # Of the yardsticks "forest" and "logistic", the table of that name is the model's.
+        options = made.get(parts.table_of("method", names["method"]))
         try:
             config = cls(
                 **_fields_in(cls, top),
                 **{name: of(**_fields_in(of, top)) for name, of in INLINED.items()},
                 **{each.name: made[table] for table, each in COMPONENTS.items()},
-                options=made.get(parts.table_of("method", names["method"])) or method(),
+                options=options if isinstance(options, method) else method(),
                 dataset_options=made.get(parts.table_of("dataset", names["dataset"])),
                 model_options=made.get(parts.table_of("model", model)),
             )

@@ -56,7 +56,7 @@ class Stacking(
 
     ridge: float = option(
         1.0, "Strength of the penalty, which is at the peer's own model.", above=0,
-        grid=(0.3, 1.0, 3.0, 10.0),
+        grid=(0.3, 1.0, 10.0),
     )  # fmt: skip
 
     def fits(self, problem: Problem) -> None:
