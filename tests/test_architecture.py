@@ -283,6 +283,17 @@ def test_nothing_on_the_way_of_a_message_or_a_key_is_executed() -> None:
     assert not offenders
 
 
+def test_ray_starts_in_one_place_which_makes_it_private() -> None:
+    """For run --nodes, compare, sweep, worth, league and reproduce; studies start none."""
+    starts = {
+        name_of(path)
+        for path in MODULES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "ray.init"
+    }
+    assert starts == {"app/runners/cluster.py"}
+
+
 def executed(path: Path) -> Iterator[str]:
     """Yield the imports and calls of a module that may execute data."""
     tree, reader = parse(path), top(path) == "datasets"

@@ -181,6 +181,25 @@ def test_a_run_directory_does_nothing(
     assert (code, errors.count("\n")) in ((0, 0), (1, 1), (2, 1))
 
 
+@pytest.mark.parametrize("reader", ["report", "resume", "worth", "run"])
+def test_nothing_is_written_through_a_hard_link(reader: str, place: Path) -> None:
+    """Whatever a command writes, a file elsewhere that shares its content keeps it."""
+    (place / "report.html").write_text("an old report")
+    (place / "progress.json").write_text(
+        FAILED if reader == "resume" else FAILED.replace("failed", "finished")
+    )
+    elsewhere = place.parent / "elsewhere"
+    elsewhere.mkdir()
+    files = [path for path in place.rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    for k, path in enumerate(files):
+        (elsewhere / str(k)).hardlink_to(path)
+    assert READERS[reader](str(place)) == 0
+    assert reader == "run" or (place / "report.html").read_text() != "an old report"
+    for k, path in enumerate(files):
+        assert (elsewhere / str(k)).read_bytes() == before[path], path
+
+
 def compare(directory: Path) -> None:
     """Show a comparison, read it in Python, and run it once more."""
     pages = Pages(Library(directory.parent))

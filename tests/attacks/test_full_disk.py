@@ -22,6 +22,7 @@ from coterie.app.security import approval
 from coterie.app.security.audit import Audit
 from coterie.app.security.journal import Journal
 from coterie.app.security.ledger import Ledger
+from coterie.app.security.memory import Memory
 from coterie.app.security.policy import AnswerPolicy
 from coterie.app.security.privacy_ledger import PrivacyLedger
 from coterie.strategies.protocol import PeerMessage, Request
@@ -53,7 +54,8 @@ def audit(out: Path, k: int) -> None:
 
 def answer(out: Path, k: int) -> None:
     journal = Journal(out / "institution" / "ledger-0000.jsonl")
-    Ledger(journal, "run", AnswerPolicy(max_answers=9)).answering(START, {1: f"model {k}"})
+    request = Request("answer", k, k, attempt="a")
+    Ledger(journal, "run", AnswerPolicy(max_answers=999)).answering(request, {k: f"model {k}"})
 
 
 def spend(out: Path, k: int) -> None:
@@ -159,6 +161,55 @@ def fill(disk: Path, pages: int) -> Path:
                 file.write(bytes(4096))
         file.truncate(max(0, file.tell() - pages * 4096))
     return filler
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_what_a_full_disk_refused_is_not_on_record_and_the_rest_is(name: str, disk: Path) -> None:
+    """Lines that cross a block of the disk are torn there.
+
+    A ledger may also charge for what was refused: its line was written, and its head was not.
+    """
+    out = disk / "out"
+    path, do = out / name.partition(",")[0], RECORDS[name]
+    if do is use:
+        for _ in range(300):
+            approval.approve(out, "cd" * 32)
+    do(out, 0)
+    at_first, done, refused, k = len(atomic.lines(path)), 0, 0, 0
+    filler = fill(disk, 1)
+    while refused < 3:
+        k += 1
+        try:
+            do(out, k)
+            done += 1
+        except OSError:
+            refused += 1
+        surplus = len(atomic.lines(path)) - at_first - done
+        assert 0 <= surplus <= (refused if path.with_suffix(".head").exists() else 0)
+        assert k < 300, "the disk was never full"
+    filler.unlink()
+    do(out, k + 1)
+    assert len(atomic.lines(path)) == at_first + done + surplus + 1
+
+
+def test_the_memory_of_a_run_is_the_old_or_the_new_one(disk: Path) -> None:
+    path = disk / "run" / "nodes" / "mail-0000.json"
+    path.parent.mkdir(parents=True)
+    memory = Memory(path, durable=True)
+    memory.commit(1)
+    memory.offered = {f"2 {peer}": "ab" * 32 for peer in range(60)}  # two pages
+    for pages in range(2):
+        filler = fill(disk, pages)
+        with pytest.raises(OSError, match="No space"):
+            memory.keep()
+        filler.unlink()
+        again = Memory(path)
+        again.recall(1)
+        assert (again.committed, again.offered) == (1, {})
+        assert [*path.parent.iterdir()] == [path]
+    memory.keep()
+    again.recall(1)
+    assert again.offered == memory.offered
 
 
 def test_a_node_goes_on_when_its_disk_has_space_again(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from coterie.strategies.protocol import Request, Response
 from coterie.strategies.relay.broker import Broker
 from coterie.strategies.relay.commit import Commit
 from tests.encoded import Encoded
+from tests.fuzz.formats import STAMP, VERSIONS, broken
 from tests.problems import write_quadratic
 
 D = 130
@@ -35,8 +35,6 @@ LAYOUT: Layout = {
     "cluster": ((), torch.int64),
 }
 PRECISIONS: tuple[Precision, ...] = ("full", "float16", "bfloat16", "int8", "int4")
-STAMP = struct.Struct("<cI32s")
-VERSIONS = (0, 1, 2, 3, 2**31, 2**32 - 1)
 
 
 def stacks() -> dict[str, torch.Tensor]:
@@ -50,22 +48,9 @@ def stacks() -> dict[str, torch.Tensor]:
     }
 
 
-def broken(body: bytes, rng: random.Random) -> Iterator[bytes]:
-    """Yield a payload of safetensors with each of its parts changed."""
-    size = 8 + int.from_bytes(body[:8], "little")
-    header, data = body[8:size], body[size:]
-    yield from (b"", body[:7], body[:size], body[:-1], body + b"\0", bytes(len(body)))
-    yield rng.randbytes(8) + header + data
-    yield (8).to_bytes(8, "little") + b"[[[[[[[[" + data
-    for at in range(0, len(header), 3):  # names, types, shapes and offsets
-        changed = header[:at] + bytes([rng.randrange(32, 127)]) + header[at + 1 :]
-        yield body[:8] + changed + data
-    for name in (b"F32", b"BOOL", b"I64", b"F16", b"I8", b"U8"):
-        for other in (b"F64", b"U8", b"I8", b"F16"):
-            yield body[:8] + header.replace(name, other.ljust(len(name))) + data
-    for _ in range(10):
-        yield body[:size] + rng.randbytes(len(data))
-    yield save({"x": torch.zeros(1)})
+def letters_of(body: bytes, rng: random.Random) -> Iterator[bytes]:
+    """Yield a payload with each of its parts changed, and one of other types."""
+    yield from broken(body, rng)
     yield save({name: torch.full(s, 2**62, dtype=torch.int64) for name, (s, _) in LAYOUT.items()})
 
 
@@ -78,7 +63,7 @@ def assert_layout(tensors: Mapping[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_whole_letter_is_refused_or_has_the_layout(precision: Precision) -> None:
     form, rng, refused = LetterFormat(LAYOUT, precision), random.Random(0), 0
-    for payload in broken(form.encode(stacks(), 0), rng):
+    for payload in letters_of(form.encode(stacks(), 0), rng):
         try:
             assert_layout(form.decode(payload))
         except PayloadError:
@@ -101,7 +86,7 @@ def test_an_increment_is_refused_or_gives_the_layout(operator: str, precision: P
     bodies = {b"f": form.first.encode(offers, 0), b"k": form.key.encode(offers, 0)}
     bodies[b"i"] = form.encode(offers, 0, 2, parts)[STAMP.size :]
     for kind, body in bodies.items():
-        for payload in (body, *broken(body, rng)):
+        for payload in (body, *letters_of(body, rng)):
             version = rng.choice(VERSIONS) if payload != body else 1
             for signed in map(digest, after):
                 letter = STAMP.pack(rng.choice([kind, kind, kind, b"x"]), version, signed) + payload

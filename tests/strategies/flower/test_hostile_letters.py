@@ -1,11 +1,13 @@
-"""A few hundred invalid letters of each kind; `tests.fuzz.letters` sends 10,000."""
+"""A few of the invalid letters that `tests.fuzz.letters` and `tests.fuzz.formats` send."""
 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
+from tests.fuzz import formats
 from tests.fuzz.letters import Target, attack, mutations
 
 
@@ -30,3 +32,12 @@ def test_every_mutation_is_bad_on_its_own(target: Target) -> None:
             letter = mutate(rng, target.write(kind, 1, 1))
             response = target.node.handle(target.request([letter]))
             assert len(response.refused) == 1, (name, kind)
+
+
+@pytest.mark.parametrize("form", formats.FORMATS, ids=" ".join)
+def test_a_broken_letter_of_any_format_costs_its_sender_only(
+    form: tuple[str, str, str], tmp_path: Path
+) -> None:
+    counts = formats.attack(formats.Target(tmp_path, *form), 0, 15)
+    assert (counts["crash"], counts["lost"]) == (0, 0)
+    assert counts["refused"] >= 5

@@ -18,7 +18,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-SECONDS = 300
+SECONDS = 600
 ENDLESS = ("num-server-rounds=1000000", "evaluate-every=1000", "peers=4", "partition.clusters=2")
 COMMANDS: Mapping[str, Sequence[str]] = {
     "run": ("run", "method=local", "--nodes", "2", "--name", "run"),

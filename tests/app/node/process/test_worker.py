@@ -241,14 +241,14 @@ def test_a_worker_that_hangs_is_ended(
 
     monkeypatch.setattr(worker, "_kill", ended.append)
     fake(tmp_path / "run" / "nodes", hang)
-    hurried: dict[str, Any] = {"round-seconds": 0.05}
+    hurried: dict[str, Any] = {"round-seconds": 0.5}
     record, _ = worker.forward_request(
         encode_request(Request("start", 0, 0)),
         job_of(tmp_path, **hurried),
     )
     over.set()
     assert str(decode_response(record, Request("start", 0, 0))).startswith("peer 0: failed: ")
-    assert "did not finish within 0.1 s and was ended" in capsys.readouterr().err
+    assert "did not finish within 1 s and was ended" in capsys.readouterr().err
     assert len(ended) == 1
 
 
@@ -264,7 +264,7 @@ def test_a_worker_of_other_code_is_replaced(tmp_path: Path, nodes: Path) -> None
         request = Request("start", 0, 0)
         record, _ = worker.forward_request(encode_request(request), job_of(tmp_path))
         assert reply_of(record, request).peers == (0,)
-        assert other.wait(10) == -signal.SIGKILL
+        assert other.wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("why", ["idle", "parent"])

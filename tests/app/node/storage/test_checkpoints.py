@@ -206,12 +206,25 @@ def test_a_version_counts_when_every_peer_has_it(tmp_path: Path) -> None:
         both.save(version)
     first.save((2, 0))
     assert versions(both) == [(0, 0), (0, 1), (10, 0)]
-    both.forget((0, 1))
-    assert versions(both) == [(0, 1), (10, 0)]
+    both.forget((10, 0))
+    assert versions(both) == [(10, 0)]
     assert both.resume(2) is None  # peer 1 has no state between two rounds
-    assert versions(both) == [(0, 1)]
+    assert versions(both) == []
     assert first.resume(2) == 2
     assert versions(first) == [(2, 0)]
+
+
+def test_a_node_that_missed_the_end_of_a_round_keeps_the_state_before_it(tmp_path: Path) -> None:
+    """It is killed in round 15 after its answers; then the relay is killed in round 16."""
+    store = CheckpointStore(tmp_path, cohort_of([0], state_of(1)))
+    for version in ((13, 0), (14, 0), (14, 1)):
+        store.save(version)
+        store.forget((13, 0))
+    assert store.resume(16) == 14, "round 15 was committed without it"
+    store.save((16, 0))
+    store.forget((15, 0))
+    again = cohort_of([0], state_of(1, seed=1))
+    assert CheckpointStore(tmp_path, again).resume(15) == 14
 
 
 def half_awake(peers: int) -> Cohort:
