@@ -15,7 +15,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from coterie.app.runs.rundir import Floats
-from coterie.clients.methods.wga import best_alpha
+from coterie.clients.methods.wga import best_alpha, relative_bound
 from coterie.clients.training import Training
 
 Prediction = Callable[[Mapping[str, Any]], float]
@@ -327,12 +327,13 @@ def wga_best_alpha() -> Figure:
     """Draw WGA's best weight and its speed-up over N for several m, with zeta = 0 (theorem 1)."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    helpers = np.geomspace(1, 1000, 100)
+    helpers, unbiased = np.geomspace(1, 1000, 100), np.zeros(100)
     for m, colour in zip((0.0, 0.25, 1.0, 4.0), ("#3f7fb5", "#4a9a5b", "#d9822b", "#c44e52"),
                          strict=True):  # fmt: skip
-        alpha = best_alpha(1 + 1 / helpers, m)
+        alpha = best_alpha(helpers, unbiased, m)
+        faster = 1 / relative_bound(alpha, helpers, unbiased, m)
         left.semilogx(helpers, alpha, color=colour, label=f"m = {m:g}")
-        right.loglog(helpers, 1 / (1 - alpha), color=colour, label=f"m = {m:g}")
+        right.loglog(helpers, faster, color=colour, label=f"m = {m:g}")
     for axes, name in ((left, "best alpha"), (right, "speed-up of the bound")):
         axes.set(xlabel="helpers", ylabel=name)
     right.legend(frameon=False)

@@ -62,6 +62,7 @@ class APFL(
 
     def train(self, s: APFLState, t: int) -> APFLState:
         engine, batches, alpha_p = self.engine, self.engine.batches(t), s.alpha
+        later = replace(engine.training, reset_optimizer=False)
 
         def gradient(v_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
             nonlocal s, alpha_p
@@ -69,7 +70,9 @@ class APFL(
             if self.adaptive and batch is batches[0]:
                 slope_p = engine.inner(v_pd - s.x, gradients.values).to(alpha_p)
                 alpha_p = alpha_p.sub(slope_p, alpha=engine.training.rate(t)).clamp(0.0, 1.0)
-            s = self.fit(s, t, batches=[batch])  # the shared model steps on the same minibatch
+            # The shared model steps on the same minibatch; a new round may reset its optimizer.
+            training = engine.training if batch is batches[0] else later
+            s = s.trained(engine.fit(s.x, s.buffers, s.opt_state, [batch], training=training))
             return gradients._replace(values=s.alpha[:, None] * gradients.values)
 
         fit = engine.fit(s.v, s.v_buffers, s.v_opt_state, batches, gradient=gradient)

@@ -5,13 +5,14 @@ via Decentralized Sparse Training", ICML 2022, algorithm 1, and the authors' cod
 (rong-dai/DisPFL@e2f47d4). Symbols: w_i `state.x`, mask m_i `state.mask`, rho `density`,
 alpha `prune`, `growth`. In a round each peer
 
-1. trains the entries of its mask, the others stay 0: every gradient is multiplied by m_i;
+1. trains the entries of its mask, the others stay 0: every gradient is multiplied by m_i; and sends
+   w_i and m_i;
 2. evolves its mask: in every tensor it drops the ceil(alpha_t |m|) entries of the smallest |w|, and
    takes as many of those that are now outside: with the largest |gradient| of a minibatch, or at
-   random. New entries start at 0. alpha_t = (alpha / 2) (1 + cos(pi (t - 1) / T)) falls from alpha
-   to almost 0 over the T rounds;
-3. receives w_j and m_j, and sets each entry of its mask to the mean over the received models and
-   its own that have the entry: w_i <- m_i * sum_j m_j w_j / sum_j m_j.
+   random. alpha_t = (alpha / 2) (1 + cos(pi (t - 1) / T)) falls from alpha to almost 0 over the T
+   rounds;
+3. receives w_j and m_j, and sets each entry of its new mask to the mean over the received models
+   and its own that trained the entry, 0 if none did: w_i <- m_i' * sum_j m_j w_j / sum_j m_j.
 
 The masks start random and different, with as many entries in every tensor as ERK gives it: the
 density of a tensor is proportional to the sum of its sides over their product, at most 1, with a
@@ -19,8 +20,10 @@ mean of rho over all parameters. The number of entries never changes, so all let
 size: the values of the mask in order, and the mask as bits.
 
 Readings and deviations: a round here begins with training and ends with the average, the paper's
-begins with the average. Momentum is kept, except that of dropped entries. The dense engine computes
-all entries: the operations that sparsity saves are counted by the paper, not saved here. The means
+begins with the average; what is sent, averaged and masked is the same. Momentum is kept, except
+that of dropped entries; the authors' optimizer is new in every round, and their scripts grow at
+random. The gradients that choose new entries are in training mode. The dense engine computes all
+entries: the operations that sparsity saves are counted by the paper, not saved here. The means
 do not depend on the numbers of examples, as in the paper. Robust rules are refused: they need whole
 models. Batch-norm buffers stay personal.
 """
@@ -108,7 +111,7 @@ class DisPFL(
         return self.begin(replace(start, x=start.x * mask), mask=mask)
 
     def offer(self, s: DisPFLState, t: int) -> tuple[DisPFLState, Mapping[str, Tensor]]:
-        s = self.evolved(self.train(s, t), t)
+        s = self.train(s, t)
         kept_pd = s.mask > 0
         return s, {"values": s.x[kept_pd].view(len(s.x), -1), "mask": _bits(self.engine, kept_pd)}
 
@@ -130,7 +133,7 @@ class DisPFL(
         score_pd = self._scores(s, t, batches).nan_to_num(nan=0.0, posinf=_LARGE)
         mask_pd = s.mask.clone()
         for part, kept in self._parts:
-            replaced = min(math.ceil(share * kept), part.stop - part.start - kept)
+            replaced = math.ceil(share * kept)
             mask = mask_pd[:, part]
             smallest = size_pd[:, part].where(mask > 0, math.inf).argsort(dim=1, stable=True)
             mask.scatter_(1, smallest[:, :replaced], 0.0)
@@ -160,6 +163,7 @@ class DisPFL(
         w_ps = w_pn[:, inbox.authors]
         total_pd = self.engine.mix(w_ps, mask_sd)
         mean_pd = self.engine.mix(w_ps, x_sd) / total_pd.where(total_pd > 0, 1.0)
+        s = self.evolved(s, inbox.round)
         return replace(s, x=(mean_pd * s.mask).where(total_pd > 0, s.x), w=w_pn)
 
     def _sound(self, mask_sd: Tensor) -> Tensor:

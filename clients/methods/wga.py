@@ -6,19 +6,23 @@ Every peer, or each of `targets`, is the paper's user 0 and asks the others, its
 
 Symbols: x_i `state.x`, eta the learning rate, N the number of helpers that answered;
 `coterie.clients.parts.asking` explains s_ik, the estimates of zeta^2 and sigma^2, and several local
-steps. With alpha = "auto" it is the alpha that minimises the bound of theorem 1, for a bias of
-|grad f_avg - grad f_0|^2 <= m |grad f_0|^2 + zeta^2 (assumption A4), m `bias_growth`:
+steps. With alpha = "auto" it is the alpha in [0, min(1, 1 / sqrt m)) that minimises the bound of
+theorem 1 (PL case), for a bias of |grad f_avg - grad f_0|^2 <= m |grad f_0|^2 + zeta^2 (assumption
+A4), m `bias_growth`. Relative to training alone it is
 
-    ((1 - alpha)^2 + alpha^2 c) / (1 - m alpha^2),    c = 1/N + mu T zeta^2 / (L sigma^2),
+    ((1 - alpha)^2 + alpha^2 / N) / (1 - m alpha^2)^2 + kappa alpha^2 / (1 - m alpha^2),
+    kappa = mu T zeta^2 / (L sigma^2),
 
-    alpha* = 2 / (s + sqrt(s^2 - 4 m)),    s = 1 + c + m,
+T the run's rounds, mu / L `curvature_ratio`. A step of size eta <= 1 / L multiplies the excess loss
+by 1 - eta mu (1 - m alpha^2) and adds eta alpha^2 zeta^2 / 2 and L eta^2 s^2 / 2, where s^2 =
+((1 - alpha)^2 + alpha^2 / N) sigma^2; eta = ln T / (mu (1 - m alpha^2) T) gives the bound, up to
+ln T. alpha* is the root of a cubic, `best_alpha`; for bounded bias (m = 0) 1 / (1 + 1/N + kappa)
+with speed-up 1 / (1 - alpha*); for many helpers without bias at the optimum (N infinite, zeta = 0)
+min(1, 1 - sqrt(1 - 1/m)).
 
-T the run's rounds, mu / L `curvature_ratio`. For bounded bias (m = 0) alpha* = 1 / (1 + c);
-without bias at the optimum (zeta = 0) and many helpers it is min(1, 1/m). The bound relative to
-training alone is 1 - alpha* for every m, so the speed-up is 1 / (1 - alpha*).
-
-Reading: the published text lost the formulas for m > 0; the above is the minimum of the bound that
-its sentences describe (alpha at most 1/m, a denominator that makes the speed-up sub-linear).
+Readings: the published text lost the formulas; these are derived, and those of the authors'
+notebook (elmahdichayti/LinSpeedUpCode@a43973b). The speed-up is one of bounds: it is larger than
+that of the losses where the bias slows the user down most (helpers with 1 - sqrt m times its loss).
 """
 
 from __future__ import annotations
@@ -64,7 +68,7 @@ class Wga(
         bias_p = self.curvature_ratio * self.rounds * np.maximum(s.zeta2, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio_p = np.where(bias_p > 0, bias_p / s.variance, 0.0)
-            return best_alpha(1 + 1 / helpers_p + ratio_p, self.bias_growth)
+            return best_alpha(helpers_p, ratio_p, self.bias_growth)
 
     def correction(self, s: AskingState, share_pn: Floats, inbox: Inbox) -> Tensor:
         return s.x.new_zeros(())
@@ -76,16 +80,36 @@ class Wga(
         return bounded - self.bias_growth * self.engine.inner(g_pd, last["g"])
 
 
-def best_alpha(curvature: Floats, growth: float) -> Floats:
-    """Return the alpha that minimises (1 - 2 alpha + curvature alpha^2) / (1 - growth alpha^2).
+def relative_bound(alpha: Floats, helpers: Floats, bias: Floats, growth: float) -> Floats:
+    """Return theorem 1's bound relative to training alone; arguments as of `best_alpha`."""
+    slowed = 1 - growth * alpha**2
+    result: Floats = ((1 - alpha) ** 2 + alpha**2 / helpers) / slowed**2 + bias * alpha**2 / slowed
+    return result
+
+
+def best_alpha(helpers: Floats | Ints, bias: Floats, growth: float) -> Floats:
+    """Return the alpha that minimises `relative_bound`.
+
+    It is the only root in [0, min(1, 1 / sqrt m)] of the cubic that the derivative is proportional
+    to, which increases through it: bisection finds it.
 
     Parameters
     ----------
-    curvature : ndarray
-        1 + c of the module's header; infinite where there are no helpers.
+    helpers : ndarray
+        Number of helpers N; 0 for none.
+    bias : ndarray
+        kappa of the module's header.
     growth : float
         m of assumption A4.
     """
-    total = curvature + growth
-    result: Floats = 2 / (total + np.sqrt(total**2 - 4 * growth))
-    return result
+    total = 1 + 1 / helpers
+    if not growth:
+        return np.asarray(1 / (total + bias))
+    low = np.zeros(np.broadcast(helpers, bias).shape)
+    high = low + min(1.0, growth**-0.5)
+    for _ in range(60):  # to the last bit
+        a = (low + high) / 2
+        cubic = (total + 2 * growth - 3 * growth * a + growth * total * a**2) * a - 1
+        cubic += bias * a * (1 - growth * a**2)
+        low, high = np.where(cubic < 0, a, low), np.where(cubic < 0, high, a)
+    return low

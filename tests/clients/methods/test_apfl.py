@@ -10,6 +10,7 @@ import pytest
 
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
+from tests.stepping import Stepping
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
@@ -53,6 +54,17 @@ def test_at_its_ends_it_is_local_training_and_fedavg(
 ) -> None:
     result = run(digits("apfl", **{"apfl.alpha": alpha}), tmp_path / "apfl")
     assert stacked(result).equal(stacked(run(digits(end), tmp_path / end)))
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_its_shared_model_is_fedavg_s(reset: bool, adaptive: bool) -> None:
+    """Whatever the local models do: the shared one has its own steps, momentum and averages."""
+    shared = {"reset-optimizer": reset, "momentum": 0.9, "learning-rate-decay": 0.9}
+    apfl = Stepping(digits("apfl", **{"apfl.adaptive": adaptive}, **shared))
+    fedavg = Stepping(digits("fedavg", **shared))
+    for t in (1, 2, 3):
+        assert apfl.to(t).x.equal(fedavg.to(t).x)
 
 
 def test_the_shares_stay_between_0_and_1(tmp_path: Path) -> None:

@@ -1,0 +1,694 @@
+"""Comparison of rules with the code of their authors, on the same inputs.
+
+    python -m studies.authors FOLDER [METHOD ...]
+
+FOLDER has a clone per repository, FOLDER/<owner>/<name>; docs/methods/checked.md names commits.
+Nothing of that code is in this project: the functions under comparison are taken from the clones
+when the comparison runs, and nothing else of their files is executed. It prints a line per
+comparison: the largest absolute difference between their numbers and ours, both from random models
+of a small network (digits, five peers with different amounts of data) in float64. pFedGraph needs
+the package cvxpy, WGA sympy.
+"""
+
+from __future__ import annotations
+import __future__ as future
+
+import argparse
+import ast
+import contextlib
+import copy
+import io
+import json
+import logging
+import math
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.clients.engine.engine import Engine
+from coterie.clients.inbox import Inbox
+from coterie.clients.letters import Letters
+from coterie.clients.methods.dispfl import entries
+from coterie.clients.methods.wga import best_alpha, relative_bound
+from coterie.clients.parts.greedy import choose
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Gaps = Mapping[str, float]
+N = 5
+
+
+class MissingCodeError(Exception):
+    """A clone, a file of it, or a package that it needs is missing."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Clone of a repository."""
+
+    folder: Path
+
+    def text(self, file: str) -> str:
+        """Return the content of a file."""
+        path = self.folder / file
+        if not path.is_file():
+            raise MissingCodeError(f"no file {path}")
+        return path.read_text(encoding="utf-8")
+
+    def take(self, file: str, *names: str, **known: Any) -> SimpleNamespace:
+        """Define some functions and classes of a file, which see only the names in `known`."""
+        tree = ast.parse(self.text(file))
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        chosen = [node for node in tree.body if isinstance(node, kinds) and node.name in names]
+        if missing := set(names) - {node.name for node in chosen}:
+            raise MissingCodeError(f"{self.folder / file} does not define {min(missing)}")
+        tree.body = list(chosen)
+        flags = future.annotations.compiler_flag
+        exec(compile(tree, file, "exec", flags, dont_inherit=True), known)
+        return SimpleNamespace(**{name: known[name] for name in names})
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Comparison with a repository."""
+
+    method: str
+    repository: str
+    commit: str
+    run: Callable[[Code], Gaps]
+
+
+COMPARISONS: list[Comparison] = []
+
+
+def comparison(
+    method: str, repository: str, commit: str
+) -> Callable[[Callable[[Code], Gaps]], Callable[[Code], Gaps]]:
+    """Add a comparison."""
+
+    def add(run: Callable[[Code], Gaps]) -> Callable[[Code], Gaps]:
+        COMPARISONS.append(Comparison(method, repository, commit, run))
+        return run
+
+    return add
+
+
+# Our side
+
+
+class Peers:
+    """Five peers with random models, under a rule."""
+
+    def __init__(self, method: str, **keys: Any) -> None:
+        flat = {
+            "method": method, "peers": N, "dtype": "float64", "mlp.hidden": "6", "local-steps": 1,
+            "batch-size": 1000, "learning-rate": 0.1, "momentum": 0.0,
+            "partition.kind": "dirichlet", "partition.alpha": 1.0, "partition.validation": 0.3,
+            **keys,
+        }  # fmt: skip
+        config = Config.from_flat(flat)
+        self.engine = Engine(
+            problem_of(config), config.network, config.model_options, range(config.peers),
+            config.training, seed=config.seed, device="cpu", dtype=config.dtype,
+            topology=config.graph(),
+        )  # fmt: skip
+        self.rule: Any = config.options.bind(self.engine, config.num_server_rounds)
+        self.strategy = config.strategy()
+        self.cohort = Cohort(self.engine, self.rule, config.num_server_rounds)
+        self.g = np.random.default_rng(0)
+        start: Any = self.rule.init()
+        noise = self.g.normal(size=(config.peers, self.engine.d)) * 0.3
+        self.state = replace(start, x=start.x + self.engine.tensor(noise))
+
+    @property
+    def x(self) -> Tensor:
+        return self.state.x  # type: ignore[no-any-return]
+
+    def inbox(self, offers: Mapping[str, Tensor], heard: Bools | None = None) -> Inbox:
+        """Return the inbox of round 1: the offers of all others, or of those in a mask (P, n)."""
+        heard = ~np.eye(N, dtype=bool) if heard is None else heard
+        recipients, senders = np.nonzero(heard)
+        letters = Letters(senders, recipients, senders, np.arange(N), dict(offers))
+        return self.rule.inbox(1, letters)  # type: ignore[no-any-return]
+
+    def rounds(self, number: int) -> Iterator[Any]:
+        """Run rounds with all letters; yield the state after each."""
+        self.cohort.state = self.state
+        self.cohort.begin(1)
+        for this in self.strategy.each_round(1, number, self.cohort.wants):
+            self.cohort.exchange(this)
+            self.cohort.update(this.t, {})
+            self.cohort.begin(this.t + 1)
+            yield self.cohort.state
+
+    def loss(self, model: Tensor, peer: int, split: Any = "train") -> float:
+        """Return the loss of a model on a peer's data."""
+        losses = self.engine.losses(model[None].clone(), {}, split, np.array([peer])).losses
+        return float(losses[0])
+
+    def gradients(self, x_ed: Tensor, peers: Sequence[int]) -> Tensor:
+        """Return the gradients (E, d) of models on all training data of peers."""
+        whole = self.engine.data.everything(np.array(peers))
+        return self.engine.gradients(x_ed.clone(), {}, whole).values
+
+    def data(self, peer: int, split: Any = "train") -> tuple[Tensor, Tensor]:
+        """Return all inputs and classes of a peer."""
+        length = int(self.engine.data.shards[split].lengths_p[peer])
+        x, y = self.engine.data.examples(split, torch.tensor([peer]), torch.arange(length)[None])
+        return x[0], y[0].long()
+
+
+class Network(nn.Module):
+    """Our network as a module."""
+
+    def __init__(self, x_d: Tensor) -> None:
+        super().__init__()
+        layers = (nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
+        self.layers = nn.Sequential(*layers).double()
+        nn.utils.vector_to_parameters(x_d.clone(), self.layers.parameters())
+
+    def forward(self, x: Tensor, targets: Tensor | None = None, **_: Any) -> Any:
+        outputs = self.layers(x)
+        if targets is None:
+            return outputs
+        return {"loss": nn.functional.cross_entropy(outputs, targets)}
+
+    def vector(self) -> Tensor:
+        return nn.utils.parameters_to_vector(self.parameters()).detach()
+
+
+class Scripted:
+    """NumPy, of which `random` returns given values one after another."""
+
+    def __init__(self, **values: Iterator[Any]) -> None:
+        draws = {name: lambda *_, of=of, **__: next(of) for name, of in values.items()}
+        self.random = SimpleNamespace(**draws)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+def gap(theirs: Any, ours: Any) -> float:
+    """Return the largest absolute difference."""
+    return float(np.abs(np.asarray(theirs, dtype=float) - np.asarray(ours, dtype=float)).max())
+
+
+def vectors(models: Sequence[Network]) -> Floats:
+    """Return the parameters of models, (E, d)."""
+    return torch.stack([model.vector() for model in models]).numpy()
+
+
+# Theirs
+
+
+@comparison("pfedgraph", "MediaBrain-SJTU/pFedGraph", "4f5f17c")
+def pfedgraph(code: Code) -> Gaps:
+    """Graph, average and direction of the penalty."""
+    try:
+        import cvxpy  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise MissingCodeError("the package cvxpy is not installed") from None
+    names = ("cal_model_cosine_difference", "update_graph_matrix_neighbor",
+             "optimizing_graph_matrix_neighbor", "weight_flatten_all",
+             "aggregation_by_graph")  # fmt: skip
+    file = "pytorch/pfedgraph_cosine/utils.py"
+    theirs = code.take(file, *names, torch=torch, np=np, cp=cvxpy, copy=copy)
+    peers = Peers("pfedgraph")
+    ours = peers.rule.update(peers.state, peers.inbox({"x": peers.x}))
+    models = {i: Network(peers.x[i]) for i in range(N)}
+    origin = Network(peers.engine.origins(np.arange(N))[0]).state_dict()
+    moved = {i: {name: torch.zeros(()) for name in origin} for i in range(N)}
+    shares = dict(enumerate(peers.engine.samples / peers.engine.samples.sum()))
+    graph = theirs.update_graph_matrix_neighbor(
+        torch.zeros(N, N), models, origin, moved, shares, peers.rule.alpha, "all"
+    )
+    means = theirs.aggregation_by_graph(None, torch.tensor(ours.w), models, origin)
+    return {
+        "graph": gap(graph, ours.w),
+        "average": gap(vectors([*models.values()]), ours.x),
+        "direction of the penalty": gap(torch.stack([means[i] for i in range(N)]), ours.towards),
+    }
+
+
+def _dac_clients(peers: Peers, scores: Floats) -> list[SimpleNamespace]:
+    """Return clients as the code of DAC and PENS expects them, which do not train."""
+
+    def client(i: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            train=lambda epochs: (None, 0.0, 0.0, 0.0),
+            validate=lambda model, train_set: (peers.loss(model.vector(), i), 0.0),
+            local_model=Network(peers.x[i]), train_set=range(int(peers.engine.samples[i])),
+            train_loss_list=[1.0], priors=scores[i].copy(), priors_norm=np.zeros(N),
+            n_sampled=np.zeros(N), n_selected=np.zeros(N), stopped_early=False,
+        )  # fmt: skip
+
+    return [client(i) for i in range(N)]
+
+
+@comparison("dac", "edvinli/DAC", "45209fd")
+def dac(code: Code) -> Gaps:
+    """Scores with gossip, probabilities of the next draw, average."""
+    peers = Peers("dac", **{"dac.models": 2, "dac.tau": 5.0})
+    # Scores of the past, lower than any that is measured: ours limits those taken over to these.
+    scores = peers.g.uniform(0.01, 0.05, (N, N)) * (peers.g.random((N, N)) < 0.7)
+    np.fill_diagonal(scores, 0.0)
+    state = replace(peers.state, scores=scores)
+    heard = peers.rule.wants(state, 1)
+    _, offers = peers.rule.offer(state, 1)
+    ours = peers.rule.update(state, peers.inbox({**offers, "x": peers.x}, heard))
+    away = {"scores": 0.0, "probabilities": 0.0, "average": 0.0}
+    for i in range(N):
+        clients = _dac_clients(peers, scores)
+        numpy = Scripted(choice=iter([[i], np.flatnonzero(heard[i])]))
+        code.take("utils.py", "train_DAC", "FedAvg", "softmax_scale", "tau_function",
+                  np=numpy, copy=copy).train_DAC(1, 1, clients, 1.0, 2, 5.0, True)  # fmt: skip
+        odds = np.where(np.arange(N) == i, 0.0, np.exp(peers.rule.temperature(2) * ours.scores[i]))
+        pairs = {"scores": (clients[i].priors, ours.scores[i]),
+                 "probabilities": (clients[i].priors_norm, odds / odds.sum()),
+                 "average": (clients[i].local_model.vector(), ours.x[i])}  # fmt: skip
+        away = {name: max(away[name], gap(*pair)) for name, pair in pairs.items()}
+    return away
+
+
+@comparison("pens", "edvinli/DAC", "45209fd")
+def pens(code: Code) -> Gaps:
+    """Selected peers and average."""
+    peers = Peers("pens", **{"pens.models": 3, "pens.best": 2})
+    heard = peers.rule.wants(peers.state, 1)
+    ours = peers.rule.update(peers.state, peers.inbox({"x": peers.x}, heard))
+    away = {"selected": 0.0, "average": 0.0}
+    for i in range(N):
+        clients = _dac_clients(peers, np.zeros((N, N)))
+        numpy = Scripted(choice=iter([[i], np.flatnonzero(heard[i])]))
+        theirs = code.take("utils.py", "train_pens", "FedAvg", np=numpy, copy=copy)
+        theirs.train_pens(1, 1, clients, 1.0, 3, 2)
+        pairs = {"selected": (clients[i].n_selected, ours.counts[i]),
+                 "average": (clients[i].local_model.vector(), ours.x[i])}  # fmt: skip
+        away = {name: max(away[name], gap(*pair)) for name, pair in pairs.items()}
+    return away
+
+
+@comparison("ifca", "jichan3751/ifca", "61e44b8")
+def ifca(code: Code) -> Gaps:
+    """Choice and training; their means are compared for peers with as many examples."""
+    known = {"torch": torch, "np": np, "copy": copy}
+    theirs = code.take("mnist/train_cluster_mnist.py", "TrainMNISTCluster", time=_clock(), **known)
+    keys = {"partition.kind": "iid", "partition.samples-per-peer": 30, "ifca.clusters": 3}
+    peers = Peers("ifca", **keys)
+    centres = peers.state.centres + peers.engine.tensor(peers.g.normal(size=(1, 3, 1)) * 0.1)
+    choice = _best(peers, centres)
+    state = replace(peers.state, centres=centres, choice=choice, x=centres[range(N), choice])
+    trained, offers = peers.rule.offer(state, 1)
+    ours = peers.rule.update(trained, peers.inbox(offers))
+
+    class Run(theirs.TrainMNISTCluster):  # type: ignore[misc, name-defined]
+        def load_data(self, peer: int, train: bool = True) -> tuple[Tensor, Tensor]:
+            return peers.data(peer)
+
+    run = object.__new__(Run)  # their constructor wants p to divide m
+    run.config = {"m": N, "p": 3, "tau": 1}
+    run.dataset = {"train": {"cluster_assign": [0] * N}}
+    run.criterion = nn.CrossEntropyLoss()
+    run.models = [Network(centre) for centre in centres[0]]
+    chosen = run.get_inference_stats()["cluster_assign"]
+    run.train(chosen, lr=0.1)
+    return {
+        "choice": gap(chosen, choice),
+        "models": gap(vectors(run.models), ours.centres[0]),
+        "next choice": gap(run.get_inference_stats()["cluster_assign"], ours.choice),
+    }
+
+
+def _best(peers: Peers, centres_pkd: Tensor) -> npt.NDArray[np.int64]:
+    losses = [[peers.loss(model, i) for model in centres_pkd[i]] for i in range(N)]
+    best: npt.NDArray[np.int64] = np.argmin(losses, axis=1)
+    return best
+
+
+def _clock() -> SimpleNamespace:
+    return SimpleNamespace(time=lambda: 0.0)
+
+
+@comparison("dpfl", "salmakh1/DPFL", "000a968")
+def dpfl(code: Code) -> Gaps:
+    """Sets of the greedy choice, for 60 draws of models, order and coins."""
+    average = code.take("src/utils/train_utils.py", "average_weights", torch=torch, copy=copy,
+                        logging=logging).average_weights  # fmt: skip
+    differing = 0
+    peers = Peers("dpfl")
+    for case in range(60):
+        g = np.random.default_rng(case)
+        i, budget = case % N, 2 + case % 4
+        x = peers.x + peers.engine.tensor(g.normal(size=tuple(peers.x.shape)) * 0.3)
+        order, coins = g.permutation([j for j in range(N) if j != i]), g.random(N - 1)
+
+        def losses(x_ed: Tensor, p: Any, i: int = i) -> Floats:
+            return np.array([peers.loss(model, i, "validation") for model in x_ed])
+
+        def shuffle(given: list[int], order: Any = order) -> None:
+            given[:] = order.tolist()
+
+        def test(model: Network, *_: Any, i: int = i, **__: Any) -> dict[str, float]:
+            return {"global_val_loss": peers.loss(model.vector(), i, "validation")}
+
+        letters = Letters(order, np.full(N - 1, i), order, np.arange(N), {"x": x})
+        ours = choose(losses, np.array([i]), letters, [(order, coins)], peers.engine.samples * 1.0,
+                      max_peers=budget, strict=False)  # fmt: skip
+        theirs = code.take(
+            "selection/bandits.py", "optimized_rgl_p", "oracle", copy=copy, logging=logging,
+            test=test, average_weights=average, OrderedSet=_OrderedSet,
+            random=SimpleNamespace(shuffle=shuffle), np=Scripted(uniform=iter(coins)),
+        )  # fmt: skip
+        states = {j: Network(x[j]).state_dict() for j in range(N)}
+        chosen, _ = theirs.optimized_rgl_p(
+            Network(x[i]), states, [i, *(j for j in range(N) if j != i)], "cpu", None,
+            agg_base=False, selected=defaultdict(int), cardinality=budget,
+            data_weights=dict(enumerate(peers.engine.samples * 1.0)),
+        )  # fmt: skip
+        differing += set(chosen) != set(np.flatnonzero(ours.chosen_pn[0]).tolist())
+    return {"sets that differ, of 60": differing}
+
+
+class _OrderedSet(dict[Any, None]):
+    """Set that keeps its order, for a package that their code imports."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        super().__init__(dict.fromkeys(items))
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def __sub__(self, items: set[Any]) -> _OrderedSet:
+        return _OrderedSet([item for item in self if item not in items])
+
+
+@comparison("cobo", "epfml/CoBo", "c178fea")
+def cobo(code: Code) -> Gaps:
+    """W from the gradients at midpoints; then their step with the new W, which is our order."""
+    keys = {"cobo.sampling": "full", "cobo.gamma": 0.01, "cobo.rho": 0.05}
+    peers = Peers("cobo", **keys)
+    before = peers.g.uniform(0.2, 0.8, (N, N))
+    before = np.triu(before, 1) + np.triu(before, 1).T
+    gradients = peers.gradients(peers.x, range(N))
+    peers.state = replace(peers.state, w=before)
+    (ours,) = peers.rounds(1)
+
+    def client(i: int) -> SimpleNamespace:
+        model = Network(peers.x[i])
+        parts = gradients[i].split([p.numel() for p in model.parameters()])
+        steps = [part.view(p.shape) for part, p in zip(parts, model.parameters(), strict=True)]
+        model.get_momentum = lambda: steps  # type: ignore[assignment]
+        return SimpleNamespace(model=model, get_next_batch_train=lambda: iter([peers.data(i)]))
+
+    from concurrent import futures
+
+    folder, clients = "personalized-vision-models", [client(i) for i in range(N)]
+    known = {"torch": torch, "copy": copy, "math": math, "np": Scripted(rand=iter([np.zeros(10)])),
+             "concurrent": SimpleNamespace(futures=futures), "ResNet9": lambda: None}  # fmt: skip
+    grouping = code.take(f"{folder}/grouping.py", "Grouping", **known).Grouping(
+        N, 0.1, rho=0.05, w_adjacency=torch.tensor(before)
+    )
+    grouping.device = torch.device("cpu")
+    layers = [1] * 4
+    grouping.grad_based_update(grouping.mid_param_grad_inner_prod(clients, layers, sampling=True))
+    w = grouping.w_adjacency.numpy()
+    kind = code.take(f"{folder}/optim/cobo_optim.py", "CoboOptim", torch=torch, copy=copy,
+                     optim=torch.optim, Optim=object).CoboOptim  # fmt: skip
+    optimizer = object.__new__(kind)
+    vars(optimizer).update(grouping=grouping, clients=clients, device="cpu")
+    kind.step(optimizer, 0.1)
+    return {"W": gap(w, ours.w), "x": gap(vectors([each.model for each in clients]), ours.x)}
+
+
+@comparison("trust", "epfml/personalized-collaborative-llms", "007fefc")
+def trust(code: Code) -> Gaps:
+    """Strategy 1: weights from cosines of parameters; and the average."""
+    names = ("similarity_weights", "__trust_weights_weights", "__weighted_average")
+    known = {"torch": torch, "F": nn.functional}
+    theirs = vars(code.take("src/optim/strategies.py", *names, **known))
+    peers = Peers("trust", **{"trust.similarity": "weights"})
+    ours = peers.rule.update(peers.state, peers.inbox({"x": peers.x}))
+    clients = [[Network(peers.x[i]), None, None] for i in range(N)]
+    # A vector of the network is one row here; their cosine takes the rows of matrices only.
+    matrices = [[nn.ParameterDict(_rows(client[0])), None, None] for client in clients]
+    similar = theirs["__trust_weights_weights"](matrices, theirs["similarity_weights"])
+    w = similar.softmax(dim=1)
+    theirs["__weighted_average"](clients, torch.tensor(ours.w), SimpleNamespace(wandb=False))
+    models = [client[0] for client in clients]
+    return {"weights": gap(w, ours.w), "average": gap(vectors(models), ours.x)}  # type: ignore[arg-type]
+
+
+def _rows(model: Any) -> dict[str, Tensor]:
+    return {f"p{i}": p.data.reshape(-1, p.shape[-1]) for i, p in enumerate(model.parameters())}
+
+
+@comparison("all-for-one", "philipco/heterogeneity_quantification", "92705fc")
+def all_for_one(code: Code) -> Gaps:
+    """Similarity ratios and weights, both criteria (branch feautres/related_works)."""
+    names = ("ratio", "compute_weight_based_on_ratio")
+    theirs = code.take("src/optim/Algo.py", *names, torch=torch)
+    away = {}
+    for criterion in ("binary", "continuous"):
+        peers = Peers("all-for-one", **{
+            "all-for-one.estimator": "plain", "all-for-one.criterion": criterion,
+            "all-for-one.similarity-batch-size": 1000,
+        })  # fmt: skip
+        (ours,) = peers.rounds(1)
+        w = np.zeros((N, N))
+        for i in range(N):
+            at_i = peers.gradients(peers.x[i].repeat(N, 1), range(N))
+            w[i] = theirs.compute_weight_based_on_ratio(
+                [[g] for g in at_i], peers.engine.samples.tolist(), i, [[[] for _ in range(N)]] * N,
+                [[] for _ in range(N)], continuous=criterion == "continuous",
+            )[0]  # fmt: skip
+        away[f"weights, {criterion}"] = gap(w, peers.rule.weights(ours))
+    return away
+
+
+@comparison("fedem", "omarfoq/FedEM", "996fadd")
+def fedem(code: Code) -> Gaps:
+    """E-step and mixture weights."""
+    kind = code.take("client.py", "MixtureClient", Client=object, torch=torch, F=nn.functional)
+    peers = Peers("fedem", **{"fedem.components": 3})
+    pi = peers.g.dirichlet(np.ones(3), N)
+    members = peers.state.members + peers.engine.tensor(peers.g.normal(size=(N, 3, 1)) * 0.1)
+    ours, _ = peers.rule.offer(replace(peers.state, pi=pi, members=members), 1)
+    theirs = np.zeros((N, 3))
+    for i in range(N):
+        x, y = peers.data(i)
+        losses = torch.stack([
+            nn.functional.cross_entropy(Network(model)(x), y, reduction="none").detach()
+            for model in members[i]
+        ])  # fmt: skip
+        ensemble = SimpleNamespace(
+            learners_weights=torch.tensor(pi[i]), gather_losses=lambda _, of=losses: of
+        )
+        client = object.__new__(kind.MixtureClient)
+        vars(client).update(learners_ensemble=ensemble, val_iterator=None)
+        client.update_sample_weights()
+        client.update_learners_weights()
+        theirs[i] = ensemble.learners_weights.numpy()
+    return {"mixture weights": gap(theirs, ours.pi)}
+
+
+@comparison("dispfl", "rong-dai/DisPFL", "e2f47d4")
+def dispfl(code: Code) -> Gaps:
+    """Numbers of entries; masks after dropping and growing; masked means."""
+    folder = "fedml_api/standalone/DisPFL"
+    arguments = SimpleNamespace(
+        anneal_factor=0.5, comm_round=100, dis_gradient_check=False, erk_power_scale=1.0
+    )
+    known = {"torch": torch, "np": np, "copy": copy, "math": math}
+    client = code.take(f"{folder}/client.py", "Client", **known)
+    server = code.take(f"{folder}/dispfl_api.py", "dispflAPI", object=object, **known)
+    trainer = code.take(f"{folder}/my_model_trainer.py", "MyModelTrainer", ModelTrainer=object,
+                        **known)  # fmt: skip
+    silent = SimpleNamespace(info=lambda *_: None)
+    peers = Peers("dispfl", **{"dispfl.density": 0.3, "num-server-rounds": 100})
+    state = peers.rule.init()
+    state = replace(state, x=peers.x * state.mask)
+    offers = {"values": state.x[state.mask > 0].view(N, -1)}
+    _, bits = peers.rule.offer(peers.rule.init(), 1)
+    ours = peers.rule.update(state, peers.inbox({**offers, "mask": bits["mask"]}))
+
+    def named(x_d: Tensor) -> dict[str, Tensor]:
+        return dict(Network(x_d).state_dict())
+
+    erk = object.__new__(trainer.MyModelTrainer)
+    vars(erk).update(args=arguments, logger=silent)
+    sparse = erk.calculate_sparsities(dict(Network(state.x[0]).named_parameters()), sparse=0.3)
+    number = [round((1 - sparse[k]) * v.numel()) for k, v in named(state.x[0]).items()]
+    gradients = peers.engine.gradients(
+        state.x.clone(), {}, peers.engine.data.everything()
+    ).values  # batch-size: all examples
+    masks, next_masks = [named(m) for m in state.mask], []
+    for i in range(N):
+        one = object.__new__(client.Client)
+        vars(one).update(args=arguments, device="cpu")
+        fired, removed = one.fire_mask(masks[i], named(state.x[i]), 0)
+        next_masks.append(one.regrow_mask(fired, removed, named(gradients[i])))
+    api = object.__new__(server.dispflAPI)
+    api.logger = silent
+    counted = [{k: v.numpy() for k, v in mask.items()} for mask in masks]
+    means = [
+        api._aggregate_func(
+            i, N, N, range(N), [named(x) for x in state.x], next_masks, counted
+        )[0]
+        for i in range(N)
+    ]  # fmt: skip
+
+    def flat(tensors: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([value.flatten() for value in tensors.values()])
+
+    return {
+        "entries per tensor": gap(number, entries(peers.engine.network.shapes, 0.3)),
+        "entries of masks that differ": float(
+            (torch.stack([flat(m) for m in next_masks]) != ours.mask).sum()
+        ),
+        "average": gap(torch.stack([flat(m) for m in means]), ours.x),
+    }
+
+
+@comparison("l2c", "aidecentralized/sonar", "3200465")
+def l2c(code: Code) -> Gaps:
+    """Weights after a step of Adam; a loop of theirs names its variable `i` and uses `id`."""
+    now: list[int] = []
+
+    class Updates(dict[Any, Any]):
+        def __getitem__(self, key: Any) -> Any:
+            return super().__getitem__(now[-1] if key is id else key)
+
+    class Indices(dict[int, int]):
+        def keys(self) -> Any:
+            for key in super().keys():  # noqa: SIM118
+                now.append(key)
+                yield key
+
+    kind = code.take("src/algos/L2C.py", "L2CClient", BaseFedAvgClient=object, torch=torch, id=id,
+                     F=nn.functional, optim=torch.optim, defaultdict=defaultdict)  # fmt: skip
+    peers = Peers("l2c", **{"l2c.rate": 0.1})
+    logits = peers.g.normal(size=(N, N))
+    state = replace(peers.state, logits=peers.engine.tensor(logits))
+    updates = peers.engine.tensor(peers.g.normal(size=(N, peers.engine.d)) * 0.1)
+    ours = peers.rule.update(state, peers.inbox({"update": updates}))
+    theirs = np.zeros((N, N))
+    for i in range(N):
+        alpha = torch.tensor(logits[i], requires_grad=True)
+        step = torch.optim.Adam([alpha], lr=0.1, weight_decay=0.01)
+        client = object.__new__(kind.L2CClient)
+        vars(client).update(
+            model=Network(ours.x[i]), val_dloader=_Loader([peers.data(i, "validation")]),
+            alpha=alpha, alpha_optim=step, collab_weights=alpha.softmax(dim=0), node_id=i,
+            device="cpu",
+            loss_fn=nn.CrossEntropyLoss(), sharing_mode="updates", model_keys_to_ignore=[],
+            neighbors_id_to_idx=Indices({j: j for j in range(N)}),
+        )  # fmt: skip
+        named = {j: dict(Network(u).named_parameters()) for j, u in enumerate(updates)}
+        client.learn_collab_weights(Updates(named))
+        theirs[i] = alpha.detach().numpy()
+    return {"logits": gap(theirs, ours.logits)}
+
+
+class _Loader(list[Any]):
+    dataset = range(1)
+
+
+@comparison("wga", "elmahdichayti/LinSpeedUpCode", "a43973b")
+def wga(code: Code) -> Gaps:
+    """Speed-up of theorem 1 for m > 0, without bias at the optimum."""
+    try:
+        import sympy  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        raise MissingCodeError("the package sympy is not installed") from None
+    known: dict[str, Any] = {"sp": sympy, "np": np}
+    exec(_cell(code, 4), known)
+    helpers, none = np.array([1.0, 4.0, 10.0, 64.0]), np.zeros(4)
+    away = 0.0
+    for m in (0.2, 0.5, 1.0):
+        theirs = np.real(known["g"](helpers.astype(complex), m))
+        ours = 1 / relative_bound(best_alpha(helpers, none, m), helpers, none, m)
+        away = max(away, float(np.abs(theirs / ours - 1).max()))
+    return {"speed-up, relative": away}
+
+
+@comparison("bias-correction", "elmahdichayti/LinSpeedUpCode", "a43973b")
+def bias_correction(code: Code) -> Gaps:
+    """Losses of 300 steps without noise."""
+    rounds, draws = 300, iter([0.3, np.zeros(300), np.zeros(300)])
+    known: dict[str, Any] = {
+        "np": Scripted(randn=draws), "sigma": 0.0, "K": 1, "T": rounds, "N": 4
+    }  # fmt: skip
+    exec(_cell(code, 9), known)
+    exec(_cell(code, 17), known)
+    problem = {"helpers": 4, "trials": 1, "noise": 0.0, "user-curvature": 1.0, "user-centre": 1.0,
+               "helper-curvature": 2.0, "helper-centre": 5.0}  # fmt: skip
+    peers = Peers("bias-correction", **{
+        "dataset": "noisy-quadratic", "num-server-rounds": rounds, "partition.kind": "iid",
+        "learning-rate": 1e-4, "bias-correction.beta": 1e-4, "bias-correction.targets": "0",
+        **{f"noisy-quadratic.{key}": value for key, value in problem.items()},
+    })  # fmt: skip
+    peers.state = replace(peers.state, x=torch.full_like(peers.state.x, 0.3))
+    ours = [0.5 * (float(s.x[0, 0]) - 1) ** 2 for s in peers.rounds(rounds - 1)]
+    return {"losses": gap(known["Res"][1e-4]["loss"][1:], ours)}
+
+
+def _cell(code: Code, number: int) -> str:
+    """Return the source of a cell of the notebook."""
+    cells = json.loads(code.text("LinSpeedupPersonaliztion.ipynb"))["cells"]
+    return "".join(cells[number]["source"])
+
+
+# Command
+
+
+def compare(folder: Path, methods: Sequence[str]) -> Iterator[tuple[Comparison, Gaps | str]]:
+    """Run the comparisons of some methods, of all without names; a str says why one is missing."""
+    random.seed(0)
+    for each in COMPARISONS:
+        if methods and each.method not in methods:
+            continue
+        clone = folder / each.repository
+        if not clone.is_dir():
+            yield each, f"no clone at {clone}"
+            continue
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                gaps = each.run(Code(clone))
+            yield each, gaps
+        except MissingCodeError as error:
+            yield each, str(error)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a line per comparison."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="clones, as <owner>/<name>")
+    names = sorted({each.method for each in COMPARISONS})
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"{', '.join(names)}")
+    chosen = parser.parse_args(arguments)
+    if unknown := set(chosen.methods) - set(names):
+        parser.error(f"no comparison for {min(unknown)}; there are {', '.join(names)}")
+    logging.disable(logging.INFO)
+    for each, gaps in compare(chosen.folder, chosen.methods):
+        about = f"{each.method:16} {each.repository}@{each.commit}"
+        if isinstance(gaps, str):
+            print(f"{about}: not compared: {gaps}")
+            continue
+        print(f"{about}: " + ", ".join(f"{name} {value:.1e}" for name, value in gaps.items()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
