@@ -345,7 +345,7 @@ def league_gains() -> str:
 
     def mean(method: str) -> float:
         values = [entry.value for _, entry, _ in of[method].values() if entry.value is not None]
-        return sum(values) / len(values) if values else 0.0  # Local has no gain
+        return sum(values) / len(values) if values else 0.0
 
     def order(method: str) -> tuple[bool, float]:
         return of[method].keys() != measured.keys(), -mean(method)
@@ -383,10 +383,12 @@ def league_figure(method: str) -> str:
         gains[problem.title] = {
             row.method: 100 * value
             for row in table.rows
-            if (value := entries[row.method].value) is not None and not row.reference
+            if (value := entries[row.method].value) is not None
+            and not row.reference
+            and row.method != "local"
         }
     gains = {title: of for title, of in gains.items() if method in of}
-    if not gains or method == "local":
+    if not gains:
         return ""
     low, high = -15.0, 17.0  # worse gains are drawn at the edge
 

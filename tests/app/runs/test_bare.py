@@ -30,7 +30,8 @@ def test_it_is_introduced_told_and_lies_in_the_checkout(
 ) -> None:
     simulate({**TINY, "method": "dpfl", "dpfl.init-epochs": 1, "name": "mine"}, nodes=2)
     printed = capsys.readouterr().out
-    assert "dpfl on digits: 4 peers, Flower's simulation" in printed
+    assert "dpfl on digits: 4 peers, label-permutation in 2 clusters, at most 60" in printed
+    assert "; Flower's simulation" in printed
     assert "partition.validation = 0.2" in printed
     rounds = [line.split("  ")[0] for line in printed.splitlines() if line.startswith("round ")]
     assert rounds == ["round 0/4", "round 2/4", "round 4/4"]
