@@ -66,6 +66,6 @@ def test_every_whole_number_has_a_bound() -> None:
     """But `seed`, which takes no memory and no time."""
     for key, (_, option) in keys().items():
         if option.kinds == (int,) and key != "seed":
-            with pytest.raises(ConfigError, match="at most|must be [12] to"):
+            with pytest.raises(ConfigError, match=r"at most|must be [12] to"):
                 Config.from_flat({key: 2**62})
     assert Config.from_flat({"seed": 2**62}).seed == 2**62
