@@ -74,6 +74,8 @@ class AttackKind:
         True if the attacker's method uses the letters that it receives.
     needs_classes : bool
         True if the attack works on classification problems only.
+    needs_letters : bool
+        True if the letters of an attacker are honest as long as it has received none.
     """
 
     summary: str
@@ -82,6 +84,7 @@ class AttackKind:
     strength: float = 0.0
     listens: bool = True
     needs_classes: bool = False
+    needs_letters: bool = False
 
 
 def _nan(known: Knowledge) -> Tensor:
@@ -134,8 +137,8 @@ def _false_samples(problem: Problem, attackers: Ints, strength: float) -> Proble
 ATTACKS: Mapping[str, AttackKind] = {
     "none": AttackKind("no attack"),
     "nan": AttackKind("numbers that are not finite", _nan),
-    "scale": AttackKind("r + strength (y - r)", _scale, strength=10.0),
-    "sign-flip": AttackKind("r - strength (y - r)", _sign_flip, strength=1.0),
+    "scale": AttackKind("r + strength (y - r)", _scale, strength=10.0, needs_letters=True),
+    "sign-flip": AttackKind("r - strength (y - r)", _sign_flip, strength=1.0, needs_letters=True),
     "gaussian": AttackKind("y + strength times normal noise", _gaussian, strength=1.0),
     "label-flip": AttackKind(
         "y, trained on labels C - 1 - c instead of c", data=_flipped_labels, needs_classes=True
@@ -146,10 +149,14 @@ ATTACKS: Mapping[str, AttackKind] = {
         listens=False,
         needs_classes=True,
     ),
-    "ipm": AttackKind("-strength m (inner-product manipulation)", _ipm, strength=0.5),
-    "alie": AttackKind("m - strength s (a little is enough)", _alie, strength=1.5),
-    "mimic": AttackKind("letter of the first honest peer", _mimic),
-    "stale": AttackKind("the attacker's first letter, repeated", _stale),
+    "ipm": AttackKind(
+        "-strength m (inner-product manipulation)", _ipm, strength=0.5, needs_letters=True
+    ),
+    "alie": AttackKind(
+        "m - strength s (a little is enough)", _alie, strength=1.5, needs_letters=True
+    ),
+    "mimic": AttackKind("letter of the first honest peer", _mimic, needs_letters=True),
+    "stale": AttackKind("the attacker's first letter, repeated", _stale, needs_letters=True),
     "samples": AttackKind(
         "y, with a claim of strength times as many examples", data=_false_samples, strength=1000.0
     ),

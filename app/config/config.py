@@ -265,11 +265,13 @@ class Config(Settings):
             "letters.scheme": self.letters.scheme != "full",
             "mixed-precision": self.compute.mixed_precision,
             "start-from": bool(self.start_from),
+            "attack.kind": self.attack.row.needs_letters,
         }
         why = {
             "privacy.kind": "noise is added to gradients, which it does not have",
             "model.*": "it has no layers",
             "start-from": "it is not trained further",
+            "attack.kind": "its letters leave before any arrives, so this attack does nothing",
         }
         for key, is_used in keys.items():
             if is_used:

@@ -114,6 +114,18 @@ def test_trees_on_nodes_are_trees_in_process(tmp_path: Path, method: str) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_hostile_tree_costs_its_sender_its_letters(tmp_path: Path, method: str) -> None:
+    """The others' numbers are those of a run in which these letters are refused as not finite."""
+    flat = TREES | {"method": method, "peers": 4, "attack.peers": "0"}
+    hostile = run(flat | {"attack.kind": "gaussian"}, tmp_path / "hostile", 2)
+    absent = run(flat | {"attack.kind": "nan"}, tmp_path / "absent", 2)
+    for name in ("test_loss", "test_accuracy"):
+        assert (hostile.metric(name)[1:] == absent.metric(name)[1:]).all()
+    assert (hostile.weights(2)[1:, 0] == 0).all()
+    assert all(hostile.reports[1, peer].metrics["refused_models"] for peer in (1, 2, 3))
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_without_other_peers_it_is_local(tmp_path: Path, method: str) -> None:
     flat = TREES | {"peers": 1, "num-server-rounds": 1}
     alone = run(flat | {"method": "local"}, tmp_path / "local")
@@ -127,6 +139,7 @@ def test_without_other_peers_it_is_local(tmp_path: Path, method: str) -> None:
     [
         ({"method": "fedavg"}, "choose local, pooled, mixture, selection, stacking"),
         ({"method": "mixture", "payload": "int8"}, "payload"),
+        ({"method": "mixture", "attack.kind": "scale", "attack.peers": "0"}, "does nothing"),
         ({"method": "mixture", "model.frozen": "feature"}, "no layers"),
         ({"method": "local", "privacy.kind": "examples"}, "gradients, which it does not have"),
     ],
