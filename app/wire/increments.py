@@ -156,7 +156,7 @@ class IncrementFormat:
             if before.version < version:
                 x_d = before.x + self._operator.decode(parts, self._dtype)
             if not bool(x_d.isfinite().all()):
-                raise PayloadError(f'tensor "{MODEL}" is not finite')
+                raise PayloadError(f'has numbers in "{MODEL}" that are not finite')
             tensors[MODEL] = x_d
         if digest(tensors[MODEL]) != signed:
             raise PayloadError(

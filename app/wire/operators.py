@@ -239,4 +239,4 @@ def unpacked_indices(packed: npt.NDArray[np.uint8], k: int, d: int) -> Ints:
         at_k: Ints = ((ones - np.arange(k)) << low) + (lows << np.arange(low)).sum(axis=1)
         if at_k[-1] < d and (np.diff(at_k) > 0).all():
             return at_k
-    raise PayloadError(f"its indices are not {k} ascending ones below {d}")
+    raise PayloadError(f"has indices that are not {k} ascending ones below {d}")

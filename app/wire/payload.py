@@ -128,7 +128,7 @@ class LetterFormat:
             tensors = {name: tensors[name] for name in self._exact} | coarse
         for name, value in tensors.items():
             if value.is_floating_point() and not _is_finite(value):
-                raise PayloadError(f'tensor "{name}" is not finite')
+                raise PayloadError(f'has numbers in "{name}" that are not finite')
         return tensors
 
 
