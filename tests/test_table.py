@@ -27,7 +27,7 @@ from tests.inline import Run, run
 from tests.problems import write_quadratic
 
 PEERS, ROUNDS = 4, 4
-TOLERANCE = {"digits": 1e-4, "quadratic": 1e-10}  # relative, in float32 (processors differ) and float64
+TOLERANCE = {"digits": 1e-4, "quadratic": 1e-10}  # float32, whose rounding processors vary; float64
 ONLY_WHERE_IT_IS_SO = {"unsound_results", "refused_models", "awake", "attacker", "epsilon"}
 RANKED = 1e-3
 """Tolerance of `auroc`: rounding that swaps two examples changes it by one pair's share."""
