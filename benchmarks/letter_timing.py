@@ -1,7 +1,8 @@
 """Time to encode an increment, by what is in it: `python -m benchmarks.letter_timing`.
 
-The size of a letter does not depend on the numbers in it. Its time may, and so tell whoever sees
-when letters leave a node something about them. CPU time of one thread, the fastest of 50.
+A letter has the same size whatever its numbers are. The time to make it may depend on them, so
+somebody who sees when letters leave a node may learn about them. CPU time of one thread, the
+fastest of 50.
 """
 
 from __future__ import annotations
