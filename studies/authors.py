@@ -3,8 +3,8 @@
     python -m studies.authors FOLDER [METHOD ...]
 
 FOLDER has a clone per repository, FOLDER/<owner>/<name>; docs/methods/checked.md names commits.
-Nothing of that code is in this project: the functions under comparison are taken from the clones
-when the comparison runs, and nothing else of their files is executed. It prints a line per
+Nothing of that code is in this project: the functions under comparison, and three cells of a
+notebook, are taken from the clones and executed when the comparison runs. It prints a line per
 comparison: the largest absolute difference between their numbers and ours, both from random models
 of a small network (digits, five peers with different amounts of data) in float64. pFedGraph needs
 the package cvxpy, WGA sympy.
