@@ -44,23 +44,31 @@ export function follow(draw) {
   const link = document.getElementById("link");
   const path = location.pathname.endsWith("/") ? "list" : location.pathname.split("/").at(-1);
   let stream = null;
+  let again = null;
   let busy = Promise.resolve();
   const notify = (text) => {
     link.textContent = text;
     link.hidden = !text;
+  };
+  // A browser gives up a stream whose server answers with an error, as a proxy before a stopped one.
+  const retry = () => {
+    notify("No connection to the dashboard. The page shows its last state.");
+    stream?.close();
+    clearTimeout(again);
+    again = setTimeout(listen, 2000);
   };
   const listen = () => {
     stream?.close();
     if (document.hidden) return;
     stream = new EventSource(`events/${path}${location.search}`);
     stream.onopen = () => notify("");
-    stream.onerror = () => notify("No connection to the dashboard. The page shows its last state.");
+    stream.onerror = retry;
     stream.onmessage = ({ data }) => {
       const latest = JSON.parse(data);
       ahead = 1000 * latest.now - Date.now();
       busy = busy
         .then(() => (latest.version === version ? null : renew(draw)))
-        .catch(stream.onerror);
+        .catch(retry);
     };
   };
   document.addEventListener("visibilitychange", listen);

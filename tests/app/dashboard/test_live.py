@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Semaphore, Thread
 
 import pytest
 
@@ -177,6 +179,24 @@ def process(runs: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]
             started.kill()
 
 
+def refuse_once_each(port: int, tabs: int) -> None:
+    """Answer the streams of some tabs with an error, as a proxy before a stopped dashboard does."""
+    refused = Semaphore(0)
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(502)
+            refused.release()
+
+        def log_message(self, format: str, *values: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Refusal) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert all(refused.acquire(timeout=60) for _ in range(tabs))
+        server.shutdown()
+
+
 def test_the_command_prints_an_address_ends_at_once_and_pages_find_it_again(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     with browsing(tmp_path / "profile") as browser, running(runs / "mine") as run:
@@ -195,6 +215,7 @@ def test_the_command_prints_an_address_ends_at_once_and_pages_find_it_again(tmp_
             tab.wait_for("document.body.innerText.includes('No connection to the dashboard')")
         run.reach(10)
         run.reach(20)
+        refuse_once_each(port, len(tabs))
         with process(runs, port) as (_, again):
             assert again == address
             for tab in tabs:
