@@ -185,11 +185,9 @@ def refuse_once_each(port: int, tabs: int) -> None:
 
     class Refusal(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_error(502)
+            self.send_response_only(502)
+            self.end_headers()
             refused.release()
-
-        def log_message(self, format: str, *values: object) -> None:
-            pass
 
     with ThreadingHTTPServer(("127.0.0.1", port), Refusal) as server:
         Thread(target=server.serve_forever, daemon=True).start()
