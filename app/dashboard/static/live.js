@@ -66,9 +66,7 @@ export function follow(draw) {
     stream.onmessage = ({ data }) => {
       const latest = JSON.parse(data);
       ahead = 1000 * latest.now - Date.now();
-      busy = busy
-        .then(() => (latest.version === version ? null : renew(draw)))
-        .catch(retry);
+      busy = busy.then(() => (latest.version === version ? null : renew(draw))).catch(retry);
     };
   };
   document.addEventListener("visibilitychange", listen);
