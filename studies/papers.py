@@ -280,7 +280,9 @@ def index() -> str:
         "digits, Fashion-MNIST, synthetic problems; `coterie reproduce all` makes all figures "
         "(1,503 runs) in 95 minutes of one core. A claim is judged by a paired test over seeds, "
         "or by a closed form; it cannot be judged if a difference is not significant. A claim that "
-        "does not hold on stand-in data may hold on the paper's.",
+        "does not hold on stand-in data may hold on the paper's. The same command gives the same "
+        "digits on the same kind of processor; on another one, 3 of 182 numbers of nine figures "
+        "differed, by at most 0.1 points.",
     ]
     table = []
     for paper in papers:
