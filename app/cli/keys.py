@@ -38,13 +38,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _manage(options: argparse.Namespace, console: Console) -> None:
-    """Execute one of the commands.
-
-    Raises
-    ------
-    KeysError
-        A file exists already, is missing or is invalid; nothing was changed.
-    """
+    """Execute one of the commands; after a KeysError nothing was changed."""
     if options.what == "distrust":
         _distrust(options.name, options.file, console)
         return
@@ -113,13 +107,7 @@ def _successor(entry: Entry, old: Entry | None, target: Path) -> Entry:
 
 
 def _ask() -> None:
-    """Ask a person whether the fingerprints are right.
-
-    Raises
-    ------
-    KeysError
-        They are not confirmed.
-    """
+    """Ask a person whether the fingerprints are right; KeysError unless they confirm."""
     if not sys.stdin.isatty():
         raise KeysError(
             "not trusted: no terminal to ask; compare the fingerprints over another channel, "

@@ -29,10 +29,7 @@ _NOTE = (
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Measure missing cells, print tables, or run a cell again.
 
-    Raises
-    ------
-    Interrupted
-        The user interrupted `run`; the message is the command that continues it.
+    Interrupted, from `run`, has the command that continues it.
     """
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("run", help="measure the cells that are missing")
@@ -83,16 +80,9 @@ def _show(options: argparse.Namespace, console: Console) -> None:
 
 
 def _check(options: argparse.Namespace, console: Console) -> None:
-    """Run a cell again; the cell is random among those that the arguments leave open.
+    """Run a cell again, drawn from those that the arguments leave open; SweepError if it differs.
 
     Code that a file names runs only if the user names it, too.
-
-    Raises
-    ------
-    ConfigError
-        There is no such cell.
-    SweepError
-        It differs from the kept values.
     """
     names = options.cell[:1] or list(league.problems(options.directory))
     problems = {
