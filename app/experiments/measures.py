@@ -79,44 +79,21 @@ COST = "Cost"
 
 @dataclass(frozen=True)
 class Column:
-    """One measure, of one panel of a table.
+    """One measure, of one panel of a table."""
 
-    Attributes
-    ----------
-    key : str
-        Name in files.
-    title : str
-        Heading of the column.
-    of : Measure
-        Function of a result and those beside it; returns the number.
-    show : Callable[[float], str]
-        Format of the number.
-    better : {"high", "low", ""}
-        Better direction; "" for costs, which are not ranked.
-    group : str
-        Heading above the column.
-    about : str
-        One-sentence definition.
-    deviation : Callable[[float], str] or None
-        Format of the deviation over seeds; None: `show`.
-    of_peers : callable or None
-        Function that returns the values of the peers, (n,), which the test compares; their mean is
-        the result of `of`. None: a measure of the run, of which the test compares the number.
-    panel, x : str, Scalar or None
-        Panel of the table, and position on its axis.
-    """
-
-    key: str
-    title: str
-    of: Measure
+    key: str  # name in files
+    title: str  # heading of the column
+    of: Measure  # function of a result and those beside it
     show: Show
-    better: Better
-    group: str
-    about: str
-    deviation: Show | None = None
+    better: Better  # "" for costs, which are not ranked
+    group: str  # heading above the column
+    about: str  # one-sentence definition
+    deviation: Show | None = None  # format of the deviation over seeds; None: `show`
     of_peers: Callable[[Any, Beside], Floats] | None = None
+    """Values of the peers, (n,), which the test compares; their mean is the result of `of`. None: a
+    measure of the run, of which the test compares the number."""
     panel: str = ""
-    x: Scalar | None = None
+    x: Scalar | None = None  # position on the panel's axis
 
 
 def deviation(trials: Sequence[float] | Floats) -> float:
@@ -315,11 +292,7 @@ def parity_gap(counts_ckk: Ints) -> float:
     """Return the gap in demographic parity between clusters.
 
     Mean over classes y of the largest difference of P(prediction = y) between two clusters.
-
-    Parameters
-    ----------
-    counts_ckk : ndarray of int, (clusters, k, k)
-        Confusion matrices; rows: true class, columns: predicted class.
+    `counts_ckk` are their confusion matrices; rows: true class, columns: predicted class.
     """
     predicted_ck = counts_ckk.sum(axis=1)
     return float(np.ptp(predicted_ck / predicted_ck.sum(axis=1, keepdims=True), axis=0).mean())
@@ -329,13 +302,8 @@ def odds_gap(counts_ckk: Ints) -> float | None:
     """Return the gap in equalised odds between clusters.
 
     Mean over classes y of the largest differences between two clusters of P(prediction = y) given
-    true class y and given another true class, added. Classes that a cluster lacks are left out;
-    None if no class is left.
-
-    Parameters
-    ----------
-    counts_ckk : ndarray of int, (clusters, k, k)
-        Confusion matrices; rows: true class, columns: predicted class.
+    true class y and given another true class, added. `counts_ckk` as in `parity_gap`. Classes that
+    a cluster lacks are left out; None if no class is left.
     """
     true_ck, hit_ck = counts_ckk.sum(axis=2), np.diagonal(counts_ckk, axis1=1, axis2=2)
     other_ck, false_ck = (
