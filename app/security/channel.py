@@ -226,22 +226,11 @@ class SecureChannel:
         return {(k, i) for i, k in asked.tolist()}
 
     def _open(self, letter: PeerMessage, digest: bytes, max_bytes: int) -> bytes:
-        """Return the plain payload of a letter.
+        """Return the plain payload of a letter whose received payload has this digest.
 
-        Parameters
-        ----------
-        digest : bytes
-            Digest of the received payload.
-        max_bytes : int
-            Maximum size of the plain payload.
-
-        Raises
-        ------
-        PayloadError
-            The payload is too large, or is not bytes.
-        SealError
-            The sender is not trusted, the letter was altered or is for another peer, run or round;
-            or it is plain where letters are sealed, or the reverse.
+        PayloadError: the plain payload exceeds `max_bytes`, or is not bytes. SealError: the sender
+        is not trusted, the letter was altered or is for another peer, run or round; or it is plain
+        where letters are sealed, or the reverse.
         """
         if not isinstance(letter.payload, bytes):
             raise PayloadError(f"is {type(letter.payload).__name__}, not bytes")
