@@ -170,13 +170,7 @@ def _examples(
 
 
 def _tokenizer_file(folder: Path, options: TextOptions) -> bytes:
-    """Read the run's tokenizer.
-
-    Raises
-    ------
-    DataError
-        The file is missing, or has another digest.
-    """
+    """Read the run's tokenizer; DataError if it is missing, or has another digest."""
     shared = folder.parent / TOKENIZER
     # Without a digest, only the shared file guarantees that all peers use the same one.
     paths = [folder / TOKENIZER, shared] if options.tokenizer else [shared]
