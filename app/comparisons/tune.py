@@ -226,12 +226,8 @@ def tuned(
 class _Search:
     """The trials of a comparison.
 
-    Attributes
-    ----------
-    levels : list of int
-        Levels of the learning rates that have been tried with every method.
-    failed : dict of str to Exception
-        Error by run directory, of the trials that failed.
+    `levels` of the learning rates have been tried with every method; `failed` has the errors by run
+    directory.
     """
 
     def __init__(

@@ -95,22 +95,12 @@ def read_text(folder: Path, options: TextOptions, seed: int, peer: int) -> tuple
 
 
 class _Texts:
-    """Documents of a folder.
-
-    Attributes
-    ----------
-    documents : list of str
-        Documents, in the order of files and lines.
-    lines : int
-        Number of lines.
-    bad : list of str
-        File, line and error of each line that cannot be read.
-    """
+    """Documents of a folder, in the order of files and lines."""
 
     def __init__(self, folder: Path) -> None:
         self.documents: list[str] = []
         self.lines = 0
-        self.bad: list[str] = []
+        self.bad: list[str] = []  # file, line and error of each line that cannot be read
         files = [path for path in sorted(folder.glob("*")) if path.suffix in FORMATS]
         if not files:
             raise DataError("text: expected .txt or .jsonl files in this peer's data-dir")
