@@ -48,7 +48,7 @@ def _manage(options: argparse.Namespace, console: Console) -> None:
         private, public, entry = create(options.name, options.out, options.peer)
         console.print(f"private keys: {private}  (stays here; node-config keys)", soft_wrap=True)
         console.print(f"public keys:  {public}  (for the others' trust files)", soft_wrap=True)
-        _show(entry, console)
+        _print_fingerprint(entry, console)
     else:
         _trust(options, console)
 
@@ -92,8 +92,8 @@ def _trust(options: argparse.Namespace, console: Console) -> None:
             raise KeysError(str(error).replace(str(draft), str(target))) from None
         for entry in entries:
             if entry.name in known:
-                _show(known[entry.name], console, "old keys of ")
-            _show(entry, console, "new keys of " if entry.name in known else "")
+                _print_fingerprint(known[entry.name], console, "old keys of ")
+            _print_fingerprint(entry, console, "new keys of " if entry.name in known else "")
         if not options.yes:
             _ask()
     console.print(f"trusted in {target}", soft_wrap=True)
@@ -117,6 +117,6 @@ def _ask() -> None:
         raise KeysError("not trusted")
 
 
-def _show(entry: Entry, console: Console, what: str = "") -> None:
+def _print_fingerprint(entry: Entry, console: Console, what: str = "") -> None:
     number = "" if entry.peer is None else f" (peer {entry.peer})"
     console.print(f"{what}{entry.name}{number}: {entry.keys.fingerprint}", soft_wrap=True)

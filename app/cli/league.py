@@ -49,7 +49,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if options.what == "check":
         _check(options, console)
     elif options.what == "show":
-        _show(options, console)
+        _print_tables(options, console)
     else:
         try:
             _run(options, console)
@@ -65,10 +65,10 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     runner.run(
         names, methods, options.directory, options.workers, console, (*methods, *options.part)
     )
-    _show(options, console)
+    _print_tables(options, console)
 
 
-def _show(options: argparse.Namespace, console: Console) -> None:
+def _print_tables(options: argparse.Namespace, console: Console) -> None:
     for name in options.problems or league.problems(options.directory):
         problem = league.problem(name, options.directory, options.part)
         table = league.table(problem.measured(league.read(name, options.directory)), problem.keys)

@@ -126,7 +126,7 @@ def compare(request: Request, console: Console) -> Path:
         if decided is not None:
             atomic.write(request.directory / decisions.FILE, decided.as_csv())
         page = comparison_page.write(table, request.directory, request.title, _lines(failed))
-        _show(table, decided, request, page, console)
+        _print_all(table, decided, request, page, console)
         if request.command:
             console.print(_untuned(request, flat, configs, table), soft_wrap=True)
     report_failures(failed, console)
@@ -283,7 +283,7 @@ def _lines(failed: Mapping[str, Exception]) -> dict[str, str]:
     return {Path(run_dir).name: line_of(error) for run_dir, error in failed.items()}
 
 
-def _show(
+def _print_all(
     table: Table,
     decided: decisions.Decisions | None,
     request: Request,

@@ -140,7 +140,7 @@ def _side_by_side(
                         waiting.append((config, cluster.ALL_MEMORY))
                     else:
                         yield config, None if line is None else RunError(line)
-                watch.goes_on(tasks.going)
+                watch.show_progress(tasks.going)
 
 
 def run_one(
@@ -230,11 +230,11 @@ class _Watch:
             if now["last_seen"] and time.monotonic() > until and not is_handed_over:
                 is_handed_over = True
                 raise _HandOver
-            self.goes_on([config])
+            self.show_progress([config])
 
         return look
 
-    def goes_on(self, running: Sequence[Config]) -> None:
+    def show_progress(self, running: Sequence[Config]) -> None:
         if time.monotonic() - self._looked < _PAUSE:
             return
         self._looked = time.monotonic()

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.audit import Audit
-from coterie.app.security.claims import claim
 from coterie.app.security.keys import PrivateKeys
 from coterie.app.security.ledger import Ledger
 from coterie.app.security.memory import Memory
+from coterie.app.security.proof import claim
 from coterie.app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
 from coterie.app.security.sealing import Sealing
 from coterie.app.security.trust import Entry
