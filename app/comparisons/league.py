@@ -202,17 +202,14 @@ def digest(configs: Sequence[Config]) -> str:
 def values_of(column: str, runs: Sequence[Run]) -> list[Any]:
     """Return the values of a cell, per seed; see `coterie.app.report.league.Cell`."""
     if column == "gradients":
-        return [_mean(run.last("gradient_evaluations")) for run in runs]
+        means = (np.nanmean(run.last("gradient_evaluations")) for run in runs)
+        return [float(np.round(mean, 1)) for mean in means]
     if column == "course":
         return [
             [np.round(run.course("bytes_sent")).tolist(), _digits(run.course("test_accuracy"))]
             for run in runs
         ]
     return [_digits(run.last()) for run in runs]
-
-
-def _mean(values_n: Floats) -> float:
-    return float(np.round(np.nanmean(values_n), 1))
 
 
 def _digits(values: Floats) -> list[float | None]:

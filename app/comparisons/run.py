@@ -125,7 +125,8 @@ def compare(request: Request, console: Console) -> Path:
         decided = decisions.compared(table)
         if decided is not None:
             atomic.write(request.directory / decisions.FILE, decided.as_csv())
-        page = comparison_page.write(table, request.directory, request.title, _lines(failed))
+        errors = {Path(run_dir).name: line_of(error) for run_dir, error in failed.items()}
+        page = comparison_page.write(table, request.directory, request.title, errors)
         _print_all(table, decided, request, page, console)
         if request.command:
             console.print(_untuned(request, flat, configs, table), soft_wrap=True)
@@ -276,11 +277,6 @@ def _yardsticks(request: Request, flat: Keys, grid: Grid) -> Grid:
         return Grid.product(rows, keys, request.seeds)
     except ConfigError:  # no yardstick under privacy
         return Grid({})
-
-
-def _lines(failed: Mapping[str, Exception]) -> dict[str, str]:
-    """Map the name of each failed run to its error in one line."""
-    return {Path(run_dir).name: line_of(error) for run_dir, error in failed.items()}
 
 
 def _print_all(
