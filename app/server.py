@@ -20,7 +20,7 @@ from coterie.app.config.digest import config_digest_of
 from coterie.app.config.root import workplace
 from coterie.app.runs import atomic, bare, logs, progress, rundir
 from coterie.app.runs.recorder import RunRecorder
-from coterie.app.security.claims import proof
+from coterie.app.security.proof import proof
 from coterie.app.security.trust import read_trust
 from coterie.errors import line_of
 from coterie.strategies.flower.strategy import RelayStrategy

@@ -11,7 +11,7 @@ from coterie.ranges import option
 Optimizer = Literal["sgd", "adam", "adamw", "rmsprop"]
 RateSchedule = Literal["step", "cosine", "inverse-time", "horizon"]
 Augmentation = Literal["none", "crop-flip"]
-Mixing = Literal["samples", "uniform", "metropolis"]
+Weighting = Literal["samples", "uniform", "metropolis"]
 """Weights of an average over neighbours."""
 ClassWeights = Literal["none", "balanced"]
 

@@ -248,13 +248,7 @@ def check_scale(mean: Floats, std: Floats, shape: tuple[int, ...]) -> None:
 
 
 def _column(data: Any) -> Column:
-    """Read a column from its JSON form.
-
-    Raises
-    ------
-    ValueError
-        The dict is invalid.
-    """
+    """Read a column from its JSON form."""
     known = {each.name for each in fields(Column)} - {*_OF_SCHEMA}
     if not isinstance(data, dict) or not data.keys() <= known:
         raise ValueError("its preprocessing has an invalid column")

@@ -24,7 +24,7 @@ ALLOWED = {
 MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
 RELAY = {"app/server.py", "app/runs/recorder.py"}
 """Modules of the relay process, in addition to all of strategies/."""
-KEYS_OF_PEERS = {"coterie.app.security.claims.proof", "coterie.app.security.trust.read_trust"}
+KEYS_OF_PEERS = {"coterie.app.security.proof.proof", "coterie.app.security.trust.read_trust"}
 """Names through which the relay uses public keys, which decrypt nothing."""
 TORCH = {
     "app/node/assembly.py",

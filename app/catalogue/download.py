@@ -17,13 +17,7 @@ from coterie.datasets.problem import DataError
 
 
 def download(file: File) -> bytes:
-    """Download a file and check its digest.
-
-    Raises
-    ------
-    DataError
-        The source cannot be reached, or answers with another content.
-    """
+    """Download a file and check its digest; DataError if unreachable or of another content."""
     try:
         with _opener().open(file.url, timeout=TIMEOUT) as answer:
             content = answer.read(file.size + 1)
@@ -37,13 +31,7 @@ def download(file: File) -> bytes:
 
 
 def read(folder: Path, file: File) -> bytes:
-    """Read a file that was downloaded by other means, and check its digest.
-
-    Raises
-    ------
-    DataError
-        The file is missing or has another content.
-    """
+    """Read a file that was downloaded by other means, and check its digest."""
     path = folder / file.name
     try:
         with path.open("rb") as opened:
@@ -54,13 +42,7 @@ def read(folder: Path, file: File) -> bytes:
 
 
 def checked(content: bytes, file: File, origin: str) -> bytes:
-    """Return the content if it is that of the file.
-
-    Raises
-    ------
-    DataError
-        Size or digest differ.
-    """
+    """Return the content if size and digest are the file's, else raise DataError."""
     if len(content) != file.size:
         size = f"more than {file.size}" if len(content) > file.size else f"{len(content)}"
         raise DataError(f"{origin}: {size} bytes, expected {file.size}; nothing was written")

@@ -21,30 +21,11 @@ _NAME = re.compile(r"\w[\w .-]*")
 
 
 def fetch(name: str, entry: Entry, data_dir: Path, source: Path | None = None) -> bool:
-    """Write the tables of a data set to `data_dir`/`name`, unless they are there.
+    """Write the tables of a data set to `data_dir`/`name`; False if they are there already.
 
-    Either everything is written or nothing.
-
-    Parameters
-    ----------
-    name : str
-        Name of the data set and of its folder.
-    entry : Entry
-        Entry of the catalogue.
-    data_dir : Path
-        Folder of the data sets.
-    source : Path or None
-        Folder with the files of the entry; None: download them.
-
-    Returns
-    -------
-    bool
-        False if the folder is there already, from the same files.
-
-    Raises
-    ------
-    DataError
-        A file is missing or is not the published one, or the folder has other content.
+    The files come from the folder `source`, or are downloaded without one. Either everything is
+    written or nothing; DataError: a file is missing or is not the published one, or the folder has
+    other content.
     """
     target, origin = data_dir / name, origin_of(name, entry)
     if target.exists():

@@ -20,21 +20,11 @@ YES_NO = ("no", "yes")
 
 @dataclass(frozen=True)
 class File:
-    """File at a public source.
+    """File at a public source."""
 
-    Attributes
-    ----------
-    url : str
-        Address, https.
-    sha256 : str
-        Digest of the content.
-    size : int
-        Size in bytes.
-    """
-
-    url: str
-    sha256: str
-    size: int
+    url: str  # https
+    sha256: str  # of the content, hexadecimal
+    size: int  # bytes
 
     @property
     def name(self) -> str:
@@ -44,52 +34,25 @@ class File:
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of several institutions with the same columns.
+    """Tables of several institutions with the same columns."""
 
-    Attributes
-    ----------
-    columns : tuple of Column
-        Columns, the label last; of survival, time and event.
-    rows : Mapping of str to list of tuple of str
-        Cells in the order of `columns`, by institution; "" is a missing value.
-    """
-
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # the label last; of survival, time and event
     rows: Mapping[str, list[tuple[str, ...]]]
+    """By institution, cells in the order of `columns`; "" is a missing value."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Entry of the catalogue.
+    """Entry of the catalogue."""
 
-    Attributes
-    ----------
-    task : str
-        Task of a model, in one line: binary classification, or survival.
-    institutions : int
-        Number of institutions.
-    members : str
-        Kind of the institutions, in the plural.
-    examples : int
-        Number of rows over all institutions.
-    licence : str
-        Licence of the data, or what the source states about it.
-    source : str
-        Origin of the data, with the paper or page to cite.
-    files : tuple of File
-        Files to download; empty if the data are included.
-    read : callable
-        Function from the texts of the files to the tables.
-    """
-
-    task: str
-    institutions: int
-    members: str
-    examples: int
-    licence: str
-    source: str
-    files: tuple[File, ...]
-    read: Callable[[Sequence[str]], Tables]
+    task: str  # task of a model, in one line: binary classification, or survival
+    institutions: int  # number of institutions
+    members: str  # kind of the institutions, in the plural
+    examples: int  # number of rows over all institutions
+    licence: str  # licence of the data, or what the source states about it
+    source: str  # origin, with the paper or page to cite
+    files: tuple[File, ...]  # to download; empty if the data are included
+    read: Callable[[Sequence[str]], Tables]  # texts of the files -> tables
 
 
 def _category(name: str, *categories: str) -> Column:

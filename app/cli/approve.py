@@ -112,14 +112,10 @@ def _or_unused(flat: Mapping[str, Scalar], key: str) -> str:
 
 
 def _last_allowed(out: Path) -> tuple[str, Config | None] | None:
-    """Return the name of the last run that was allowed on this node, and its configuration.
+    """Return name and configuration of the last run allowed on this node.
 
-    The configuration is None if this version cannot read it.
-
-    Raises
-    ------
-    ConfigError
-        A record of decisions is damaged.
+    The configuration is None if this version cannot read it. ConfigError: the record of decisions
+    is damaged.
     """
     try:
         allowed = [
@@ -139,13 +135,7 @@ def _last_allowed(out: Path) -> tuple[str, Config | None] | None:
 
 
 def _arrived(directory: Path) -> Config:
-    """Return the configuration of a run that was sent to this node.
-
-    Raises
-    ------
-    ConfigError
-        No run arrived, or the file was changed since.
-    """
+    """Return the configuration sent to this node; ConfigError if there is none or it changed."""
     try:
         file, digest = approval.newest_config(directory)
         config = Config.of(of_record(file))
@@ -157,13 +147,7 @@ def _arrived(directory: Path) -> Config:
 
 
 def _ask(digest: str, wanted: str | None) -> None:
-    """Ask a person to approve the configuration shown, or compare its digest with `wanted`.
-
-    Raises
-    ------
-    ConfigError
-        It is not approved.
-    """
+    """Ask a person to approve the configuration shown, or compare its digest with `wanted`."""
     if wanted is None and sys.stdin.isatty():
         if not confirmed("Type yes to approve one run of it: "):
             raise ConfigError("not approved")

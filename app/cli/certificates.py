@@ -65,19 +65,9 @@ def _make(options: argparse.Namespace, console: Console) -> None:
 
 
 def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
-    """Make a certificate for the relay, and the authority that signs it unless there is one.
+    """Make a certificate for the relay, valid for `days`, and its authority unless there is one.
 
-    Parameters
-    ----------
-    hosts : Sequence of str
-        Names and addresses by which nodes, operators and executors reach the relay.
-    days : int
-        Validity of the certificate in days.
-
-    Raises
-    ------
-    ConfigError
-        A name is not a valid host name, or `days` is below 1.
+    `hosts` are the names and addresses by which nodes, operators and executors reach the relay.
     """
     if days < 1:
         raise ConfigError(f"--days {days}: must be at least 1")
@@ -102,13 +92,7 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
 
 
 def for_node(directory: Path, name: str) -> Path:
-    """Make the key that authenticates a SuperNode unless it exists, and return the public file.
-
-    Raises
-    ------
-    ConfigError
-        The name is not a valid directory name, or is "relay".
-    """
+    """Make the key that authenticates a SuperNode unless it exists, and return the public file."""
     if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
         raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
     home = directory / name
@@ -128,13 +112,7 @@ def for_node(directory: Path, name: str) -> Path:
 
 
 def register(public: Path, connection: str) -> str:
-    """Register the key of a SuperNode, and return Flower's answer.
-
-    Raises
-    ------
-    ConfigError
-        Flower refused.
-    """
+    """Register the key of a SuperNode; return Flower's answer, ConfigError if it refuses."""
     name = public.parent.name
     try:
         ask("supernode", "register", str(public), connection, "--name", name)

@@ -18,13 +18,7 @@ from coterie.app.runners.errors import Interrupted
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Run a comparison and print its table.
-
-    Raises
-    ------
-    Interrupted
-        The user interrupted it; the message is the command that continues it.
-    """
+    """Run a comparison and print its table; Interrupted has the command that continues it."""
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value")
     _add_options(parser)
     command = shlex.join(["coterie", "compare", *arguments, "--tune"])
@@ -109,13 +103,7 @@ def _request(options: argparse.Namespace, command: str) -> Request:
 
 
 def _settings(items: list[str]) -> dict[str, dict[str, Scalar]]:
-    """Return method -> keys of that method alone.
-
-    Raises
-    ------
-    ConfigError
-        An item is not METHOD:KEY=VALUE, or its key or value is wrong.
-    """
+    """Return method -> keys of that method alone, from items METHOD:KEY=VALUE."""
     settings: dict[str, dict[str, Scalar]] = {}
     for item in items:
         method, _, pair = item.partition(":")

@@ -38,13 +38,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _manage(options: argparse.Namespace, console: Console) -> None:
-    """Execute one of the commands.
-
-    Raises
-    ------
-    KeysError
-        A file exists already, is missing or is invalid; nothing was changed.
-    """
+    """Execute one of the commands; after a KeysError nothing was changed."""
     if options.what == "distrust":
         _distrust(options.name, options.file, console)
         return
@@ -54,7 +48,7 @@ def _manage(options: argparse.Namespace, console: Console) -> None:
         private, public, entry = create(options.name, options.out, options.peer)
         console.print(f"private keys: {private}  (stays here; node-config keys)", soft_wrap=True)
         console.print(f"public keys:  {public}  (for the others' trust files)", soft_wrap=True)
-        _show(entry, console)
+        _print_fingerprint(entry, console)
     else:
         _trust(options, console)
 
@@ -98,8 +92,8 @@ def _trust(options: argparse.Namespace, console: Console) -> None:
             raise KeysError(str(error).replace(str(draft), str(target))) from None
         for entry in entries:
             if entry.name in known:
-                _show(known[entry.name], console, "old keys of ")
-            _show(entry, console, "new keys of " if entry.name in known else "")
+                _print_fingerprint(known[entry.name], console, "old keys of ")
+            _print_fingerprint(entry, console, "new keys of " if entry.name in known else "")
         if not options.yes:
             _ask()
     console.print(f"trusted in {target}", soft_wrap=True)
@@ -113,13 +107,7 @@ def _successor(entry: Entry, old: Entry | None, target: Path) -> Entry:
 
 
 def _ask() -> None:
-    """Ask a person whether the fingerprints are right.
-
-    Raises
-    ------
-    KeysError
-        They are not confirmed.
-    """
+    """Ask a person whether the fingerprints are right; KeysError unless they confirm."""
     if not sys.stdin.isatty():
         raise KeysError(
             "not trusted: no terminal to ask; compare the fingerprints over another channel, "
@@ -129,6 +117,6 @@ def _ask() -> None:
         raise KeysError("not trusted")
 
 
-def _show(entry: Entry, console: Console, what: str = "") -> None:
+def _print_fingerprint(entry: Entry, console: Console, what: str = "") -> None:
     number = "" if entry.peer is None else f" (peer {entry.peer})"
     console.print(f"{what}{entry.name}{number}: {entry.keys.fingerprint}", soft_wrap=True)

@@ -29,10 +29,7 @@ _NOTE = (
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Measure missing cells, print tables, or run a cell again.
 
-    Raises
-    ------
-    Interrupted
-        The user interrupted `run`; the message is the command that continues it.
+    Interrupted, from `run`, has the command that continues it.
     """
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("run", help="measure the cells that are missing")
@@ -52,7 +49,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if options.what == "check":
         _check(options, console)
     elif options.what == "show":
-        _show(options, console)
+        _print_tables(options, console)
     else:
         try:
             _run(options, console)
@@ -68,10 +65,10 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     runner.run(
         names, methods, options.directory, options.workers, console, (*methods, *options.part)
     )
-    _show(options, console)
+    _print_tables(options, console)
 
 
-def _show(options: argparse.Namespace, console: Console) -> None:
+def _print_tables(options: argparse.Namespace, console: Console) -> None:
     for name in options.problems or league.problems(options.directory):
         problem = league.problem(name, options.directory, options.part)
         table = league.table(problem.measured(league.read(name, options.directory)), problem.keys)
@@ -83,16 +80,9 @@ def _show(options: argparse.Namespace, console: Console) -> None:
 
 
 def _check(options: argparse.Namespace, console: Console) -> None:
-    """Run a cell again; the cell is random among those that the arguments leave open.
+    """Run a cell again, drawn from those that the arguments leave open; SweepError if it differs.
 
     Code that a file names runs only if the user names it, too.
-
-    Raises
-    ------
-    ConfigError
-        There is no such cell.
-    SweepError
-        It differs from the kept values.
     """
     names = options.cell[:1] or list(league.problems(options.directory))
     problems = {

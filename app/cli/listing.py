@@ -43,13 +43,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def about(name: str) -> Group:
-    """Describe a key, a recipe, a part or a table: keys with values, default and meaning.
-
-    Raises
-    ------
-    ConfigError
-        The name is unknown, or that of a plugin that fails to load.
-    """
+    """Describe a key, a recipe, a part or a table: keys with values, default and meaning."""
     kinds = [kind for kind, part in parts.PARTS.items() if name in _names(kind)]
     options = {name: options_in(name)} if name in tables() else {}
     for kind in kinds:
@@ -199,10 +193,7 @@ def presets() -> Table:
 def notes(preset: str) -> dict[str, str]:
     """Parse the comment lines at the head of a preset.
 
-    Returns
-    -------
-    dict of str to str
-        "": the first line; "reproduces", "needs" and "takes": the rest of a line "# Needs: ...".
+    "" has the first line; "reproduces", "needs" and "takes" the rest of a line "# Needs: ...".
     """
     lines = [line[1:].strip() for line in preset.splitlines() if line.startswith("#")]
     marks = (line.partition(": ") for line in lines[1:])

@@ -49,13 +49,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _threshold(text: str) -> float | str:
-    """Parse a probability or "validation".
-
-    Raises
-    ------
-    ArgumentTypeError
-        The text is neither.
-    """
+    """Parse a probability or "validation"."""
     if text == "validation":
         return text
     try:

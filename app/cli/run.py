@@ -50,10 +50,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 def start(config: Config, nodes: int | None, federation: str | None, console: Console) -> None:
     """Run `config`, which has its directory, in this process, on Flower nodes or on a deployment.
 
-    Raises
-    ------
-    Interrupted
-        The user interrupted it; the message is the command that continues it.
+    Interrupted has the command that continues it.
     """
     try:
         if federation:

@@ -55,13 +55,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def show(console: Console, what: str | None) -> None:
-    """Show a run directory, a node's `out`, the newest of `runs/`, or a connection of Flower's.
-
-    Raises
-    ------
-    ConfigError
-        There is no such run or connection.
-    """
+    """Show a run directory, a node's `out`, the newest of `runs/`, or a connection of Flower's."""
     directory = Path(what) if what else _newest(Path("runs"))
     if not directory.is_dir():
         lines = of_connection(str(what))
@@ -73,13 +67,7 @@ def show(console: Console, what: str | None) -> None:
 
 
 def of_run(directory: Path) -> Iterator[RenderableType]:
-    """Return the lines about a run directory of a relay, a node, or both.
-
-    Raises
-    ------
-    ConfigError
-        The directory is neither.
-    """
+    """Return the lines about a run directory of a relay, a node, or both."""
     now = progress.read(directory)
     states = sorted((directory / "nodes").glob("peer*"))
     if not now and not states:
@@ -91,13 +79,7 @@ def of_run(directory: Path) -> Iterator[RenderableType]:
 
 
 def of_institution(out: Path) -> Iterator[RenderableType]:
-    """Return the lines about a node: privacy spent, approvals waited for, last runs.
-
-    Raises
-    ------
-    ConfigError, DecisionError, LedgerError
-        A file is damaged.
-    """
+    """Return the lines about a node: privacy spent, approvals waited for, last runs."""
     try:
         decided = sorted(
             ((str(line["time"]), path.parent, str(line["decision"]))
@@ -129,13 +111,7 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
 
 
 def of_connection(connection: str) -> Iterator[RenderableType]:
-    """Return the lines about a SuperLink: its runs and SuperNodes, as listed by Flower.
-
-    Raises
-    ------
-    ConfigError
-        The SuperLink does not answer.
-    """
+    """Return the lines about a SuperLink: its runs and SuperNodes, as listed by Flower."""
     runs = _ask("list", connection).get("runs", ())[:ROWS]
     yield _table(
         ("run", "app", "status", "for", "traffic"),
@@ -213,13 +189,7 @@ def _of_node(
 
 
 def _letters(directory: Path, name: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the last lines of an audit log.
-
-    Raises
-    ------
-    ResultsError
-        A line is not JSON.
-    """
+    """Yield the last lines of an audit log; ResultsError if a line is not JSON."""
     with files.opened(directory, name, _LOG) as file:
         start = max(0, file.seek(0, 2) - _TAIL)
         file.seek(start)

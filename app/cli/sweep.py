@@ -19,12 +19,7 @@ from coterie.app.runners.errors import Interrupted
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Run every combination of the values, and print their table.
 
-    Raises
-    ------
-    ConfigError
-        No key has several values.
-    Interrupted
-        The user interrupted it; the message is the command that continues it.
+    Interrupted has the command that continues it.
     """
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value|key=value,value,...")
     parser.add_argument(

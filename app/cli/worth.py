@@ -21,10 +21,7 @@ from coterie.app.runs.rundir import Run
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Execute a simulation again without the letters of some peers, and print the worth of each.
 
-    Raises
-    ------
-    Interrupted
-        The user interrupted it; the message is the command that continues it.
+    Interrupted has the command that continues it.
     """
     parser.add_argument("run_dir", type=Path)
     parser.add_argument(

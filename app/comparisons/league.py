@@ -63,27 +63,9 @@ def run(
 ) -> None:
     """Measure the missing cells of problems, the plain ones of all problems first.
 
-    A problem without its data is left out.
-
-    Parameters
-    ----------
-    names : Sequence of str
-        Names of the problems.
-    methods : Sequence of str
-        Names of methods and recipes.
-    directory : Path
-        Directory of the league's files.
-    workers : int or None
-        Maximum number of parallel runs.
-    named : Collection of str
-        Code that the user has named and a problem may name.
-
-    Raises
-    ------
-    ConfigError
-        A problem's keys are wrong or name other code; nothing was started.
-    SweepError
-        A run failed; the next attempt tries it again.
+    `methods` may name recipes; `named` is code that the user has named and a problem may name. A
+    problem without its data is left out. After a ConfigError nothing was started; after a
+    SweepError the next attempt tries the failed run again.
     """
     tables, failed = [], dict[str, Exception]()
     for name in names:
@@ -194,13 +176,8 @@ def configurations(
 ) -> list[Config]:
     """Return the configurations of a method's runs under a condition, one per seed.
 
-    Raises
-    ------
-    ConfigError
-        The method cannot run under the condition, or the settings, which come from a file, have
-        other keys than those that tuning sets.
-    DataError
-        The problem's data are missing.
+    ConfigError: the method cannot run under the condition, or the settings, which come from a file,
+    have other keys than those that tuning sets. DataError: the problem's data are missing.
     """
     keys: dict[str, Scalar] = {**problem.keys, **problem.conditions[condition]}
     flat = {**tune.with_validation(keys), "method": method}
@@ -225,17 +202,14 @@ def digest(configs: Sequence[Config]) -> str:
 def values_of(column: str, runs: Sequence[Run]) -> list[Any]:
     """Return the values of a cell, per seed; see `coterie.app.report.league.Cell`."""
     if column == "gradients":
-        return [_mean(run.last("gradient_evaluations")) for run in runs]
+        means = (np.nanmean(run.last("gradient_evaluations")) for run in runs)
+        return [float(np.round(mean, 1)) for mean in means]
     if column == "course":
         return [
             [np.round(run.course("bytes_sent")).tolist(), _digits(run.course("test_accuracy"))]
             for run in runs
         ]
     return [_digits(run.last()) for run in runs]
-
-
-def _mean(values_n: Floats) -> float:
-    return float(np.round(np.nanmean(values_n), 1))
 
 
 def _digits(values: Floats) -> list[float | None]:
@@ -248,12 +222,7 @@ def repeat(
 ) -> list[tuple[Any, Any]]:
     """Run a cell again; return the values that differ: what is kept, and what came out.
 
-    Raises
-    ------
-    ConfigError
-        The cell's configuration is not that of its digest.
-    SweepError
-        A run failed.
+    ConfigError: the cell's configuration is not that of its digest.
     """
     condition = next(name for name, of in CONDITIONS.items() if column in of)
     configs = configurations(problem, condition, method, cell.choice.settings)

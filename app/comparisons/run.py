@@ -49,68 +49,40 @@ Yardsticks = Literal["auto", "none"]
 
 @dataclass(frozen=True)
 class Request:
-    """Request of a comparison.
+    """Request of a comparison."""
 
-    Attributes
-    ----------
-    title : str
-        Heading of the tables.
-    keys : Mapping of str to Scalar
-        Flat configuration keys that all runs share.
-    methods : Sequence of str
-        Names of methods; `ALL`: each built-in method that can run with these keys. Empty in a
-        sweep.
-    seeds : int
-        Number of seeds, consecutive from the key `seed`.
-    tuning : Tuning or None
-        Procedure that chooses each method's settings; None: the keys set them.
-    workers : int or None
-        Maximum number of parallel runs; None: as many as cores, memory and GPUs allow.
-    directory : Path
-        Directory of the comparison.
-    columns : Sequence of str or None
-        Keys of the columns of comparison.tex; `ALL`: every column; None: the default ones.
-    settings : Mapping of str to Mapping of str to Scalar
-        Keys of single methods, by method.
-    sweep : Mapping of str to Sequence of Scalar
-        Values of keys: a row per combination, instead of one per method. A combination lists only
-        the keys that its method and data use.
-    yardsticks : {"auto", "none"}
-        "auto" adds rows by scikit-learn where the data are a table with a class or a number to
-        predict.
-    numbered : bool
-        Take NAME-2, NAME-3, ... if the directory has a comparison of other settings, which is
-        refused otherwise.
-    command : str
-        Command that tunes the methods of this comparison, for the last line of an untuned one.
-    """
-
-    title: str
-    keys: Mapping[str, Scalar]
+    title: str  # heading of the tables
+    keys: Mapping[str, Scalar]  # flat configuration keys that all runs share
     methods: Sequence[str]
+    """Names; `ALL`: each built-in method that can run with these keys; empty in a sweep."""
     directory: Path
-    seeds: int = 3
-    tuning: Tuning | None = None
+    seeds: int = 3  # number of seeds, consecutive from the key `seed`
+    tuning: Tuning | None = None  # chooses each method's settings; None: the keys set them
     workers: int | None = None
+    """Maximum number of parallel runs; None: as many as cores, memory and GPUs allow."""
     columns: Sequence[str] | None = None
+    """Columns of comparison.tex; `ALL`: every one; None: the default ones."""
     settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    """Keys of single methods, by method."""
     sweep: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
+    """Values of keys: a row per combination, instead of one per method. A combination lists only
+    the keys that its method and data use."""
     yardsticks: Yardsticks = "auto"
+    """With "auto", add rows by scikit-learn where the data are a table with a class or a number to
+    predict."""
     numbered: bool = False
+    """Take NAME-2, NAME-3, ... if the directory has a comparison of other settings, which is
+    refused otherwise."""
     command: str = ""
+    """Command that tunes these methods, for the last line of an untuned comparison."""
 
 
 def compare(request: Request, console: Console) -> Path:
     """Run a comparison and write its tables and its page; return the path of the page.
 
-    Raises
-    ------
-    ConfigError, DataError
-        A method cannot run with these keys, or the directory holds another comparison; nothing was
-        started.
-    SweepError
-        A run failed; the cause is its error. Finished runs are compared, and are not repeated by
-        the next attempt.
+    After a ConfigError or DataError nothing was started: a method cannot run with these keys, or
+    the directory holds another comparison. After a SweepError (its cause is the error of a run)
+    finished runs are compared, and are not repeated by the next attempt.
     """
     for name, value in (("seeds", request.seeds), ("workers", request.workers)):
         if value is not None and value < 1:
@@ -153,8 +125,9 @@ def compare(request: Request, console: Console) -> Path:
         decided = decisions.compared(table)
         if decided is not None:
             atomic.write(request.directory / decisions.FILE, decided.as_csv())
-        page = comparison_page.write(table, request.directory, request.title, _lines(failed))
-        _show(table, decided, request, page, console)
+        errors = {Path(run_dir).name: line_of(error) for run_dir, error in failed.items()}
+        page = comparison_page.write(table, request.directory, request.title, errors)
+        _print_all(table, decided, request, page, console)
         if request.command:
             console.print(_untuned(request, flat, configs, table), soft_wrap=True)
     report_failures(failed, console)
@@ -162,13 +135,7 @@ def compare(request: Request, console: Console) -> Path:
 
 
 def _methods(names: Sequence[str]) -> list[str]:
-    """Return the names of the methods, each once.
-
-    Raises
-    ------
-    ConfigError
-        A name is unknown, or `names` is empty.
-    """
+    """Return the names of the methods, each once."""
     if [name.strip() for name in names] == [ALL]:
         return list(METHODS)
     unique = list(dict.fromkeys(name.strip() for name in names if name.strip()))
@@ -195,10 +162,7 @@ def _own_keys(
 def _combinations(request: Request) -> dict[str, dict[str, Scalar]]:
     """Return label -> swept values of each combination that differs from the others.
 
-    Raises
-    ------
-    ConfigError
-        A combination is invalid, or a key has no effect on any run.
+    ConfigError: a combination is invalid, or a key has no effect on any run.
     """
     if reserved := request.sweep.keys() & _NOT_SWEPT:
         raise ConfigError(f"{min(reserved)} cannot be swept; --seeds repeats every setting")
@@ -219,13 +183,7 @@ def _combinations(request: Request) -> dict[str, dict[str, Scalar]]:
 
 
 def _check_settings(request: Request) -> None:
-    """Check the settings of single methods.
-
-    Raises
-    ------
-    ConfigError
-        The settings name a method that is not compared, or a key that all methods share.
-    """
+    """Refuse settings of methods that are not compared, and of keys that all methods share."""
     for method, keys in request.settings.items():
         if method not in request.methods:
             hint = nearest(method, request.methods)
@@ -237,13 +195,7 @@ def _check_settings(request: Request) -> None:
 
 
 def _columns(names: Sequence[str] | None) -> Collection[str]:
-    """Return the keys of the columns of comparison.tex.
-
-    Raises
-    ------
-    ConfigError
-        A column is unknown.
-    """
+    """Return the keys of the columns of comparison.tex."""
     if names is None:
         return comparison.IN_LATEX
     known = [column.key for column in COLUMNS]
@@ -262,11 +214,7 @@ def _with_validation_split(
     """Return the keys, with validation data for all methods if one needs some or tuning does.
 
     A share that the keys set stays, except a share of 0 under tuning. Prints the changes.
-
-    Raises
-    ------
-    ConfigError, DataError
-        Tuning needs validation data, but the data set cannot set any aside.
+    ConfigError or DataError: tuning needs validation data, but the data set cannot set any aside.
     """
     flat, after = request.keys, tune.with_validation(request.keys)
     before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
@@ -331,12 +279,7 @@ def _yardsticks(request: Request, flat: Keys, grid: Grid) -> Grid:
         return Grid({})
 
 
-def _lines(failed: Mapping[str, Exception]) -> dict[str, str]:
-    """Map the name of each failed run to its error in one line."""
-    return {Path(run_dir).name: line_of(error) for run_dir, error in failed.items()}
-
-
-def _show(
+def _print_all(
     table: Table,
     decided: decisions.Decisions | None,
     request: Request,
@@ -384,13 +327,7 @@ def _untuned(
 
 
 def report_failures(failed: Mapping[str, Exception], console: Console) -> None:
-    """Print the failed runs with their logs.
-
-    Raises
-    ------
-    SweepError
-        A run failed.
-    """
+    """Print the failed runs with their logs, and raise SweepError if there are any."""
     for run_dir, error in failed.items():
         log = Path(run_dir, progress.ERROR_LOG)
         where = f" (traceback: {log})" if log.exists() else ""

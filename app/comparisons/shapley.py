@@ -60,14 +60,10 @@ def exact(game: Game, players: int) -> Floats:
 
 
 def sampled(game: Game, drawn: Sequence[Order]) -> tuple[Floats, Floats]:
-    """Estimate Shapley values from pairs of orders, see `orders`.
+    """Estimate Shapley values (R, n) and their standard errors (R, n) from pairs of `orders`.
 
-    Returns
-    -------
-    values : ndarray, (R, n)
-        Mean marginal contributions. Each order's sum to v(all) - v(nobody), and so do the means.
-    errors : ndarray, (R, n)
-        Standard errors of the means, from the deviation over pairs; NaN for a single pair.
+    Values are mean marginal contributions: each order's sum to v(all) - v(nobody), and so do the
+    means. Errors are of the means, from the deviation over pairs; NaN for a single pair.
     """
     marginal_orn = np.stack([_marginals(game, order) for order in drawn])
     pair_prn = (marginal_orn[::2] + marginal_orn[1::2]) / 2

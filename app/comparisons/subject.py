@@ -22,30 +22,15 @@ _NOT_COMPARED = ("method", "seed", "out", "name", "run-dir", "resume")
 
 @dataclass(frozen=True)
 class Subject:
-    """Subject of a comparison, saved beside the tables to keep other comparisons from overwriting.
-
-    Attributes
-    ----------
-    methods : list of str
-        Names of the compared methods.
-    seeds : list of int
-        Seeds of each method.
-    tuned : bool
-        True if each method was tuned.
-    halved : bool
-        True if tuning used successive halving.
-    keys : Mapping of str to Scalar
-        Configuration that all runs share.
-    settings : Mapping of str to Mapping of str to Scalar
-        Keys of single methods, by method.
-    """
+    """Subject of a comparison, saved beside its tables lest another comparison overwrite them."""
 
     methods: list[str]
-    seeds: list[int]
+    seeds: list[int]  # of each method
     tuned: bool
-    keys: Mapping[str, Scalar]
-    halved: bool = False
+    keys: Mapping[str, Scalar]  # configuration that all runs share
+    halved: bool = False  # tuning used successive halving
     settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    """Keys of single methods, by method."""
 
     @classmethod
     def of(
@@ -65,10 +50,7 @@ class Subject:
     def read(cls, directory: Path) -> Subject:
         """Return the subject of the comparison in a directory.
 
-        Raises
-        ------
-        ValueError, TypeError
-            The file is missing, damaged or of another kind.
+        ValueError or TypeError: the file is missing, damaged or of another kind.
         """
         there = cls(**(files.toml_of(directory, _FILE) or {}))
         kinds = list, list, bool, dict, bool
@@ -80,10 +62,7 @@ class Subject:
     def check(self, directory: Path) -> None:
         """Refuse a directory with a comparison whose results this one would drop.
 
-        Raises
-        ------
-        ConfigError
-            The comparison in the directory has other settings; the message names the one to add.
+        The ConfigError names the setting to add.
         """
         if not (directory / "comparison.csv").exists():
             return

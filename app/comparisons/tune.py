@@ -89,10 +89,7 @@ def rate(config: Config, level: int) -> float:
 def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
     """Return the second key that is tuned, and its three values, that of the preset first.
 
-    Raises
-    ------
-    ConfigError
-        The `grid` of a plugin's options does not name one key and three values.
+    ConfigError: the `grid` of a plugin's options does not name one key and three values.
     """
     options = schema.grid(config.row)
     fixed = keys_of(config.recipe)
@@ -146,12 +143,7 @@ def trial_configs(
 ) -> dict[str, tuple[Settings, Config]]:
     """Return the placed configurations of trials by run directory, with their settings.
 
-    Parameters
-    ----------
-    part : int
-        Divisor of the number of rounds.
-    n_folds : int
-        Number of runs per trial.
+    `part` divides the number of rounds; a trial has `n_folds` runs.
     """
     rounds = -(-config.num_server_rounds // part)
     configs, table = {}, config.validation[0].rpartition(".")[0]
@@ -204,21 +196,11 @@ def tuned(
     console: Console,
     rates: Collection[float] = (),
 ) -> tuple[dict[str, Choice], dict[str, Exception]]:
-    """Tune methods and write tuning.csv.
+    """Tune methods and write tuning.csv; return choices by method, and errors by run directory.
 
-    Parameters
-    ----------
-    configs : Mapping of str to Config
-        Configuration of the first seed, by method.
-    rates : Collection of float
-        Learning rates that other methods were tried with: these are tried, and no others.
-
-    Returns
-    -------
-    choices : dict of str to Choice
-        Choice by method, of the methods with a successful trial.
-    failures : dict of str to Exception
-        Error by run directory, of the trials that failed.
+    `configs` has the first seed of each method. `rates` are learning rates that other methods were
+    tried with: these are tried, and no others. A method has a choice if a trial of it succeeded;
+    the errors are those of failed trials.
     """
     search = _Search(configs, directory, workers, console, rates)
     first, *later = RUNGS[tuning]
@@ -244,12 +226,8 @@ def tuned(
 class _Search:
     """The trials of a comparison.
 
-    Attributes
-    ----------
-    levels : list of int
-        Levels of the learning rates that have been tried with every method.
-    failed : dict of str to Exception
-        Error by run directory, of the trials that failed.
+    `levels` of the learning rates have been tried with every method; `failed` has the errors by run
+    directory.
     """
 
     def __init__(

@@ -42,25 +42,16 @@ _AGREE = 1e-3
 
 @dataclass(frozen=True)
 class Request:
-    """Request of the worth of letters.
+    """Request of the worth of letters."""
 
-    Attributes
-    ----------
-    run_dir : Path
-        Directory of a finished simulation.
-    orders : int
-        Number of random orders of the senders for Shapley values, even; 0: leave-one-out only. If
-        all coalitions are no more runs, the values are exact instead.
-    workers : int or None
-        Maximum number of parallel runs; None: as many as cores, memory and GPUs allow.
-    parts : Sequence of str
-        Code that the run directory names and the user trusts, as "module:attribute".
-    """
-
-    run_dir: Path
+    run_dir: Path  # of a finished simulation
     orders: int = 10
+    """Number of random orders of the senders for Shapley values, even; 0: leave-one-out only. If
+    all coalitions are no more runs, the values are exact instead."""
     workers: int | None = None
+    """Maximum number of parallel runs; None: as many as cores, memory and GPUs allow."""
     parts: Sequence[str] = ()
+    """Code that the run directory names and the user trusts, as "module:attribute"."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +74,8 @@ class _Plan:
 def worth(request: Request, console: Console) -> Worth:
     """Compute the worth of letters; write worth.json and worth.csv into the run directory.
 
-    Finished runs are reused, stopped ones are continued.
-
-    Raises
-    ------
-    ConfigError, DataError, ResultsError
-        The worth of this run cannot be computed; nothing was started.
-    SweepError
-        A run failed; the cause is its error.
+    Finished runs are reused, stopped ones are continued. After a ConfigError, DataError or
+    ResultsError nothing was started. SweepError: a run failed; the cause is its error.
     """
     directory = request.run_dir.absolute()
     _check_request(request)
@@ -116,13 +101,7 @@ def worth(request: Request, console: Console) -> Worth:
 
 
 def _check_request(request: Request) -> None:
-    """Check the numbers of a request.
-
-    Raises
-    ------
-    ConfigError
-        A number is out of range.
-    """
+    """Refuse numbers of a request that are out of range."""
     if request.orders < 0 or request.orders % 2:
         raise ConfigError(
             f"orders = {request.orders}: must be even, because each order is used in reverse too"
@@ -132,13 +111,7 @@ def _check_request(request: Request) -> None:
 
 
 def _check(config: Config, run: Run) -> None:
-    """Refuse runs that cannot be repeated here, and those without letters.
-
-    Raises
-    ------
-    ConfigError
-        The message has the reason and the remedy.
-    """
+    """Refuse runs that cannot be repeated here, and those without letters."""
     where = run.directory
     if run.split is None:
         raise ConfigError(
@@ -219,13 +192,7 @@ def _announce(
 
 
 def _read(config: Config) -> Run:
-    """Read a finished run.
-
-    Raises
-    ------
-    ResultsError
-        The directory does not hold the run of this configuration.
-    """
+    """Read a finished run; ResultsError if the directory holds another configuration's or none."""
     run = Run.read(config.run_dir)
     if run.peers != config.peers or not len(run.rounds):
         raise ResultsError(f"{run.directory}: not a run of this experiment; remove the directory")

@@ -25,7 +25,7 @@ from coterie.clients.letter_options import LetterOptions
 from coterie.clients.models.options import MODELS, Adaptation, Model
 from coterie.clients.privacy import Privacy
 from coterie.clients.rule import Rule
-from coterie.clients.training import Compute, Mixing, Training
+from coterie.clients.training import Compute, Training, Weighting
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import DATASETS, Dataset, dataset_of
@@ -88,7 +88,7 @@ class Settings:
         "round with the columns round, sender, recipient.",
         path=True,
     )
-    mixing: Mixing = option(
+    mixing: Weighting = option(
         "samples",
         "Weights of FedAvg's average, for FedAvg and the methods that share it: proportional to "
         "the numbers of training examples; equal for all models that a peer received and its own; "

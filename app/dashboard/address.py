@@ -22,10 +22,7 @@ _TOKEN = re.compile(r"[\w-]{43}", re.ASCII)
 def token() -> str:
     """Return the user's token, 256 random bits; create it if there is none.
 
-    Raises
-    ------
-    ConfigError
-        If other users can read the token's file, or its content is not a token.
+    ConfigError: other users can read the token's file, or its content is not a token.
     """
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     path = Path(home, "coterie", "dashboard-token")
@@ -53,15 +50,8 @@ def _stored(path: Path) -> str:
 def listen(port: int | None) -> socket.socket:
     """Return a socket that listens on the loopback interface.
 
-    Parameters
-    ----------
-    port : int or None
-        Port; None: `PORT`, or a free port if that is in use.
-
-    Raises
-    ------
-    ConfigError
-        If the port is in use or not allowed.
+    Without a `port`: `PORT`, or a free port if that is in use. ConfigError: the port is in use or
+    not allowed.
     """
     if port is not None and not 0 <= port < 2**16:
         raise ConfigError(f"--port {port}: a port is a number from 0 to {2**16 - 1}")

@@ -208,13 +208,7 @@ def _damaged(key: str, directory: Path, why: str) -> Entry:
 
 
 def refuse_links(run_dir: Path) -> None:
-    """Check that the files of a run are inside its directory.
-
-    Raises
-    ------
-    ResultsError
-        If a file or its folder is a symbolic link.
-    """
+    """Raise ResultsError if a file of a run, or its folder, is a symbolic link."""
     for name in READ:
         path = run_dir / name
         if path.is_symlink() or path.parent.is_symlink():

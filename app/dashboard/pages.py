@@ -41,27 +41,13 @@ STATIC: Mapping[str, tuple[str, Callable[[], str]]] = {
 
 @dataclass
 class _CachedPage:
-    """Cached page.
+    """Cached page."""
 
-    Attributes
-    ----------
-    lock : threading.Lock
-        Held by the thread that renders the page.
-    version : str
-        Version of the page; empty before the first rendering.
-    page : str
-        HTML of the page.
-    cost : float
-        Processor seconds of the last rendering.
-    readers : dict of str to RunReader
-        Readers of its runs, by key.
-    """
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    version: str = ""
-    page: str = ""
-    cost: float = 0.0
-    readers: dict[str, RunReader] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held by the thread that renders
+    version: str = ""  # "" before the first rendering
+    page: str = ""  # HTML
+    cost: float = 0.0  # processor seconds of the last rendering
+    readers: dict[str, RunReader] = field(default_factory=dict)  # readers of its runs, by key
 
 
 class Pages:

@@ -21,25 +21,16 @@ _EDGES = {"low": "lowest tried", "high": "highest tried"}
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings that tuning chose for a method.
-
-    Attributes
-    ----------
-    settings : Mapping of str to Any
-        Chosen values by key; empty without tuning.
-    edges : Mapping of str to str
-        For each key whose chosen value is the lowest or highest that was tried, "low" or "high": a
-        better value may lie beyond it.
-    trials : int
-        Number of trials of the method.
-    rates : tuple of float
-        Learning rates that were tried with every method; empty if read from a file.
-    """
+    """The settings that tuning chose for a method."""
 
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Chosen values by key; empty without tuning."""
     edges: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    trials: int = 0
+    """For each key whose chosen value is the lowest or highest that was tried, "low" or "high": a
+    better value may lie beyond it."""
+    trials: int = 0  # number of trials of the method
     rates: tuple[float, ...] = field(default=(), compare=False)
+    """Learning rates that were tried with every method; empty if read from a file."""
 
     def edge(self, key: str) -> str:
         """Describe the edge of the tried range at which a key's value lies; empty if at none."""
@@ -54,13 +45,7 @@ class Choice:
 
 
 def read(directory: Path) -> dict[str, Choice]:
-    """Read the choice of each method from a comparison's tuning.csv; nothing without the file.
-
-    Raises
-    ------
-    ResultsError
-        The file is damaged.
-    """
+    """Read the choice of each method from a comparison's tuning.csv; nothing without the file."""
     rows = list(csv.DictReader((files.text(directory, FILE) or "").splitlines()))
     try:
         trials = Counter(row["method"] for row in rows)

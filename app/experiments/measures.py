@@ -44,7 +44,7 @@ class Result(Protocol):
 
 
 @dataclass(frozen=True)
-class Beside:
+class SameSeed:
     """Results with the same seed and data as the measured one, by row; `local`: peers alone.
 
     `final`: mean over seeds of a row's final accuracy, or of minus its final loss.
@@ -68,7 +68,7 @@ class Beside:
         return ranked[max(ranked, key=self.final)]
 
 
-Measure = Callable[[Any, Beside], float | None]
+Measure = Callable[[Any, SameSeed], float | None]
 Show = Callable[[float], str]
 Better = Literal["high", "low", ""]
 SHARE_OF_BEST = 0.9
@@ -79,44 +79,21 @@ COST = "Cost"
 
 @dataclass(frozen=True)
 class Column:
-    """One measure, of one panel of a table.
+    """One measure, of one panel of a table."""
 
-    Attributes
-    ----------
-    key : str
-        Name in files.
-    title : str
-        Heading of the column.
-    of : Measure
-        Function of a result and those beside it; returns the number.
-    show : Callable[[float], str]
-        Format of the number.
-    better : {"high", "low", ""}
-        Better direction; "" for costs, which are not ranked.
-    group : str
-        Heading above the column.
-    about : str
-        One-sentence definition.
-    deviation : Callable[[float], str] or None
-        Format of the deviation over seeds; None: `show`.
-    of_peers : callable or None
-        Function that returns the values of the peers, (n,), which the test compares; their mean is
-        the result of `of`. None: a measure of the run, of which the test compares the number.
-    panel, x : str, Scalar or None
-        Panel of the table, and position on its axis.
-    """
-
-    key: str
-    title: str
-    of: Measure
+    key: str  # name in files
+    title: str  # heading of the column
+    of: Measure  # function of a result and those beside it
     show: Show
-    better: Better
-    group: str
-    about: str
-    deviation: Show | None = None
-    of_peers: Callable[[Any, Beside], Floats] | None = None
+    better: Better  # "" for costs, which are not ranked
+    group: str  # heading above the column
+    about: str  # one-sentence definition
+    deviation: Show | None = None  # format of the deviation over seeds; None: `show`
+    of_peers: Callable[[Any, SameSeed], Floats] | None = None
+    """Values of the peers, (n,), which the test compares; their mean is the result of `of`. None: a
+    measure of the run, of which the test compares the number."""
     panel: str = ""
-    x: Scalar | None = None
+    x: Scalar | None = None  # position on the panel's axis
 
 
 def deviation(trials: Sequence[float] | Floats) -> float:
@@ -143,7 +120,7 @@ def gains(run: Result, local: Result) -> Floats:
     return local.last("test_loss") - run.last("test_loss")
 
 
-def last(name: str = "test_accuracy") -> Callable[[Result, Beside], Floats]:
+def last(name: str = "test_accuracy") -> Callable[[Result, SameSeed], Floats]:
     """Return the function of a field's last values by peer."""
     return lambda run, _: run.last(name)
 
@@ -159,12 +136,12 @@ _percent, _points = _shown(".2f", 100), _shown("+.2f", 100)
 _plain, _signed, _short = _shown(".4g"), _shown("+.4g"), _shown(".2g")
 
 
-def _best(run: Run, _: Beside) -> Floats:
+def _best(run: Run, _: SameSeed) -> Floats:
     best = run.best_row()
     return np.full(run.peers, np.nan) if best is None else run.at("test_accuracy", best)
 
 
-def _weighted(run: Run, _: Beside) -> Floats:
+def _weighted(run: Run, _: SameSeed) -> Floats:
     """Return test accuracies, (n,), scaled to have the mean weighted by training examples."""
     accuracy_n, samples_n = run.last(), run.samples
     if samples_n is None:
@@ -173,12 +150,12 @@ def _weighted(run: Run, _: Beside) -> Floats:
     return np.asarray(accuracy_n * samples_n / mean_samples, dtype=np.float64)
 
 
-def _statistic(name: str, of: Callable[[Run, Beside], Floats] = _accuracies) -> Measure:
+def _statistic(name: str, of: Callable[[Run, SameSeed], Floats] = _accuracies) -> Measure:
     return lambda run, beside: accuracy_statistics(of(run, beside), run.samples)[name]
 
 
 def _gain(*, accuracy: bool) -> Measure:
-    def mean_gain(run: Run, beside: Beside) -> float | None:
+    def mean_gain(run: Run, beside: SameSeed) -> float | None:
         if beside.local is None or beside.local.has_accuracy is not accuracy:
             return None
         return mean(gains(run, beside.local))
@@ -186,14 +163,14 @@ def _gain(*, accuracy: bool) -> Measure:
     return mean_gain
 
 
-def _gains(run: Result, beside: Beside) -> Floats:
+def _gains(run: Result, beside: SameSeed) -> Floats:
     return gains(run, beside.local)
 
 
-def _have(sign: float) -> Callable[[Result, Beside], Floats]:
+def _have(sign: float) -> Callable[[Result, SameSeed], Floats]:
     """Return the function of which peers have a gain of this sign, (n,): 1 or 0."""
 
-    def have(run: Result, beside: Beside) -> Floats:
+    def have(run: Result, beside: SameSeed) -> Floats:
         gain_n = sign * gains(run, beside.local)
         return np.where(np.isnan(gain_n), np.nan, gain_n > 0)
 
@@ -206,13 +183,13 @@ def _share(sign: float) -> Measure:
     return lambda run, beside: None if beside.local is None else mean(have(run, beside))
 
 
-def _newcomers(run: Run, _: Beside) -> float | None:
+def _newcomers(run: Run, _: SameSeed) -> float | None:
     """Return the accuracy of the peers that joined late; see `coterie.app.runners.newcomers`."""
     held_out = _held_out(run)
     return mean(run.last()[held_out["peers"]]) if held_out else None
 
 
-def _fine_tuned(run: Run, _: Beside) -> float | None:
+def _fine_tuned(run: Run, _: SameSeed) -> float | None:
     held_out = _held_out(run)
     if not held_out:
         return None
@@ -231,7 +208,7 @@ def _held_out(run: Run) -> dict[str, Any]:
     return content
 
 
-def _gini(run: Run, _: Beside) -> float | None:
+def _gini(run: Run, _: SameSeed) -> float | None:
     """Return half the mean difference between two peers' accuracies, relative to the mean."""
     accuracy_n = run.last()
     accuracy_n = accuracy_n[~np.isnan(accuracy_n)]
@@ -251,7 +228,7 @@ def _field(name: str) -> Measure:
 
 
 def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
-    def scored(run: Run, _: Beside) -> float | None:
+    def scored(run: Run, _: SameSeed) -> float | None:
         known = run.clusters_to_recover is not None and learns_graph(run.config)
         if not known or not run.weights_between().any():
             return None
@@ -262,7 +239,7 @@ def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
 
 
 def _progress(name: str) -> Measure:
-    def of(run: Run, _: Beside) -> float | None:
+    def of(run: Run, _: SameSeed) -> float | None:
         value = run.progress.get(name)
         return None if value is None else float(value)
 
@@ -282,7 +259,7 @@ def cost_to(values_r: Floats, target: float, cost_r: Floats) -> float:
     return float(cost_r[reached[0]]) if len(reached) else np.inf
 
 
-def _bytes_to_best(run: Run, beside: Beside) -> float | None:
+def _bytes_to_best(run: Run, beside: SameSeed) -> float | None:
     """Return the bytes in the first round with 90 % of the best final gain; None without gains."""
     local, bytes_r = beside.local, run.course("bytes_sent")
     if local is None or np.isnan(bytes_r).any() or beside.best is None:
@@ -315,11 +292,7 @@ def parity_gap(counts_ckk: Ints) -> float:
     """Return the gap in demographic parity between clusters.
 
     Mean over classes y of the largest difference of P(prediction = y) between two clusters.
-
-    Parameters
-    ----------
-    counts_ckk : ndarray of int, (clusters, k, k)
-        Confusion matrices; rows: true class, columns: predicted class.
+    `counts_ckk` are their confusion matrices; rows: true class, columns: predicted class.
     """
     predicted_ck = counts_ckk.sum(axis=1)
     return float(np.ptp(predicted_ck / predicted_ck.sum(axis=1, keepdims=True), axis=0).mean())
@@ -329,13 +302,8 @@ def odds_gap(counts_ckk: Ints) -> float | None:
     """Return the gap in equalised odds between clusters.
 
     Mean over classes y of the largest differences between two clusters of P(prediction = y) given
-    true class y and given another true class, added. Classes that a cluster lacks are left out;
-    None if no class is left.
-
-    Parameters
-    ----------
-    counts_ckk : ndarray of int, (clusters, k, k)
-        Confusion matrices; rows: true class, columns: predicted class.
+    true class y and given another true class, added. `counts_ckk` as in `parity_gap`. Classes that
+    a cluster lacks are left out; None if no class is left.
     """
     true_ck, hit_ck = counts_ckk.sum(axis=2), np.diagonal(counts_ckk, axis1=1, axis2=2)
     other_ck, false_ck = (
@@ -353,14 +321,14 @@ def odds_gap(counts_ckk: Ints) -> float | None:
 
 
 def _between_clusters(of: Callable[[Ints], float | None]) -> Measure:
-    def gap(run: Run, _: Beside) -> float | None:
+    def gap(run: Run, _: SameSeed) -> float | None:
         counts = confusion_by_cluster(run) or {}
         return of(np.stack([*counts.values()])) if len(counts) > 1 else None
 
     return gap
 
 
-def _time_to_best(run: Run, beside: Beside) -> float | None:
+def _time_to_best(run: Run, beside: SameSeed) -> float | None:
     """Return the virtual seconds until the run reaches 90 % of the best final accuracy.
 
     For a loss: until it has covered 90 % of the distance from its start to the best final loss.
@@ -592,7 +560,7 @@ def measure(
     key: str,
     title: str,
     better: Better = "",
-    of_peers: Callable[[Any, Beside], Floats] | None = None,
+    of_peers: Callable[[Any, SameSeed], Floats] | None = None,
 ) -> Callable[..., Callable[[Run], float]]:
     """Add a measure of figures, by decorator. A title that ends in " %" belongs to a share."""
 
@@ -608,7 +576,7 @@ def _add(
     title: str,
     of: Measure,
     better: Better,
-    of_peers: Callable[[Any, Beside], Floats] | None = None,
+    of_peers: Callable[[Any, SameSeed], Floats] | None = None,
 ) -> None:
     form = "{:.4g}".format
     MEASURES[key] = Column(key, title, of, form, better, "Figures", "", of_peers=of_peers)
@@ -733,7 +701,7 @@ def gradient_norm(run: Run) -> float:
     return float(2 * curvature * np.nanmean(run.metric("test_loss")[:-1]))
 
 
-def rounds_to_best(run: Run, beside: Beside) -> float:
+def rounds_to_best(run: Run, beside: SameSeed) -> float:
     """Return the first round with 90 % of the best final accuracy beside; infinite: never."""
     if beside.best is None:
         return np.nan

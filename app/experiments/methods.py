@@ -12,10 +12,7 @@ from coterie.strategies.everyone import Everyone
 def reference(config: Mapping[str, Any]) -> str:
     """Return why the method is a reference, as "is given the true clusters"; empty if it is ranked.
 
-    Parameters
-    ----------
-    config : Mapping of str to Any
-        Configuration of the run, with nested tables.
+    `config` is that of a run, with nested tables.
     """
     name = str(config["method"])
     options = config.get(name)
@@ -32,10 +29,7 @@ def learns_graph(config: Mapping[str, Any]) -> bool:
 def all_to_all(config: Mapping[str, Any]) -> str:
     """Describe all-to-all communication, which explains the bytes sent; else an empty string.
 
-    Parameters
-    ----------
-    config : Mapping of str to Any
-        Configuration or summary of a run: `method` and `topology`.
+    `config` is a configuration or a summary of a run, with `method` and `topology`.
     """
     method = METHODS.get(str(config["method"]))
     if method is None or method.strategy is not Everyone:

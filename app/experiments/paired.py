@@ -45,14 +45,8 @@ Values = Mapping[Any, Floats]
 def redivision(run: Run, peers: Sequence[int] | None = None) -> float:
     """Return the test rows per training row if every seed divides the same rows again; else 0.
 
-    Test rows that an institution divided itself do not count: every seed keeps them.
-
-    Parameters
-    ----------
-    run : Run
-        One of the compared runs.
-    peers : Sequence of int or None
-        Some of its peers; None: all.
+    `run` is one of the compared runs, `peers` some of its peers (None: all). Test rows that an
+    institution divided itself do not count: every seed keeps them.
     """
     table = run.config.get(str(run.config.get("dataset")))
     test_n, train_n = run.sizes("test"), run.sizes("train")
@@ -72,18 +66,9 @@ def redivision(run: Run, peers: Sequence[int] | None = None) -> float:
 def p_value(differences: Sequence[Floats], redivided: float = 0.0) -> float:
     """Return the two-sided p-value of the differences between two methods.
 
-    Parameters
-    ----------
-    differences : Sequence of ndarray, (n,)
-        Differences of the peers, for each seed.
-    redivided : float
-        See `redivision`.
-
-    Returns
-    -------
-    float
-        The p-value; 1 if no test is possible, with too few seeds or without variance. It is 0 if
-        all peers differ by the same amount with every seed.
+    `differences` are those of the peers, (n,), for each seed; `redivided` see `redivision`. 1 if no
+    test is possible, with too few seeds or without variance; 0 if all peers differ by the same
+    amount with every seed.
     """
     seeds, mean, deviation = _mean_deviation(differences)
     if np.isnan(deviation):
@@ -97,22 +82,11 @@ def p_value(differences: Sequence[Floats], redivided: float = 0.0) -> float:
 def interval(
     differences: Sequence[Floats], redivided: float = 0.0, tests: int = 1
 ) -> tuple[float, float, float]:
-    """Return the mean difference and its 95 % interval: the values that the test does not reject.
+    """Return the mean difference, low and high end of its 95 % interval; see `p_value`.
 
-    Parameters
-    ----------
-    differences : Sequence of ndarray, (n,)
-        Differences of the peers, for each seed.
-    redivided : float
-        See `redivision`.
-    tests : int
-        Number of methods from which this one was selected by the same data; the interval has the
-        level of the first step of Holm's correction, 1 - `LEVEL` / `tests`.
-
-    Returns
-    -------
-    mean, low, high : float
-        NaN as ends if no test is possible.
+    It holds the values that the test does not reject; the ends are NaN if no test is possible.
+    `tests` is the number of methods from which this one was selected by the same data: the interval
+    has the level of the first step of Holm's correction, 1 - `LEVEL` / `tests`.
     """
     seeds, mean, deviation = _mean_deviation(differences)
     if np.isnan(deviation):
@@ -131,21 +105,8 @@ def seeds_needed(
 
     The minimum number S for a power of `POWER` at `LEVEL` / `tests`, if mean and standard deviation
     of the difference stay as measured: t then has a noncentral t-distribution with S - 1 degrees of
-    freedom and noncentrality mean / deviation / sqrt(1/S + redivided).
-
-    Parameters
-    ----------
-    differences : Sequence of ndarray, (n,)
-        Differences of the peers, for each seed.
-    redivided : float
-        See `redivision`.
-    tests : int
-        See `interval`.
-
-    Returns
-    -------
-    int or None
-        The number; None if it exceeds `MAX_SEEDS` or no test is possible.
+    freedom and noncentrality mean / deviation / sqrt(1/S + redivided). None if S exceeds
+    `MAX_SEEDS` or no test is possible. Arguments: see `interval`.
     """
     from scipy.special import nctdtr, stdtrit
 
@@ -190,12 +151,7 @@ def holm(p_m: Sequence[float]) -> list[float]:
 def leaders(values: Mapping[str, Values], redivided: float = 0.0) -> list[str]:
     """Return the method with the largest mean, and those not significantly worse.
 
-    Parameters
-    ----------
-    values : Mapping of str to Values
-        Values of each method; larger is better.
-    redivided : float
-        See `redivision`.
+    `values` are by method, larger is better; `redivided` see `redivision`.
     """
     mean = {
         method: float(np.mean([np.nanmean(v_p) for v_p in of.values()]))

@@ -19,7 +19,7 @@ import numpy as np
 
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, Column, deviation, reached
+from coterie.app.experiments.measures import COLUMNS, MEASURES, Column, SameSeed, deviation, reached
 from coterie.app.experiments.methods import reference
 from coterie.app.experiments.paired import leaders, redivision
 from coterie.app.runs import plan
@@ -177,7 +177,7 @@ class Table:
     dash: str = "-"
     redivided: float | None = None
     _numbers: dict[tuple[Cell, Trial, str], float | None] = field(default_factory=dict, repr=False)
-    _beside: dict[tuple[Cell, Trial], Beside] = field(default_factory=dict, repr=False)
+    _beside: dict[tuple[Cell, Trial], SameSeed] = field(default_factory=dict, repr=False)
     _finals: dict[Cell, float] = field(default_factory=dict, repr=False)
     _entries: dict[Column, dict[str, Entry]] = field(default_factory=dict, repr=False)
 
@@ -216,7 +216,7 @@ class Table:
         first, *others = (_data(row.runs[0]) for row in self.rows if row.runs)
         return all(other == first for other in others)
 
-    def beside(self, cell: Cell, trial: Trial) -> Beside:
+    def beside(self, cell: Cell, trial: Trial) -> SameSeed:
         """Return the results of the same panel, position, seed and data, Local's among them."""
         if (cell, trial) not in self._beside:
             mine = self.results[cell][trial]
@@ -228,7 +228,7 @@ class Table:
             }
             alone = next((row.method for row in self.rows if self._is_local_of(row, cell.row)), "")
             final = partial(self._final, cell)
-            self._beside[cell, trial] = Beside(rows, rows.get(alone), final)
+            self._beside[cell, trial] = SameSeed(rows, rows.get(alone), final)
         return self._beside[cell, trial]
 
     def _final(self, cell: Cell, row: str) -> float:

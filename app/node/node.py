@@ -362,10 +362,7 @@ class Node:
     def _end(self, t: int, reports: Sequence[Report], since: int = 0) -> Response:
         """Save the state, and write the letters that the relay needs for round `t` + 1.
 
-        Parameters
-        ----------
-        since : int
-            Round of the oldest offers that the relay needs; 0: only those of round `t` + 1.
+        `since` is the round of the oldest offers that it needs; 0: only those of round `t` + 1.
         """
         cohort, since = self._cohort, since or t + 1
         self._checkpoints.save((t, 0))

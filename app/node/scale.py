@@ -159,12 +159,8 @@ class SharedScale:
     def _stored(self) -> Floats | None:
         """Return the scale with which this run began on this node, (2, c); None before.
 
-        Raises
-        ------
-        DamagedError
-            The file is not what a node wrote.
-        DataError
-            The table has other columns since.
+        DamagedError: the file is not what a node wrote. DataError: the table has other columns
+        since.
         """
         if not self._file.exists():
             return None

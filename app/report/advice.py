@@ -19,31 +19,17 @@ UNKNOWN: Estimate = (np.nan, np.nan, np.nan)
 
 @dataclass(frozen=True)
 class Evidence:
-    """Numbers of one institution that decide; an `Estimate` is NaN where undefined.
+    """Numbers of one institution that decide; an `Estimate` is NaN where undefined."""
 
-    Attributes
-    ----------
-    one_class : bool
-        All its rows have the same class.
-    rarer : int
-        Number of test rows without the most frequent class, for two classes the rarer class; of
-        survival, test rows with the event; else all test rows.
-    has_threshold : bool
-        There are two classes, so that a threshold of the probability decides.
-    gain : Estimate
-        Gain of the chosen method over the own model: accuracy, or reduction of the loss.
-    ranking : Estimate
-        Gain in AUROC, or in the C-index of survival.
-    own_ranking : Estimate
-        AUROC or C-index of the own model.
-    """
-
-    one_class: bool
+    one_class: bool  # all its rows have the same class
     rarer: int
-    has_threshold: bool
+    """Number of test rows without the most frequent class, for two classes the rarer class; of
+    survival, test rows with the event; else all test rows."""
+    has_threshold: bool  # there are two classes, so that a threshold of the probability decides
     gain: Estimate = UNKNOWN
-    ranking: Estimate = UNKNOWN
-    own_ranking: Estimate = UNKNOWN
+    """Gain of the chosen method over the own model: accuracy, or reduction of the loss."""
+    ranking: Estimate = UNKNOWN  # gain in AUROC, or in the C-index of survival
+    own_ranking: Estimate = UNKNOWN  # AUROC or C-index of the own model
 
 
 @dataclass(frozen=True)

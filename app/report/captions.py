@@ -9,13 +9,7 @@ from coterie.app.runs.units import plural
 
 
 def of_run(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return the caption of each figure.
-
-    Parameters
-    ----------
-    data : Mapping of str to Any
-        The page's data, from `run_data.page_data`.
-    """
+    """Return the caption of each figure from the page's data, see `run_data.page_data`."""
     figures = {
         "learning": _learning,
         "graph": _graph,

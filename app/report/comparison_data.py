@@ -33,12 +33,9 @@ MAP_BYTES = 1_500_000
 def page_data(table: Table) -> dict[str, Any]:
     """Return the data of a comparison's page, ready for JSON.
 
-    Returns
-    -------
-    dict of str to Any
-        `methods`, `seeds`, `peers` (number). `rounds` and `metrics`: each field's `mean` and `std`
-        over seeds of the mean over peers, (M, R). `names`, `clusters` and `order` of the peers,
-        (S, n). `gains`: see `gain_data`. `maps`: see `map_data`. Missing parts are null.
+    `methods`, `seeds`, `peers` (number). `rounds` and `metrics`: each field's `mean` and `std` over
+    seeds of the mean over peers, (M, R). `names`, `clusters` and `order` of the peers, (S, n).
+    `gains`: see `gain_data`. `maps`: see `map_data`. Missing parts are null.
     """
     made = table.rows
     of_seed = {run.config.get("seed"): run for row in reversed(made) for run in row.runs}
@@ -100,11 +97,8 @@ def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Fl
 def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
     """Return each peer's gain over Local; None if there is no run of Local.
 
-    Returns
-    -------
-    dict of str to Any or None
-        `accuracy`: whether gains are of accuracy or of loss. `gain` and `final` (the peer's final
-        value): (M, S, n); empty for a seed that the method or Local lacks.
+    `accuracy`: whether gains are of accuracy or of loss. `gain` and `final` (the peer's final
+    value): (M, S, n); empty for a seed that the method or Local lacks.
     """
     pairs = [
         {
@@ -136,15 +130,12 @@ def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
 def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
     """Return the collaboration matrices; None if no method has any.
 
-    Returns
-    -------
-    dict of str to Any, or None
-        Keys: `rounds` (F,); `of`, one entry for each method and seed whose peers gave each other
-        weights; and `shares`, base64 of one byte per weight between peers, as a share of its row's
-        scale: the frames (n, n) of all entries in order, 0 standing for `low` and 255 for 1. An
-        entry holds the indices `method` and `seed`, `scales` (F, n) (see `row_scales`) and `own`
-        (F, n), the own weights or null (see `has_own_weights`), both encoded in two bytes per
-        number, `low`, and `f1` per frame or null.
+    Keys: `rounds` (F,); `of`, one entry for each method and seed whose peers gave each other
+    weights; and `shares`, base64 of one byte per weight between peers, as a share of its row's
+    scale: the frames (n, n) of all entries in order, 0 standing for `low` and 255 for 1. An entry
+    holds the indices `method` and `seed`, `scales` (F, n) (see `row_scales`) and `own` (F, n), the
+    own weights or null (see `has_own_weights`), both encoded in two bytes per number, `low`, and
+    `f1` per frame or null.
     """
     seeds = seeds_of(made)
     which = [

@@ -27,23 +27,10 @@ def write(
     title: str,
     failed: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Write comparison.html into `directory`.
+    """Write comparison.html into `directory`, that of the comparison, and return its path.
 
-    Parameters
-    ----------
-    table : Table
-        A table with at least one row.
-    directory : Path
-        Directory of the comparison.
-    title : str
-        Name of the comparison: its preset or directory.
-    failed : Mapping of str to str
-        Failed run -> error; no row contains such a run.
-
-    Returns
-    -------
-    Path
-        Path of the page.
+    The table has at least one row; `title` is the preset or directory; `failed`: run -> error, no
+    row contains such a run.
     """
     target = directory / "comparison.html"
     atomic.write(target, html.render("comparison.html.j2", **content(table, title, failed)))

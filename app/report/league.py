@@ -56,26 +56,15 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Problem:
-    """Problem of the league.
-
-    Attributes
-    ----------
-    title, about : str
-        Heading, and description in one sentence.
-    keys : Mapping of str to Scalar
-        Flat keys of its runs.
-    seeds : int
-        Number of seeds.
-    conditions : Mapping of str to Mapping of str to Scalar
-        Keys that a condition of `CONDITIONS` adds; "attacked" and "private" only if they are
-        defined.
-    """
+    """Problem of the league."""
 
     title: str
-    about: str
-    keys: Mapping[str, Scalar]
-    seeds: int
+    about: str  # one sentence
+    keys: Mapping[str, Scalar]  # flat keys of its runs
+    seeds: int  # number of seeds
     conditions: Mapping[str, Mapping[str, Scalar]]
+    """Keys that a condition of `CONDITIONS` adds; "attacked" and "private" only if they are
+    defined."""
 
     @property
     def legend(self) -> str:
@@ -101,26 +90,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class Line:
-    """Line of a problem's file: what a method's runs gave in one measured column.
+    """Line of a problem's file: what a method's runs gave in one measured column."""
 
-    Attributes
-    ----------
-    digest : str
-        Digest of the configurations of its runs; see `coterie.app.comparisons.league`.
-    choice : Choice
-        Settings that tuning chose.
-    values : list
-        Per seed. `accuracy`, `attacked`, `private`: test accuracy of each peer, null for an
-        attacker; `course`: lists of bytes sent per peer and of mean accuracy, in each evaluated
-        round; `gradients`: sample gradients per peer.
-    refused : str
-        Reason why the method cannot run under the condition; `values` is then empty.
-    """
-
-    digest: str = ""
-    choice: Choice = field(default_factory=Choice)
+    digest: str = ""  # of the configurations of its runs; see `coterie.app.comparisons.league`
+    choice: Choice = field(default_factory=Choice)  # settings that tuning chose
     values: Sequence[Any] = ()
+    """Per seed. `accuracy`, `attacked`, `private`: test accuracy of each peer, null for an
+    attacker; `course`: lists of bytes sent per peer and of mean accuracy, in each evaluated round;
+    `gradients`: sample gradients per peer."""
     refused: str = ""
+    """Reason why the method cannot run under the condition; `values` is then empty."""
 
 
 Lines = dict[tuple[str, str], Line]
@@ -178,17 +157,9 @@ def problems(directory: Path) -> dict[str, Path]:
 
 
 def problem(name: str, directory: Path, named: Collection[str] = ()) -> Problem:
-    """Return a problem.
+    """Return a problem; ConfigError if there is none, or it is wrong or names other code.
 
-    Parameters
-    ----------
-    named : Collection of str
-        Code that the user has named and the definition may name; see `parts.refuse_unnamed`.
-
-    Raises
-    ------
-    ConfigError
-        There is no such problem, its definition is wrong, or names other code.
+    `named` is code that the user has named and the definition may name; see `parts.refuse_unnamed`.
     """
     known = problems(directory)
     if name not in known:
@@ -221,10 +192,7 @@ def problem(name: str, directory: Path, named: Collection[str] = ()) -> Problem:
 def read(name: str, directory: Path) -> Lines:
     """Return the measured cells of a problem: those in a directory, or else those published.
 
-    Raises
-    ------
-    ResultsError
-        A line is damaged.
+    ResultsError: a line is damaged.
     """
     here = next((p for p in (directory, PUBLISHED) if (p / f"{name}.csv").is_file()), None)
     text = None if here is None else files.text(here, f"{name}.csv")

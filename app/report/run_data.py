@@ -64,23 +64,22 @@ DRAWN = (*FIELDS[:8], "virtual_seconds")
 def page_data(run: Run) -> dict[str, Any]:
     """Return the data of a run's page, ready for JSON.
 
-    Returns
-    -------
-    dict of str to Any
-        `peers` (number) and their `names`; `classes` (empty: classes are numbers).
-        `rounds`: kept rounds, of `evaluated`. `metrics`: each field (R, n), three bytes per number,
-        NaN if missing. `last`, `best`: fields (n,) at each peer's last round and at its best round
-        on validation data, six significant digits.
-        `samples`, `clusters`: (n,) from the split, or null. `held_out`: numbers of
-        `validation` and `test` examples of institutions, (n,), or null. `unjudged`: peer -> why its
-        results are no numbers to judge by. `recovered`: (n,) groups of the last learnt graph if the
-        true clusters are unknown, or null. `order`: peers in display order;
-        `blocks`: (B,) index in `order` of the first peer of each block.
-        `labels`: (B, classes) training examples per peer, mean over the block, or null.
-        `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
-        null. `graph`: see `graph_data`. `worth`: see `coterie.app.report.worth.page_data`.
-        `captions`: caption of each figure.
-        `took_part`: number of rounds in which each peer took part, if not all did in all rounds.
+    `peers` (number) and their `names`; `classes` (empty: classes are numbers). `rounds`: kept
+    rounds, of `evaluated`. `metrics`: each field (R, n), three bytes per number, NaN if missing.
+    `last`, `best`: fields (n,) at each peer's last round and at its best round on validation data,
+    six significant digits.
+
+    `samples`, `clusters`: (n,) from the split, or null. `held_out`: numbers of `validation` and
+    `test` examples of institutions, (n,), or null. `unjudged`: peer -> why its results are no
+    numbers to judge by. `recovered`: (n,) groups of the last learnt graph if the true clusters are
+    unknown, or null. `order`: peers in display order; `blocks`: (B,) index in `order` of the first
+    peer of each block. `labels`: (B, classes) training examples per peer, mean over the block, or
+    null.
+
+    `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
+    null. `graph`: see `graph_data`. `worth`: see `coterie.app.report.worth.page_data`. `captions`:
+    caption of each figure. `took_part`: number of rounds in which each peer took part, if not all
+    did in all rounds.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -147,25 +146,17 @@ def _predictions(run: Run) -> dict[int, Any] | None:
 def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     """Return the collaboration matrices; None if no peer ever gave another one any weight.
 
-    Parameters
-    ----------
-    order : ndarray of int, (n,)
-        Peers in display order.
-    blocks : ndarray of int, (B,)
-        Index in `order` of the first peer of each block.
+    `order` (n,) has the peers in display order, `blocks` (B,) the index in it of the first peer of
+    each block.
 
-    Returns
-    -------
-    dict of str to Any, or None
-        Keys: `rounds`, those kept of `recorded`; `weights`, for each of them (B, B) means over
-        blocks of `order`, encoded in two bytes per number; `links`, null unless the peers are a
-        crowd; `top`, the largest weight between two peers; `scales` (B,) of each round's rows,
-        means over blocks of `row_scales`, encoded in two bytes per number; `own`, see
-        `has_own_weights`; for each round the number of learnt `edges` and mutual `groups`, and
-        `scores` (precision, recall, f1, adjusted Rand index) if clusters are known and the method
-        `learns` the graph. `links` holds `each` (K), the number per peer, `drawn`, the number in
-        the graph, and `to` and `weights`, the (n, K) strongest links of each round, encoded in
-        three and two bytes per number.
+    Keys: `rounds`, those kept of `recorded`; `weights`, for each of them (B, B) means over blocks
+    of `order`, encoded in two bytes per number; `links`, null unless the peers are a crowd; `top`,
+    the largest weight between two peers; `scales` (B,) of each round's rows, means over blocks of
+    `row_scales`, encoded in two bytes per number; `own`, see `has_own_weights`; for each round the
+    number of learnt `edges` and mutual `groups`, and `scores` (precision, recall, f1, adjusted Rand
+    index) if clusters are known and the method `learns` the graph. `links` holds `each` (K), the
+    number per peer, `drawn`, the number in the graph, and `to` and `weights`, the (n, K) strongest
+    links of each round, encoded in three and two bytes per number.
     """
     between = run.weights_between()
     if not between.any():

@@ -16,24 +16,10 @@ from coterie.app.runs.summary import summarise
 
 
 def write(run_dir: str | Path) -> Path:
-    """Write report.html, curves.png and collaboration.png into a run directory.
+    """Write report.html, curves.png and collaboration.png into a run directory; return the first.
 
-    The page opens offline and fetches nothing. It states if the run is unfinished.
-
-    Parameters
-    ----------
-    run_dir : str or Path
-        Run directory, see `rundir.Run`.
-
-    Returns
-    -------
-    Path
-        Path of report.html.
-
-    Raises
-    ------
-    ResultsError
-        If the directory is not a run directory, or a file in it is damaged.
+    The page opens offline and fetches nothing. It states if the run is unfinished. ResultsError: it
+    is not a run directory, or a file in it is damaged.
     """
     run = Run.read(run_dir)
     pictures = png.draw(run)

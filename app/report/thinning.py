@@ -28,18 +28,9 @@ def finite(weights: Floats) -> Floats:
 def block_starts(group_n: Ints, limit: int) -> Ints:
     """Divide peers in display order into at most `limit` blocks of similar size.
 
-    Parameters
-    ----------
-    group_n : ndarray of int, (n,)
-        Group of each peer in display order; the peers of a group are adjacent. A block has peers of
-        one group only, unless the number of groups exceeds half of `limit`.
-    limit : int
-        Maximum number of blocks.
-
-    Returns
-    -------
-    ndarray of int, (B,)
-        Index of the first peer of each block; blocks of one peer if n <= `limit`.
+    Returns the index of the first peer of each block, (B,); blocks of one peer if n <= `limit`.
+    `group_n` (n,) is the group of each peer in display order; the peers of a group are adjacent. A
+    block has peers of one group only, unless the number of groups exceeds half of `limit`.
     """
     n = len(group_n)
     if n <= limit:
@@ -79,17 +70,10 @@ def block_rows(values_nc: Floats, order_n: Ints, start_b: Ints) -> Floats:
 
 
 def strongest_links(weights_nn: Floats, limit: int) -> tuple[Ints, Floats]:
-    """Return the peers to which each peer gives the largest weights, in descending order.
+    """Return the peers to which each peer gives the largest weights, and these, descending.
 
-    Ties are broken at random with a fixed seed, so that peers with uniform weights do not all
-    select the same peers.
-
-    Returns
-    -------
-    to_nk : ndarray of int, (n, K)
-        Peers of the links, K = min(`limit`, n - 1).
-    strengths_nk : ndarray, (n, K)
-        Weights of the links.
+    Both are (n, K), K = min(`limit`, n - 1). Ties are broken at random with a fixed seed, so that
+    peers with uniform weights do not all select the same peers.
     """
     n = len(weights_nn)
     limit = min(limit, n - 1)

@@ -39,30 +39,16 @@ class Worth:
 
     A worth is positive if letters improve the recipient's measure: if they raise its accuracy, or
     lower its loss. Numbers of a recipient that diverged or attacks are NaN.
-
-    Attributes
-    ----------
-    measure : str
-        Field of metrics.jsonl, one of `MEASURES`.
-    orders : int
-        Number of random orders behind the Shapley values; 0: all coalitions, so they are exact.
-    alone, together : ndarray, (n,)
-        Measure of each recipient without any letters, and with all of them.
-    leave_one_out : ndarray, (n, n)
-        Worth of a sender while all others send.
-    shapley : ndarray, (n, n), or None
-        Shapley values; None if only leave-one-out was computed.
-    errors : ndarray, (n, n)
-        Standard errors of the Shapley values; NaN if unknown, 0 if they are exact.
     """
 
-    measure: str
+    measure: str  # field of metrics.jsonl, one of `MEASURES`
     orders: int
-    alone: Floats
-    together: Floats
-    leave_one_out: Floats
-    shapley: Floats | None
-    errors: Floats
+    """Number of random orders behind the Shapley values; 0: all coalitions, so they are exact."""
+    alone: Floats  # (n,), the measure without any letters
+    together: Floats  # (n,), with all letters
+    leave_one_out: Floats  # (n, n), worth of a sender while all others send
+    shapley: Floats | None  # (n, n); None if only leave-one-out was computed
+    errors: Floats  # (n, n), standard errors of `shapley`; NaN if unknown, 0 if exact
 
     @property
     def is_accuracy(self) -> bool:
@@ -145,10 +131,7 @@ _SHAPES: Mapping[str, int] = {
 def read(directory: Path, peers: int) -> Worth | None:
     """Read worth.json of a run directory; None without it.
 
-    Raises
-    ------
-    ResultsError
-        The file is damaged, or of another number of peers.
+    ResultsError: the file is damaged, or of another number of peers.
     """
     content = files.json_of(directory, FILE, dict)
     if content is None:
@@ -168,13 +151,7 @@ def read(directory: Path, peers: int) -> Worth | None:
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> Floats:
-    """Return nested lists of numbers and nulls as an array.
-
-    Raises
-    ------
-    ValueError
-        They have another shape or other content.
-    """
+    """Return nested lists of numbers and nulls as an array of this shape, or raise ValueError."""
     lines = value if len(shape) == 2 else [value]
     if not isinstance(lines, list) or len(lines) != (shape[0] if len(shape) == 2 else 1):
         raise ValueError(f"expected an array of shape {shape}")
@@ -257,19 +234,10 @@ def _with_error(worth: Worth, i: int, j: int) -> str:
 def page_data(worth: Worth | None, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     """Return the data of the map in a run's page; None without values.
 
-    Parameters
-    ----------
-    order : ndarray of int, (n,)
-        Peers in display order.
-    blocks : ndarray of int, (B,)
-        Index in `order` of the first peer of each block.
-
-    Returns
-    -------
-    dict of str to Any, or None
-        `measure`, `orders` (null: no Shapley values); `shapley` (or null), `errors` and
-        `leave_one_out`: (B, B) means over blocks, encoded in three bytes per number; `to_others`:
-        see `to_others`, null for missing numbers.
+    `order` (n,) has the peers in display order, `blocks` (B,) the index in it of the first peer of
+    each block. Keys: `measure`, `orders` (null: no Shapley values); `shapley` (or null), `errors`
+    and `leave_one_out`: (B, B) means over blocks, encoded in three bytes per number; `to_others`:
+    see `to_others`, null for missing numbers.
     """
     if worth is None:
         return None

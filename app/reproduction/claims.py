@@ -24,25 +24,14 @@ from coterie.app.reproduction.results import Results, better_of, is_share, measu
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on a claim, with the numbers that support it.
-
-    Attributes
-    ----------
-    claim : str
-        The claim.
-    holds : bool or None
-        True: it holds; False: it is contradicted; None: it cannot be judged.
-    evidence, note : str
-        Numbers, and the explanation in the paper's file.
-    seeds : int or None
-        Number of seeds that would judge it, see `coterie.app.experiments.paired.seeds_needed`.
-    """
+    """Verdict on a claim, with the numbers that support it."""
 
     claim: str
-    holds: bool | None
-    evidence: str
-    note: str = ""
+    holds: bool | None  # True: it holds; False: it is contradicted; None: it cannot be judged
+    evidence: str  # numbers
+    note: str = ""  # explanation in the paper's file
     seeds: int | None = None
+    """Number of seeds that would judge it, see `coterie.app.experiments.paired.seeds_needed`."""
 
 
 class _Part(NamedTuple):

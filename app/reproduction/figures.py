@@ -27,31 +27,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Panel:
-    """One group of columns or one plot of a figure: a preset with overrides.
+    """One group of columns or one plot of a figure: a preset with overrides."""
 
-    Attributes
-    ----------
-    label : str
-        Label in the paper; "" for the only panel of a figure.
-    small, paper : str
-        Preset of each size; "" if the panel does not exist at that size.
-    keys : Mapping of str to Scalar
-        Overrides at both sizes.
-    small_keys, paper_keys : Mapping of str to Scalar
-        Overrides at one size.
-    base : str
-        Preset that is run first at size "small"; the key `base_key` of each run of the panel names
-        the model of its peer 0.
-    """
-
-    label: str = ""
-    small: str = ""
-    paper: str = ""
-    base: str = ""
-    base_key: str = ""
-    keys: Mapping[str, Scalar] = field(default_factory=dict)
-    small_keys: Mapping[str, Scalar] = field(default_factory=dict)
-    paper_keys: Mapping[str, Scalar] = field(default_factory=dict)
+    label: str = ""  # label in the paper; "" for the only panel of a figure
+    small: str = ""  # preset of size "small"; "": no such panel at this size
+    paper: str = ""  # preset of size "paper"; likewise
+    base: str = ""  # preset that is run first at size "small"
+    base_key: str = ""  # key of each run of the panel that names the model of `base`'s peer 0
+    keys: Mapping[str, Scalar] = field(default_factory=dict)  # overrides at both sizes
+    small_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "small" only
+    paper_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "paper" only
 
     def preset(self, size: Size) -> str:
         """Return the preset's name at a size; "" if there is none."""
@@ -64,28 +49,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table, or one line or map of a figure.
+    """One row of a table, or one line or map of a figure."""
 
-    Attributes
-    ----------
-    label : str
-        Label in the paper.
-    keys : Mapping of str to Scalar
-        Overrides, `method` among them.
-    small_keys, paper_keys : Mapping of str to Scalar
-        Overrides at one size.
-    published : Mapping of str to Any
-        Numbers of the paper by column, or by panel and column; facts, as printed there.
-    formula : str
-        Name of a closed form of `coterie.app.reproduction.formulas` that predicts the row.
-    """
-
-    label: str
-    keys: Mapping[str, Scalar] = field(default_factory=dict)
-    small_keys: Mapping[str, Scalar] = field(default_factory=dict)
-    paper_keys: Mapping[str, Scalar] = field(default_factory=dict)
+    label: str  # label in the paper
+    keys: Mapping[str, Scalar] = field(default_factory=dict)  # overrides, `method` among them
+    small_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "small" only
+    paper_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "paper" only
     published: Mapping[str, Any] = field(default_factory=dict)
+    """Numbers of the paper by column, or by panel and column; facts, as printed there."""
     formula: str = ""
+    """Name of a closed form of `coterie.app.reproduction.formulas` that predicts the row."""
 
     def overrides(self, size: Size) -> dict[str, Scalar]:
         """Return the overrides at a size."""
@@ -100,115 +73,56 @@ class Row:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper that numbers can support or contradict.
+    """A sentence of the paper that numbers can support or contradict."""
 
-    Attributes
-    ----------
-    text : str
-        The claim, in our words.
-    kind : Kind
-        Kind of check, see `coterie.app.reproduction.claims`.
-    rows : tuple of str
-        Labels. "order": from best to worst; "beats": the winner, then the others; "near": the row
-        that the others are near to comes last.
-    column : str
-        Key of the measure.
-    panels : tuple of str
-        Labels of the panels that the claim is about; empty: every panel.
-    low, high : float
-        Bounds of "ratio", "slope" and "range"; the upper bound of "bound" is the closed form.
-    within : float
-        Tolerance of "near" (absolute) and "formula" (relative).
-    note : str
-        Reason why the claim does not hold here, if known.
-    """
-
-    text: str
-    kind: Kind
+    text: str  # in our words
+    kind: Kind  # kind of check, see `coterie.app.reproduction.claims`
     rows: tuple[str, ...] = ()
-    column: str = "accuracy"
-    panels: tuple[str, ...] = ()
-    low: float = float("-inf")
+    """Labels. "order": from best to worst; "beats": the winner, then the others; "near": the row
+    that the others are near to comes last."""
+    column: str = "accuracy"  # key of the measure
+    panels: tuple[str, ...] = ()  # labels of the panels that the claim is about; empty: every panel
+    low: float = float("-inf")  # lower bound of "ratio", "slope" and "range"
     high: float = float("inf")
-    within: float = 0.0
-    note: str = ""
+    """Upper bound of the same; the upper bound of "bound" is the closed form."""
+    within: float = 0.0  # tolerance of "near" (absolute) and "formula" (relative)
+    note: str = ""  # reason why the claim does not hold here, if known
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A table or figure.
+    """A table or figure."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the table or figure, such as "table-1".
-    title : str
-        Description.
-    where : str
-        Table or figure and page of the paper.
-    form : Form
-        Kind of drawing.
-    columns : tuple of str
-        Keys of measures, see `coterie.app.reproduction.results`.
-    x, y : str
-        "curves": "round" or "bytes", and a field of metrics.jsonl or a measure of the graph, see
-        `coterie.app.reproduction.results.course`. "sweep": a key (or the name of the axis), and a
-        measure. A "scatter" has the first two of `columns` on its axes.
-    values : tuple
-        "sweep": values of the key `x`, or tables of keys with the value drawn as `x`.
-    small_values : tuple
-        Values at size "small", if they differ.
-    log : str
-        Logarithmic axes: "x", "y" or "xy".
-    rounds : tuple of int
-        "maps": rounds to show; empty: the last one.
-    small_rounds : tuple of int
-        "maps": rounds to show at size "small".
-    initial : int
-        "maps": round whose links get a second colour if the shown round does not use them, all
-        others the first; 0: show weights.
-    clients : tuple of int
-        "weights": peers to show; empty: every peer.
-    drawn : str
-        "drawn": name of a function of `coterie.app.reproduction.formulas`; nothing runs.
-    seeds : int
-        Number of seeds.
-    splits : int
-        Size "paper": number of divisions of the data, each with every seed; 1: one per seed.
-    minutes : float
-        Duration of size "small" on two cores.
-    hours : float
-        Duration of size "paper", stated in the paper or measured; 0: unknown.
-    needs : tuple of str
-        Requirements of size "paper", for people ("CIFAR-100", "a GPU").
-    differs : tuple of str
-        Differences from the paper, one sentence each.
-    missing : str
-        Reason why the figure is not reproduced; then nothing runs.
-    """
-
-    name: str
-    title: str
-    where: str
-    form: Form = "table"
-    columns: tuple[str, ...] = ("accuracy",)
-    x: str = "round"
+    name: str  # such as "table-1"
+    title: str  # description
+    where: str  # table or figure and page of the paper
+    form: Form = "table"  # kind of drawing
+    columns: tuple[str, ...] = ("accuracy",)  # keys of measures, see `results`
+    x: str = "round"  # "curves": "round" or "bytes"; "sweep": a key, or the name of the axis
     y: str = "test_accuracy"
+    """With "curves" a field of metrics.jsonl or a measure of the graph, see
+    `coterie.app.reproduction.results.course`; "sweep": a measure. A "scatter" has the first two of
+    `columns` on its axes."""
     values: tuple[Any, ...] = ()
-    small_values: tuple[Any, ...] = ()
-    log: str = ""
-    rounds: tuple[int, ...] = ()
-    small_rounds: tuple[int, ...] = ()
+    """With "sweep" values of the key `x`, or tables of keys with the value drawn as `x`."""
+    small_values: tuple[Any, ...] = ()  # values at size "small", if they differ
+    log: str = ""  # logarithmic axes: "x", "y" or "xy"
+    rounds: tuple[int, ...] = ()  # "maps": rounds to show; empty: the last one
+    small_rounds: tuple[int, ...] = ()  # "maps": rounds to show at size "small"
     initial: int = 0
-    clients: tuple[int, ...] = ()
+    """With "maps" the round whose links get a second colour if the shown round does not use them,
+    all others the first; 0: show weights."""
+    clients: tuple[int, ...] = ()  # "weights": peers to show; empty: every peer
     drawn: str = ""
-    seeds: int = 3
+    """With "drawn" the name of a function of `coterie.app.reproduction.formulas`; nothing runs."""
+    seeds: int = 3  # number of seeds
     splits: int = 1
-    minutes: float = 0.0
-    hours: float = 0.0
-    needs: tuple[str, ...] = ()
-    differs: tuple[str, ...] = ()
-    missing: str = ""
+    """Size "paper": number of divisions of the data, each with every seed; 1: one per seed."""
+    minutes: float = 0.0  # duration of size "small" on two cores
+    hours: float = 0.0  # duration of size "paper", stated in the paper or measured; 0: unknown
+    needs: tuple[str, ...] = ()  # requirements of size "paper", for people ("CIFAR-100", "a GPU")
+    differs: tuple[str, ...] = ()  # differences from the paper, one sentence each
+    missing: str = ""  # reason why the figure is not reproduced; then nothing runs
     panels: tuple[Panel, ...] = (Panel(),)
     rows: tuple[Row, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -236,22 +150,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper.
+    """One paper."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the file, such as "cobo".
-    title, reference : str
-        Title and reference of the paper.
-    contradictions : tuple of str
-        Errata and contradictions in the paper, one sentence each.
-    """
-
-    name: str
+    name: str  # of the file, such as "cobo"
     title: str
     reference: str
-    contradictions: tuple[str, ...]
+    contradictions: tuple[str, ...]  # errata and contradictions in the paper, one sentence each
     figures: Mapping[str, Figure]
 
 
@@ -261,13 +165,7 @@ def names(folder: Path = FOLDER) -> list[str]:
 
 
 def read(name: str, folder: Path = FOLDER) -> Paper:
-    """Read the file of a paper.
-
-    Raises
-    ------
-    ConfigError
-        There is no such paper, or its file has an unknown key or a wrong value.
-    """
+    """Read the file of a paper."""
     file = folder / f"{name}.toml"
     if name not in names(folder):
         known = names(folder)
@@ -289,13 +187,7 @@ def read(name: str, folder: Path = FOLDER) -> Paper:
 
 
 def find(name: str, folder: Path = FOLDER) -> tuple[Paper, Figure]:
-    """Return the figure "paper/figure" and its paper.
-
-    Raises
-    ------
-    ConfigError
-        There is no figure of that name.
-    """
+    """Return the figure "paper/figure" and its paper."""
     of, _, which = name.partition("/")
     paper = read(of, folder)
     if which not in paper.figures:

@@ -216,20 +216,13 @@ def _beta_and_alpha(config: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def sufficient_sizes(optima_nd: Floats, excess_e: Floats) -> Floats:
-    """Return the mean size of the sufficient cluster at each excess loss.
+    """Return the mean size of the sufficient cluster at each of the excess losses (E,).
 
-    All-for-one, definition 2, for losses |x - optimum|^2. Peer k is in peer i's cluster if
-    1 - b_ik^2 / (2 mu excess) - c_ik is at least the threshold of the binary criterion. For these
-    losses mu = 2, c = 0 and b_ik = 2 |x_i* - x_k*|, exactly: property 1 of the paper lacks this
-    factor 2, and its sqrt(2) is for curvatures that differ; b is squared in definition 2, as in
-    assumption 3.
-
-    Parameters
-    ----------
-    optima_nd : ndarray, (n, d)
-        Optimum of each peer.
-    excess_e : ndarray, (E,)
-        Excess losses.
+    All-for-one, definition 2, for losses |x - optimum|^2, optima (n, d). Peer k is in peer i's
+    cluster if 1 - b_ik^2 / (2 mu excess) - c_ik is at least the threshold of the binary criterion.
+    For these losses mu = 2, c = 0 and b_ik = 2 |x_i* - x_k*|, exactly: property 1 of the paper
+    lacks this factor 2, and its sqrt(2) is for curvatures that differ; b is squared in definition
+    2, as in assumption 3.
     """
     apart_nn = np.square(optima_nd[:, None] - optima_nd).sum(axis=-1)
     ratio_enn = 1 - 4 * apart_nn / (4 * excess_e[:, None, None])
@@ -266,12 +259,8 @@ def sampling_complexity(optima_nd: Floats, excess_e: Floats, criterion: str = "b
 def speed_up(helpers: Floats, bias: Floats) -> Floats:
     """Return the speed-up of WGA over training alone at its best weight alpha, 1 / (1 - alpha).
 
-    Parameters
-    ----------
-    helpers : float or array
-        Number of helpers N.
-    bias : float or array
-        mu T zeta^2 / (L sigma^2), the cumulative bias relative to the noise.
+    `helpers` is their number N, `bias` mu T zeta^2 / (L sigma^2), the cumulative bias relative to
+    the noise; floats or arrays.
     """
     alpha = 1 / (1 + 1 / helpers + bias)
     result: Floats = 1 / (1 - alpha)

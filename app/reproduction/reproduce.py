@@ -29,27 +29,14 @@ DEFAULTS = "default"
 
 @dataclass(frozen=True)
 class Request:
-    """Request of a reproduction.
+    """Request of a reproduction."""
 
-    Attributes
-    ----------
-    name : str
-        Name as "paper/figure".
-    size : Size
-        Size, "small" or "paper".
-    seeds : int or None
-        Number of seeds; None: the number that the figure sets.
-    out : Path
-        Directory of all reproductions; figures share equal runs.
-    workers : int or None
-        Maximum number of parallel runs; None: as many as cores, memory and GPUs allow.
-    """
-
-    name: str
+    name: str  # "paper/figure"
     size: Size = "small"
-    seeds: int | None = None
-    out: Path = Path(OUT)
+    seeds: int | None = None  # number of seeds; None: the number that the figure sets
+    out: Path = Path(OUT)  # directory of all reproductions; figures share equal runs
     workers: int | None = None
+    """Maximum number of parallel runs; None: as many as cores, memory and GPUs allow."""
 
     @property
     def directory(self) -> Path:
@@ -59,28 +46,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A figure that was made.
-
-    Attributes
-    ----------
-    paper : Paper
-        Paper of the figure.
-    figure : Figure
-        Figure that was reproduced.
-    size : Size
-        Size of the reproduction.
-    directory : Path
-        Directory of page.html, figure.svg, results.csv, claims.json and made.json.
-    results : Results
-        Results of the runs.
-    verdicts : tuple of Verdict
-        Verdict on each claim.
-    """
+    """A figure that was made."""
 
     paper: Paper
     figure: Figure
     size: Size
-    directory: Path
+    directory: Path  # of page.html, figure.svg, results.csv, claims.json and made.json
     results: Results
     verdicts: tuple[Verdict, ...]
 
@@ -88,13 +59,9 @@ class Reproduction:
 def reproduce(request: Request, console: Console) -> Reproduction:
     """Make one figure. Runs that are finished are reused, stopped ones are continued.
 
-    Raises
-    ------
-    ConfigError, DataError
-        There is no such figure, it is not reproduced at this size, or data or a GPU are missing;
-        nothing was started.
-    SweepError
-        A run failed. Finished runs are not run again by the next attempt.
+    After a ConfigError or DataError nothing was started: there is no such figure, it is not
+    reproduced at this size, or data or a GPU are missing. After a SweepError, a failed run,
+    finished runs are not run again by the next attempt.
     """
     paper, figure = figures.find(request.name)
     if figure.missing:
@@ -178,13 +145,7 @@ def _grid(figure: Figure, request: Request) -> Grid:
 
 
 def _require(figure: Figure, request: Request, grid: Grid) -> None:
-    """Check that data and GPU are available.
-
-    Raises
-    ------
-    ConfigError, DataError
-        Data or a GPU are missing; the message names which.
-    """
+    """Refuse to start without the data or the GPU; the message names which."""
     if request.size == "paper" and "a GPU" in figure.needs and not cluster.here("auto").gpus:
         needs = ", ".join(figure.needs)
         raise ConfigError(f"{request.name} at size paper needs {needs}: no GPU is visible here")

@@ -73,18 +73,9 @@ def _identity(directory: Path) -> tuple[int, float]:
 def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> Iterator[None]:
     """Connect to the cluster, or start one here that ends with this process, even by SIGKILL.
 
-    Parameters
-    ----------
-    cpus : int
-        Cores of a local cluster; it has all GPUs of this machine.
-    environment : Mapping of str to str or None
-        Environment variables of tasks on the cluster; tasks of a local cluster inherit those of
-        this process.
-
-    Raises
-    ------
-    RunError
-        No cluster answers.
+    A local cluster has `cpus` cores and all GPUs of this machine, and its tasks inherit the
+    variables of this process; `environment` is for tasks on the cluster. RunError: no cluster
+    answers.
     """
     with private_ray.private() if not address() else nullcontext():
         import ray
@@ -143,13 +134,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _require_answer(where: str) -> None:
-    """Check that a server listens at HOST:PORT; Ray itself would wait for minutes.
-
-    Raises
-    ------
-    OSError
-        No server answers.
-    """
+    """Raise OSError unless a server listens at HOST:PORT; Ray itself would wait for minutes."""
     host, _, port = where.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -169,12 +154,7 @@ def machines() -> list[Machine]:
 def survey(device: str) -> list[Machine]:
     """Return the machines for a run: those of the cluster, or this one.
 
-    Raises
-    ------
-    ConfigError
-        It needs a GPU, but there is no GPU.
-    RunError
-        No cluster answers.
+    ConfigError: it needs a GPU, but there is none. RunError: no cluster answers.
     """
     if not address():
         return [here(device)]
@@ -184,12 +164,9 @@ def survey(device: str) -> list[Machine]:
 
 
 def here(device: str) -> Machine:
-    """Return this machine. PyTorch is imported only if there is a driver, because that is slow.
+    """Return this machine; ConfigError if the run needs a GPU and there is none.
 
-    Raises
-    ------
-    ConfigError
-        The run needs a GPU, but there is no GPU.
+    PyTorch is imported only if there is a driver, because that is slow.
     """
     gpus = 0
     if device != "cpu" and Path("/dev/nvidiactl").exists():
@@ -210,12 +187,7 @@ def _usable(available: Sequence[Machine], device: str) -> list[Machine]:
 class Tasks:
     """Runs as tasks of the connected cluster.
 
-    Parameters
-    ----------
-    folder : Folder
-        Folder of the sweep.
-    run : callable
-        Function that executes a run and returns its error or None.
+    `folder` is that of the sweep; `run` executes a run and returns its error or None.
     """
 
     def __init__(self, folder: Folder, run: Callable[[Config], str | None]) -> None:
@@ -276,10 +248,7 @@ def _carry_out(
 ) -> tuple[str | None, bytes | None]:
     """Return a run's error, and its files if its folder is not on this machine.
 
-    Parameters
-    ----------
-    place : str
-        Working directory, which relative paths of the configuration start from.
+    `place` is the working directory, from which relative paths of the configuration start.
     """
     if Path(place).is_dir():
         os.chdir(place)

@@ -14,13 +14,7 @@ from coterie.app.runs.rundir import Run
 
 
 def conclude(run_dir: Path, console: Console) -> None:
-    """Write summary and report, and print the summary.
-
-    Raises
-    ------
-    ResultsError
-        `run_dir` is not a run directory.
-    """
+    """Write summary and report of a run directory, and print the summary."""
     # matplotlib and scipy: half a second, not at the start of a run
     from coterie.app.experiments import methods
     from coterie.app.report import decisions, run_page
@@ -36,13 +30,7 @@ def conclude(run_dir: Path, console: Console) -> None:
 
 
 def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
-    """Return the short table at the end of a run.
-
-    Parameters
-    ----------
-    all_to_all : str
-        Explanation of the number of bytes, for the summary.
-    """
+    """Return the short table at the end of a run; `all_to_all` explains the number of bytes."""
     table = Table(show_header=False, box=None)
     accuracy, spread = (summary.get(f"{kind}_test_accuracy") for kind in ("mean", "std"))
     if accuracy is not None:

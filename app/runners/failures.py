@@ -16,15 +16,9 @@ from coterie.errors import Error, PartError, RunError, is_full_disk, is_users, s
 def reported(run_dir: Path) -> Iterator[None]:
     """Convert unexpected errors of a block to PartError; raise others unchanged.
 
-    The traceback of an unexpected error, and of one with a cause, is written to error.log, which a
-    note of the error names.
-
-    Raises
-    ------
-    RunError
-        The disk is full. The run's status is "failed", so that it can be resumed.
-    PartError
-        The block raised an error that is neither one of `coterie.errors` nor of the system.
+    Unexpected: neither of `coterie.errors` nor of the system. The traceback of such an error, and
+    of one with a cause, is written to error.log, which a note of the error names. A full disk is a
+    RunError, and the run's status "failed", so that it can be resumed.
     """
     log = run_dir / ERROR_LOG
     log.unlink(missing_ok=True)

@@ -44,17 +44,8 @@ _LOG_SECONDS = 10.0
 def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: progress.Show) -> None:
     """Run `config`, whose directory exists, in Flower's simulation.
 
-    Parameters
-    ----------
-    nodes : int
-        Number of virtual nodes that share the peers.
-    machines : Sequence of Machine
-        Resources of the machines, see `coterie.app.runners.cluster.survey`.
-
-    Raises
-    ------
-    FlowerError, RunError
-        It did not run to its end.
+    `nodes` virtual nodes share the peers; `machines`: see `coterie.app.runners.cluster.survey`.
+    FlowerError or RunError: it did not run to its end.
     """
     with workspace(_new_log(config)) as space, private_superlink(space) as connection:
         settings = simulation_config(nodes, machines)
@@ -66,12 +57,8 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     """Run `config` on the SuperLink of Flower connection `federation`.
 
     Results stay on the machines of the relay and the nodes, in `<out>/<name>` of each. Metrics are
-    tracked from here, which only works on the relay's machine.
-
-    Raises
-    ------
-    FlowerError, RunError
-        It did not run to its end.
+    tracked from here, which only works on the relay's machine. FlowerError or RunError: it did not
+    run to its end.
     """
     parts.refuse_modules(config.chosen)
     if config.start_from:
@@ -109,17 +96,9 @@ def deploy(config: Config, federation: str, console: Console) -> None:
 def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     """Check through the relay of Flower connection `federation` whether its nodes are ready.
 
-    Returns
-    -------
-    dict of str to Any
-        Content of the relay's file, see `coterie.strategies.relay.preflight.Survey`.
-
-    Raises
-    ------
-    ConfigError
-        The relay's answer is not on this machine, or in another directory.
-    FlowerError, RunError
-        The relay did not ask its nodes.
+    Returns the content of the relay's file, see `coterie.strategies.relay.preflight.Survey`.
+    ConfigError: the relay's answer is not on this machine, or in another directory. FlowerError or
+    RunError: the relay did not ask its nodes.
     """
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -150,10 +129,7 @@ def _follow(
 ) -> bool:
     """Show progress until the run ends; return whether the relay's run directory is here.
 
-    Raises
-    ------
-    FlowerError, RunError
-        The run failed, or the SuperLink is down for too long.
+    FlowerError or RunError: the run failed, or the SuperLink is down for too long.
     """
     while True:
         if _watch(space.stream(run_id, connection), config, show):
@@ -169,10 +145,7 @@ def _follow(
 def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show) -> bool:
     """Show progress; return True if the run finished, False if its log ended before.
 
-    Raises
-    ------
-    RunError
-        The relay reports that the run failed.
+    RunError: the relay reports that the run failed.
     """
     run_dir = Path(config.run_dir)
     while True:
@@ -194,10 +167,7 @@ def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show)
 def _status(space: Workspace, run_id: str, connection: str) -> tuple[str, str]:
     """Return Flower's status of a run ("running", "finished:completed", ...) and its reason.
 
-    Raises
-    ------
-    FlowerError
-        The SuperLink has not answered for too long.
+    FlowerError: the SuperLink has not answered for too long.
     """
     command = ("list", connection, "--run-id", run_id)
     deadline = time.monotonic() + _DOWN_SECONDS

@@ -36,20 +36,10 @@ def run(
 ) -> None:
     """Run `config`, whose directory is set, or continue it if `config.resume` is set.
 
-    Parameters
-    ----------
-    watch : callable or None
-        Function that is called after each round with the content of progress.json; in a round
-        without evaluation only the round changes.
-    is_alone : bool
-        No other run of this program shares the machine: its energy is measured.
-
-    Raises
-    ------
-    RelayError
-        The node failed; progress.json states the reason, too.
-    PartError
-        The method, the model or the data set raised an error.
+    `watch` is called after each round with the content of progress.json; in a round without
+    evaluation only the round changes. `is_alone`: no other run of this program shares the machine,
+    and its energy is measured. RelayError: the node failed; progress.json states the reason, too.
+    PartError: the method, the model or the data set raised an error.
     """
     directory, rounds = Path(config.run_dir), config.num_server_rounds
     gpu = _gpu(config)

@@ -29,23 +29,13 @@ def run(
 ) -> None:
     """Run `config`, whose directory is set.
 
-    Parameters
-    ----------
-    nodes : int or None
-        Number of virtual nodes of Flower's simulation that share the peers; None: all peers in this
-        process, without Flower.
-    callbacks : Iterable of Callback or callable
-        Functions that are called after each evaluated round, in addition to the configured
-        trackers.
+    `nodes` virtual nodes of Flower's simulation share the peers; None: all peers in this process,
+    without Flower. `callbacks` are called after each evaluated round, in addition to the configured
+    trackers.
 
-    Raises
-    ------
-    ConfigError, DataError, ResultsError
-        The run cannot start. Nothing was written.
-    RunError
-        The run failed. After a `PartError` error.log has the traceback.
-    DivergedError
-        Every peer diverged; summary and report were written.
+    After a ConfigError, DataError or ResultsError nothing was written. RunError: the run failed;
+    after a PartError error.log has the traceback. DivergedError: every peer diverged; summary and
+    report were written.
     """
     if nodes is not None and newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: leave --nodes out")

@@ -34,10 +34,7 @@ def description(gpu: str = "") -> str:
 class Meter:
     """Context manager that measures the energy of all processors of this machine.
 
-    Parameters
-    ----------
-    powercap : Path or None
-        Directory of the counters, as `POWERCAP`; None: measure nothing.
+    `powercap` is the directory of the counters, as `POWERCAP`; None: measure nothing.
     """
 
     def __init__(self, powercap: Path | None) -> None:

@@ -14,17 +14,9 @@ from coterie.app.runs import files
 def config_of(run_dir: Path, named: Collection[str] = ()) -> Config:
     """Return the configuration of a run directory that may be written to.
 
-    Parameters
-    ----------
-    named : Collection of str
-        Code that the user has named, as "module:attribute", and the directory may name too.
-
-    Raises
-    ------
-    ConfigError
-        It is not a run directory, or it names code that the user has not named. Nothing was loaded.
-    ResultsError
-        It has a link, a pipe or a device.
+    `named` is code that the user has named, as "module:attribute", and the directory may name too.
+    ConfigError: it is not a run directory, or it names other code; nothing was loaded.
+    ResultsError: it has a link, a pipe or a device.
     """
     files.check_all(run_dir)
     if not (run_dir / "config.toml").is_file():

@@ -40,24 +40,12 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Workspace:
-    """Working folder and environment of a run's Flower processes.
+    """Working folder and environment of a run's Flower processes."""
 
-    Attributes
-    ----------
-    home : Path
-        FLWR_HOME of the processes.
-    app : Path
-        Copy of the app at the start of the run, and working directory of the processes.
-    environment : Mapping of str to str
-        Environment of the processes.
-    log : Path
-        File with their output.
-    """
-
-    home: Path
-    app: Path
+    home: Path  # FLWR_HOME
+    app: Path  # copy of the app at the start of the run, and working directory of the processes
     environment: Mapping[str, str]
-    log: Path
+    log: Path  # file with their output
 
     def popen(self, *command: str) -> subprocess.Popen[bytes]:
         """Start a command; it ends with the workspace at the latest."""
@@ -77,10 +65,7 @@ class Workspace:
     ) -> str:
         """Start a run and return its ID; a deployment has no `simulation`.
 
-        Raises
-        ------
-        FlowerError
-            Flower rejected the run.
+        FlowerError: Flower rejected the run.
         """
         settings = self.app.parent / "run.toml"
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
@@ -98,10 +83,7 @@ class Workspace:
 def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the answer of a command of `flwr`.
 
-    Raises
-    ------
-    FlowerError
-        The command failed or answered nothing; the message is one line.
+    FlowerError, of one line: the command failed or answered nothing.
     """
     flwr = Path(sys.executable).with_name("flwr")
     command = [str(flwr), *arguments, "--format", "json"]
@@ -119,17 +101,8 @@ def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[s
 def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
     """Make a workspace in the temporary directory; remove it and its processes at the end.
 
-    Parameters
-    ----------
-    log : Path
-        File for Flower's output.
-    home : Path or None
-        Directory for FLWR_HOME; None: a new, empty one.
-
-    Raises
-    ------
-    FlowerError
-        The system is not Linux, where left-over processes cannot be found.
+    `log` is the file for Flower's output, `home` the directory for FLWR_HOME (None: a new, empty
+    one). FlowerError: the system is not Linux, where left-over processes cannot be found.
     """
     if sys.platform != "linux":
         raise FlowerError(
@@ -164,13 +137,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
 
 @contextmanager
 def private_superlink(space: Workspace) -> Iterator[str]:
-    """Start a SuperLink for one simulation, and yield the name of the connection to it.
-
-    Raises
-    ------
-    FlowerError
-        The SuperLink does not start.
-    """
+    """Start a SuperLink for one simulation, and yield the name of the connection to it."""
     port = free_port()
     private = {"address": f"127.0.0.1:{port}", "insecure": True}
     connections = {"superlink": {"default": "private", "private": private}}

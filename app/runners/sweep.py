@@ -56,32 +56,14 @@ def run_all(
     values: Mapping[str, plan.Values] | None = None,
     on_end: Callable[[Config], None] = lambda config: None,
 ) -> dict[str, Exception]:
-    """Run the configurations that are not finished.
+    """Run the configurations that are not finished; return the errors of failed ones by directory.
 
-    Parameters
-    ----------
-    configs : Sequence of Config
-        Configurations with their directories; duplicates run once.
-    workers : int or None
-        Maximum number of parallel runs; None: as many as cores, memory and GPUs allow, once the
-        first runs have shown that the sweep takes long. With 1, all runs take place in this
-        process.
-    labels : Mapping of str to str or None
-        Text of the progress line by run directory; default: method, seed and accuracy.
-    values : Mapping of str to Mapping of str to Any, or None
-        Values of the swept keys by name of the run directory; None if no keys are swept.
-    on_end : callable
-        Function that is called with each run that did not fail, as it ends.
-
-    Returns
-    -------
-    dict of str to Exception
-        Error by run directory, of the runs that failed; every other run has its summary.json.
-
-    Raises
-    ------
-    RunError
-        RAY_ADDRESS names no cluster.
+    Duplicates run once; every run without an error has its summary.json. `workers` is the maximum
+    number of parallel runs (None: as many as cores, memory and GPUs allow, once the first runs have
+    shown that the sweep takes long); with 1, all runs take place in this process. `labels` are
+    texts of the progress line by run directory, by default method, seed and accuracy; `values`
+    those of swept keys by name of the run directory. `on_end` is called with each run that did not
+    fail, as it ends. RunError: RAY_ADDRESS names no cluster.
     """
     missing = {config.run_dir: config for config in configs if not is_finished(config)}
     failed = dict[str, Exception]()
@@ -119,10 +101,7 @@ def _ends(
 ) -> Generator[tuple[Config, Exception | None], None, None]:
     """Yield each run as it ends, and its error if it failed.
 
-    Parameters
-    ----------
-    queue : Sequence of Config
-        Runs, shortest first, so that many end before the rest is handed over.
+    The `queue` is shortest first, so that many end before the rest is handed over.
     """
     alone = workers == 1 or (min(cores.count(), len(queue)) == 1 and not private_ray.address())
     if not alone and (workers or private_ray.address()):
@@ -161,7 +140,7 @@ def _side_by_side(
                         waiting.append((config, cluster.ALL_MEMORY))
                     else:
                         yield config, None if line is None else RunError(line)
-                watch.goes_on(tasks.going)
+                watch.show_progress(tasks.going)
 
 
 def run_one(
@@ -172,14 +151,8 @@ def run_one(
 ) -> Exception | None:
     """Execute or continue a run, and write its summary; return the error if it failed.
 
-    The traceback of an unexpected error is in error.log of the run directory.
-
-    Parameters
-    ----------
-    watch : callable or None
-        Function that is called after each round.
-    is_alone : bool
-        No other run goes on at the same time.
+    The traceback of an unexpected error is in error.log of the run directory. `watch` is called
+    after each round; `is_alone`: no other run goes on at the same time.
     """
     from coterie.app.runners import inline  # loads torch
     from coterie.app.runs import summary
@@ -257,11 +230,11 @@ class _Watch:
             if now["last_seen"] and time.monotonic() > until and not is_handed_over:
                 is_handed_over = True
                 raise _HandOver
-            self.goes_on([config])
+            self.show_progress([config])
 
         return look
 
-    def goes_on(self, running: Sequence[Config]) -> None:
+    def show_progress(self, running: Sequence[Config]) -> None:
         if time.monotonic() - self._looked < _PAUSE:
             return
         self._looked = time.monotonic()

@@ -37,17 +37,9 @@ class Callback(Protocol):
 class Observers:
     """Context manager that calls back for every complete round in metrics.jsonl.
 
-    Parameters
-    ----------
-    config : Config
-        Configuration of the run; its key `track` names trackers.
-    callbacks : Iterable[Callback | Callable[..., object]]
-        Further objects with `on_round`, or functions with the same parameters.
-
-    Raises
-    ------
-    ConfigError
-        `track` names an unknown tracker, or a callback cannot be called.
+    The key `track` of `config` names trackers; `callbacks` are further objects with `on_round`, or
+    functions with the same parameters. ConfigError: an unknown tracker, or a callback that cannot
+    be called.
     """
 
     def __init__(
@@ -197,10 +189,7 @@ def _function_of(callback: object) -> Callable[..., object]:
 def trackers(track: str) -> list[Any]:
     """Return the trackers that the key `track` names.
 
-    Raises
-    ------
-    ConfigError
-        A tracker is unknown or not installed.
+    ConfigError: a tracker is unknown or not installed.
     """
     return [_tracker(name.strip()) for name in track.split(",") if name.strip()]
 

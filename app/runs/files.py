@@ -223,13 +223,7 @@ def memory() -> int:
 
 
 def _check_listing(file: BinaryIO) -> None:
-    """Refuse an archive of many files, because `zipfile` reads its directory as a whole.
-
-    Raises
-    ------
-    ValueError
-        The file is not an archive of NumPy.
-    """
+    """Refuse an archive of many files, because `zipfile` reads its directory as a whole."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _END.size))
     end = file.read(_END.size)
@@ -242,13 +236,7 @@ def _check_listing(file: BinaryIO) -> None:
 
 
 def _check_array(archive: zipfile.ZipFile, key: str, kind: str) -> None:
-    """Refuse an array by its header.
-
-    Raises
-    ------
-    ValueError
-        The array is of another kind, or too large.
-    """
+    """Refuse an array by its header: ValueError if it is of another kind, or too large."""
     with archive.open(f"{key}.npy") as member:
         version = np.lib.format.read_magic(member)
         if version not in _HEADERS:

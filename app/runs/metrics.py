@@ -112,13 +112,7 @@ class Metrics:
             of_round[t][peer] = value
 
     def _make_room(self, t: int, names: Collection[str]) -> None:
-        """Refuse a line that makes the arrays too large: a field has one value per round and peer.
-
-        Raises
-        ------
-        ValueError
-            The arrays would not fit into memory.
-        """
+        """Refuse a line that makes the arrays too large; a field has a value per round and peer."""
         fields = len(self._fields) + sum(name not in self._fields for name in names)
         rounds = len(self._reported) + (t not in self._reported)
         if 8 * fields * rounds * self._peers > files.memory():

@@ -108,13 +108,7 @@ def _parsed(line: dict[str, str]) -> ColumnQuality:
 
 
 def _number(text: str) -> float:
-    """Parse a number; NaN for an empty cell.
-
-    Raises
-    ------
-    ValueError
-        The value is not a number; infinity is one.
-    """
+    """Parse a number, which may be infinite; NaN for an empty cell only, else ValueError."""
     value = float(text) if text else math.nan
     if text and math.isnan(value):
         raise ValueError("a number is NaN")

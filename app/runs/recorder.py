@@ -220,14 +220,9 @@ class RunRecorder:
         ]
 
     def _cut(self, path: Path, size: int, expected: str) -> tuple[int, _Hash]:
-        """Remove lines after the checkpoint (all lines if it is of round 0, which is repeated).
+        """Remove lines after the checkpoint; return the bytes of the rest and its digest.
 
-        Returns
-        -------
-        size : int
-            Length of the rest in bytes.
-        digest : hashlib.HASH
-            Digest of the rest.
+        All lines go if the checkpoint is of round 0, which is repeated.
         """
         content = path.read_bytes()[:size] if size and path.exists() else b""
         digest = sha256(content)
@@ -356,12 +351,6 @@ class RunRecorder:
 
 
 def _require(sound: bool) -> None:
-    """Check a property of a checkpoint.
-
-    Raises
-    ------
-    ValueError
-        The property does not hold.
-    """
+    """Raise ValueError unless a property of a checkpoint holds."""
     if not sound:
         raise ValueError

@@ -352,10 +352,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 def _check_value(key: str, value: Any) -> None:
     """Refuse an invalid value of a known key; keys of earlier versions are not checked.
 
-    Raises
-    ------
-    ValueError
-        The value is of the wrong type or out of range; the message names what is expected.
+    The message of the ValueError names what is expected.
     """
     if not isinstance(value, bool | int | float | str):
         raise ValueError("must be a number or a string")
@@ -367,10 +364,7 @@ def _check_value(key: str, value: Any) -> None:
 def _read_split(directory: Path, peers: int, classes: int) -> list[Mapping[str, Any]] | None:
     """Read the statistics of the split, one mapping per peer; None without split.json.
 
-    Raises
-    ------
-    ResultsError
-        The content differs from `coterie.datasets.problem.Problem.describe`.
+    ResultsError: the content differs from `coterie.datasets.problem.Problem.describe`.
     """
     split: list[Mapping[str, Any]] | None = files.json_of(directory, "split.json", list)
     if split is None:
@@ -438,10 +432,7 @@ def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Fl
 def _read_rows(directory: Path, peers: int) -> tuple[Ints, Floats]:
     """Return a row per recorded round, memory-mapped, as the file can be large and grows.
 
-    Raises
-    ------
-    FileNotFoundError
-        The relay has no such file.
+    FileNotFoundError: the relay has no such file.
     """
     width = 1 + peers**2
     with files.opened(directory, "relay/weights.f64", files.memory()) as file:

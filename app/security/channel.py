@@ -16,10 +16,10 @@ from torch import Tensor
 
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.audit import Audit
-from coterie.app.security.claims import claim
 from coterie.app.security.keys import PrivateKeys
 from coterie.app.security.ledger import Ledger
 from coterie.app.security.memory import Memory
+from coterie.app.security.proof import claim
 from coterie.app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
 from coterie.app.security.sealing import Sealing
 from coterie.app.security.trust import Entry
@@ -226,22 +226,11 @@ class SecureChannel:
         return {(k, i) for i, k in asked.tolist()}
 
     def _open(self, letter: PeerMessage, digest: bytes, max_bytes: int) -> bytes:
-        """Return the plain payload of a letter.
+        """Return the plain payload of a letter whose received payload has this digest.
 
-        Parameters
-        ----------
-        digest : bytes
-            Digest of the received payload.
-        max_bytes : int
-            Maximum size of the plain payload.
-
-        Raises
-        ------
-        PayloadError
-            The payload is too large, or is not bytes.
-        SealError
-            The sender is not trusted, the letter was altered or is for another peer, run or round;
-            or it is plain where letters are sealed, or the reverse.
+        PayloadError: the plain payload exceeds `max_bytes`, or is not bytes. SealError: the sender
+        is not trusted, the letter was altered or is for another peer, run or round; or it is plain
+        where letters are sealed, or the reverse.
         """
         if not isinstance(letter.payload, bytes):
             raise PayloadError(f"is {type(letter.payload).__name__}, not bytes")

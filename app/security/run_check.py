@@ -72,10 +72,7 @@ def check_run(policy: Policy, config: Config) -> None:
 def _check_sizes(limits: LimitPolicy, config: Config) -> None:
     """Refuse a run that takes more memory or time than the policy allows, as far as its keys say.
 
-    Raises
-    ------
-    PolicyError
-        The policy does not allow a key of the run; the message names the first one.
+    The message of the PolicyError names the first such key.
     """
     of_keys = {
         "steps": ("max-steps", limits.max_steps),

@@ -28,64 +28,27 @@ _NUMBERS = 1 << 26
 
 @dataclass(frozen=True)
 class About:
-    """Description of one peer's model.
+    """Description of one peer's model."""
 
-    Attributes
-    ----------
-    peer : int
-        Number of the model's peer.
-    peer_name : str
-        Name of the model's peer.
-    method : str
-        Method of training and prediction.
-    method_options : Mapping of str to Any
-        Options of the method.
-    model : str
-        Name of the network (`coterie.clients.models.build.build`).
-    model_options, adaptation : Mapping of str to Any
-        Options and adaptation of the network.
-    task : Task
-        Task, see `coterie.datasets.problem.Problem`.
-    outputs : int
-        Number of classes or of regression outputs.
-    shape : tuple of int
-        Shape of one example at the network's input.
-    dataset : str
-        Name of the training data.
-    dataset_options : Mapping of str to Any
-        Options of the data set.
-    classes : tuple of str
-        Names of the outputs; empty if they have no names or are numbers.
-    columns : tuple of str
-        Columns of raw rows, in order; empty if examples are not rows of a table.
-    normalisation : Mapping of str to Any
-        Keys "mean" and "std", and "preprocessing" if the peer has steps before them.
-    dtype : str
-        Type of the parameters.
-    config_digest : str
-        Digest of the run's configuration, hexadecimal.
-    refused : str
-        Reason why the file cannot predict; empty if it can.
-    """
-
-    peer: int
+    peer: int  # number
     peer_name: str
-    method: str
+    method: str  # of training and prediction
     method_options: Mapping[str, Any]
-    model: str
+    model: str  # name of the network (`coterie.clients.models.build.build`)
     model_options: Mapping[str, Any]
-    adaptation: Mapping[str, Any]
-    task: Task
-    outputs: int
-    shape: tuple[int, ...]
-    dataset: str
+    adaptation: Mapping[str, Any]  # options of the network's adaptation
+    task: Task  # see `coterie.datasets.problem.Problem`
+    outputs: int  # number of classes or of regression outputs
+    shape: tuple[int, ...]  # of one example at the network's input
+    dataset: str  # name of the training data
     dataset_options: Mapping[str, Any]
-    classes: tuple[str, ...]
-    columns: tuple[str, ...]
+    classes: tuple[str, ...]  # names of the outputs; empty if they have no names or are numbers
+    columns: tuple[str, ...]  # of raw rows, in order; empty if examples are not rows of a table
     normalisation: Mapping[str, Any]
-    dtype: str
-    config_digest: str
-    refused: str = ""
+    """Keys "mean" and "std", and "preprocessing" if the peer has steps before them."""
+    dtype: str  # type of the parameters
+    config_digest: str  # of the run's configuration, hexadecimal
+    refused: str = ""  # reason why the file cannot predict; empty if it can
 
     @classmethod
     def of(cls, config: Config, problem: Problem, peer: int, refused: str = "") -> Self:
@@ -140,12 +103,7 @@ class About:
     def read(cls, strings: Mapping[str, str] | None) -> Self:
         """Read the metadata of an untrusted file; the inverse of `strings`.
 
-        Checks types, sizes and shapes, and their consistency. Builds nothing.
-
-        Raises
-        ------
-        ValueError
-            The metadata are missing, invalid or inconsistent.
+        Checks types, sizes and shapes, and their consistency, else ValueError. Builds nothing.
         """
         if not strings or strings.get("format") != FORMAT:
             raise ValueError("it has no metadata (written by an earlier version?)")

@@ -46,26 +46,12 @@ def card(
 ) -> dict[str, Any]:
     """Return the content of the card.
 
-    Parameters
-    ----------
-    sizes : Mapping of str to int
-        Number of the peer's own examples, by part of the split.
-    report : Report
-        Last report of the peer, before a policy limits it.
-    names : Mapping of int to str
-        Names of the peers that this node knows.
-    curves : Mapping of str to Any
-        Figure data of the evaluation (`coterie.clients.measures`).
-    privacy : Privacy
-        Privacy options of the run; the card has them if they are in use.
-    defence : Defence
-        Defence options of the run; the card has them if they are in use.
-    qualities : Sequence of ColumnQuality
-        Quality of the peer's columns. The card has no values of single rows, such as the range.
-    finding : str
-        Finding about the peer's classes (`coterie.app.runs.judged`).
-    has_examples : bool
-        True if the model file contains data of each training example.
+    `sizes` counts the peer's own examples by part of the split. `report` is its last one, before a
+    policy limits it. `names` are those of the peers that this node knows. `curves`: figure data of
+    the evaluation (`coterie.clients.measures`). Options of `privacy` and `defence` are on the card
+    if they are in use. From `qualities` of the peer's columns it takes no values of single rows,
+    such as the range. `finding`: about the peer's classes (`coterie.app.runs.judged`).
+    `has_examples`: the model file contains data of each training example.
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))

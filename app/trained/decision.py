@@ -60,13 +60,7 @@ def operating_point(curves: Mapping[str, Any]) -> dict[str, str]:
 
 
 def of_strings(strings: Mapping[str, str]) -> OperatingPoint:
-    """Read the metadata of an untrusted file.
-
-    Raises
-    ------
-    ValueError
-        A value is not a number in its range.
-    """
+    """Read the metadata of an untrusted file; ValueError unless all are numbers in their ranges."""
     values: dict[str, float] = {}
     for name, (low, high) in _LIMITS.items():
         if name in strings:
@@ -85,26 +79,12 @@ def decide(
     *,
     recalibrate: bool = False,
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Return the probabilities and the decided class of each example.
+    """Return the probabilities and the decided class of each example of predictions (N, classes).
 
-    Parameters
-    ----------
-    about : About
-        Metadata of the model.
-    point : OperatingPoint
-        Threshold and temperature of the model.
-    predictions : ndarray, (N, classes)
-        Class probabilities.
-    threshold : float or {"validation"} or None
-        Probability above which the second class is decided; "validation": the one that validation
-        examples chose; None: the most probable class.
-    recalibrate : bool
-        Scale the probabilities by the temperature that validation examples chose.
-
-    Raises
-    ------
-    ConfigError
-        The model has no such threshold or temperature.
+    `threshold` is the probability above which the second class is decided ("validation": the one
+    that validation examples chose; None: the most probable class). `recalibrate` scales the
+    probabilities by the temperature that validation examples chose. ConfigError: the model has no
+    such threshold or temperature.
     """
     if threshold is not None and about.outputs != 2:
         raise ConfigError(f"--threshold is for two classes, the model has {about.outputs}")

@@ -37,16 +37,13 @@ def export(model: PersonalModel, path: Path) -> None:
     A .pt2 takes what `PersonalModel.forward` takes; for a table a dict, column name -> cells (B,)
     in double precision, categories by their index. It returns scores.
 
-    An .onnx has an input `raw`; for a table an input per column, (B,): strings for a category,
-    else doubles. Its outputs are `scores` and, for classes, `probabilities`.
+    An .onnx has an input `raw`; for a table an input per column, (B,): strings for a category, else
+    doubles. Its outputs are `scores` and, for classes, `probabilities`.
 
     Cells of a table that its schema does not allow make the outputs of their row NaN.
 
-    Raises
-    ------
-    ConfigError
-        The format is unknown, the package that writes it is not installed, or a column has no name
-        that an .onnx can have.
+    ConfigError: the format is unknown, the package that writes it is not installed, or a column has
+    no name that an .onnx can have.
     """
     if path.suffix not in FORMATS:
         raise ConfigError(f"{path}: a model is exported as {' or '.join(FORMATS)}")

@@ -28,31 +28,19 @@ _SHOWN = 5
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Raw examples.
+    """Raw examples."""
 
-    Attributes
-    ----------
-    raw : ndarray, (N, ...)
-        Examples.
-    names : Sequence of str or int
-        Number of each example's row, from 1, or name of its file.
-    columns : Mapping of str to Sequence of str or int
-        Columns that a table of predictions begins with, by name: the columns of the input table, as
-        text; else the names, as "row" or "file".
-    """
-
-    raw: npt.NDArray[Any]
-    names: Sequence[str | int]
+    raw: npt.NDArray[Any]  # (N, ...)
+    names: Sequence[str | int]  # number of each example's row, from 1, or name of its file
     columns: Mapping[str, Sequence[str | int]]
+    """Columns that a table of predictions begins with, by name: the columns of the input table, as
+    text; else the names, as "row" or "file"."""
 
 
 def read(path: Path, about: About) -> Inputs:
     """Read the examples of a table (.csv, .parquet), an archive (.npz) or a folder of images.
 
-    Raises
-    ------
-    ConfigError, DataError
-        They do not fit the model; names the lines or files.
+    ConfigError or DataError: they do not fit the model; names the lines or files.
     """
     if not path.exists():
         raise ConfigError(f"{path}: no such file or folder")
@@ -70,10 +58,7 @@ def read(path: Path, about: About) -> Inputs:
 def of_frame(frame: pd.DataFrame, about: About) -> npt.NDArray[Any]:
     """Return the rows of a data frame, whose columns may be in any order, as raw examples.
 
-    Raises
-    ------
-    ConfigError, DataError
-        They do not fit the model; names the rows.
+    ConfigError or DataError: they do not fit the model; names the rows.
     """
     import pyarrow as pa
 
@@ -152,12 +137,9 @@ def _arrays(path: Path, about: About) -> Inputs:
 
 
 def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
-    """Return raw examples (N, ...) if they have the model's input shape and it can fill their gaps.
+    """Return raw examples (N, ...) if they fit the model's input, else raise ConfigError.
 
-    Raises
-    ------
-    ConfigError
-        They do not fit.
+    They have the model's input shape, and it can fill their gaps.
     """
     fitted = about.preprocessing
     fills = fitted is not None and bool(fitted.columns)

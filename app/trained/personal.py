@@ -52,18 +52,10 @@ _WRONG = (
 
 @dataclass(frozen=True)
 class Named:
-    """Code and weights that the user has named, and the file of a model may therefore use.
+    """Code and weights that the user has named, and the file of a model may therefore use."""
 
-    Attributes
-    ----------
-    parts : tuple of str
-        Code as "module:attribute", and folders as "transformers:FOLDER".
-    weights : tuple of str
-        Files of pretrained weights that networks start from.
-    """
-
-    parts: tuple[str, ...] = ()
-    weights: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()  # code as "module:attribute", and folders as "transformers:FOLDER"
+    weights: tuple[str, ...] = ()  # files of pretrained weights that networks start from
 
     @property
     def size(self) -> int:
@@ -71,13 +63,7 @@ class Named:
         return sum(Path(path).stat().st_size for path in self.weights if Path(path).is_file())
 
     def weights_like(self, path: str) -> str:
-        """Return the named file of weights with the file name of `path`.
-
-        Raises
-        ------
-        ValueError
-            The user has named none.
-        """
+        """Return the named file of weights with the file name of `path`, or raise ValueError."""
         name = Path(path).name
         for known in self.weights:
             if Path(known).name == name:
@@ -204,10 +190,7 @@ class PersonalModel(nn.Module):
 def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.KNNPer:
     """Return the voting options of the examples in a file.
 
-    Raises
-    ------
-    ValueError
-        The examples are invalid, or the method does not vote.
+    ValueError: the examples are invalid, or the method does not vote.
     """
     keys, labels = tensors["memory.keys"], tensors.get("memory.labels")
     if about.method != "knn-per" or labels is None:
@@ -220,15 +203,8 @@ def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.KNNPer:
 def _template(about: About, named: Named, held: int) -> nn.Module:
     """Build the network with its untrained parameters.
 
-    Parameters
-    ----------
-    held : int
-        Number of values in the file, which limits the size of the network.
-
-    Raises
-    ------
-    ValueError
-        The network is larger, is not built in, or has unknown options.
+    `held`, the number of values in the file, limits its size. ValueError: it is larger, is not
+    built in, or has unknown options.
     """
     if parts.code({"model": about.model}) and about.model not in named.parts:
         raise ValueError(parts.unnamed("model", about.model))
@@ -246,13 +222,7 @@ def _template(about: About, named: Named, held: int) -> nn.Module:
 
 
 def _options(about: About) -> Any:
-    """Return the options of the network; None if it has none.
-
-    Raises
-    ------
-    ValueError
-        An option is unknown or invalid.
-    """
+    """Return the options of the network, None if it has none; ValueError if one is invalid."""
     table = model_of(about.model).options
     if table is not None:
         return _made(table, about.model_options)
@@ -264,10 +234,7 @@ def _options(about: About) -> Any:
 def _made(table: type[T], values: Mapping[str, Any]) -> T:
     """Make an options table from the values of a file.
 
-    Raises
-    ------
-    ValueError
-        A value is unknown, or has another type or size.
+    ValueError: a value is unknown, or has another type or size.
     """
     for name, value in values.items():
         limits.check(name.rstrip("_").replace("_", "-"), value)
@@ -328,35 +295,20 @@ class _Prepare(nn.Module):
 def personal_model(
     run_dir: str | Path, peer: int | str | None = None, named: Named = NOTHING
 ) -> PersonalModel:
-    """Load the model of a peer from a run directory.
+    """Load the model of a peer from a run directory on the machine that hosts the peer.
 
-    Parameters
-    ----------
-    run_dir : str or Path
-        Run directory on the machine that hosts the peer.
-    peer : int or str or None
-        Number or name of the peer; None if this machine has only one model.
-    named : Named
-        Code and files that the user has named and the model file may use.
-
-    Raises
-    ------
-    ResultsError
-        There is no such model, or its file cannot be used.
+    `peer` is its number or name, None if this machine has only one model; `named` is code and files
+    that the user has named and the model file may use. ResultsError: there is no such model, or its
+    file cannot be used.
     """
     return load(find(run_dir, peer), named)
 
 
 def load(path: Path, named: Named = NOTHING) -> PersonalModel:
-    """Load the model of an untrusted file.
+    """Load the model of an untrusted file; ResultsError if it cannot be used.
 
-    It is built from built-in parts, installed packages, and code and files that the user has
-    named; nothing else is imported, and no other file is opened.
-
-    Raises
-    ------
-    ResultsError
-        The file cannot be used.
+    It is built from built-in parts, installed packages, and code and files that the user has named;
+    nothing else is imported, and no other file is opened.
     """
     with _refusing(path):
         strings, tensors = _read(path)
@@ -369,10 +321,7 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
 def read(path: Path) -> tuple[About, dict[str, Tensor]]:
     """Read metadata and named tensors of an untrusted file, without building a network.
 
-    Raises
-    ------
-    ResultsError
-        The file cannot be used.
+    ResultsError: the file cannot be used.
     """
     with _refusing(path):
         strings, tensors = _read(path)
@@ -398,13 +347,7 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def find(run_dir: str | Path, peer: int | str | None) -> Path:
-    """Return the file of a peer's model.
-
-    Raises
-    ------
-    ResultsError
-        There is no such file; lists the available peers.
-    """
+    """Return the file of a peer's model; ResultsError lists the available peers."""
     folder = Path(run_dir) / FOLDER
     paths = sorted(folder.glob("peer-*.safetensors"))
     if not paths:
@@ -431,12 +374,8 @@ def _name(path: Path) -> str:
 def _metadata(path: Path) -> dict[str, str]:
     """Read the metadata of a file: strings by name.
 
-    Raises
-    ------
-    ResultsError
-        The path is not a regular file in a folder of the run.
-    ValueError
-        The file is not in safetensors format.
+    ResultsError: the path is not a regular file in a folder of the run. ValueError: the file is not
+    in safetensors format.
     """
     with files.opened(path.parent.parent, f"{path.parent.name}/{path.name}", _BYTES) as file:
         size = int.from_bytes(file.read(8), "little")

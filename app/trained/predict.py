@@ -42,16 +42,9 @@ def write(
 ) -> npt.NDArray[np.float64]:
     """Predict examples, write the predictions as a table (.csv) or arrays (.npz), and return them.
 
-    Parameters
-    ----------
-    threshold, recalibrate : optional
-        See `coterie.app.trained.decision.decide`; for classes only.
-
-    Raises
-    ------
-    ConfigError
-        The predictions do not fit a table, the input has columns of the same names, or the model
-        cannot decide in this way.
+    `threshold` and `recalibrate` are for classes only, see `coterie.app.trained.decision.decide`.
+    ConfigError: the predictions do not fit a table, the input has columns of the same names, or the
+    model cannot decide in this way.
     """
     about = model.about
     if about.task != "classification" and (threshold is not None or recalibrate):

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 def check(config: Config, problem: Problem) -> None:
     """Refuse models that do not fit the run; without `start-from` nothing is read.
 
-    Raises
-    ------
-    ConfigError, ResultsError
-        The run has no such models, or its network or peers differ.
+    ConfigError or ResultsError: the run has no such models, or its network or peers differ.
     """
     if config.start_from:
         for _ in _models(config, problem):
@@ -31,13 +28,7 @@ def check(config: Config, problem: Problem) -> None:
 
 
 def models(config: Config, problem: Problem) -> list[Mapping[str, Tensor]]:
-    """Return the named tensors of each peer's model.
-
-    Raises
-    ------
-    ConfigError, ResultsError
-        As `check`.
-    """
+    """Return the named tensors of each peer's model; errors as `check`."""
     return list(_models(config, problem))
 
 

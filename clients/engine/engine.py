@@ -56,8 +56,7 @@ from coterie.clients.models.size import MAX_PARAMETERS
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
     from coterie.clients.privacy import Privacy
-    from coterie.clients.training import Mixing as Weighting
-    from coterie.clients.training import Training
+    from coterie.clients.training import Training, Weighting
     from coterie.datasets.problem import Problem
 
 __all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Mixing", "Scores", "device_of"]

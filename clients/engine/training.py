@@ -107,7 +107,7 @@ class Trainer:
             losses[at] = (losses_eb * part.weights_eb).sum(dim=1)
             for column, gradient in zip(columns, gradients, strict=True):
                 column[at] = gradient
-            _store(after, buffers_e, at)
+            _write_rows(after, buffers_e, at)
 
         plan = self.execution.training(len(x_ed), *self._work([batch]))
         items = chunked(batch.counts_e, self.network.coupled, plan.models)
@@ -310,8 +310,8 @@ class _Stack:
     def store(self, fit: Fit) -> None:
         """Store the models in the rows that they were taken from."""
         fit.x[self._at] = self.x
-        _store(fit.buffers, self.buffers, self._at)
-        _store(fit.opt_state, self.opt_state, self._at)
+        _write_rows(fit.buffers, self.buffers, self._at)
+        _write_rows(fit.opt_state, self.opt_state, self._at)
 
     def descend(
         self, gradients: Sequence[Tensor], training: Training, rate: float, drift: Drift | None
@@ -328,6 +328,6 @@ def _empty_like(fit: Fit) -> Fit:
     return Fit(torch.empty_like(fit.x), buffers, opt_state)
 
 
-def _store(stacks: Buffers, parts: Buffers, at: Part) -> None:
+def _write_rows(stacks: Buffers, parts: Buffers, at: Part) -> None:
     for name, value in parts.items():
         stacks[name][at] = value

@@ -23,20 +23,8 @@ def cached(
 ) -> Arrays:
     """Return the cached arrays of the same files and settings, or make and cache them.
 
-    The cache is `<data_dir>/cache/<name>.npz`; if it cannot be written, nothing is cached.
-
-    Parameters
-    ----------
-    data_dir : Path
-        Folder of the data sets.
-    name : str
-        Name of the cache file.
-    files : sequence of Path
-        Files that the arrays depend on; a change of name, size or time invalidates the cache.
-    settings : str
-        Settings that the arrays depend on, including the version of the reader.
-    make : callable
-        Function that reads the arrays.
+    The cache is `<data_dir>/cache/<name>.npz`; if it cannot be written, nothing is cached. A change
+    of name, size or time of a file invalidates it. `settings` include the version of the reader.
     """
     path = data_dir / "cache" / f"{name}.npz"
     key = _fingerprint(files, settings)

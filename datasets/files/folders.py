@@ -18,10 +18,7 @@ def folder_with(
 ) -> Path:
     """Return the first of some folders of data-dir that has all `entries`.
 
-    Raises
-    ------
-    DataError
-        None has them; the message names the expected files and how to get them.
+    DataError: none has them; the message names the expected files and how to get them.
     """
     for folder in folders:
         if all((data_dir / folder / entry).exists() for entry in entries):
@@ -33,13 +30,7 @@ def folder_with(
 
 
 def images_in(folder: Path) -> list[Path]:
-    """Return the image files of a folder, sorted by name.
-
-    Raises
-    ------
-    DataError
-        The folder is missing or has no images.
-    """
+    """Return the image files of a folder, sorted by name; DataError if there are none."""
     images = sorted(path for path in folder.glob("*") if path.suffix.lower() in IMAGES)
     if not images:
         raise DataError(f"{folder}: no images, expected {', '.join(IMAGES)}")
@@ -47,13 +38,7 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a colour image, (3, height, width).
-
-    Raises
-    ------
-    DataError
-        The file is damaged or not an image.
-    """
+    """Read a colour image, (3, height, width); DataError if the file is damaged or not an image."""
     from PIL import Image  # slow to import
 
     try:

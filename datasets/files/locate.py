@@ -32,35 +32,18 @@ def without_downloads() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Published:
-    """Files of a data set that torchvision can download.
+    """Files of a data set that torchvision can download."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the data set, and of a folder with the files in data-dir or `SYSTEM`.
-    torchvision : str
-        Name of the class in `torchvision.datasets`.
-    folder : str
-        Folder in data-dir to which torchvision downloads the files.
-    files : tuple of str
-        Names of the files, each plain or with .gz.
-    package : str
-        Debian package that installs them in `SYSTEM`; may be empty.
-    """
-
-    name: str
-    torchvision: str
-    folder: str
-    files: tuple[str, ...]
-    package: str = ""
+    name: str  # name of the data set, and of a folder with the files in data-dir or `SYSTEM`
+    torchvision: str  # name of the class in `torchvision.datasets`
+    folder: str  # folder in data-dir to which torchvision downloads the files
+    files: tuple[str, ...]  # names, each plain or with .gz
+    package: str = ""  # Debian package that installs them in `SYSTEM`; may be empty
 
     def locate(self, data_dir: Path) -> list[Path]:
         """Return the paths of the files in the first folder that has all, else download them.
 
-        Raises
-        ------
-        DataError
-            They are missing and the download failed; the message names the expected files.
+        DataError: they are missing and the download failed; the message names the expected files.
         """
         folders = [data_dir / self.name, data_dir / self.folder]
         for folder in (*folders, SYSTEM / self.name):

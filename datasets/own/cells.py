@@ -71,10 +71,7 @@ def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
 def _check_csv(path: Path) -> None:
     """Check that the start of a file is that of a CSV table with a header.
 
-    Raises
-    ------
-    DataError
-        It is not; the message has the cause and the remedy.
+    The message of the DataError has the cause and the remedy.
     """
     cause, lines = _start(path)
     if cause:

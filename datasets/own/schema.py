@@ -106,10 +106,7 @@ def _check_cuts(column: Column) -> None:
 def _check_scale(column: Column) -> None:
     """Refuse limits and constants of a column that are no numbers, or do not belong to it.
 
-    Raises
-    ------
-    DataError
-        Names the column, the key and the remedy.
+    The message of the DataError names the column, the key and the remedy.
     """
     where = f"table: {FILE}: column {column.name}"
     for key in ("low", "high", "mean", "scale"):

@@ -212,10 +212,7 @@ def read_table(
 def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[Column, ...]:
     """Add the run's texts and numbers that mean a missing value to the columns.
 
-    Raises
-    ------
-    DataError
-        They name a column that the run does not use.
+    DataError: they name a column that the run does not use.
     """
     of_column: dict[str, list[str]] = {column.name: [] for column in columns}
     for word in words(options.na_values):
@@ -233,10 +230,7 @@ def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[C
 def _with_constants(columns: Sequence[Column], options: TableOptions) -> tuple[Column, ...]:
     """Give the columns of a schema that are not categories the run's mean and deviation.
 
-    Raises
-    ------
-    DataError
-        There are more or fewer of them.
+    DataError: there are more or fewer of them.
     """
     names = [column.name for column in columns if column.kind != "category"]
     try:
@@ -262,10 +256,7 @@ def _file(folder: Path, name: str) -> Path | None:
 def _described(folder: Path, options: TableOptions) -> Schema:
     """Read the run's schema; empty if it has none.
 
-    Raises
-    ------
-    DataError
-        This peer's schema has another digest, or lacks a column.
+    DataError: this peer's schema has another digest, or lacks a column.
     """
     if not options.schema:
         return {}

@@ -95,22 +95,12 @@ def read_text(folder: Path, options: TextOptions, seed: int, peer: int) -> tuple
 
 
 class _Texts:
-    """Documents of a folder.
-
-    Attributes
-    ----------
-    documents : list of str
-        Documents, in the order of files and lines.
-    lines : int
-        Number of lines.
-    bad : list of str
-        File, line and error of each line that cannot be read.
-    """
+    """Documents of a folder, in the order of files and lines."""
 
     def __init__(self, folder: Path) -> None:
         self.documents: list[str] = []
         self.lines = 0
-        self.bad: list[str] = []
+        self.bad: list[str] = []  # file, line and error of each line that cannot be read
         files = [path for path in sorted(folder.glob("*")) if path.suffix in FORMATS]
         if not files:
             raise DataError("text: expected .txt or .jsonl files in this peer's data-dir")
@@ -170,13 +160,7 @@ def _examples(
 
 
 def _tokenizer_file(folder: Path, options: TextOptions) -> bytes:
-    """Read the run's tokenizer.
-
-    Raises
-    ------
-    DataError
-        The file is missing, or has another digest.
-    """
+    """Read the run's tokenizer; DataError if it is missing, or has another digest."""
     shared = folder.parent / TOKENIZER
     # Without a digest, only the shared file guarantees that all peers use the same one.
     paths = [folder / TOKENIZER, shared] if options.tokenizer else [shared]

@@ -83,20 +83,8 @@ def _divide(
 ) -> Shares:
     """Divide each unit by Dir(alpha) among its holders; the test set in the same proportions.
 
-    Parameters
-    ----------
-    source : Source
-        Data set to divide.
-    unit_c : ndarray of int, (c,)
-        Unit of each class.
-    holders_up : ndarray of bool, (u, p)
-        Mask of the peers that hold each unit.
-    alpha : float
-        Concentration.
-    min_samples : int
-        Minimum number of training examples per peer.
-    seed : int
-        Seed of the draws.
+    `unit_c` (c,) is the unit of each class, `holders_up` (u, p) the mask of the peers that hold
+    each unit, `min_samples` the minimum number of training examples per peer.
     """
     rng = stream(seed, DIVIDE)
 

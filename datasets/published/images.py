@@ -107,10 +107,7 @@ def _read_idx_source(published: Published, data_dir: Path) -> Source:
 def read_idx(path: Path, dimensions: int) -> Images:
     """Read the unsigned bytes of an IDX file, plain or .gz (format: LeCun's MNIST page).
 
-    Raises
-    ------
-    DataError
-        The file has another format or is truncated.
+    DataError: the file has another format or is truncated.
     """
     raw = _unpacked(path)
     start = 4 + 4 * dimensions

@@ -25,13 +25,7 @@ GPT2_REMEDY = "download both from https://huggingface.co/openai-community/gpt2"
 
 
 def vocabulary_files(vocabulary: Vocabulary, data_dir: Path) -> list[Path]:
-    """Return the files of a vocabulary, in data-dir/gpt2.
-
-    Raises
-    ------
-    DataError
-        A file is missing.
-    """
+    """Return the files of a vocabulary, in data-dir/gpt2; DataError if one is missing."""
     if vocabulary == "bytes":
         return []
     folder = folder_with("gpt2 (vocabulary)", data_dir, ("gpt2",), GPT2_FILES, GPT2_REMEDY)
@@ -41,15 +35,8 @@ def vocabulary_files(vocabulary: Vocabulary, data_dir: Path) -> list[Path]:
 def tokeniser(files: Sequence[Path] = ()) -> Callable[[str], Tokens]:
     """Make the function from a text to its tokens, (n,).
 
-    Parameters
-    ----------
-    files : sequence of Path
-        Vocabulary files, for byte pairs (int32); empty for bytes (uint8).
-
-    Raises
-    ------
-    DataError
-        A file is damaged.
+    The vocabulary files are for byte pairs (int32); without files, tokens are bytes (uint8).
+    DataError: a file is damaged.
     """
     if not files:
         return lambda text: np.frombuffer(text.encode(), dtype=np.uint8)
@@ -72,23 +59,8 @@ def language_source(
 ) -> Source:
     """Cut the tokens of each language into examples; the groups are the languages.
 
-    Parameters
-    ----------
-    name : str
-        Name of the data set.
-    languages : sequence of str
-        Language codes.
-    streams : sequence of (ndarray, ndarray)
-        Training and test tokens of each language; the remainders are not used.
-    context : int
-        Tokens per example.
-    vocabulary : {"bytes", "gpt2"}
-        Vocabulary of the tokens.
-
-    Raises
-    ------
-    DataError
-        A language has too few tokens for an example.
+    `streams` are the training and test tokens of each language; the remainders after examples of
+    `context` tokens are not used. DataError: a language has too few tokens for an example.
     """
     inputs: list[Tokens] = []
     targets: list[Tokens] = []
@@ -124,10 +96,7 @@ def language_source(
 def languages_of(codes: str) -> tuple[str, ...]:
     """Split "ca-es-de-nl" into language codes.
 
-    Raises
-    ------
-    ValueError
-        A code is missing, duplicate or invalid.
+    ValueError: a code is missing, duplicate or invalid.
     """
     languages = tuple(codes.split("-"))
     is_valid = all(code.replace("_", "").isalpha() for code in languages)

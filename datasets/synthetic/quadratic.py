@@ -43,13 +43,8 @@ def load_quadratic(
 ) -> Problem:
     """Read the problem in `options.file`, float64; partition, seed and data_dir are ignored.
 
-    Pool row i is peer i's [curvature, centre]; row n + i the same with the validation centre,
-    if the file has one.
-
-    Raises
-    ------
-    DataError
-        The file is missing, invalid, or has another number of peers.
+    Pool row i is peer i's [curvature, centre]; row n + i the same with the validation centre, if
+    the file has one. DataError: the file is missing, invalid, or has another number of peers.
     """
     assert isinstance(options, QuadraticOptions)
     if not options.file:

@@ -97,27 +97,13 @@ def size_of(array: Array) -> int:
 
 @dataclass
 class _Arrival:
-    """Reply of which a part has arrived.
+    """Reply of which a part has arrived."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the reply's message.
-    missing : list of str
-        Names of the objects that have not arrived, the next one last.
-    room : int
-        Bytes that may still arrive, except in chunks.
-    heads : dict of str to bytes
-        Objects that arrived, except chunks.
-    chunks : dict of str to InflatableObject
-        Chunks that arrived.
-    """
-
-    name: str
-    missing: list[str]
-    room: int
-    heads: dict[str, bytes] = field(default_factory=dict)
-    chunks: dict[str, InflatableObject] = field(default_factory=dict)
+    name: str  # of the reply's message
+    missing: list[str]  # names of the objects that have not arrived, the next one last
+    room: int  # bytes that may still arrive, except in chunks
+    heads: dict[str, bytes] = field(default_factory=dict)  # objects that arrived, except chunks
+    chunks: dict[str, InflatableObject] = field(default_factory=dict)  # chunks that arrived
 
 
 class _Reply:

@@ -6,10 +6,16 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
-from tests.checkout import copy
+import pytest
 
+from tests.checkout import ROOT, copy
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+DRAWING = PAGE.partition("```\n")[2].partition("```\n")[0]
+WALK = re.compile(r"^\| ([^|]+) \| (`[^|]+`) \| (\d+) files, ([\d,]+) lines \|$", re.M)
 BLOCK = re.compile(r'^( *)```\w+ title="([^"\n]+)"\n(.*?)^ *```$', re.M | re.S)
 SCRIPT = """
 import sys
@@ -78,3 +84,45 @@ def test_the_page_adds_a_method_a_model_a_topology_and_more(tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     assert "halfway" in done.stdout
     assert " passed" in done.stdout
+
+
+def test_the_drawing_has_the_layers_of_the_import_contracts() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts = pyproject["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each["name"] == "the application")
+    drawn = [re.findall(r"app/(\w+)", line) for line in DRAWING.splitlines() if "app/" in line]
+    assert list(map(set, drawn)) == [set(layer.split(" | ")) for layer in layers]
+    (order,) = (each["layers"] for each in contracts if each["name"].startswith("the house"))
+    rooms = [room for room in re.findall(r"^(\w+)(?=/| )", DRAWING, re.M) if room != "coterie"]
+    assert list(dict.fromkeys(rooms)) == [
+        layer.removeprefix("coterie.") for layer in order if " : " not in layer
+    ]
+
+
+def test_every_folder_is_named() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    folders = {path.partition("/")[0] for path in tracked if "/" in path}
+    structure = PAGE.partition("## Code structure")[2].partition("What to read")[0]
+    named = set(re.findall(r"(?:^|`)(\w+)[/ ]", structure, re.M))
+    assert {folder for folder in folders if not folder.startswith(".")} <= named
+
+
+@pytest.mark.parametrize(("task", "names", "count", "lines"), WALK.findall(PAGE))
+def test_a_walk_is_as_long_as_stated(task: str, names: str, count: str, lines: str) -> None:
+    paths = [ROOT / name for name in re.findall(r"`([^`]+)`", names)]
+    files = [
+        file
+        for path in paths
+        for file in (path.rglob("*.py") if path.is_dir() else [path])
+        if file.name != "__init__.py"
+    ]
+    length = sum(len(file.read_text("utf-8").splitlines()) for file in files)
+    assert len(files) == int(count)
+    assert length == pytest.approx(int(lines.replace(",", "")), rel=0.15), task
+
+
+def test_no_walk_is_left_out() -> None:
+    rows = re.findall(r"^\| .* lines \|$", PAGE, re.M)
+    assert len(WALK.findall(PAGE)) == len(rows) > 8

@@ -44,22 +44,10 @@ class Visible(NamedTuple):
 class Cohort(Members):
     """All peers of a node, under one rule.
 
-    Parameters
-    ----------
-    engine : Engine
-        Engine of the hosted peers.
-    rule : Rule
-        Rule of the method.
-    rounds : int
-        Total number of rounds.
-    doors : Sequence of Door
-        Doors between the rule and what every cohort has: checks of size and budget, and the wire.
-    wire : Wire or None
-        Format of letters; None: whole letters in full precision.
-    schedule : Schedule or None
-        Availability of peers; None: all peers are always awake.
-    keeps_all : bool
-        Keep the models of every evaluation, with the measures that only the last one has otherwise.
+    `rounds` is the total number of rounds. `doors` stand between the rule and what every cohort
+    has: checks of size and budget, and the `wire` (None: whole letters in full precision). Without
+    a `schedule` all peers are always awake. `keeps_all`: keep the models of every evaluation, with
+    the measures that only the last one has otherwise.
     """
 
     def __init__(

@@ -46,20 +46,11 @@ class Part(NamedTuple):
     ) -> Iterator[Report]:
         """Evaluate the personal models, each on its peer's own data.
 
-        The costs of making the personal models count in this report only.
-
-        Parameters
-        ----------
-        costs : Costs
-            Costs of the whole cohort.
-        heard : Mapping of int to ndarray of int or None
-            Peer -> peers with a weight in the collaboration matrix, ascending; None: all peers.
-        curves : dict of int to dict of str to Any or None
-            For the last report, which has more measures: receives the figure data by peer.
-        models : dict of int to dict of str to Tensor or None
-            Receives copies of the models by peer, see `models`; None: not wanted.
-        attendance : bool
-            Include the number of rounds in which a peer was awake.
+        `costs` are those of the whole cohort; the costs of making the personal models count in this
+        report only. `heard`: peer -> peers with a weight in the collaboration matrix, ascending;
+        None: all peers. `curves`, of the last report, which has more measures, receives the figure
+        data by peer; `models` receives copies of the models by peer, see `models`. `attendance`
+        includes the number of rounds in which a peer was awake.
         """
         splits: tuple[SplitName, ...] = ("test", "validation", "train")
         columns: dict[str, list[Any]] = {}

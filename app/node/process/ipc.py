@@ -30,13 +30,7 @@ def send(connection: socket.socket, about: Mapping[str, Any], record: RecordDict
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], RecordDict]:
-    """Receive a message of `send`.
-
-    Raises
-    ------
-    ConnectionError
-        If the other end closed the connection.
-    """
+    """Receive a message of `send`; ConnectionError if the other end closed the connection."""
     size = int.from_bytes(_exactly(connection, _LENGTH), "little")
     header = json.loads(_exactly(connection, size))
     raw = [_exactly(connection, size) for size in header["sizes"]]

@@ -22,37 +22,18 @@ _RUNS_IN_MEMORY = 4
 
 @dataclass(frozen=True)
 class Job:
-    """Context of a message.
+    """Context of a message."""
 
-    Attributes
-    ----------
-    run_id : int
-        Flower's ID of the run.
-    run_config : Mapping of str to Scalar
-        Run configuration in Flower, flat keys.
-    node_config : Mapping of str to Scalar
-        Node configuration in Flower, flat keys.
-    version : int or None
-        Round of the state after the last message; None before the first message.
-    simulated : bool
-        True if the node runs in Flower's simulation; determined from the process, not from the
-        message (`coterie.app.client.in_simulation`).
-    """
-
-    run_id: int
-    run_config: Mapping[str, Scalar]
-    node_config: Mapping[str, Scalar]
-    version: int | None
+    run_id: int  # Flower's ID of the run
+    run_config: Mapping[str, Scalar]  # flat keys
+    node_config: Mapping[str, Scalar]  # flat keys
+    version: int | None  # round of the state after the last message; None before the first
     simulated: bool = False
+    """The node runs in Flower's simulation; determined from the process, not from the message
+    (`coterie.app.client.in_simulation`)."""
 
     def config(self) -> Config:
-        """Return the run's configuration on this node.
-
-        Raises
-        ------
-        ConfigError
-            If the configuration is invalid.
-        """
+        """Return the run's configuration on this node."""
         flat = parts.unpacked(self.run_config)
         if not self.simulated:  # the submitter of a run must not choose the files that a node reads
             parts.refuse_modules(flat)  # before anything is loaded
@@ -69,12 +50,7 @@ def hosted(job: Job, peers: int) -> tuple[int, ...]:
     """Return the peers that a node hosts, out of `peers`.
 
     A simulated node has an equal share, which can be empty. The configuration of a deployed node
-    names its peer.
-
-    Raises
-    ------
-    StartError
-        If the configuration of a deployed node names no peer.
+    names its peer, else StartError.
     """
     node_config = job.node_config
     if job.simulated:
@@ -91,16 +67,9 @@ def hosted(job: Job, peers: int) -> tuple[int, ...]:
 
 @lru_cache(_RUNS_IN_MEMORY)
 def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None) -> Config:
-    """Parse a run's configuration, once per process.
+    """Parse a run's configuration, flat keys, once per process.
 
-    Parameters
-    ----------
-    run_id : int
-        Flower's ID of the run.
-    flat : tuple of (str, Scalar)
-        Flat keys.
-    base : Path or None
-        Base of relative paths in a simulation; a deployed node keeps paths unchanged.
+    `base` is the base of relative paths in a simulation; a deployed node keeps paths unchanged.
     """
     config = Config.from_flat(dict(flat))
     return (config if base is None else config.absolute(base)).located(str(run_id))

@@ -43,17 +43,11 @@ _log = logging.getLogger("coterie.node")
 
 @dataclass(frozen=True)
 class Check:
-    """Check of a node; `run` returns its result or raises an error.
-
-    Attributes
-    ----------
-    disclosed : bool
-        True if the relay may receive the result unchanged.
-    """
+    """Check of a node; `run` returns its result or raises an error."""
 
     name: str
     run: Callable[[], str]
-    disclosed: bool = False
+    disclosed: bool = False  # the relay may receive the result unchanged
 
 
 def node_checks(job: Job) -> Iterator[Check]:
@@ -74,10 +68,7 @@ def run_checks(job: Job) -> Iterator[Check]:
 def answer(request: Request, job: Job) -> Response:
     """Return "ok", a band or a code per check for the relay; details go to the node's log.
 
-    Raises
-    ------
-    RequestError
-        It asks for more.
+    RequestError: the relay asks for more.
     """
     if len(request.edges) or request.letters:
         raise RequestError("a preflight with edges or letters")

@@ -58,10 +58,7 @@ _log = logging.getLogger("coterie.node")
 class Nodes:
     """Cache of the nodes that this process keeps between messages, with data, models and state.
 
-    Parameters
-    ----------
-    limit : int
-        Maximum number of nodes; the least recently used one is dropped first.
+    Above `limit` the least recently used one is dropped.
     """
 
     def __init__(self, limit: int = _NODES_IN_MEMORY) -> None:
@@ -122,12 +119,7 @@ def _handle(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
 def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
     """Log an error and return it as a record; the relay of a deployment gets a code.
 
-    Parameters
-    ----------
-    error : Exception
-        Error that is being handled.
-    where : Mapping of str to object
-        Fields of the log line.
+    `where` has fields of the log line.
     """
     is_expected = isinstance(error, Error) and error.__cause__ is None
     is_full = is_full_disk(error)
@@ -167,12 +159,8 @@ def _respond(request: Request, job: Job) -> Response:
 def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
     """Return the institution's policy if it allows the run, and record the decision.
 
-    Raises
-    ------
-    ApprovalError, ConfigError, PolicyError
-        The run is refused; no data were read.
-    StartError
-        The node was started without a policy.
+    ApprovalError, ConfigError or PolicyError: the run is refused, and no data were read.
+    StartError: the node was started without a policy.
     """
     if "policy" not in node_config:
         raise StartError(

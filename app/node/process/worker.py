@@ -176,18 +176,10 @@ def _address(directory: Path, name: str) -> Iterator[str]:
 
 
 def main(directory: Path, name: str, parent: int, idle: float = IDLE_SECONDS) -> None:
-    """Serve messages until `idle` seconds pass without one, or `parent` ends.
+    """Serve messages until `idle` seconds pass without one, or the process `parent` ends.
 
-    Parameters
-    ----------
-    directory : Path
-        Directory of the socket.
-    name : str
-        Name of the socket, without suffix.
-    parent : int
-        ID of the process that starts the processes of the messages.
-    idle : float
-        Maximum seconds without a message.
+    The socket is `name`, without suffix, in `directory`; `parent` starts the processes of the
+    messages.
     """
     with socket.socket(socket.AF_UNIX) as listener, _address(directory, name) as address:
         (directory / f"{name}.sock").unlink(missing_ok=True)

@@ -23,11 +23,8 @@ class RequestError(Error, ValueError):
 def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -> None:
     """Refuse a request that does not follow the strategy.
 
-    Raises
-    ------
-    RequestError
-        If rounds or stage are not the run's, or an edge is not possible in that round or does not
-        concern this node.
+    RequestError: rounds or stage are not the run's, or an edge is not possible in that round or
+    does not concern this node.
     """
     n, stage = strategy.peers, request.stage
     if request.last > strategy.rounds or (stage != "start" and request.round < 1):
@@ -55,24 +52,7 @@ def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -
 
 
 def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wants: Edges) -> None:
-    """Refuse edges that need a request of these peers, but were not requested.
-
-    Parameters
-    ----------
-    request : Request
-        Request of the relay.
-    strategy : Brokering
-        Strategy of the run.
-    peers : Sequence of int
-        Hosted peers.
-    wants : Edges
-        Edges that these peers requested for the round.
-
-    Raises
-    ------
-    RequestError
-        If there is such an edge.
-    """
+    """Refuse edges that need a request of these hosted peers, but are not in their `wants`."""
     if strategy.wanted_by is None:
         return
     every = listed(~np.eye(strategy.peers, dtype=np.bool_))

@@ -28,18 +28,9 @@ from coterie.strategies.protocol import Report
 class ModelFiles:
     """Files `models/peer-0003.safetensors`, `.json` and `.md` of the peers of a node.
 
-    Parameters
-    ----------
-    directory : Path
-        Run directory.
-    rule : type of Rule
-        Rule of the method.
-    policy : Policy or None
-        Policy of the institution, which the card states; None in a simulation.
-    qualities : Sequence of ColumnQuality
-        Data quality of the peers' columns, which the cards state; empty without columns.
-    durable : bool
-        Flush files to the disk.
+    They are below the run directory. Cards state the `policy` of the institution (None in a
+    simulation) and the `qualities` of the peers' columns (empty without columns). `durable`: flush
+    files to the disk.
     """
 
     def __init__(
@@ -77,16 +68,9 @@ class ModelFiles:
     ) -> None:
         """Write the models of round `t` that are kept, and the card of each peer with a report.
 
-        Parameters
-        ----------
-        models : Iterable of (int, Mapping of str to Tensor)
-            Peers and their named tensors.
-        names : Mapping of int to str
-            Names of the peers that this node knows.
-        reports : Sequence of Report
-            Reports of the round, before a policy limits them.
-        curves : Mapping of int to Mapping of str to Any
-            Figure data of each peer's evaluation.
+        `models` are peers and their named tensors, `names` those of the peers that this node knows,
+        `reports` those of the round before a policy limits them, `curves` the figure data of each
+        peer's evaluation.
         """
         by_peer = {report.peer: report for report in reports}
         for peer, tensors in models:

@@ -44,18 +44,7 @@ def write_checked(
 ) -> None:
     """Write tensors for `read_checked`; identical tensors are written once.
 
-    Parameters
-    ----------
-    path : Path
-        File to write.
-    tensors : Mapping of str to Tensor
-        Tensors by name.
-    metadata : Mapping of str to str
-        Metadata of the file.
-    bound : bytes
-        See `atomic.replacing_checked`.
-    durable : bool
-        Sync the file to disk.
+    `bound`: see `atomic.replacing_checked`; `durable`: sync the file to disk.
     """
     distinct, same = _apart(tensors)
     with atomic.replacing_checked(path, bound=bound, durable=durable) as draft:
@@ -63,13 +52,7 @@ def write_checked(
 
 
 def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
-    """Read a file of `write_checked`.
-
-    Raises
-    ------
-    DamagedError
-        If the file is damaged, or is bound to something else.
-    """
+    """Read a file of `write_checked`; DamagedError if damaged, or bound to something else."""
     content = atomic.read_checked(path, bound=bound)
     tensors = load(content)
     same = metadata(io.BytesIO(content)).get(_SAME, {})  # missing in older files
@@ -82,10 +65,7 @@ def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
 def metadata(file: BinaryIO) -> Mapping[str, Any]:
     """Return the metadata of a checked file.
 
-    Raises
-    ------
-    ValueError, TypeError, AttributeError, OverflowError, MemoryError
-        If it is not such a file.
+    ValueError, TypeError, AttributeError, OverflowError or MemoryError: it is not such a file.
     """
     header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     entries: Mapping[str, Any] = header.get("__metadata__", {})

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console, Group
 
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import COLUMNS, MEASURES, Beside, odds_gap, parity_gap
+from coterie.app.experiments.measures import COLUMNS, MEASURES, SameSeed, odds_gap, parity_gap
 from coterie.app.experiments.table import Row, Table
 from coterie.app.report import comparison, comparison_data, league, run_data, verdict
 from coterie.app.runs.rundir import Run
@@ -335,7 +335,9 @@ def test_a_mean_is_summed_in_the_order_of_the_peers(tmp_path: Path) -> None:
     (row,) = Table.of_runs({"local": [made(tmp_path, "local", 0, ends)]})
     kept = league.Kept("local", ends)
     assert values(row, "accuracy") == (float(np.mean(ends)),)
-    assert MEASURES["accuracy"].of(kept, Beside()) == float(np.mean(ends)) != np.mean(sorted(ends))
+    assert (
+        MEASURES["accuracy"].of(kept, SameSeed()) == float(np.mean(ends)) != np.mean(sorted(ends))
+    )
 
 
 def test_worst_peer_replaces_the_worst_tenth_of_few_peers(tmp_path: Path) -> None:
@@ -460,8 +462,8 @@ def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Pat
     run = made(tmp_path, "local", 0, [0.2, 0.8, None])
     weighted = COLUMN["weighted"].of_peers
     assert weighted is not None
-    np.testing.assert_allclose(weighted(run, Beside()), [0.2 * 10 / 15, 0.8 * 20 / 15, np.nan])
-    assert np.nanmean(weighted(run, Beside())) == pytest.approx((0.2 * 10 + 0.8 * 20) / 30)
+    np.testing.assert_allclose(weighted(run, SameSeed()), [0.2 * 10 / 15, 0.8 * 20 / 15, np.nan])
+    assert np.nanmean(weighted(run, SameSeed())) == pytest.approx((0.2 * 10 + 0.8 * 20) / 30)
     table = Table.of_runs({"local": [run]})
     assert COLUMN["weighted"] in table.shown()
     write_split(run.directory, [None] * 3, samples=[7, 7, 7])

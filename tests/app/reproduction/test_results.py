@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments import measures
-from coterie.app.experiments.measures import Beside
+from coterie.app.experiments.measures import SameSeed
 from coterie.app.experiments.table import Cell, Trial
 from coterie.app.reproduction import claims, formulas, page, results
 from coterie.app.reproduction.figures import Claim, Figure, Panel, Row
@@ -52,17 +52,17 @@ def test_sparsity_and_symmetry_of_the_first_and_the_last_graph(tmp_path: Path) -
         weights=np.stack([np.eye(3), first, last]),
     )  # fmt: skip
     of = {
-        key: measures.MEASURES[key].of(run, Beside())
+        key: measures.MEASURES[key].of(run, SameSeed())
         for key in measures.MEASURES
         if "sparsity" in key
     }
     assert of["first_sparsity"] == pytest.approx(1 / 3)
     assert of["last_sparsity"] == pytest.approx(5 / 6)
     assert of["sparsity_rise"] == pytest.approx(1 / 2)
-    assert measures.MEASURES["first_symmetry"].of(run, Beside()) == pytest.approx(1 / 2)
-    assert measures.MEASURES["symmetry_rise"].of(run, Beside()) == pytest.approx(-1 / 2)
-    assert measures.MEASURES["first_one_way"].of(run, Beside()) == pytest.approx(2 / 3)
-    assert measures.MEASURES["one_way_rise"].of(run, Beside()) == pytest.approx(-1 / 3)
+    assert measures.MEASURES["first_symmetry"].of(run, SameSeed()) == pytest.approx(1 / 2)
+    assert measures.MEASURES["symmetry_rise"].of(run, SameSeed()) == pytest.approx(-1 / 2)
+    assert measures.MEASURES["first_one_way"].of(run, SameSeed()) == pytest.approx(2 / 3)
+    assert measures.MEASURES["one_way_rise"].of(run, SameSeed()) == pytest.approx(-1 / 3)
     rounds, asymmetry = results.course(run, "asymmetry")
     assert rounds.tolist() == [0, 1, 30]
     np.testing.assert_allclose(asymmetry, [np.nan, 0.5, 1.0])

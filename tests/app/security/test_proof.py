@@ -9,8 +9,8 @@ import pytest
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.schema import Scalar
 from coterie.app.security import trust
-from coterie.app.security.claims import claim, proof
 from coterie.app.security.keys import PrivateKeys
+from coterie.app.security.proof import claim, proof
 from coterie.app.security.seal import Scope
 from coterie.app.security.trust import Entry
 from coterie.strategies.protocol import Request, Response
