@@ -87,7 +87,9 @@ def protected(
 
     A number taken over m examples is rounded to `precision(m)`: a share as it is, anything else
     relative to its own power of ten. Weights keep two decimals. What was measured on training
-    examples stays here unless the policy allows them. `rarest` is the number of test examples of
+    examples stays here unless the policy allows them.
+
+    `sizes` are numbers of examples by part of the split; `rarest` is the number of test examples of
     the rarest class, or with an event; 0 if too few: then measures per class are omitted, since
     they may concern one person.
     """

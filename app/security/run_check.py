@@ -103,7 +103,8 @@ def check_letters(policy: Policy, nbytes: int) -> None:
 def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> None:
     """Refuse own data with too few examples; a part that is not used may be empty.
 
-    The DataError is that of any unsuitable data, so that a run cannot probe the number of examples.
+    `sizes` are numbers of examples by part of the split. The DataError is that of any unsuitable
+    data, so that a run cannot probe the number of examples.
     """
     minimum = policy.data.min_examples
     for part, size in sizes.items():
