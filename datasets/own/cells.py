@@ -30,7 +30,7 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 
 def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
-    """Read a CSV or Parquet file (by suffix); CSV columns `as_text` are not parsed as numbers.
+    """Read a .csv or .parquet file; CSV columns `as_text` are not parsed as numbers.
 
     DataError: the file cannot be read, or has duplicate columns.
     """
