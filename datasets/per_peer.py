@@ -34,23 +34,8 @@ def problem_of_arrays(
 ) -> Problem:
     """Make the problem of peers with these arrays.
 
-    Parameters
-    ----------
-    name : str
-        Name of the data set.
-    data : sequence of mapping
-        Arrays of each peer.
-    partition : Partition
-        `validation` is the share to draw where a peer has no validation part.
-    peers : int
-        Number of peers.
-    seed : int
-        Seed of the parts that are drawn.
-
-    Raises
-    ------
-    DataError
-        The arrays are invalid; names the peer and the key.
+    `partition.validation` is the share to draw where a peer has no validation part; `seed` draws
+    the parts. DataError: the arrays are invalid; names the peer and the key.
     """
     if len(data) != peers:
         raise DataError(f"peers = {peers}, but {name} has {len(data)}: set peers = {len(data)}")
@@ -74,10 +59,7 @@ def problem_of_arrays(
 def problem_of_node(name: str, data: Sequence[Arrays], peer: int, peers: int, seed: int) -> Problem:
     """Make the problem of a deployed node, which has the arrays of its own peer only.
 
-    Raises
-    ------
-    DataError
-        The arrays are invalid, or there are arrays of other peers.
+    DataError: the arrays are invalid, or there are arrays of other peers.
     """
     if len(data) != 1:
         raise DataError(

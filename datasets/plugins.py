@@ -68,13 +68,7 @@ def is_named(kind: Kind, name: str) -> bool:
 
 
 def load(kind: Kind, name: str) -> Any:
-    """Load a plugin by name.
-
-    Raises
-    ------
-    PluginError
-        It does not exist, or importing it fails.
-    """
+    """Load a plugin by name; PluginError if it does not exist, or importing it fails."""
     if name.startswith(HERE):
         if (kind, name) not in _here:
             raise PluginError(
@@ -97,21 +91,8 @@ def load(kind: Kind, name: str) -> Any:
 def row(kind: Kind, name: str, built_in: Mapping[str, Row], wanted: type[Row]) -> Row:
     """Return a built-in row, or load the row of a plugin.
 
-    Parameters
-    ----------
-    kind : Kind
-        Kind of part.
-    name : str
-        Name of the part.
-    built_in : Mapping of str to Row
-        Table of the built-in rows.
-    wanted : type of Row
-        Type of a row; it is part of the API under its name.
-
-    Raises
-    ------
-    PluginError
-        The plugin does not load, or is no such row.
+    `wanted` is the type of a row, and part of the API under its name. PluginError: the plugin does
+    not load, or is no such row.
     """
     if name in built_in:
         return built_in[name]
@@ -151,10 +132,7 @@ def _attribute(kind: Kind, name: str) -> Any:
 def options_of(function: Callable[..., Any], name: str) -> type | None:
     """Return the dataclass that annotates a plugin's parameter `options`, or None.
 
-    Raises
-    ------
-    PluginError
-        The annotation is not a frozen dataclass.
+    PluginError: the annotation is not a frozen dataclass.
     """
     try:
         parameters = inspect.signature(function, eval_str=True).parameters
@@ -167,13 +145,7 @@ def options_of(function: Callable[..., Any], name: str) -> type | None:
 
 
 def checked_options(table: object, name: str) -> type:
-    """Return an option table after checking its type.
-
-    Raises
-    ------
-    PluginError
-        It is not a frozen dataclass.
-    """
+    """Return an option table; PluginError if it is not a frozen dataclass."""
     if not (isinstance(table, type) and is_dataclass(table)):
         raise PluginError(f'"{name}": its options must be a dataclass, not {table!r}')
     if not table.__dataclass_params__.frozen:  # type: ignore[attr-defined]
@@ -184,10 +156,7 @@ def checked_options(table: object, name: str) -> type:
 def call(function: Callable[..., Any], name: str, **arguments: Any) -> Any:
     """Call a plugin with the arguments that it has parameters for, by name.
 
-    Raises
-    ------
-    PluginError
-        It has other parameters, or raised an error, which is the cause.
+    PluginError: it has other parameters, or raised an error, which is the cause.
     """
     parameters = inspect.signature(function).parameters.values()
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)

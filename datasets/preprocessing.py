@@ -94,32 +94,20 @@ class Preprocessing:
 
     Feature f of a table is the cell v of column `source[f]`, or `fill[f]` if the cell is missing;
     for a category, it is 1 if v equals `code[f]`, else 0; an indicator is 1 if the cell is missing,
-    else 0. A number in its column's `na_values` is a missing cell. Then inputs become
-    (v - mean) / std.
-
-    Attributes
-    ----------
-    columns : tuple of Column
-        Columns of the raw rows, in order; empty if the examples are not from a table.
-    source : ndarray of int, (features,), or None
-        Column of each feature; None if the examples are not from a table.
-    code : ndarray of int, (features,), or None
-        Category of each feature, `NO_CODE` for a number, `IS_MISSING` for an indicator.
-    fill : ndarray, (features,), or None
-        Value of each feature for a missing cell.
-    mean, std : ndarray or None
-        Scale of the inputs, broadcast over an example; None if the run's keys have one.
-    schema : str
-        Digest of the schema.toml that describes the columns; empty if there is none.
+    else 0. A number in its column's `na_values` is a missing cell. Then inputs become (v - mean) /
+    std.
     """
 
+    # Of the raw rows, in order; empty if the examples are not from a table, and then `source`,
+    # `code` and `fill` are None.
     columns: tuple[Column, ...] = ()
-    source: Ints | None = None
+    source: Ints | None = None  # column of each feature, (features,)
+    # Category of each feature, `NO_CODE` for a number, `IS_MISSING` for an indicator.
     code: Ints | None = None
-    fill: Floats | None = None
-    mean: Floats | None = None
-    std: Floats | None = None
-    schema: str = ""
+    fill: Floats | None = None  # value of each feature for a missing cell, (features,)
+    mean: Floats | None = None  # broadcast over an example; None if the run's keys have a scale
+    std: Floats | None = None  # likewise
+    schema: str = ""  # digest of the schema.toml that describes the columns; empty if there is none
 
     def apply(self, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Transform raw examples to inputs (N, ...); float32 if they are standardised."""
@@ -155,13 +143,7 @@ class Preprocessing:
 
     @classmethod
     def of_json(cls, data: Any) -> Self:
-        """Read the result of `as_json`.
-
-        Raises
-        ------
-        ValueError
-            The dict is invalid.
-        """
+        """Read the result of `as_json`; ValueError if the dict is invalid."""
         if not isinstance(data, dict) or not isinstance(data.get("columns"), list):
             raise ValueError("its preprocessing has no list of columns")
         columns = tuple(map(_column, data["columns"]))
@@ -176,13 +158,7 @@ class Preprocessing:
         return cls(columns, **arrays, schema=schema)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Refuse steps that do not lead to examples of a shape.
-
-        Raises
-        ------
-        ValueError
-            The message names the step.
-        """
+        """Refuse steps that do not lead to examples of a shape; ValueError names the step."""
         steps = self.source, self.code, self.fill
         if self.columns:
             width = math.prod(shape)
@@ -208,13 +184,7 @@ def _number(text: str) -> float:
 
 
 def numbers(value: Any, name: str) -> Floats:
-    """Convert nested lists of numbers to an array.
-
-    Raises
-    ------
-    ValueError
-        The value is invalid.
-    """
+    """Convert nested lists of numbers to an array; ValueError if the value is invalid."""
     if not _is_numbers(value, _DEPTH):
         raise ValueError(f"{name} holds something else than numbers")
     try:
@@ -235,10 +205,7 @@ def _is_numbers(value: Any, depth: int) -> bool:
 def check_scale(mean: Floats, std: Floats, shape: tuple[int, ...]) -> None:
     """Refuse a mean or a deviation that no example of a shape has.
 
-    Raises
-    ------
-    ValueError
-        Says why.
+    The ValueError says why.
     """
     for name, values in (("mean", mean), ("std", std)):
         if np.broadcast_shapes(values.shape, shape) != shape:

@@ -45,40 +45,22 @@ _MEASURED_DIFFERENTLY = (
 
 @dataclass(frozen=True)
 class ColumnQuality:
-    """Quality of one column at one peer; NaN where a number does not exist.
-
-    Attributes
-    ----------
-    peer : int
-        Id of the peer.
-    column, kind : str
-        Name and kind of the column (`coterie.datasets.preprocessing.Column`).
-    rows, distinct : int
-        Number of rows, and of different values.
-    missing : float
-        Share of the rows without a value.
-    low, median, high, mean, std : float
-        Of a number or a date, in days since 1970; NaN for a category.
-    code, code_share : float
-        Value that may mean "not measured", and the share of the rows with it.
-    drift : float
-        Standardised mean difference from all other peers; NaN if there are none here.
-    """
+    """Quality of one column at one peer; NaN where a number does not exist."""
 
     peer: int
     column: str
-    kind: str
+    kind: str  # as in `coterie.datasets.preprocessing.Column`
     rows: int
-    missing: float
-    distinct: int
-    low: float
+    missing: float  # share of the rows without a value
+    distinct: int  # different values
+    low: float  # this to `std`: of a number or a date, in days since 1970; NaN for a category
     median: float
     high: float
     mean: float
     std: float
-    code: float
-    code_share: float
-    drift: float
+    code: float  # value that may mean "not measured"
+    code_share: float  # share of the rows with it
+    drift: float  # standardised mean difference from all other peers; NaN if there are none here
 
     @property
     def finding(self) -> str:
@@ -125,13 +107,9 @@ def _percent(share: float) -> str:
 def survey(problem: Problem, peers: Sequence[int] | None = None) -> list[ColumnQuality]:
     """Return the quality of each peer's columns; empty if the data are no table with named columns.
 
-    Parameters
-    ----------
-    problem : Problem
-        Problem with the rows of the peers that are compared. On a deployed node it has only those
-        of the node's peer, whose columns are then compared with no other.
-    peers : sequence of int or None
-        Peers of the result; None for all peers with rows here.
+    The problem has the rows of the peers that are compared: on a deployed node only those of the
+    node's peer, whose columns are then compared with no other. `peers` are those of the result;
+    None for all with rows here.
     """
     return [each for each in _survey(problem) if peers is None or each.peer in peers]
 
@@ -151,12 +129,8 @@ def _survey(problem: Problem) -> Sequence[ColumnQuality]:
 def survey_tables(cells_p: Mapping[int, Floats], columns: Sequence[Column]) -> list[ColumnQuality]:
     """Return the quality of the columns of tables.
 
-    Parameters
-    ----------
-    cells_p : Mapping of int to ndarray, (n, columns)
-        Peer -> cells of its table, as in `coterie.datasets.preprocessing.RawTable`.
-    columns : sequence of Column
-        Columns of the tables.
+    `cells_p` has the cells (n, columns) of each peer's table, as in
+    `coterie.datasets.preprocessing.RawTable`.
     """
     cells_p = {peer: cells for peer, cells in cells_p.items() if len(cells)}
     if not cells_p:
@@ -187,13 +161,8 @@ def shortened(qualities: Sequence[ColumnQuality], most: int) -> Sequence[ColumnQ
 def remedy(qualities: Sequence[ColumnQuality], source: str) -> str:
     """Return how values that mean "not measured" become missing, or else what drift may mean.
 
-    Parameters
-    ----------
-    qualities : sequence of ColumnQuality
-        Result of `survey`.
-    source : str
-        Name of the data set, or "schema" where schema.toml says it (`coterie schema`, a deployed
-        node).
+    `source` is the name of the data set, or "schema" where schema.toml says it (`coterie schema`, a
+    deployed node).
     """
     code_of = {each.column: each.code for each in qualities if not np.isnan(each.code)}
     if not code_of:
@@ -225,16 +194,8 @@ def warnings(
 ) -> list[str]:
     """Return up to two lines about the most severe problems; empty without problems.
 
-    Parameters
-    ----------
-    qualities : sequence of ColumnQuality
-        Result of `survey`.
-    names : sequence of str
-        Name of each peer; empty if there are none.
-    source : str
-        As in `remedy`.
-    file : str
-        Name of the file with all of them.
+    `names` are those of the peers, empty if there are none; `source` is as in `remedy`; `file` has
+    all problems.
     """
     bad = sorted((each for each in qualities if each.finding), key=lambda each: each.rank)
     if not bad:

@@ -50,40 +50,22 @@ Read = Callable[..., Source]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data set: an entry of `DATASETS`.
+    """Data set: an entry of `DATASETS`."""
 
-    Attributes
-    ----------
-    summary, needs : str
-        Description in one line, and the requirements to load it.
-    model : str
-        Default model; empty if the problem defines its parameters.
-    load : callable
-        Function from (partition, peers, seed, data_dir, options) to a Problem with read-only
-        arrays, cached per process. It raises DataError if files are missing or damaged, or the
-        partition is impossible.
-    options : type or None
-        Option dataclass of the table [<name>].
-    local_steps : int
-        Default of `local-steps`, used for 0.
-    divided : bool
-        The [partition] table divides the examples among the peers.
-    division, samples : str, int
-        Defaults of `partition.kind` and `partition.samples-per-peer`, used for "auto".
-    deployed : callable or None
-        Function from (peer, peers, seed, data_dir, options) to the Problem of a deployed node with
-        only its own peer's data in data-dir; None if every node has all data.
-    """
-
-    summary: str
-    needs: str
-    model: str
+    summary: str  # in one line
+    needs: str  # requirements to load it
+    model: str  # default model; empty if the problem defines its parameters
+    # From (partition, peers, seed, data_dir, options) to a Problem with read-only arrays, cached
+    # per process. It raises DataError if files are missing or damaged, or the partition is
+    # impossible.
     load: Callable[[Partition, int, int, Path, object], Problem]
-    options: type | None = None
-    local_steps: int = 1
-    divided: bool = True
-    division: str = "auto"
-    samples: int = 0
+    options: type | None = None  # option dataclass of the table [<name>]
+    local_steps: int = 1  # default of `local-steps`, used for 0
+    divided: bool = True  # the [partition] table divides the examples among the peers
+    division: str = "auto"  # default of `partition.kind`, used for "auto"
+    samples: int = 0  # default of `partition.samples-per-peer`, used for "auto"
+    # From (peer, peers, seed, data_dir, options) to the Problem of a deployed node with only its
+    # own peer's data in data-dir; None if every node has all data.
     deployed: Callable[[int, int, int, Path, object], Problem] | None = None
 
 
@@ -290,13 +272,7 @@ DATASETS: dict[str, Dataset] = {
 
 
 def dataset_of(name: str) -> Dataset:
-    """Look up a data set, built in or of a plugin.
-
-    Raises
-    ------
-    DataError
-        The data set does not exist.
-    """
+    """Look up a data set, built in or of a plugin; DataError if it does not exist."""
     return DATASETS[name] if name in DATASETS else _foreign(name, plugins.load("dataset", name))
 
 

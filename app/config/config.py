@@ -51,18 +51,10 @@ class Config(Settings):
     ) -> Self:
         """Make the configuration of sources of keys, in ascending order of precedence.
 
-        Parameters
-        ----------
-        named : Collection of str
-            Code that the user has named, and that files of a run may name too.
-        deployed : bool
-            True if the run is on other machines, which use installed code only.
-
-        Raises
-        ------
-        ConfigError
-            A key or name is unknown, a value wrong, or keys are incompatible; or a file names code
-            that the user does not: nothing was loaded.
+        `named` is code that the user has named, and that files of a run may name too; `deployed`:
+        the run is on other machines, which use installed code only. ConfigError: a key or name is
+        unknown, a value wrong, or keys are incompatible; or a file names code that the user does
+        not: nothing was loaded.
         """
         sources = tuple(each if isinstance(each, Source) else of_program(each) for each in given)
         return cls._made(sources, settle(sources, named, deployed=deployed))

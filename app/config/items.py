@@ -21,18 +21,9 @@ def read_items(
 ) -> tuple[str, dict[str, Any]]:
     """Return the preset's name ("default" without one), and defaults < preset < overrides, flat.
 
-    Parameters
-    ----------
-    choices : Mapping of str to str
-        Names of parts by key, from other options of the command.
-    deployed : bool
-        True if the run is on other machines, which use installed code only.
-
-    Raises
-    ------
-    ConfigError
-        If an item is neither a preset nor a valid `key=value`, or a name is not allowed. No code
-        was loaded.
+    `choices` are names of parts by key, from other options of the command; `deployed`: the run is
+    on other machines, which use installed code only. ConfigError: an item is neither a preset nor a
+    valid `key=value`, or a name is not allowed; no code was loaded.
     """
     name, sources = sources_of(items, choices)
     return name, settle(sources, (), deployed=deployed).flat

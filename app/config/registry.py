@@ -112,10 +112,7 @@ YARDSTICKS: Mapping[str, type[Rule[Any]]] = {
 def method_of(name: str) -> type[Rule[Any]]:
     """Return a built-in method or a plugin by name.
 
-    Raises
-    ------
-    PluginError
-        If there is no such plugin, or it is not a method.
+    PluginError: there is no such plugin, or it is not a method.
     """
     built_in = METHODS.get(name) or YARDSTICKS.get(name)
     part = built_in or plugins.load("method", name)

@@ -57,25 +57,11 @@ _log = logging.getLogger("coterie.data")
 
 
 class Node:
-    """Node with the peers `peers` of a run.
+    """Node with the peers `peers` (ascending) of a run, and its run directory on this node's disk.
 
-    Parameters
-    ----------
-    config : Config
-        Configuration of the run.
-    peers : Sequence of int
-        Ids of the hosted peers, ascending.
-    directory : Path
-        Run directory on this node's disk.
-    place : Place
-        A simulation, or an institution with its keys and policy.
-    on_round : callable or None
-        Called with the number of each round that the node ends without the relay.
-
-    Raises
-    ------
-    ConfigError, DataError
-        This node's data do not fit the run, or are too few.
+    `place` is a simulation, or an institution with its keys and policy; `on_round` is called with
+    the number of each round that the node ends without the relay. ConfigError, DataError: this
+    node's data do not fit the run, or are too few.
     """
 
     def __init__(
@@ -203,15 +189,9 @@ class Node:
     def handle(self, request: Request) -> Response:
         """Execute a request.
 
-        Raises
-        ------
-        StateError
-            The state that the request builds on is not on this node's disk, or the relay that sent
-            it has been superseded.
-        BusyError
-            Another process uses the state.
-        DamagedError, LedgerError
-            The memory of the run or a ledger was changed by someone else.
+        StateError: the state that the request builds on is not on this node's disk, or the relay
+        that sent it has been superseded. BusyError: another process uses the state. DamagedError,
+        LedgerError: the memory of the run or a ledger was changed by someone else.
         """
         if isinstance(self._place, Simulated):
             return self._handle(request)

@@ -10,34 +10,18 @@ from coterie.app.security.sealing import Sealing
 
 @dataclass(frozen=True)
 class Simulated:
-    """A node that hosts some peers of a simulation.
+    """A node that hosts some peers of a simulation."""
 
-    Attributes
-    ----------
-    gpu : int
-        Index of the GPU, modulo the number of visible GPUs.
-    sealing : Sealing or None
-        Encryption of letters; None: set by the run's configuration.
-    """
-
-    gpu: int = 0
-    sealing: Sealing | None = None
+    gpu: int = 0  # modulo the number of visible GPUs
+    sealing: Sealing | None = None  # None: set by the run's configuration
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """A node at an institution; it hosts one peer, whose data lie in `data-dir`.
+    """A node at an institution; it hosts one peer, whose data lie in `data-dir`."""
 
-    Attributes
-    ----------
-    sealing : Sealing or None
-        Encryption of letters; None: plain letters.
-    policy : Policy or None
-        Policy of the institution; None: no limits.
-    """
-
-    sealing: Sealing | None = None
-    policy: Policy | None = None
+    sealing: Sealing | None = None  # None: plain letters
+    policy: Policy | None = None  # of the institution; None: no limits
 
 
 Place = Simulated | Deployed

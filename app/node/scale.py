@@ -43,17 +43,8 @@ _log = logging.getLogger("coterie.data")
 class SharedScale:
     """Statistics of one peer, and the scale that follows from those of all.
 
-    Parameters
-    ----------
-    problem : Problem
-        Problem with this node's data, on their own scale.
-
-    Attributes
-    ----------
-    form : LetterFormat
-        Format of the letters with statistics: (3, columns), zero where a node sends none.
-    problem : Problem
-        Problem on the common scale, or on its own as long as the scale is not known.
+    The given problem has this node's data, on their own scale; `problem` is on the common scale, or
+    on its own as long as the scale is not known.
     """
 
     def __init__(
@@ -66,6 +57,7 @@ class SharedScale:
         self._run = config_digest_of(config).hex()
         self._directory = directory
         self._file = directory / "nodes" / f"scale-{peer:04d}.json"
+        # Zero where a node sends no statistics.
         self.form = LetterFormat({_NAME: ((3, len(self._columns)), torch.float64)})
         self._own, self._sent = statistics(problem, peer), np.zeros((3, len(self._columns)))
         if policy is None or shares_statistics(policy, config):
@@ -91,13 +83,7 @@ class SharedScale:
         return PeerMessage("statistics", self._peer, None, 0, self.form.nbytes, payload)
 
     def require_readers(self, letters: Sequence[PeerMessage]) -> None:
-        """Check that all other peers can read the sealed letter.
-
-        Raises
-        ------
-        ConfigError
-            Names the peers that cannot.
-        """
+        """Check that all others can read the sealed letter; ConfigError names those that cannot."""
         others = sorted({*range(self._peers)} - {self._peer})
         if lacking := [k for k in others if not any(letter.opens_for(k) for letter in letters)]:
             raise ConfigError(
@@ -108,15 +94,8 @@ class SharedScale:
     def combine(self, letters: Foreign, samples: Sequence[int] | npt.NDArray[np.int64]) -> bool:
         """Put the problem on the scale of this node's statistics and of those received.
 
-        Returns
-        -------
-        bool
-            False if this node has the scale already, and it is the same.
-
-        Raises
-        ------
-        DataError
-            A letter is missing or wrong, a column has no scale, or the run began with another one.
+        Return False if this node has the scale already, and it is the same. DataError: a letter is
+        missing or wrong, a column has no scale, or the run began with another one.
         """
         statistics_p = {self._peer: self._sent}
         for (peer, _), content in letters.items():
@@ -188,12 +167,8 @@ class SharedScale:
 def disclosed(cells: Floats, columns: Sequence[Column], min_values: int) -> Floats:
     """Return the statistics that may leave an institution, (3, c), rounded; zero: none.
 
-    Parameters
-    ----------
-    cells : ndarray, (n, c)
-        Result of `coterie.datasets.own.scale.known`.
-    min_values : int
-        As in `coterie.datasets.own.scale.publishable`.
+    `cells` (n, c) are the result of `coterie.datasets.own.scale.known`; `min_values` is as in
+    `publishable`.
     """
     result = np.zeros((3, len(columns)))
     for c, column in enumerate(columns):
@@ -207,10 +182,7 @@ def disclosed(cells: Floats, columns: Sequence[Column], min_values: int) -> Floa
 def completed(scale_2c: Floats, columns: Sequence[Column]) -> Floats:
     """Return the scale, that of schema.toml for columns of which no peer sent statistics.
 
-    Raises
-    ------
-    DataError
-        schema.toml has none for such a column; its raw values would be inputs.
+    DataError: schema.toml has none for such a column; its raw values would be inputs.
     """
     schema_2c = np.array([(each.mean, each.scale) for each in columns], dtype=np.float64).T
     scale_2c = np.where(np.isnan(scale_2c), schema_2c, scale_2c)
@@ -227,10 +199,7 @@ def completed(scale_2c: Floats, columns: Sequence[Column]) -> Floats:
 def check_sound(peer: int, statistics_3c: Floats, samples: float) -> None:
     """Refuse statistics that no rows of a peer with so many training examples have.
 
-    Raises
-    ------
-    DataError
-        Names the peer.
+    The DataError names the peer.
     """
     count_c, mean_c, variance_c = statistics_3c
     most = min(_LARGEST, samples * (1 + 0.5 * 10.0 ** (1 - DIGITS)))  # a count is rounded too
@@ -247,12 +216,8 @@ def check_near(
 ) -> None:
     """Refuse a scale on which single cells of this node stand out, or all its cells are alike.
 
-    A peer may have invented it.
-
-    Raises
-    ------
-    DataError
-        Names the columns, and the peer that differs most in each.
+    A peer may have invented it. The DataError names the columns, and the peer that differs most in
+    each.
     """
     (count_c, mean_c, variance_c), (common_c, scale_c) = np.nan_to_num(own_3c), scale_2c
     own_c = np.sqrt(variance_c)

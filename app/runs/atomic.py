@@ -34,14 +34,8 @@ class BusyError(Error, RuntimeError):
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield the path of a file to create; it replaces `path` unless an exception is raised.
 
-    The path lies beside `path` and is unpredictable, so nobody else can have put a link there.
-
-    Parameters
-    ----------
-    path : Path
-        File to replace.
-    durable : bool
-        Sync file and directory to disk, so that the file survives a power failure.
+    The path lies beside `path` and is unpredictable, so nobody else can have put a link there. If
+    `durable`, file and directory are synced to disk, so that the file survives a power failure.
     """
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -88,10 +82,7 @@ def replacing_checked(path: Path, *, bound: bytes, durable: bool = False) -> Ite
 def read_checked(path: Path, *, bound: bytes) -> bytes:
     """Read a file of `replacing_checked`.
 
-    Raises
-    ------
-    DamagedError
-        If the file is damaged, or is bound to something else.
+    DamagedError: the file is damaged, or is bound to something else.
     """
     content = path.read_bytes()
     body = content[:-_DIGEST]
@@ -110,17 +101,8 @@ def _digest(content: bytes | mmap.mmap, bound: bytes) -> bytes:
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold an exclusive lock over all threads and processes; it is released when the process ends.
 
-    Parameters
-    ----------
-    path : Path
-        Path of an empty file that stands for the lock.
-    wait : bool
-        Wait while another process holds the lock.
-
-    Raises
-    ------
-    BusyError
-        Another process holds it, and `wait` is False.
+    `path` is an empty file that stands for the lock. BusyError: another process holds it, and
+    `wait` is False.
     """
     import fcntl  # imported here: only deployed nodes lock, and they run on Linux
 
@@ -142,14 +124,8 @@ def append(path: Path, *lines: Mapping[str, Any], durable: bool = True) -> bytes
     """Append lines of JSON to a file, all or none, and return them as bytes.
 
     They replace text after the last line break, which a killed process or a full disk left behind.
-    Processes that append to the same file need a lock.
-
-    Parameters
-    ----------
-    path : Path
-        File; only its owner can read a new one.
-    durable : bool
-        Sync file and directory to disk, so that the lines survive a power failure.
+    Processes that append to the same file need a lock. Only its owner can read a new file. If
+    `durable`, file and directory are synced to disk, so that the lines survive a power failure.
     """
     texts = [json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines]
     content = "".join(texts).encode()
@@ -202,10 +178,7 @@ def whole_lines(path: Path, start: int = 0) -> bytes:
 def parsed(content: bytes, path: Path) -> list[dict[str, Any]]:
     """Parse the whole lines of a file.
 
-    Raises
-    ------
-    DamagedError
-        A line is not a JSON object; names the file.
+    DamagedError: a line is not a JSON object; names the file.
     """
     try:
         records = [json.loads(line) for line in content.split(b"\n")[:-1]]

@@ -26,10 +26,7 @@ from coterie.app.runs.terminal import Terminal
 def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     """Check and introduce a run, create its directory, and return the progress display.
 
-    Raises
-    ------
-    ConfigError, DataError
-        If the run cannot start; nothing was written.
+    ConfigError, DataError: the run cannot start; nothing was written.
     """
     if newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: coterie compare --hold-out")

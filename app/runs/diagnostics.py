@@ -39,14 +39,9 @@ class Diagnostics:
 
 
 def read(run: Run) -> dict[int, Diagnostics]:
-    """Return the diagnostics of the first honest peers.
+    """Return the diagnostics of the first honest peers; ResultsError if a card is damaged.
 
     Empty without models of two classes or of survival.
-
-    Raises
-    ------
-    ResultsError
-        A card is damaged.
     """
     result: dict[int, Diagnostics] = {}
     if all(np.isnan(run.metric(name)).all() for name in ("sensitivity", "c_index")):

@@ -46,21 +46,10 @@ class ResultsError(Error, ValueError):
 
 
 def opened(directory: Path, name: str, limit: int) -> BinaryIO:
-    """Open a file of a run directory for reading.
+    """Open a file of a run directory for reading; `name` is its path below `directory`, with "/".
 
-    Parameters
-    ----------
-    name : str
-        Path of the file below `directory`, with "/".
-    limit : int
-        Maximum size in bytes.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    ResultsError
-        The file or its folder is a link, it is not a regular file, or it is too large.
+    FileNotFoundError: there is no such file. ResultsError: the file or its folder is a link, it is
+    not a regular file, or it has more than `limit` bytes.
     """
     path = directory / name
     for folder in [*path.parents][: name.count("/")]:
@@ -90,10 +79,7 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
 def check_all(directory: Path) -> None:
     """Check that a run directory holds regular files and folders only, before writing into it.
 
-    Raises
-    ------
-    ResultsError
-        Names the first link, pipe or device.
+    The ResultsError names the first link, pipe or device.
     """
     for folder, folders, names in os.walk(directory):
         for name in (*folders, *names):
@@ -106,12 +92,9 @@ def check_all(directory: Path) -> None:
 
 
 def text(directory: Path, name: str) -> str | None:
-    """Read a text file in UTF-8; None if there is no such file.
+    """Read a text file; None if there is no such file.
 
-    Raises
-    ------
-    ResultsError
-        As `opened`, or it is not UTF-8.
+    ResultsError: as `opened`, or it is not UTF-8.
     """
     try:
         with opened(directory, name, _TEXT) as file:
@@ -125,10 +108,7 @@ def text(directory: Path, name: str) -> str | None:
 def json_of(directory: Path, name: str, kind: type) -> Any:
     """Read a JSON file; None if there is no such file.
 
-    Raises
-    ------
-    ResultsError
-        As `text`, or the file is not JSON, or its value is not a `kind`.
+    ResultsError: as `text`, or the file is not JSON, or its value is not a `kind`.
     """
     content = text(directory, name)
     if content is None:
@@ -146,10 +126,7 @@ def json_of(directory: Path, name: str, kind: type) -> Any:
 def toml_of(directory: Path, name: str) -> dict[str, Any] | None:
     """Read a TOML file; None if there is no such file.
 
-    Raises
-    ------
-    ResultsError
-        As `text`, or the file is not TOML.
+    ResultsError: as `text`, or the file is not TOML.
     """
     content = text(directory, name)
     if content is None:
@@ -165,17 +142,9 @@ def arrays_of(
 ) -> dict[str, npt.NDArray[Any]] | None:
     """Read arrays of an .npz file; None if there is no such file.
 
-    Types and sizes are checked before anything is unpacked.
-
-    Parameters
-    ----------
-    kinds : Mapping of str to str
-        Allowed kinds of number by name of the array, as in `numpy.dtype.kind`.
-
-    Raises
-    ------
-    ResultsError
-        As `opened`; an array is missing, is of another kind, or is too large.
+    Types and sizes are checked before anything is unpacked: `kinds` has the allowed kinds of number
+    by name of the array, as in `numpy.dtype.kind`. ResultsError: as `opened`; an array is missing,
+    is of another kind, or is too large.
     """
     path = directory / name
     try:
@@ -192,10 +161,7 @@ def arrays_of(
 def unpacked(file: BinaryIO, kinds: Mapping[str, str]) -> dict[str, npt.NDArray[Any]]:
     """Read arrays of an open .npz file; see `arrays_of`.
 
-    Raises
-    ------
-    ValueError
-        An array is missing, is of another kind, or is too large.
+    ValueError: an array is missing, is of another kind, or is too large.
     """
     _check_listing(file)
     try:

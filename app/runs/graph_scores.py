@@ -27,68 +27,37 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class GraphScores:
-    """Scores of a learnt graph against the true clusters; None if a score is undefined.
+    """Scores of a learnt graph against the true clusters; None if a score is undefined."""
 
-    Attributes
-    ----------
-    precision : float or None
-        Share of the learnt directed edges that are inside a true cluster.
-    recall : float or None
-        Share of the true directed edges (all pairs inside a cluster) that were learnt.
-    f1 : float or None
-        Harmonic mean of precision and recall.
-    adjusted_rand_index : float
-        Adjusted Rand index of the true clusters and the connected components of the mutual graph.
-    exact : bool
-        True if the learnt edges equal the true edges.
-    largest_weight_on_own_cluster : float or None
-        Share of the peers with cluster mates whose largest weight goes to mates only, including
-        ties.
-    overlap_within : float or None
-        Mean of sum_j min(w_ij, w_kj) over pairs (i, k) of one cluster, for rows that sum to 1. Near
-        1 if clusters are recovered, even if a cluster adopts models of other peers (FedeRiCo).
-    overlap_across : float or None
-        The same mean over pairs of different clusters; near 0 if clusters are recovered.
-    precision_by_cluster : dict of str to float or None
-        Precision of the edges from the peers of each cluster, by cluster label (with label flips:
-        collaborators of honest and of flipped peers).
-    """
-
-    precision: float | None
+    precision: float | None  # share of the learnt directed edges that are inside a true cluster
+    # Share of the true directed edges (all pairs inside a cluster) that were learnt.
     recall: float | None
-    f1: float | None
+    f1: float | None  # harmonic mean of precision and recall
+    # Of the true clusters and the connected components of the mutual graph.
     adjusted_rand_index: float
-    exact: bool
+    exact: bool  # the learnt edges equal the true edges
+    # Share of the peers with cluster mates whose largest weight goes to mates only, including ties.
     largest_weight_on_own_cluster: float | None
+    # Mean of sum_j min(w_ij, w_kj) over pairs (i, k) of one cluster, for rows that sum to 1. Near 1
+    # if clusters are recovered, even if a cluster adopts models of other peers (FedeRiCo).
     overlap_within: float | None
+    # The same mean over pairs of different clusters; near 0 if clusters are recovered.
     overlap_across: float | None
+    # Precision of the edges from the peers of each cluster, by cluster label (with label flips:
+    # collaborators of honest and of flipped peers).
     precision_by_cluster: dict[str, float | None]
 
 
 def learnt_edges(weights_nn: Floats) -> Bools:
-    """Return the directed graph of a weight matrix: the collaborators of each peer.
+    """Return the graph (n, n) of non-negative weights (n, n): the collaborators of each peer.
 
-    Parameters
-    ----------
-    weights_nn : ndarray, (n, n)
-        Non-negative weights.
-
-    Returns
-    -------
-    ndarray of bool, (n, n)
-        False on the diagonal.
+    Edges are directed; False on the diagonal.
     """
     return np.asarray(_off_diagonal(weights_nn) > row_scales(weights_nn)[:, None] / 2)
 
 
 def row_scales(weights_nn: Floats) -> Floats:
-    """Return the weight of each row, (n,), of which a learnt edge has more than half.
-
-    Parameters
-    ----------
-    weights_nn : ndarray, (n, n)
-        Non-negative weights.
-    """
+    """Return the weight of each row, (n,), of which a learnt edge has more than half."""
     off_nn = _off_diagonal(weights_nn)
     scale_n = np.maximum(off_nn.max(axis=1, initial=0.0), _FLOOR * off_nn.max(initial=0.0))
     is_share_n = np.isclose(off_nn.sum(axis=1), 1.0, atol=1e-6)

@@ -23,16 +23,7 @@ _CLASSES = 40  # maximum characters of their names
 def introduce(config: Config, problem: Problem, place: str, console: Console) -> None:
     """Print the introduction of a run.
 
-    Parameters
-    ----------
-    config : Config
-        Configuration of the run.
-    problem : Problem
-        Its problem.
-    place : str
-        Place of the run in words: this process, Flower nodes or a deployment.
-    console : Console
-        Console to print to.
+    `place` names its place in words: this process, Flower nodes or a deployment.
     """
     what = f"{display(config.label)} on {display(config.dataset)}"
     console.print(f"{what}: {division(config, problem)}; {place}", soft_wrap=True)

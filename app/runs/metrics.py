@@ -32,13 +32,7 @@ _LAST = 1 << 53
 
 
 class Metrics:
-    """Reader of the metrics.jsonl of a run with n peers; empty if the file does not exist.
-
-    Attributes
-    ----------
-    named : dict of int to str
-        Peer -> name in its last line.
-    """
+    """Reader of the metrics.jsonl of a run with n peers; empty if the file does not exist."""
 
     def __init__(self, path: Path, peers: int) -> None:
         self._path = path
@@ -48,10 +42,7 @@ class Metrics:
     def read(self) -> tuple[Ints, dict[str, Floats], Bools]:
         """Return the evaluated rounds (R,), each field (R, n), and the reporting peers (R, n).
 
-        Raises
-        ------
-        ResultsError
-            If a line is not a measurement. The last line can be incomplete.
+        ResultsError: a line is not a measurement. The last line can be incomplete.
         """
         try:
             opened = files.opened(self._path.parent, self._path.name, MOST_BYTES)
@@ -83,7 +74,7 @@ class Metrics:
         self._inode, self._offset, self._number = inode, 0, 0
         self._fields: dict[str, dict[int, Floats]] = {}  # field -> round -> (n,)
         self._reported: dict[int, Bools] = {}  # round -> (n,)
-        self.named: dict[int, object] = {}
+        self.named: dict[int, object] = {}  # peer -> name in its last line
 
     def _add(self, line: bytes) -> None:
         """Add a line; an invalid line changes nothing."""

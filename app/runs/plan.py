@@ -21,10 +21,7 @@ Values = Mapping[str, Any]
 def write(directory: Path, runs: Iterable[str], values: Mapping[str, Values] | None = None) -> None:
     """Write the names of the sweep's run directories in `directory`, which need not exist yet.
 
-    Parameters
-    ----------
-    values : Mapping of str to Values or None
-        Values of the swept keys by name of the run; None if no keys are swept.
+    `values` has the values of the swept keys by name of the run; None if no keys are swept.
     """
     directory.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {"runs": list(runs)}

@@ -35,16 +35,7 @@ def write(
 ) -> None:
     """Write the table into the run directory of the machine that holds the data.
 
-    Parameters
-    ----------
-    directory : Path
-        Run directory.
-    qualities : Sequence[ColumnQuality]
-        Quality of each column; if empty, nothing is written.
-    names : Sequence[str]
-        Name of each peer; empty if there are none.
-    file : str
-        Name of the file.
+    Nothing is written without `qualities`. `names` are those of the peers; empty if there are none.
     """
     if qualities:
         atomic.write(directory / file, as_csv(qualities, names))
@@ -71,13 +62,7 @@ def as_csv(qualities: Sequence[ColumnQuality], names: Sequence[str]) -> str:
 
 
 def read(directory: Path, peers: int) -> list[ColumnQuality]:
-    """Read the table of a run directory; empty without one.
-
-    Raises
-    ------
-    ResultsError
-        The file is damaged.
-    """
+    """Read the table of a run directory; empty without one. ResultsError: the file is damaged."""
     text = files.text(directory, FILE)
     if text is None:
         return []

@@ -38,53 +38,29 @@ _LINES = 5
 
 
 class RunRecorder:
-    """Writer of a run's files.
+    """Writer of a run's files; the run directory is created if it does not exist.
 
-    Parameters
-    ----------
-    directory : Path
-        Run directory; created if it does not exist.
-    peers : int
-        Number of peers n.
-    rounds : int
-        Total number of rounds.
-    resume : bool
-        Continue from the checkpoint in `directory` if there is one; else start again.
-    watch : callable or None
-        Called with the content of progress.json after each change.
-    run : bytes
-        Digest of the run's configuration; the checkpoint of another run is rejected.
-    machine : str
-        Name of the machine, for the file.
-    joules : callable
-        Returns the energy in joules since the start; None if it is not measured.
-    durable : bool
-        Sync committed rounds to disk, so that they survive a power failure.
-
-    Attributes
-    ----------
-    ledger : Ledger
-        Progress of the protocol.
-    progress : dict of str to Any
-        Content of progress.json.
+    `watch` is called with the content of progress.json after each change.
     """
 
     def __init__(
         self,
         directory: Path,
         peers: int,
-        rounds: int,
+        rounds: int,  # total number of rounds
         *,
+        # Continue from the checkpoint in `directory` if there is one; else start again.
         resume: bool = False,
         watch: Callable[[Mapping[str, Any]], None] | None = None,
-        run: bytes = b"",
-        machine: str = "",
-        joules: Callable[[], float | None] = lambda: None,
+        run: bytes = b"",  # digest of the configuration; the checkpoint of another run is rejected
+        machine: str = "",  # name of the machine
+        joules: Callable[[], float | None] = lambda: None,  # since the start; None: not measured
+        # Sync committed rounds to disk, so that they survive a power failure.
         durable: bool = False,
     ) -> None:
         self._watch = watch
         self._run, self._durable = run, durable
-        self.progress: dict[str, Any] = {}
+        self.progress: dict[str, Any] = {}  # content of progress.json
         self._directory = directory
         self._metrics = directory / "metrics.jsonl"
         self._checkpoint = directory / "relay" / "checkpoint.json"
@@ -93,7 +69,7 @@ class RunRecorder:
         self._rounds = rounds
         self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
         saved = self._read() if resume else {}
-        self.ledger = saved.get("ledger", Ledger())
+        self.ledger = saved.get("ledger", Ledger())  # progress of the protocol
         self._refused: int = saved.get("refused", 0)
         self._machine, self._joules = machine, joules
         self._joules_before: float | None = saved.get("joules") if saved else 0.0

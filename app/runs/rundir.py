@@ -67,10 +67,7 @@ def create(config: Config, problem: Problem) -> None:
 def held(run_dir: Path) -> Iterator[None]:
     """Lock the run directory against other processes. No lock on Windows.
 
-    Raises
-    ------
-    ResultsError
-        If another process has the lock.
+    ResultsError: another process has the lock.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":
@@ -105,54 +102,26 @@ def held_inodes() -> frozenset[int]:
 
 @dataclass(frozen=True)
 class Run:
-    """Measurements of a finished or unfinished run.
-
-    Attributes
-    ----------
-    directory : Path
-        Run directory.
-    config : Mapping of str to Any
-        Content of config.toml, with nested tables.
-    rounds : ndarray of int, (R,)
-        Evaluated rounds, ascending.
-    metrics : Mapping of str to ndarray
-        Each field of metrics.jsonl, (R, n).
-    reported : ndarray of bool, (R, n)
-        True if the peer reported in the round.
-    weight_rounds : ndarray of int, (C,)
-        Rounds of `weights`.
-    weights : ndarray, (C, n, n)
-        Collaboration matrices; C = 0 if the run recorded none.
-    split : tuple of Mapping of str to Any or None
-        Content of split.json, one mapping per peer (counts, labels, cluster); None without it.
-    progress : Mapping of str to Any
-        Content of progress.json; empty without it.
-    names : tuple of str, (n,)
-        Names of the peers; "peer 3" for a peer without a name.
-    classes : tuple of str
-        Names of the classes; empty without names.
-    """
+    """Measurements of a finished or unfinished run."""
 
     directory: Path
-    config: Mapping[str, Any]
-    rounds: Ints
-    metrics: Mapping[str, Floats]
-    names: tuple[str, ...]
-    reported: Bools
-    weight_rounds: Ints
-    weights: Floats
+    config: Mapping[str, Any]  # content of config.toml, with nested tables
+    rounds: Ints  # evaluated rounds (R,), ascending
+    metrics: Mapping[str, Floats]  # each field of metrics.jsonl, (R, n)
+    names: tuple[str, ...]  # (n,); "peer 3" for a peer without a name
+    reported: Bools  # (R, n); True if the peer reported in the round
+    weight_rounds: Ints  # rounds of `weights`, (C,)
+    weights: Floats  # collaboration matrices (C, n, n); C = 0 if the run recorded none
+    # Content of split.json, one mapping per peer (counts, labels, cluster); None without it.
     split: tuple[Mapping[str, Any], ...] | None
-    classes: tuple[str, ...]
-    progress: Mapping[str, Any]
+    classes: tuple[str, ...]  # names of the classes; empty without names
+    progress: Mapping[str, Any]  # content of progress.json; empty without it
 
     @classmethod
     def read(cls, run_dir: str | Path) -> Run:
         """Read a run directory; files that an unfinished run has not written can be missing.
 
-        Raises
-        ------
-        ResultsError
-            If it is not a run directory, or a file in it is damaged.
+        ResultsError: it is not a run directory, or a file in it is damaged.
         """
         return RunReader(Path(run_dir)).read()
 
@@ -327,10 +296,7 @@ def label_of(config: Mapping[str, Any]) -> str:
 def read_config(directory: Path) -> dict[str, Any]:
     """Read the configuration of a run without loading the parts that it names.
 
-    Raises
-    ------
-    ResultsError
-        config.toml is missing, damaged, or not of a run.
+    ResultsError: config.toml is missing, damaged, or not of a run.
     """
     path, config = directory / "config.toml", files.toml_of(directory, "config.toml")
     if config is None:

@@ -19,21 +19,11 @@ from coterie.app.security.privacy_ledger import PrivacyLedger
 
 @dataclass(frozen=True)
 class Accounts:
-    """Accounts of a peer in a run.
+    """Accounts of a peer in a run."""
 
-    Attributes
-    ----------
-    answers : Ledger
-        Ledger of answers, over all runs.
-    privacy : PrivacyLedger
-        Ledger of privacy budgets, over all runs.
-    memory : Memory
-        Memory of this run.
-    """
-
-    answers: Ledger
-    privacy: PrivacyLedger
-    memory: Memory
+    answers: Ledger  # over all runs
+    privacy: PrivacyLedger  # budgets, over all runs
+    memory: Memory  # of this run
 
     @classmethod
     def of(cls, directory: Path, peer: int, limits: AnswerPolicy) -> Accounts:

@@ -45,14 +45,9 @@ def approve(out: Path, digest: str) -> None:
 
 
 def require_approval(out: Path, run: str, digest: str) -> None:
-    """Consume an approval of a run's configuration; the run keeps it from then on.
+    """Consume an approval of a run's configuration, or raise ApprovalError; the run keeps it.
 
     If several runs ask at once, also in different processes, one gets it.
-
-    Raises
-    ------
-    ApprovalError
-        There is no approval, or other runs have used it.
     """
     with _locked(out):
         used, approved = _approvals(out, digest)
@@ -75,14 +70,8 @@ def is_approved(out: Path, digest: str) -> bool:
 def record(directory: Path, config: Config, digest: str, policy: Path, decision: str) -> None:
     """Record a run's configuration and the decision about it, unless it is the last record.
 
-    Parameters
-    ----------
-    directory : Path
-        Run directory.
-    policy : Path
-        Policy file; its SHA-256 is recorded.
-    decision : str
-        "allowed", or "refused: ..." with the reason.
+    The decision is "allowed", or "refused: ..." with the reason; of the policy file, the SHA-256 is
+    recorded.
     """
     file = config_file(directory, digest)
     line = {"digest": digest, "config": file.name, "policy": _digest_of_file(policy)}
@@ -100,10 +89,7 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
 def newest_config(directory: Path) -> tuple[Path, str]:
     """Return the configuration file of a node's last decision about a run, and its digest.
 
-    Raises
-    ------
-    DecisionError
-        There is no such file.
+    DecisionError: there is no such file.
     """
     path = directory / DECISIONS
     if not path.is_file():
@@ -124,13 +110,7 @@ def first_asked(directory: Path) -> float:
 
 
 def config_file(directory: Path, digest: str) -> Path:
-    """Return the file with the configuration of a digest.
-
-    Raises
-    ------
-    DecisionError
-        It is not a digest.
-    """
+    """Return the file with the configuration of a digest; DecisionError if it is not a digest."""
     if not _DIGEST.fullmatch(digest):
         raise DecisionError(f"{directory / DECISIONS} has a line without a digest")
     return directory / f"config-{digest}.toml"

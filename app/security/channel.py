@@ -32,27 +32,10 @@ _UNEXPECTED = "was not expected: no edge of this round delivers it to this node"
 class SecureChannel:
     """Writer and reader of the letters of a node in a run.
 
-    Parameters
-    ----------
-    peers : Sequence of int
-        Ids of the hosted peers.
-    directory : Path
-        Run directory on the node's disk; its name is the run's name.
-    sealing : Sealing
-        Encryption of letters, with its keys.
-    accounts : Accounts or None
-        Accounts of a deployed node, which count received letters and answers; None: no accounts,
-        only a memory on disk if letters are sealed.
-    max_age : int
-        Maximum age of an accepted offer in rounds. A peer's older offer is never accepted after a
-        newer one.
-
-    Attributes
-    ----------
-    names : dict of int to str
-        Names of the peers in the trust file.
-    written : dict of int to int
-        Sender -> round of its offer in the request, as the relay states it.
+    The name of the run directory, on the node's disk, is the run's name. Accounts of a deployed
+    node count received letters and answers; without accounts there is only a memory, on disk if
+    letters are sealed. An offer is accepted if it is at most `max_age` rounds old; a peer's older
+    offer is never accepted after a newer one.
     """
 
     def __init__(
@@ -74,26 +57,21 @@ class SecureChannel:
         self._memory = accounts.memory if accounts else Memory(kept)
         self._own: dict[int, PrivateKeys] = {}
         self._trust: Mapping[int, Entry] = {}
-        self.names: dict[int, str] = {}
+        self.names: dict[int, str] = {}  # peer -> name in the trust file
 
     def begin(self, request: Request) -> None:
         """Prepare for the letters of a request.
 
-        Raises
-        ------
-        KeysError
-            A key file is missing or invalid.
-        DamagedError, LedgerError
-            The memory of the run or a ledger was changed.
-        SealError
-            The request is of a round that the relay has committed: letters of that round are never
-            accepted again.
+        KeysError: a key file is missing or invalid. DamagedError, LedgerError: the memory of the
+        run or a ledger was changed. SealError: the request is of a round that the relay has
+        committed; letters of that round are never accepted again.
         """
         self._request = replace(request, letters=())
         self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)
         self._unread: dict[Kind, list[PeerMessage]] = {kind: [] for kind in get_args(Kind)}
         for letter in request.letters:
             self._unread[letter.kind].append(letter)
+        # sender -> round of its offer, as the relay states it
         self.written = {letter.sender: letter.round for letter in self._unread["offer"]}
         if isinstance(request.letters, list):
             request.letters.clear()
@@ -145,15 +123,7 @@ class SecureChannel:
     def read(self, kind: Kind, form: Readable) -> Foreign:
         """Open the letters of one kind that came with the request, and return the valid ones.
 
-        Parameters
-        ----------
-        form : Readable
-            Required format of each letter.
-
-        Raises
-        ------
-        LedgerError
-            The request exceeds the limits of the peer's institution.
+        LedgerError: the request exceeds the limits of the peer's institution.
         """
         due = self._due(kind)
         result: Foreign = {}

@@ -24,29 +24,19 @@ _log = logging.getLogger("coterie.node")
 class Reports:
     """Reports of a deployed peer as the relay gets them, limited by the institution's policy.
 
-    Parameters
-    ----------
-    sizes : Mapping of str to int
-        Number of the peer's examples, by part of the split.
-    rarest : int
-        Number of test examples of the peer's rarest class, or with an event; 0 without either.
-    own : bool
-        True if the data are private to this institution; public data need no protection.
-    learns_graph : bool
-        True if the collaboration weights depend on the examples.
-    ledger : Ledger
-        Ledger that counts reported numbers over all runs.
+    `own` data are private to this institution; public data need no protection. The ledger counts
+    reported numbers over all runs.
     """
 
     def __init__(
         self,
         policy: Policy,
-        sizes: Mapping[str, int],
-        rarest: int,
+        sizes: Mapping[str, int],  # examples, by part of the split
+        rarest: int,  # test examples of the rarest class, or with an event; 0 without either
         ledger: Ledger,
         *,
         own: bool,
-        learns_graph: bool,
+        learns_graph: bool,  # collaboration weights depend on the examples
     ) -> None:
         self._policy, self._own = policy.reports, own
         self._sizes, self._ledger = sizes, ledger
@@ -99,13 +89,9 @@ def protected(
     relative to its own power of ten. Weights keep two decimals. What was measured on training
     examples stays here unless the policy allows them.
 
-    Parameters
-    ----------
-    sizes : Mapping of str to int
-        Number of examples, by part of the split.
-    rarest : int
-        Number of test examples of the rarest class, or with an event; 0 if too few: then measures
-        per class are omitted, since they may concern one person.
+    `sizes` are numbers of examples by part of the split; `rarest` is the number of test examples of
+    the rarest class, or with an event; 0 if too few: then measures per class are omitted, since
+    they may concern one person.
     """
     metrics = {
         name: value

@@ -14,13 +14,8 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 def writable_by_others(path: Path) -> str:
     """Return the way in which others could change a file, with the remedy; "" if they cannot.
 
-    A user who may write to a folder above the file can replace the file, unless the
-    folder is sticky, like /tmp.
-
-    Raises
-    ------
-    OSError
-        The file does not exist.
+    A user who may write to a folder above the file can replace the file, unless the folder is
+    sticky, like /tmp.
     """
     if path.stat().st_mode & _WRITABLE:
         return f"others may write to it: chmod go-w {path}"

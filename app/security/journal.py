@@ -30,30 +30,14 @@ class LedgerError(Error, ValueError):
 
 
 class Head(NamedTuple):
-    """Length and digest of a ledger at some time.
+    """Length and digest of a ledger at some time."""
 
-    Attributes
-    ----------
-    size : int
-        Length in bytes.
-    digest : str
-        SHA-256 of these bytes, hexadecimal.
-    """
-
-    size: int
-    digest: str
+    size: int  # in bytes
+    digest: str  # SHA-256 of these bytes, hexadecimal
 
 
 class Journal:
-    """One append-only file.
-
-    Parameters
-    ----------
-    path : Path
-        Path of the file.
-    seen : Sequence of Head
-        Earlier heads that other files have recorded; the journal must continue each of them.
-    """
+    """One append-only file; it continues each of the `seen` heads that other files recorded."""
 
     def __init__(self, path: Path, seen: Sequence[Head] = ()) -> None:
         self.path = path
@@ -70,15 +54,8 @@ class Journal:
     def locked(self, parse: Callable[[dict[str, Any]], T]) -> Iterator[list[T]]:
         """Lock the ledger over all processes; yield the lines that others have added.
 
-        Parameters
-        ----------
-        parse : callable
-            Function that validates and converts a line. If it fails, no line counts as read.
-
-        Raises
-        ------
-        LedgerError
-            The ledger was changed, or `parse` refuses a line; names the file.
+        `parse` validates and converts a line; if it fails, no line counts as read. LedgerError: the
+        ledger was changed, or `parse` refuses a line; names the file.
         """
         with atomic.locked(self._lock):
             yield self._read(parse)

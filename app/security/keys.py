@@ -30,23 +30,10 @@ SEAL_BYTES = _MLKEM_BYTES + 32
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """Public keys of a peer, for encryption and signatures.
+    """Public keys of a peer, for encryption and signatures; ValueError if a key is not valid."""
 
-    Parameters
-    ----------
-    sign : bytes
-        Ed25519 key, 32 bytes.
-    seal : bytes
-        ML-KEM-768 key followed by X25519 key, 1216 bytes.
-
-    Raises
-    ------
-    ValueError
-        If one of them is not a valid key.
-    """
-
-    sign: bytes
-    seal: bytes
+    sign: bytes  # Ed25519 key, 32 bytes
+    seal: bytes  # ML-KEM-768 key followed by X25519 key, 1216 bytes
 
     def __post_init__(self) -> None:
         _ = self.verifier, self.recipient
@@ -95,13 +82,7 @@ class PrivateKeys:
 
     @classmethod
     def from_pem(cls, text: bytes) -> PrivateKeys:
-        """Read the keys written by `pem`.
-
-        Raises
-        ------
-        ValueError
-            If there is not exactly one key of each kind.
-        """
+        """Read the keys written by `pem`; ValueError unless there is exactly one of each kind."""
         private = [load_pem_private_key(block, None) for block in _BLOCK.findall(text)]
         kinds = (Ed25519PrivateKey, MLKEM768PrivateKey, X25519PrivateKey)
         if len(private) != len(kinds) or not all(map(isinstance, private, kinds)):

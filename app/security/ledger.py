@@ -22,17 +22,7 @@ from coterie.strategies.protocol import Kind, Request
 
 
 class Ledger:
-    """Ledger of a peer, as used by one run.
-
-    Parameters
-    ----------
-    journal : Journal
-        File of the ledger.
-    run : str
-        Name of the run.
-    limits : AnswerPolicy
-        Limits in the institution's policy.
-    """
+    """Ledger of a peer, as used by one run, with the limits of the institution's policy."""
 
     def __init__(self, journal: Journal, run: str, limits: AnswerPolicy) -> None:
         self._journal, self._run, self._limits = journal, run, limits
@@ -48,19 +38,10 @@ class Ledger:
     def heard(
         self, request: Request, kind: Kind, letters: Mapping[int, str], committed: int = 0
     ) -> None:
-        """Record that a round is run with these letters.
+        """Record that a round is run with these letters; LedgerError if it was repeated too often.
 
-        Parameters
-        ----------
-        letters : Mapping of int to str
-            Digest of the plain letter, by sender.
-        committed : int
-            Last committed round.
-
-        Raises
-        ------
-        LedgerError
-            The round was repeated too often.
+        `letters` are digests of the plain letters by sender; `committed` is the last committed
+        round.
         """
         about = {"run": self._run, "round": request.round, "heard": kind}
         with self._open():
@@ -81,17 +62,10 @@ class Ledger:
             self._add({**about, **line})
 
     def answering(self, request: Request, models: Mapping[int, str]) -> None:
-        """Count answers before they are given.
+        """Count answers before they are given; `models` has digests of answered models by owner.
 
-        Parameters
-        ----------
-        models : Mapping of int to str
-            Digest of the model that is answered, by its owner.
-
-        Raises
-        ------
-        LedgerError
-            The answers exceed the limit of a round, of a recipient in this run, or of all runs.
+        LedgerError: the answers exceed the limit of a round, of a recipient in this run, or of all
+        runs.
         """
         with self._open():
             mine = [line for line in self._mine if "answer-to" in line]
@@ -109,30 +83,11 @@ class Ledger:
     def reporting(
         self, t: int, metrics: Mapping[str, float], weights: Mapping[int, float], budget: float
     ) -> bool:
-        """Count the numbers of a report, unless they exceed the budget of all runs.
+        """Count the numbers of a report and return True, unless they exceed the budget of all runs.
 
-        The same metrics of a round count once, and so do weights until they change.
-
-        Parameters
-        ----------
-        t : int
-            Round of the report.
-        metrics : Mapping of str to float
-            Measures of the peer's own examples.
-        weights : Mapping of int to float
-            Collaboration weight of each other peer.
-        budget : float
-            Maximum number of numbers over all runs.
-
-        Returns
-        -------
-        bool
-            True if the report is within the budget.
-
-        Raises
-        ------
-        LedgerError
-            The ledger is damaged.
+        The same metrics of a round count once, and so do weights until they change. The metrics are
+        of the peer's own examples; `weights` are the collaboration weights of other peers; `budget`
+        is the maximum number of numbers over all runs.
         """
         parts: list[tuple[dict[str, Any], int]] = [
             ({"round": t, "report": _digest(sorted(metrics.items()))}, len(metrics)),

@@ -20,46 +20,24 @@ from coterie.app.security.journal import Head, Journal
 class Memory:
     """Memory of a node about a run; empty before the first `keep`.
 
-    Parameters
-    ----------
-    path : Path or None
-        Path of the file; None: the memory ends with the process.
-    journals : Sequence of Journal
-        Ledgers whose heads are recorded.
-    durable : bool
-        Let `keep` wait until the file is on disk.
-
-    Attributes
-    ----------
-    committed : int
-        Last round that the relay announced as committed.
-    offered : dict of str to str
-        Digest of a hosted peer's offer, by "round peer".
-    heard : dict of str to int
-        Round of the newest accepted offer, by sender.
+    Without a path it ends with the process. The heads of `journals` are recorded. If `durable`,
+    `keep` waits until the file is on disk.
     """
 
     def __init__(
         self, path: Path | None, journals: Sequence[Journal] = (), *, durable: bool = False
     ) -> None:
         self.path, self._journals, self._durable = path, journals, durable
-        self.committed = 0
-        self.offered: dict[str, str] = {}
-        self.heard: dict[str, int] = {}
+        self.committed = 0  # last round that the relay announced as committed
+        self.offered: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's offer
+        self.heard: dict[str, int] = {}  # sender -> round of its newest accepted offer
         self._heads: dict[str, Head] = {}
 
     def recall(self, at_least: int = 0) -> None:
         """Read the file again; another process may have written it.
 
-        Parameters
-        ----------
-        at_least : int
-            Round that another file records as committed.
-
-        Raises
-        ------
-        DamagedError
-            The file was changed, or it was removed or rolled back to before `at_least`.
+        Another file records `at_least` as committed. DamagedError: the file was changed, or it was
+        removed or rolled back to before that round.
         """
         assert self.path is not None
         record = _read(self.path) if self.path.exists() else {}

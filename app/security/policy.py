@@ -210,10 +210,7 @@ class Policy:
     def check(self) -> None:
         """Reject unknown names and, without approval, keys that allow anything.
 
-        Raises
-        ------
-        PolicyError
-            A value is invalid; the message names its key and the remedy.
+        The message of the PolicyError names the key and the remedy.
         """
         for key, text, known in (
             ("methods", self.methods, {*METHODS, *plugins.installed("method")}),
@@ -289,10 +286,8 @@ RENAMED: Mapping[str, str] = {
 def read_policy(path: Path) -> Policy:
     """Read a policy file.
 
-    Raises
-    ------
-    PolicyError
-        It is missing or wrong, or others may write to it; names the file, the key and the remedy.
+    PolicyError: it is missing or wrong, or others may write to it; names the file, the key and the
+    remedy.
     """
     try:
         if how := writable_by_others(path):
@@ -309,10 +304,7 @@ def read_policy(path: Path) -> Policy:
 def policy_of(flat: Mapping[str, Any]) -> Policy:
     """Return the policy of dotted keys; a key that is not given has its default, which is strict.
 
-    Raises
-    ------
-    PolicyError
-        A key is unknown or its value wrong.
+    PolicyError: a key is unknown or its value wrong.
     """
     values: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
     for dotted, value in flat.items():
@@ -330,10 +322,8 @@ def policy_of(flat: Mapping[str, Any]) -> Policy:
 def locate(dotted: str) -> tuple[str, Option]:
     """Return table and option of a key of policy.toml.
 
-    Raises
-    ------
-    PolicyError
-        There is no such key; names the new name of a key of an earlier version, else the nearest.
+    PolicyError: there is no such key; names the new name of a key of an earlier version, else the
+    nearest.
     """
     table, _, key = dotted.rpartition(".")
     if table in TABLES and key in options_of(TABLES[table]):

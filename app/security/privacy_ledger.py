@@ -25,15 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class PrivacyLedger:
-    """Privacy that a peer has spent, in all runs.
-
-    Parameters
-    ----------
-    journal : Journal
-        File of the ledger.
-    run : str
-        Name of the run that spends the budget.
-    """
+    """Privacy that a peer has spent, in all runs; `run` is the one that spends the budget."""
 
     def __init__(self, journal: Journal, run: str) -> None:
         self._journal, self._run = journal, run
@@ -42,10 +34,7 @@ class PrivacyLedger:
     def spent(self) -> Floats:
         """Return the Rényi divergences of all runs so far, (A,).
 
-        Raises
-        ------
-        LedgerError
-            The file was changed, or has other orders.
+        LedgerError: the file was changed, or has other orders.
         """
         with self._open():
             return self._spent.copy()
@@ -56,11 +45,7 @@ class PrivacyLedger:
 
         Yields the divergences spent so far (1, A), and zeros (1, A) to which the caller adds its
         cost. The cost is on disk when the context ends; after an error nothing is written.
-
-        Raises
-        ------
-        LedgerError
-            As in `spent`; or the cost is negative or not finite.
+        LedgerError: as in `spent`, or the cost is negative or not finite.
         """
         with self._open():
             cost_1a = np.zeros((1, len(ORDERS)))

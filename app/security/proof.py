@@ -26,17 +26,7 @@ def claim(peer: int, scope: Scope, own: PrivateKeys) -> bytes:
 
 
 def proof(trust: Mapping[int, Entry], run: str, config_digest: bytes) -> Proof:
-    """Return the relay's verifier of claims.
-
-    Parameters
-    ----------
-    trust : Mapping of int to Entry
-        Peer -> public keys in the relay's trust file.
-    run : str
-        Name of the run.
-    config_digest : bytes
-        Digest of the configuration.
-    """
+    """Return the relay's verifier of claims; `trust` are the entries of the relay's trust file."""
 
     def proves(peer: int, signature: bytes, attempt: str) -> bool:
         if peer not in trust:

@@ -24,10 +24,7 @@ def is_own(dataset: str) -> bool:
 def check_run(policy: Policy, config: Config) -> None:
     """Refuse a run that the policy does not allow, and one whose peers lie; reads no data.
 
-    Raises
-    ------
-    PolicyError
-        Names the first key that is violated.
+    The PolicyError names the first key that is violated.
     """
     data, options = policy.data, config.dataset_options
     if config.attack.kind != "none":
@@ -98,10 +95,7 @@ def max_parameters(policy: Policy, config: Config) -> int:
 def check_letters(policy: Policy, nbytes: int) -> None:
     """Refuse a run whose letters of one round take too much memory.
 
-    Raises
-    ------
-    PolicyError
-        Names the key.
+    The PolicyError names the key.
     """
     _at_most("limits.max-bytes", policy.limits.max_bytes, "letters of a round: bytes", nbytes)
 
@@ -109,15 +103,8 @@ def check_letters(policy: Policy, nbytes: int) -> None:
 def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> None:
     """Refuse own data with too few examples; a part that is not used may be empty.
 
-    Parameters
-    ----------
-    sizes : Mapping of str to int
-        Number of examples, by part of the split.
-
-    Raises
-    ------
-    DataError
-        As for any unsuitable data, so that a run cannot probe the number of examples.
+    `sizes` are numbers of examples by part of the split. The DataError is that of any unsuitable
+    data, so that a run cannot probe the number of examples.
     """
     minimum = policy.data.min_examples
     for part, size in sizes.items():
@@ -140,10 +127,7 @@ def shares_statistics(policy: Policy, config: Config) -> bool:
 def check_statistics(policy: Policy, config: Config, problem: Problem) -> None:
     """Refuse a common scale if no statistics may leave, and schema.toml has no scale.
 
-    Raises
-    ------
-    PolicyError
-        Names the key and the remedies.
+    The PolicyError names the key and the remedies.
     """
     if scale_of(config) != "common" or shares_statistics(policy, config):
         return

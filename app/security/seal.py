@@ -45,21 +45,11 @@ class SealError(Error, ValueError):
 
 @dataclass(frozen=True)
 class Scope:
-    """Context to which all letters of an attempt at a run are bound.
-
-    Attributes
-    ----------
-    run : str
-        Name of the run.
-    config_digest : bytes
-        Digest of the peers' configuration.
-    attempt : str
-        Token of the relay's process.
-    """
+    """Context to which all letters of an attempt at a run are bound."""
 
     run: str
-    config_digest: bytes
-    attempt: str
+    config_digest: bytes  # digest of the peers' configuration
+    attempt: str  # token of the relay's process
 
 
 def digest_of(content: bytes) -> bytes:
@@ -74,27 +64,9 @@ def seal(
     recipients: Mapping[int, PublicKeys],
     about: bytes = b"",
 ) -> tuple[PeerMessage, bytes]:
-    """Encrypt and sign a letter for some peers.
+    """Encrypt and sign a plain letter for some peers; return it with the digest of its payload.
 
-    Parameters
-    ----------
-    letter : PeerMessage
-        Letter with the plain payload.
-    scope : Scope
-        Context of the run.
-    own : PrivateKeys
-        Keys of the sender.
-    recipients : Mapping of int to PublicKeys
-        Peer -> public keys.
-    about : bytes
-        Digest of the plain letter that this letter answers.
-
-    Returns
-    -------
-    sealed : PeerMessage
-        Encrypted letter.
-    digest : bytes
-        Digest of its payload.
+    `about` is the digest of the plain letter that this letter answers.
     """
     assert isinstance(letter.payload, bytes)
     assert not letter.keys
@@ -119,30 +91,12 @@ def unseal(
     digest: bytes,
     about: bytes = b"",
 ) -> bytes:
-    """Verify and decrypt a letter.
+    """Verify and decrypt a letter; `sender` are the keys of the sender that the letter names.
 
-    Parameters
-    ----------
-    letter : PeerMessage
-        Encrypted letter.
-    scope : Scope
-        Context of the run.
-    recipient : int
-        Recipient.
-    own : PrivateKeys
-        Keys of the recipient.
-    sender : PublicKeys
-        Keys of the sender that the letter names.
-    digest : bytes
-        Digest of the letter's payload, from `digest_of`.
-    about : bytes
-        Digest of the plain letter that this letter must answer.
-
-    Raises
-    ------
-    SealError
-        If the letter was altered, or was not written by this sender for this recipient, run, round,
-        kind and size. The reason is unknown, because the header is not sent.
+    `digest` is that of the letter's payload, from `digest_of`; `about` is the digest of the plain
+    letter that this letter must answer. SealError: the letter was altered, or was not written by
+    this sender for this recipient, run, round, kind and size; the reason is unknown, because the
+    header is not sent.
     """
     key = letter.keys.get(recipient)
     if key is None:

@@ -23,31 +23,19 @@ from coterie.app.security.trust import Entry, KeysError, create, read_private, r
 class Sealing:
     """Encryption settings of a node: keys, trust file and audit log.
 
-    Attributes
-    ----------
-    config_digest : bytes
-        See `config_digest_of`.
-    keys : tuple of (int, str)
-        (hosted peer, file of its private keys). With keys, letters are encrypted and plain letters
-        refused; without keys, letters are plain and encrypted letters refused.
-    trust : str
-        Trust file.
-    audited : bool
-        True if there is an audit log.
+    With keys, letters are encrypted and plain letters refused; without keys, letters are plain and
+    encrypted letters refused.
     """
 
-    config_digest: bytes
-    keys: tuple[tuple[int, str], ...] = ()
+    config_digest: bytes  # see `config_digest_of`
+    keys: tuple[tuple[int, str], ...] = ()  # (hosted peer, file of its private keys)
     trust: str = ""
-    audited: bool = False
+    audited: bool = False  # there is an audit log
 
     def read(self) -> tuple[dict[int, PrivateKeys], Mapping[int, Entry]]:
         """Read the keys of the hosted peers and of all trusted peers.
 
-        Raises
-        ------
-        KeysError
-            If a file is missing or invalid, or the trust file has other keys for a hosted peer.
+        KeysError: a file is missing or invalid, or the trust file has other keys for a hosted peer.
         """
         keys = {peer: read_private(Path(path)) for peer, path in self.keys}
         trust = read_trust(Path(self.trust))
@@ -77,21 +65,8 @@ def deployed(
 ) -> Sealing:
     """Return the encryption settings of a SuperNode from `keys` and `trust` of --node-config.
 
-    Parameters
-    ----------
-    config : Config
-        Configuration of the run.
-    node_config : Mapping of str to object
-        Node configuration.
-    peer : int
-        Hosted peer.
-    required : bool
-        True if the institution's policy demands encryption.
-
-    Raises
-    ------
-    KeysError
-        If run and node disagree about encryption, or a file is missing.
+    `required`: the institution's policy demands encryption. KeysError: run and node disagree about
+    encryption, or a file is missing.
     """
     keys, trust = (str(node_config.get(key, "")) for key in ("keys", "trust"))
     plain = config.sealing is False
@@ -111,10 +86,7 @@ def deployed(
 def peer_of(node_config: Mapping[str, object]) -> int | None:
     """Return the peer with the SuperNode's `name` in its trust file; None without name or file.
 
-    Raises
-    ------
-    KeysError
-        If the file has no such entry.
+    KeysError: the file has no such entry.
     """
     name, trust = node_config.get("name"), node_config.get("trust")
     if not name or not trust:

@@ -27,17 +27,9 @@ _BITS = 63  # valid seed of every random generator
 
 
 def split_seed(own: Path, config: Config) -> int:
-    """Return the seed of a run's split on this node.
+    """Return the seed of a run's split on this node; KeysError if the secret is damaged.
 
-    Parameters
-    ----------
-    own : Path
-        Folder of the node that belongs to no run.
-
-    Raises
-    ------
-    KeysError
-        The secret is damaged.
+    `own` is the folder of the node that belongs to no run.
     """
     tables = {config.table_of("dataset"), config.table_of("model"), "model"}
     bound = {

@@ -35,20 +35,10 @@ class KeysError(Error, ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """Table of a trust file.
-
-    Attributes
-    ----------
-    name : str
-        Name of the peer.
-    peer : int or None
-        Number of the peer in runs; None if a public file does not state it.
-    keys : PublicKeys
-        Trusted public keys.
-    """
+    """Table of a trust file."""
 
     name: str
-    peer: int | None
+    peer: int | None  # its number in runs; None if a public file does not state it
     keys: PublicKeys
 
     def toml(self) -> str:
@@ -61,10 +51,7 @@ class Entry:
 def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, Path, Entry]:
     """Make a peer's keys: `<name>.key` (mode 0600) and `<name>.pub.toml` in `directory`.
 
-    Raises
-    ------
-    KeysError
-        One of the files exists already, or the name is not a valid file name.
+    KeysError: one of the files exists already, or the name is not a valid file name.
     """
     checked(name)
     private, public = directory / f"{name}.key", directory / f"{name}.pub.toml"
@@ -86,13 +73,7 @@ def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, P
 
 
 def checked(name: str) -> str:
-    """Return the name of a peer.
-
-    Raises
-    ------
-    KeysError
-        The name is invalid.
-    """
+    """Return the name of a peer; KeysError if it is invalid."""
     if not is_name(name):
         raise KeysError(f"{name!r} is not a valid name of a peer: use {RULE}")
     return name
@@ -101,10 +82,7 @@ def checked(name: str) -> str:
 def read_private(path: Path) -> PrivateKeys:
     """Read a file that `create` made.
 
-    Raises
-    ------
-    KeysError
-        The file is missing or invalid, or others may read or replace it.
+    KeysError: the file is missing or invalid, or others may read or replace it.
     """
     try:
         if path.stat().st_mode & 0o077:
@@ -123,10 +101,7 @@ def read_private(path: Path) -> PrivateKeys:
 def read_entries(path: Path) -> list[Entry]:
     """Read the tables of a public file or a trust file.
 
-    Raises
-    ------
-    KeysError
-        It is missing or invalid; the message names the table.
+    KeysError: it is missing or invalid; the message names the table.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -140,11 +115,8 @@ def read_entries(path: Path) -> list[Entry]:
 def read_trust(path: Path) -> Mapping[int, Entry]:
     """Read a trust file: peer -> its expected entry.
 
-    Raises
-    ------
-    KeysError
-        As `read_entries`; or others may change or replace it, an entry has no number, or two have
-        the same number or keys.
+    KeysError: as `read_entries`; or others may change or replace it, an entry has no number, or two
+    have the same number or keys.
     """
     if path.exists() and (how := writable_by_others(path)):
         raise KeysError(f"{path}: {how}")

@@ -30,38 +30,17 @@ _PREFIX = MODEL + "."
 
 
 class Copy(NamedTuple):
-    """Public copy of a peer's model.
+    """Public copy of a peer's model."""
 
-    Attributes
-    ----------
-    version : int
-        Number of letters in it; 0 before the first.
-    x : Tensor, (d,)
-        The copy.
-    """
-
-    version: int
-    x: Tensor
+    version: int  # number of letters in it; 0 before the first
+    x: Tensor  # (d,)
 
 
 class IncrementFormat:
     """Encoder and decoder of offers with a public copy.
 
-    Parameters
-    ----------
-    layout : Layout
-        Shape and type of each tensor of an offer, `MODEL` included.
-    operator : Operator
-        Compression of increments.
-    precision : Precision
-        Precision of an increment's numbers and of the other tensors.
-
-    Attributes
-    ----------
-    first, key, increment : LetterFormat
-        Formats of the tensors.
-    max_bytes : int
-        Maximum size of a payload.
+    `layout` has shape and type of each tensor of an offer, `MODEL` included; `precision` is that of
+    an increment's numbers and of the other tensors.
     """
 
     def __init__(self, layout: Layout, operator: Operator, precision: Precision) -> None:
@@ -73,6 +52,7 @@ class IncrementFormat:
         self._parts = LetterFormat(parts, precision)
         named = {_PREFIX + name: entry for name, entry in parts.items()}
         self.increment = LetterFormat(others | named, precision)
+        # Maximum size of a payload.
         self.max_bytes = max(self.key.max_bytes, self.increment.max_bytes) + _STAMP.size
         self._others = self.increment.nbytes - self._parts.nbytes
 
@@ -120,17 +100,8 @@ class IncrementFormat:
     def decode(self, payload: bytes, before: Copy, author: int) -> tuple[dict[str, Tensor], Copy]:
         """Decode a payload; return the tensors of the offer and the copy after it.
 
-        Parameters
-        ----------
-        before : Copy
-            The reader's copy of the author's model.
-        author : int
-            Author of the letter.
-
-        Raises
-        ------
-        PayloadError
-            It is not valid, or not an increment to `before`.
+        `before` is the reader's copy of the author's model. PayloadError: the payload is not valid,
+        or not an increment to `before`.
         """
         kind, version, signed = _STAMP.unpack(payload[: _STAMP.size].ljust(_STAMP.size, b"\0"))
         body = payload[_STAMP.size :]

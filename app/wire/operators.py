@@ -45,12 +45,8 @@ Shape = tuple[int, ...]
 class Operator(ABC):
     """Compression operator for the flat models of a network.
 
-    Parameters
-    ----------
-    shapes : Sequence of tuple of int
-        Shapes of the network's tensors, in the order of a flat model.
-    ratio : float
-        Fraction of the numbers that an increment carries, for "top-k" and "low-rank".
+    `shapes` are those of the network's tensors, in the order of a flat model; `ratio` is the
+    fraction of the numbers that an increment carries, for "top-k" and "low-rank".
     """
 
     def __init__(self, shapes: Sequence[Shape], ratio: float) -> None:
@@ -68,13 +64,7 @@ class Operator(ABC):
 
     @abstractmethod
     def decode(self, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """Return Q(x), (d,).
-
-        Raises
-        ------
-        PayloadError
-            The parts are not those of any x.
-        """
+        """Return Q(x), (d,). PayloadError: the parts are not those of any x."""
 
     def memory(self, dtype: torch.dtype) -> Tensor:
         """Return the memory of a sender before its first increment; empty if it has none."""
@@ -227,10 +217,7 @@ def packed_indices(at_k: Ints, d: int) -> npt.NDArray[np.uint8]:
 def unpacked_indices(packed: npt.NDArray[np.uint8], k: int, d: int) -> Ints:
     """Return the indices of `packed_indices`.
 
-    Raises
-    ------
-    PayloadError
-        They are not `k` ascending indices below `d`.
+    PayloadError: they are not `k` ascending indices below `d`.
     """
     low, (low_bytes, _) = _low_bits(k, d), _index_bytes(k, d)
     lows = np.unpackbits(packed[:low_bytes], count=k * low).reshape(k, low).astype(np.int64)

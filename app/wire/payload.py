@@ -56,21 +56,8 @@ class Readable(Protocol):
 class LetterFormat:
     """Encoder and decoder of the payloads of one kind of letter.
 
-    Parameters
-    ----------
-    layout : Layout
-        Shape and type of each tensor.
-    precision : Precision
-        Precision of the tensors in the payload.
-    exact : Collection of str
-        Tensors that are not reduced.
-
-    Attributes
-    ----------
-    nbytes : int
-        Bytes of the encoded tensors, without the header: the cost of a letter.
-    max_bytes : int
-        Maximum size of a payload.
+    `precision` is that of the tensors in the payload, except the `exact` ones, which are not
+    reduced.
     """
 
     def __init__(
@@ -87,8 +74,8 @@ class LetterFormat:
         names = sorted(travels, key=lambda name: (-travels[name][1].itemsize, name))
         self._travels: Layout = {name: travels[name] for name in names}
         self._header = _header(self._travels)
-        self.nbytes = sum(map(_size, travels.values()))
-        self.max_bytes = self.nbytes + _HEADER_PER_TENSOR * (len(travels) + 1)
+        self.nbytes = sum(map(_size, travels.values()))  # without the header: the cost of a letter
+        self.max_bytes = self.nbytes + _HEADER_PER_TENSOR * (len(travels) + 1)  # of a payload
 
     def rounded(self, stacks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return stacked tensors (S, ...) rounded to the precision of the payload."""
@@ -109,15 +96,8 @@ class LetterFormat:
     def decode(self, payload: bytes, sender: int = -1) -> dict[str, Tensor]:
         """Decode a payload; the tensors are read-only, because they can be views of the payload.
 
-        Parameters
-        ----------
-        sender : int
-            Author of the letter; without effect, see `Readable`.
-
-        Raises
-        ------
-        PayloadError
-            If it is not safetensors, has another layout, or is not finite.
+        `sender` is without effect, see `Readable`. PayloadError: the payload is not safetensors,
+        has another layout, or is not finite.
         """
         if payload.startswith(self._header) and len(payload) == len(self._header) + self.nbytes:
             tensors = _views(payload, len(self._header), self._travels)

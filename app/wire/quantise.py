@@ -135,17 +135,9 @@ def microscaled(
 ) -> tuple[Tensor, Tensor]:
     """Round rows to whole multiples, of this many bits, of a power of two per block.
 
-    Parameters
-    ----------
-    draws_sd : Tensor or None, (S, numbers)
-        Uniform draws by which a multiple is rounded up or down; None: to the nearest.
-
-    Returns
-    -------
-    whole : Tensor, (S, numbers)
-        Multiples, at most 2^(bits - 1) - 1 in size, as int8.
-    exponent : Tensor, (S, blocks)
-        Exponents of the powers as int8; -128 for a block that is not finite.
+    The uniform draws (S, numbers) round a multiple up or down; None: to the nearest. Return the
+    multiples (S, numbers) as int8, at most 2^(bits - 1) - 1 in size, and the exponents of the
+    powers (S, blocks) as int8, -128 for a block that is not finite.
     """
     most = 2 ** (bits - 1) - 1
     blocks_sbk = _blocks(flat_sd)

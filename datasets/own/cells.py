@@ -30,19 +30,9 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 
 def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
-    """Read a CSV or Parquet file.
+    """Read a .csv or .parquet file; CSV columns `as_text` are not parsed as numbers.
 
-    Parameters
-    ----------
-    path : Path
-        File with the suffix .csv or .parquet.
-    as_text : collection of str
-        Columns of a CSV that are not parsed as numbers.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or has duplicate columns.
+    DataError: the file cannot be read, or has duplicate columns.
     """
     import pyarrow as pa  # slow to import
     from pyarrow import csv, parquet
@@ -158,13 +148,7 @@ def is_number(text: str) -> bool:
 
 
 def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
-    """Check that a table has some columns.
-
-    Raises
-    ------
-    RefusedError
-        A column is missing.
-    """
+    """Check that a table has some columns; RefusedError names those that are missing."""
     missing = [name for name in names if name not in table.column_names]
     if missing:
         others = [each for each in table.column_names if each not in names]
@@ -180,14 +164,9 @@ def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
 def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Errors]:
     """Encode the cells of some columns as numbers.
 
-    Categories become their code, dates days since 1970, and the `na_values` of a column NaN.
-
-    Returns
-    -------
-    values : ndarray, (N, columns)
-        Encoded cells; NaN where a cell is missing or invalid.
-    errors : dict of int to list of str
-        Descriptions of the invalid cells, by row.
+    Categories become their code, dates days since 1970, and the `na_values` of a column NaN. Return
+    the cells (N, columns), NaN where one is missing or invalid, and descriptions of the invalid
+    cells by row.
     """
     errors: Errors = defaultdict(list)
     values = np.empty((table.num_rows, len(columns)))

@@ -89,10 +89,7 @@ def read_image_folder(
 ) -> tuple[Expected, Holding]:
     """Read one institution's images.
 
-    Raises
-    ------
-    DataError
-        There are no images, or a class or an image does not fit the run.
+    DataError: there are no images, or a class or an image does not fit the run.
     """
     classes, channels = words(options.classes), options.sides[0]
     mean, std = (

@@ -38,30 +38,15 @@ _log = logging.getLogger("coterie.data")
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """Data of one institution.
+    """Data of one institution."""
 
-    Attributes
-    ----------
-    inputs : ndarray, (N, *shape)
-        Inputs, standardised by the institution's own statistics unless the run defines common ones.
-    targets : ndarray
-        See `coterie.datasets.problem.Split`.
-    rows : Mapping of str to ndarray of int
-        Disjoint rows of each of `PARTS`.
-    preprocessing : Preprocessing
-        Preprocessing from raw examples to `inputs`.
-    cells : ndarray of float64, (N, columns), or None
-        Cells of a table before preprocessing.
-    own_test : bool
-        The institution divided the test rows itself; no seed draws them.
-    """
-
+    # (N, *shape), standardised by the institution's own statistics unless the run has common ones.
     inputs: npt.NDArray[Any]
-    targets: npt.NDArray[Any]
-    rows: Mapping[str, Ints]
-    preprocessing: Preprocessing
-    cells: Floats | None = None
-    own_test: bool = False
+    targets: npt.NDArray[Any]  # see `coterie.datasets.problem.Split`
+    rows: Mapping[str, Ints]  # disjoint rows of each of `PARTS`
+    preprocessing: Preprocessing  # from raw examples to `inputs`
+    cells: Floats | None = None  # (N, columns) of a table before preprocessing
+    own_test: bool = False  # the institution divided the test rows itself; no seed draws them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +82,7 @@ class HeldOptions:
     def check_node(self) -> None:
         """Check that the options suffice for a node that sees only its own peer's data.
 
-        Raises
-        ------
-        DataError
-            An option is missing.
+        DataError: an option is missing.
         """
 
 
@@ -125,38 +107,20 @@ class NormalisedOptions(HeldOptions):
 
 @dataclass(frozen=True)
 class Expected:
-    """Requirements of a run on every institution's data.
+    """Requirements of a run on every institution's data."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the data set.
-    task : {"classification", "regression", "survival", "language"}
-        See `Problem`.
-    outputs : int
-        See `Problem`.
-    mean, std : ndarray or None
-        Statistics per channel or column, in raw units; None for each institution's own.
-    classes : tuple of str
-        Names of the classes, or ends of the intervals of time; empty for regression.
-    columns : tuple of Column
-        Columns of a table, in the model's order.
-    fill : {"mean", "median", "indicator"}
-        Value of a missing number of a table: mean or median of its column, or the mean with a
-        further feature that is 1 where the number is missing.
-    schema : str
-        Digest of the schema that describes the columns; empty if there is none.
-    """
-
-    name: str
-    task: Task
-    outputs: int
-    mean: Floats | None
-    std: Floats | None
+    name: str  # of the data set
+    task: Task  # see `Problem`
+    outputs: int  # see `Problem`
+    mean: Floats | None  # per channel or column, in raw units; None for each institution's own
+    std: Floats | None  # likewise
+    # Names of the classes, or ends of the intervals of time; empty for regression.
     classes: tuple[str, ...] = ()
-    columns: tuple[Column, ...] = ()
+    columns: tuple[Column, ...] = ()  # of a table, in the model's order
+    # Value of a missing number of a table: mean or median of its column, or the mean with a further
+    # feature that is 1 where the number is missing ("indicator").
     fill: Fill = "mean"
-    schema: str = ""
+    schema: str = ""  # digest of the schema that describes the columns; empty if there is none
 
 
 Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
@@ -278,25 +242,9 @@ def make_holding(
 ) -> Holding:
     """Join an institution's parts, draw missing test and validation parts, and preprocess.
 
-    Parameters
-    ----------
-    expected : Expected
-        Requirements of the run.
-    parts : Mapping of str to (ndarray, ndarray)
-        Inputs and targets of each part; "train" is required.
-    options : HeldOptions
-        Shares of the training part to draw for missing parts.
-    seed : int
-        Seed of the draws.
-    peer : int
-        Id of the peer.
-    by_class : bool
-        Draw the same share of each class.
-
-    Raises
-    ------
-    DataError
-        There are no training or no test examples.
+    `parts` has inputs and targets of each part; "train" is required, and the missing parts are
+    drawn from it by the shares in `options`, of each class alike if `by_class`. DataError: there
+    are no training or no test examples.
     """
     ends = np.cumsum([0, *(len(parts[name][1]) for name in PARTS if name in parts)])
     present = [name for name in PARTS if name in parts]
@@ -375,13 +323,7 @@ def _medians(raw: npt.NDArray[Any], train: Ints) -> Floats:
 
 
 class RefusedError(DataError):
-    """Data that does not fit the run.
-
-    Attributes
-    ----------
-    entries : list of str
-        Entries that do not fit; a deployed node writes them only to its log.
-    """
+    """Data that does not fit the run; a deployed node writes the `entries` only to its log."""
 
     def __init__(self, message: str, entries: Iterable[str]) -> None:
         super().__init__(message)
@@ -401,10 +343,7 @@ def words(text: str) -> list[str]:
 def numbers(name: str, text: str, count: int | None = None) -> Floats | None:
     """Parse numbers like "0.5, 0.25"; None for an empty text.
 
-    Raises
-    ------
-    ValueError
-        An entry is not a number, or there are not `count` numbers.
+    ValueError: an entry is not a number, or there are not `count` numbers.
     """
     try:
         values = np.array([float(word) for word in words(text)])

@@ -74,10 +74,7 @@ def combined(statistics_p: Sequence[Floats]) -> Floats:
 def agreed(columns: Sequence[Column]) -> Floats:
     """Return mean and deviation of each column in schema.toml, (2, c); NaN of a category.
 
-    Raises
-    ------
-    DataError
-        schema.toml has none for a column.
+    DataError: schema.toml has none for a column.
     """
     lacking = [c.name for c in columns if c.kind != "category" and (c.mean is None or not c.scale)]
     if lacking:
@@ -105,13 +102,10 @@ def on_agreed_scale(problem: Problem, missing: str) -> Problem:
 def rescaled(problem: Problem, scale_2c: Floats, missing: str) -> Problem:
     """Return the problem with the numbers of all peers on one scale.
 
-    Parameters
-    ----------
-    scale_2c : ndarray, (2, c)
-        Mean and deviation of each column; NaN of a category and of a column without values.
-    missing : str
-        The run's `table.missing`. With "median" a peer's missing cells keep its own median, or have
-        the scale's mean where it has no values; otherwise they have the scale's mean.
+    `scale_2c` has mean and deviation of each column; NaN of a category and of a column without
+    values. `missing` is the run's `table.missing`: with "median" a peer's missing cells keep its
+    own median, or have the scale's mean where it has no values; otherwise they have the scale's
+    mean.
     """
     table = problem.table
     assert table is not None

@@ -53,10 +53,7 @@ Schema = Mapping[str, Column]
 def read_schema(folder: Path) -> Schema:
     """Read schema.toml in a peer's folder, or in its parent.
 
-    Raises
-    ------
-    DataError
-        The file is missing or invalid.
+    DataError: the file is missing or invalid.
     """
     path = next((p for p in (folder / FILE, folder.parent / FILE) if p.is_file()), None)
     if path is None:
@@ -143,41 +140,24 @@ def described(schema: Schema) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Draft:
-    """Draft of a schema, and what the person who corrects it must know.
+    """Draft of a schema, and what the person who corrects it must know."""
 
-    Attributes
-    ----------
-    schema : Schema
-        Columns that all tables have. No entry is the value of fewer than `min_rows` rows.
-    left_out : dict of str to str
-        Reason for each column that is not in the schema.
-    rare : dict of str to list of str
-        Categories of a column that are left out, with their number of rows; they may name persons.
-    unbounded : dict of str to int
-        Number of values that lie far from all others, by column; it has no range for that reason.
-    """
-
+    # Columns that all tables have. No entry is the value of fewer than `min_rows` rows.
     schema: Schema
-    left_out: dict[str, str]
+    left_out: dict[str, str]  # reason for each column that is not in the schema
+    # Categories of a column that are left out, with their number of rows; they may name persons.
     rare: dict[str, list[str]]
+    # Number of values that lie far from all others, by column; it has no range for that reason.
     unbounded: dict[str, int]
 
 
 def drafted(tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[str] = ()) -> Draft:
-    """Draft the schema of tables that have the same columns, for publication.
+    """Draft the schema of tables (by name) that have the same columns, for publication.
 
     Limits, mean and scale of a number come from quantiles and moments of values of all tables
-    together, see `coterie.datasets.own.scale.publishable`, and are rounded; a category has at least
-    `min_rows` rows.
-
-    Parameters
-    ----------
-    tables : Mapping of str to Table
-        Tables by name.
-    min_rows : int
-        Minimum number of rows behind a category or a number, because it becomes public.
-    na_values : sequence of str
-        Cells that mean a missing value, besides `MARKS`.
+    together, see `coterie.datasets.own.scale.publishable`, and are rounded. At least `min_rows`
+    rows are behind a category or a number, because it becomes public. `na_values` are cells that
+    mean a missing value, besides `MARKS`.
     """
     draft = Draft({}, {}, {}, {})
     schema: dict[str, Column] = {}

@@ -157,10 +157,7 @@ def read_table(
 ) -> tuple[Expected, Holding]:
     """Read one institution's table.
 
-    Raises
-    ------
-    DataError
-        The table is missing, or its columns, values or labels do not fit the run.
+    DataError: the table is missing, or its columns, values or labels do not fit the run.
     """
     files = {name: _file(folder, name) for name in PARTS}
     files["train"] = files["train"] or _file(folder, "data")

@@ -251,24 +251,12 @@ def _members(partition: Partition, peers: int, default: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class PartitionKind:
-    """Kind of partition: an entry of `KINDS`.
+    """Kind of partition: an entry of `KINDS`."""
 
-    Attributes
-    ----------
-    summary : str
-        Description in one line.
-    divide : callable
-        Function from (source, partition, peers, seed) to `Shares`.
-    needs_classes : bool
-        Only classification problems can be divided like this.
-    options : type or None
-        Options dataclass of a plugin: the table [partition-options].
-    """
-
-    summary: str
-    divide: Callable[[Source, Partition, int, int], Shares]
-    needs_classes: bool = True
-    options: type | None = None
+    summary: str  # in one line
+    divide: Callable[[Source, Partition, int, int], Shares]  # (source, partition, peers, seed)
+    needs_classes: bool = True  # only classification problems can be divided like this
+    options: type | None = None  # options dataclass of a plugin: the table [partition-options]
 
 
 KINDS: dict[str, PartitionKind] = {
@@ -294,13 +282,7 @@ KINDS: dict[str, PartitionKind] = {
 
 
 def kind_of(name: str) -> PartitionKind:
-    """Look up a kind of partition, built in or of a plugin.
-
-    Raises
-    ------
-    DataError
-        The kind does not exist.
-    """
+    """Look up a kind of partition, built in or of a plugin; DataError if it does not exist."""
     return KINDS[name] if name in KINDS else _foreign(name, plugins.load("partition", name))
 
 

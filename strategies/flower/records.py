@@ -55,10 +55,7 @@ def encode_request(request: Request) -> RecordDict:
 def decode_request(record: RecordDict) -> Request:
     """Decode a request on a node; payloads become bytes, and letters a list.
 
-    Raises
-    ------
-    WireError
-        The record is not a request.
+    WireError: the record is not a request.
     """
     header = fields.require(record, "request", ConfigRecord)
     stage: Stage = fields.one_of(fields.require(header, "stage", str), Stage)
@@ -134,10 +131,7 @@ def encode_response(response: Response, request: Request) -> RecordDict:
 def encode_fault(why: str, *, is_final: bool = False) -> RecordDict:
     """Encode the line that a node sends if it cannot carry out a request.
 
-    Parameters
-    ----------
-    is_final : bool
-        True if the same request would fail again, because a user's part raised an error.
+    `is_final`: the same request would fail again, because a user's part raised an error.
     """
     return RecordDict({"fault": ConfigRecord({"why": why, "final": is_final})})
 
@@ -149,17 +143,9 @@ def is_final_fault(record: RecordDict) -> bool:
 
 
 def decode_response(record: RecordDict, request: Request) -> Response | str:
-    """Decode the response to `request` on the relay; payloads stay closed.
+    """Decode the response to `request` on the relay, or the reason of a node that failed.
 
-    Returns
-    -------
-    Response or str
-        The response, or the reason of a node that failed.
-
-    Raises
-    ------
-    WireError
-        The record is neither, or answers another request.
+    Payloads stay closed. WireError: the record is neither, or answers another request.
     """
     if "fault" in record:
         return fields.require(fields.require(record, "fault", ConfigRecord), "why", str)

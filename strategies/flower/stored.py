@@ -49,15 +49,7 @@ _DIVIDER = b"\0"
 
 
 class StoredChunk(InflatableObject):
-    """Chunk of an array in the SuperLink's object store.
-
-    Parameters
-    ----------
-    name : str
-        Name of the chunk.
-    size : int
-        Bytes of the array in the chunk.
-    """
+    """Chunk of an array in the SuperLink's object store: its name, and its size in bytes."""
 
     def __init__(self, name: str, size: int) -> None:
         self._name, self.size = name, size
@@ -114,11 +106,6 @@ class StoredReplies:
     """Receiver of replies on a deployment's grid.
 
     A reply is in the SuperLink's store until the relay has dropped all its letters.
-
-    Parameters
-    ----------
-    grid : HttpGrid
-        Grid of the ServerApp.
     """
 
     def __init__(self, grid: HttpGrid) -> None:

@@ -23,15 +23,7 @@ _ACTOR_DIED = 0  # flwr's ErrorCode.UNKNOWN; a simulation puts the dead actor ba
 
 
 class FlowerTransport:
-    """Transport over Flower's grid.
-
-    Parameters
-    ----------
-    grid : Grid
-        Grid of the ServerApp.
-    timeout : float
-        Seconds that a node has per round of a request.
-    """
+    """Transport over Flower's grid; a node has `timeout` seconds per round of a request."""
 
     def __init__(self, grid: Grid, timeout: float) -> None:
         self._grid = grid
@@ -53,12 +45,8 @@ class FlowerTransport:
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
         """Deliver `requests` by node and wait for the responses, at most until the deadline.
 
-        Raises
-        ------
-        RelayError
-            A worker process of the simulation died.
-        PartError
-            A user's part failed on a node of the simulation; it would fail again.
+        RelayError: a worker process of the simulation died. PartError: a user's part failed on a
+        node of the simulation; it would fail again.
         """
         if not requests:
             return {}
@@ -94,13 +82,7 @@ class FlowerTransport:
 
 
 class Replies:
-    """Receiver of replies on a grid that hands over whole messages; see `StoredReplies`.
-
-    Parameters
-    ----------
-    grid : Grid
-        Grid of the ServerApp.
-    """
+    """Receiver of replies on a grid that hands over whole messages; see `StoredReplies`."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
