@@ -192,12 +192,15 @@ def test_a_run_that_goes_on_is_not_resumed(
 def test_a_run_whose_every_peer_diverged_exits_1(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = "method=local dataset=sine peers=2 num-server-rounds=3 learning-rate=1e30"
+    keys = "method=local peers=4 num-server-rounds=3 learning-rate=1e30"
     assert main.main(["run", *keys.split(), "--name", "run"]) == 1
     printed = capsys.readouterr()
     *_, last = printed.err.splitlines()  # log lines come first if another test set up logging
     assert last.startswith("the run failed: every peer diverged: try a smaller learning-rate")
     assert "report: " in printed.out
+    assert "diverged" in printed.out
+    assert "test accuracy" not in printed.out
+    assert "worst tenth" not in printed.out
     assert main.main(["resume", "runs/run"]) == 2, "it is over: nothing to resume"
 
 
@@ -324,6 +327,7 @@ def test_progress_in_words() -> None:
     for now, words in (
         ({"mean_test_accuracy": 0.5, "std_test_accuracy": 0.125}, "accuracy 0.500 ± 0.125  0 B"),
         ({"mean_test_loss": None, "diverged": 3, "bytes": 0}, "3 peers diverged  0 B"),
+        ({"mean_test_accuracy": 0.1, "diverged": 8, "status": "diverged"}, "8 peers diverged  0 B"),
         ({"mean_test_accuracy": None, "mean_test_loss": 1.5, "bytes": 2e6}, "loss 1.5  2.00 MB"),
     ):
         assert RunState(now).describe() == words
