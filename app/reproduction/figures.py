@@ -242,13 +242,19 @@ class Paper:
     ----------
     name : str
         Name of the file, such as "cobo".
+    short : str
+        Short name for people, such as "CoBo".
+    method : str
+        The paper's own method.
     title, reference : str
         Title and reference of the paper.
     contradictions : tuple of str
-        Errata and contradictions in the paper, one sentence each.
+        Errata and contradictions in the paper in Markdown, one sentence each.
     """
 
     name: str
+    short: str
+    method: str
     title: str
     reference: str
     contradictions: tuple[str, ...]
@@ -279,7 +285,7 @@ def read(name: str, folder: Path = FOLDER) -> Paper:
         raise ConfigError(f"{file} is not TOML: {error}") from None
     try:
         figures = {key: _figure(key, content["figures"][key]) for key in content["figures"]}
-        about = {key: content[key] for key in ("title", "reference")}
+        about = {key: content[key] for key in ("short", "method", "title", "reference")}
         return Paper(name, **about, contradictions=tuple(content.get("contradictions", ())),
                      figures=figures)  # fmt: skip
     except KeyError as error:

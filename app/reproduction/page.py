@@ -75,7 +75,7 @@ def render(made: Reproduction, svg: str) -> str:
     """Return the page as one HTML file that opens offline."""
     figure = made.figure
     return _TEMPLATES.get_template("reproduction.html.j2").render(
-        title=f"{made.paper.name}, {figure.name}: {figure.title}",
+        title=f"{made.paper.short}, {heading_of(figure)}",
         facts=[figure.where, f"size {made.size}", seeds(made.results)],
         notice="",
         outcome=outcome(made),
@@ -91,6 +91,19 @@ def render(made: Reproduction, svg: str) -> str:
         command=f"coterie reproduce {made.paper.name}/{figure.name} --size {made.size}",
         data={},
     )
+
+
+def heading_of(figure: Figure) -> str:
+    """Return "Table 2, cross-silo: ..." of a figure table-2-cross-silo."""
+    kind, _, rest = figure.name.partition("-")
+    number, _, part = rest.partition("-")
+    name = f"{kind} {number}".capitalize() if number else kind.capitalize()
+    if not any(sign.isdigit() for sign in number):
+        name = f"{kind} {number.upper()}" if len(number) == 1 else figure.name.replace("-", " ")
+        name = name[0].upper() + name[1:]
+    elif part:
+        name += f", {part.replace('-', ' ')}"
+    return f"{name}: {figure.title}"
 
 
 def outcome(made: Reproduction) -> str:
