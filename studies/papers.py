@@ -36,7 +36,7 @@ THAT: Mapping[bool | str | None, str] = {
     None: "Claims that cannot be judged at this size",
     "law": "Runs that agree with our closed forms",
 }
-COLOURS: Mapping[bool | str | None, str] = {True: "#2f855a", False: "#c44e52", None: "#b5b9c0"}
+COLOURS: Mapping[bool | None, str] = {True: "#2f855a", False: "#c44e52", None: "#b5b9c0"}
 """Verdict -> colour of its dots."""
 LONG = 160
 """Maximum length of numbers that are shown beside a claim; longer ones are folded."""
@@ -144,10 +144,11 @@ def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
 
 def claims_figure(paper: Paper, of: Mapping[str, Kept | None]) -> str:
     """Draw a line of dots for each table or figure, one dot for each claim, by verdict, as SVG."""
-    of, dots = published(paper, of), {}
+    of = published(paper, of)
+    dots: dict[str, list[tuple[str, str, str]]] = {}
     for key, colour in COLOURS.items():
         for name, claim in judged(paper, of, key):
-            dots.setdefault(name, []).append((colour, HOLDS.get(key, "holds"), claim["claim"]))
+            dots.setdefault(name, []).append((colour, HOLDS[key], claim["claim"]))
     lines = [
         f'<circle cx="{x}" cy="12" r="6" fill="{colour}"/>'
         f'<text x="{x + 12}" y="16">{HOLDS[key]}</text>'

@@ -35,8 +35,8 @@ class Tile(NamedTuple):
 
 
 def title(config: Mapping[str, Any]) -> str:
-    """Return "cobo on digits"; plugins have their display names, recipes their own."""
-    return f"{display(label_of(config))} on {data_name(config)}"
+    """Return the key `title`, else "cobo on digits" with display names."""
+    return str(config.get("title") or "") or f"{display(label_of(config))} on {data_name(config)}"
 
 
 def data_name(config: Mapping[str, Any]) -> str:

@@ -82,6 +82,7 @@ def test_own_data_are_called_by_their_folder() -> None:
     assert words.title(own) == "cobo on heart-disease"
     assert words.title(own | {"data-dir": "data"}) == "cobo on table"
     assert words.title(own | {"dataset": "digits"}) == "cobo on digits"
+    assert words.title(own | {"title": "Four hospitals"}) == "Four hospitals"
 
 
 def test_the_page_fetches_nothing(shown: Shown) -> None:
