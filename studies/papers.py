@@ -106,7 +106,7 @@ def results(paper: Paper) -> dict[str, Kept | None]:
 def page(paper: Paper) -> str:
     """Return the page of a paper in Markdown."""
     of = results(paper)
-    parts = [NOTE, f"# {title(paper)}", f"*{paper.reference}.*", idea(paper.method)]
+    parts = [NOTE, f"# {title(paper)}", f"*{authors(paper)}.*", idea(paper.method)]
     parts += [f"![Verdicts on the paper's claims]({paper.name}/claims.svg)", summary(paper, of)]
     for name, figure in paper.figures.items():
         parts += section(paper, figure, of[name])
@@ -119,6 +119,11 @@ def title(paper: Paper) -> str:
     """Return the title of a paper after its short name."""
     known = paper.title.startswith(paper.short)
     return paper.title if known else f"{paper.short}: {paper.title}"
+
+
+def authors(paper: Paper) -> str:
+    """Return a paper's reference without its title."""
+    return paper.reference.replace(f": {paper.title}", "").replace(f", {paper.title}", "")
 
 
 def idea(method: str) -> str:
