@@ -23,7 +23,7 @@ from coterie.app.config.root import ROOT
 from coterie.app.runners import bundle, cores, guard, local, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError
-from coterie.app.runners.superlink import ask, simulation_config, workspace
+from coterie.app.runners.superlink import ask, reason, simulation_config, workspace
 from coterie.app.runs import rundir, units
 from coterie.app.runs.state import Pace, RunState
 from coterie.datasets.plugins import GROUPS, Kind
@@ -321,6 +321,16 @@ def test_a_list_has_every_row_of_its_kind(kind: Kind, capsys: pytest.CaptureFixt
     assert set(words) >= PARTS[kind].built_in.keys()
     if kind == "method":
         assert all(words.count(name) == 1 for name in ("cobo", "ifca", "perfedavg"))
+
+
+def test_an_unknown_connection_has_a_remedy() -> None:
+    file = "/home/me/.flwr/config.toml"
+    message = (
+        f"An unexpected error occurred while reading the Flower configuration file ({file}). "
+        f"SuperLink connection 'relay' not found\nin the Flower configuration file ({file})."
+    )
+    assert reason(message) == (f'no connection "relay" in {file}: add a table [superlink.relay]')
+    assert reason("the SuperLink\n is away") == "the SuperLink is away"
 
 
 def test_progress_in_words() -> None:
