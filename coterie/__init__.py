@@ -1,4 +1,4 @@
-"""Decentralised, personalised collaborative learning: peers that choose their collaborators.
+"""Train one model per peer without pooling data, and find out who is worth learning from.
 
 `run` executes one run, `compare` compares several methods, `sweep` several settings, `load` reads a
 run directory, `worth` measures how much each peer helps every other. Results are data

@@ -393,23 +393,23 @@ def league_figure(method: str) -> str:
     low, high = -15.0, 17.0  # worse gains are drawn at the edge
 
     def at(gain: float) -> float:
-        return 190 + 400 * (min(max(gain, low), high) - low) / (high - low)
+        return 6 + 340 * (min(max(gain, low), high) - low) / (high - low)
 
     rows = []
     for k, (title, of) in enumerate(gains.items()):
-        y = 22 + 24 * k
+        y = 34 + 42 * k
         dots = "".join(
             f'<circle cx="{at(gain):.1f}" cy="{y}" r="3" class="other"/>'
             for other, gain in of.items()
             if other != method
         )
         rows.append(
-            f'<text x="0" y="{y + 4}">{html.escape(title)}</text>{dots}'
+            f'<text x="0" y="{y - 13}">{html.escape(title)}</text>{dots}'
             f'<circle cx="{at(of[method]):.1f}" cy="{y}" r="5.5" class="own"/>'
-            f'<text x="604" y="{y + 4}">{of[method]:+.1f}</text>'
+            f'<text x="358" y="{y + 4}">{of[method]:+.1f}</text>'
         )
-    height = 22 + 24 * len(rows)
-    zero = f'<line x1="{at(0):.1f}" x2="{at(0):.1f}" y1="8" y2="{height - 20}"/>'
+    height = 6 + 42 * len(rows)
+    zero = f'<line x1="{at(0):.1f}" x2="{at(0):.1f}" y1="6" y2="{height}"/>'
     ordered = sorted((of[method], title) for title, of in gains.items())
     (low_gain, low_title), (high_gain, high_title) = ordered[0], ordered[-1]
     caption = (
@@ -418,7 +418,7 @@ def league_figure(method: str) -> str:
         f"and {high:g} at the edge. [League](../results/league.md)"
     )
     drawn = (
-        f'<svg class="gains" viewBox="0 0 650 {height}" role="img" aria-label="Gains of '
+        f'<svg class="gains" viewBox="0 0 400 {height}" role="img" aria-label="Gains of '
         f'{method} over Local">{zero}{"".join(rows)}</svg>'
     )
     return f"{drawn}\n\n{caption}\n\n"

@@ -8,6 +8,7 @@ from the results there. Without RUNS it only rewrites the pages from the results
 from __future__ import annotations
 
 import csv
+import html
 import json
 import shutil
 import sys
@@ -19,10 +20,11 @@ from typing import Any
 from coterie.app.experiments.measures import reached
 from coterie.app.reproduction import figures
 from coterie.app.reproduction.figures import Figure, Paper, Row, Size
-from coterie.app.reproduction.page import HOLDS, heading, shown
+from coterie.app.reproduction.page import HOLDS, heading, heading_of, shown
 from coterie.app.runs import units
 
 PLACE = Path(__file__).resolve().parents[1] / "docs" / "papers"
+METHODS = PLACE.parent / "methods"
 SIZE: Size = "small"
 FILES = ("results.csv", "claims.json", "made.json", "figure.svg")
 NOTE = "<!-- Written by python -m studies.papers; do not edit. -->"
@@ -34,6 +36,10 @@ THAT: Mapping[bool | str | None, str] = {
     None: "Claims that cannot be judged at this size",
     "law": "Runs that agree with our closed forms",
 }
+COLOURS: Mapping[bool | None, str] = {True: "#2f855a", False: "#c44e52", None: "#b5b9c0"}
+"""Verdict -> colour of its dots."""
+LONG = 160
+"""Maximum length of numbers that are shown beside a claim; longer ones are folded."""
 SEEDS = (
     "Behind a claim: the number of seeds that would judge it with a power of 80 %, if mean and "
     "standard deviation of the difference stay as measured; no number: more than 100."
@@ -100,12 +106,31 @@ def results(paper: Paper) -> dict[str, Kept | None]:
 def page(paper: Paper) -> str:
     """Return the page of a paper in Markdown."""
     of = results(paper)
-    parts = [NOTE, f"# {paper.title}", f"{paper.reference}.", summary(paper, of)]
-    if paper.contradictions:
-        parts += ["## Contradictions and errata", bullets(paper.contradictions)]
+    parts = [NOTE, f"# {title(paper)}", f"*{authors(paper)}.*", idea(paper.method)]
+    parts += [f"![Verdicts on the paper's claims]({paper.name}/claims.svg)", summary(paper, of)]
     for name, figure in paper.figures.items():
         parts += section(paper, figure, of[name])
+    if paper.contradictions:
+        parts += ["## Contradictions and errata", bullets(paper.contradictions)]
     return "\n\n".join(parts) + "\n"
+
+
+def title(paper: Paper) -> str:
+    """Return the title of a paper after its short name."""
+    known = paper.title.startswith(paper.short)
+    return paper.title if known else f"{paper.short}: {paper.title}"
+
+
+def authors(paper: Paper) -> str:
+    """Return a paper's reference without its title."""
+    return paper.reference.replace(f": {paper.title}", "").replace(f", {paper.title}", "")
+
+
+def idea(method: str) -> str:
+    """Return the idea of a method, as its page has it."""
+    text = (METHODS / f"{method}.md").read_text(encoding="utf-8")
+    first = text.partition("## Idea\n\n")[2].partition("\n\n")[0]
+    return f"{first} [{text.partition(chr(10))[0].removeprefix('# ')}](../methods/{method}.md)"
 
 
 def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
@@ -113,10 +138,41 @@ def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
     of = published(paper, of)
     held, against, open_, laws = (len(list(judged(paper, of, key))) for key in KEYS)
     made = sum(kept is not None for kept in of.values())
+    claims = held + against + open_
     checks = f" Comparisons of runs with closed forms that agree: {laws}." if laws else ""
     return (
-        f"{made} of {len(of)} tables and figures were made at size small. Claims: {held} held, "
-        f"{against} contradicted, {open_} that cannot be judged at this size.{checks}"
+        f"We repeated {made} of {len(of)} tables and figures on smaller problems that run offline "
+        f"(size small). There, {held} of {units.plural(claims, 'claim')} of the paper hold, "
+        f"{against} do not, and {open_} cannot be judged.{checks}"
+    )
+
+
+def claims_figure(paper: Paper, of: Mapping[str, Kept | None]) -> str:
+    """Draw a line of dots for each table or figure, one dot for each claim, by verdict, as SVG."""
+    of = published(paper, of)
+    dots: dict[str, list[tuple[str, str, str]]] = {}
+    for key, colour in COLOURS.items():
+        for name, claim in judged(paper, of, key):
+            dots.setdefault(name, []).append((colour, HOLDS[key], claim["claim"]))
+    lines = [
+        f'<circle cx="{x}" cy="12" r="6" fill="{colour}"/>'
+        f'<text x="{x + 12}" y="16">{HOLDS[key]}</text>'
+        for x, (key, colour) in zip((8, 80, 190), COLOURS.items(), strict=True)
+    ]
+    for k, name in enumerate(name for name in of if name in dots):
+        y = 40 + 21 * k
+        label = heading_of(paper.figures[name]).partition(": ")[0]
+        lines.append(f'<text x="2" y="{y + 4}">{html.escape(label)}</text>')
+        lines += [
+            f'<circle cx="{172 + 17 * j}" cy="{y}" r="6" fill="{colour}">'
+            f"<title>{html.escape(claim)}: {verdict}</title></circle>"
+            for j, (colour, verdict, claim) in enumerate(dots[name])
+        ]
+    height = 36 + 21 * len(dots)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 370 {height}" width="370" '
+        f'height="{height}" font-family="sans-serif" font-size="13" fill="#333">\n'
+        '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(lines) + "\n</svg>\n"
     )
 
 
@@ -171,18 +227,6 @@ def effort(made: Mapping[str, Any]) -> str:
     seeds = str(made["seeds"]).capitalize()
     minutes = f"{made['minutes']:.1f} minutes of one core of a busy machine"
     return f"{seeds}; {units.plural(made['runs'], 'run')}, {minutes}."
-
-
-def heading_of(figure: Figure) -> str:
-    """Return "Table 2, cross-silo: ..." of a figure table-2-cross-silo."""
-    kind, _, rest = figure.name.partition("-")
-    number, _, part = rest.partition("-")
-    name = f"{kind} {number}".capitalize() if number else kind.capitalize()
-    if not any(sign.isdigit() for sign in number):
-        name = figure.name.replace("-", " ").capitalize()
-    elif part:
-        name += f", {part.replace('-', ' ')}"
-    return f"{name}: {figure.title}"
 
 
 def needs(figure: Figure) -> str:
@@ -264,8 +308,13 @@ def ours(line: Mapping[str, str] | None, column: str) -> str:
 def verdict(claim: Mapping[str, Any], note: str) -> str:
     """Return a claim, whether it holds, the numbers, and the note of the paper's file."""
     seeds = f" About {claim['seeds']} seeds would judge it." if claim.get("seeds") else ""
-    holds = HOLDS[claim["holds"]].capitalize()
-    return f"**{holds}**: {claim['claim']}. {claim['evidence']}.{seeds} {note}".rstrip()
+    evidence, holds = f"{claim['evidence']}.", HOLDS[claim["holds"]].capitalize()
+    head = f"**{holds}**: {claim['claim']}."
+    if len(evidence) <= LONG:
+        return f"{head} {evidence}{seeds} {note}".rstrip()
+    folded = evidence.replace("<", "&lt;").replace("; ", "<br>")
+    numbers = f"<details><summary>numbers</summary>{folded}</details>"
+    return " ".join(filter(None, (f"{head}{seeds}", note, numbers)))
 
 
 def index() -> str:
@@ -287,7 +336,7 @@ def index() -> str:
     table = []
     for paper in papers:
         made = sum(kept is not None for kept in of[paper.name].values())
-        name = f"[{paper.title}]({paper.name}.md)" if made else paper.title
+        name = f"[{title(paper)}]({paper.name}.md)" if made else title(paper)
         counts = [str(len(list(judged(paper, of[paper.name], key)))) for key in KEYS]
         table.append([name, f"{made} of {len(of[paper.name])}", *counts])
     parts.append(markdown(["paper", "figures made", *HOLDS.values(), "closed forms"], table))
@@ -333,6 +382,8 @@ def main(arguments: Sequence[str]) -> None:
         paper = figures.read(name)
         if any(results(paper).values()):
             (PLACE / f"{name}.md").write_text(page(paper), encoding="utf-8")
+            drawing = claims_figure(paper, results(paper))
+            (PLACE / name / "claims.svg").write_text(drawing, encoding="utf-8")
     (PLACE / "index.md").write_text(index(), encoding="utf-8")
 
 

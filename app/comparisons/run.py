@@ -43,7 +43,7 @@ from coterie.app.trained import starts
 from coterie.errors import line_of
 
 ALL = "all"
-_NOT_SWEPT = {"seed", "name", "out", "run-dir", "resume", "preflight", "track", "trust"}
+_NOT_SWEPT = {"seed", "name", "title", "out", "run-dir", "resume", "preflight", "track", "trust"}
 Yardsticks = Literal["auto", "none"]
 
 

@@ -17,7 +17,7 @@ from coterie.app.config.schema import Scalar
 from coterie.app.runs import atomic, files
 
 _FILE = "comparison.toml"
-_NOT_COMPARED = ("method", "seed", "out", "name", "run-dir", "resume")
+_NOT_COMPARED = ("method", "seed", "out", "name", "title", "run-dir", "resume")
 
 
 @dataclass(frozen=True)

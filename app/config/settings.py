@@ -176,6 +176,12 @@ class Settings:
         "from the start time.",
         scope="start",
     )
+    title: str = option(
+        "",
+        "Title of the report and of comparison pages; empty: methods and data, such as "
+        '"cobo on digits".',
+        scope="relay",
+    )
     trust: str = option(
         "",
         "Trust file of a deployment's relay: each node must prove with a signature that it hosts "

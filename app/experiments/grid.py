@@ -22,7 +22,7 @@ from coterie.app.runs.rundir import Run
 from coterie.strategies.names import shortened
 
 Keys = Mapping[str, Scalar]
-_OF_RESULTS = ("name", "run-dir", "resume", "out")
+_OF_RESULTS = ("name", "title", "run-dir", "resume", "out")
 
 
 class Point(NamedTuple):
@@ -35,7 +35,7 @@ class Point(NamedTuple):
 def placed(config: Config, directory: Path) -> Config:
     """Return the configuration with its run directory, `<label>-seed<k>-<hash>`.
 
-    The hash is `digest` of every key except those of the results' location.
+    The hash is `digest` of every key except those of the results' location and title.
     """
     flat = {key: value for key, value in config.flat().items() if key not in _OF_RESULTS}
     name = shortened(config.label, f"-seed{config.seed}-{digest(config, flat)}")

@@ -19,7 +19,15 @@ import numpy as np
 
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import COLUMNS, MEASURES, Column, SameSeed, deviation, reached
+from coterie.app.experiments.measures import (
+    COLUMNS,
+    COST,
+    MEASURES,
+    Column,
+    SameSeed,
+    deviation,
+    reached,
+)
 from coterie.app.experiments.methods import reference
 from coterie.app.experiments.paired import leaders, redivision
 from coterie.app.runs import plan
@@ -127,6 +135,11 @@ class Row:
         """Number of diverged peers, summed over the runs."""
         return sum(int(run.diverged.sum()) for run in self.runs)
 
+    @property
+    def is_lost(self) -> bool:
+        """True if every peer of every run diverged: its accuracies say nothing of the method."""
+        return bool(self.diverged) and self.diverged == self.peers
+
     def numbers(self, column: Column) -> list[float | None]:
         """Return the number of each trial."""
         cell = Cell(self.method, column.panel, column.x)
@@ -153,6 +166,8 @@ class Row:
             if cell in self._table.refused:
                 return "refused"
             return "diverged" if self.diverged and column.key in LOSSES else self._table.dash
+        if self.is_lost and column.better and column.group != COST:
+            return "diverged"
         mean, spread = summary
         if text := reached([value for value in self.numbers(column) if value is not None]):
             return text
@@ -302,7 +317,8 @@ class Table:
     def candidates(self, column: Column) -> list[Row]:
         """Return the rows that may lead in a column: ranked and, for a loss, not diverged.
 
-        Rows whose peers have different data are not ranked.
+        A row whose every peer diverged leads in none. Rows whose peers have different data are not
+        ranked.
         """
         if not self.has_same_data or not column.better:
             return []
@@ -311,6 +327,7 @@ class Table:
             for row in self.rows
             if row.summary(column)
             and not row.reference
+            and not row.is_lost
             and not (column.key in LOSSES and row.diverged)
         ]
 

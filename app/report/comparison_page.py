@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from coterie.app.config import schema
 from coterie.app.config.keys import flatten
-from coterie.app.config.registry import METHODS
+from coterie.app.config.registry import METHODS, YARDSTICKS
 from coterie.app.config.settings import ambiguous
 from coterie.app.experiments.measures import COST, Column
 from coterie.app.experiments.paired import MIN_SEEDS
@@ -72,11 +72,18 @@ def content(table: Table, title: str, failed: Mapping[str, str]) -> dict[str, An
 
 
 def _heading(rows: Sequence[Row]) -> str:
-    """Return "local, cobo on digits", "23 methods on digits", or "cobo.rho on digits"."""
+    """Return the key `title`, else "local, cobo on digits", "23 methods on digits" and so on."""
+    if chosen := str(rows[0].runs[0].config.get("title") or ""):
+        return chosen
     methods = list(dict.fromkeys(key for row in rows for key in row.swept))
-    methods = methods or [row.name for row in rows]
+    methods = methods or [row.name for row in _methods(rows)]
     subject = ", ".join(methods) if len(methods) <= 4 else units.plural(len(methods), "method")
     return f"{subject} on {words.data_name(rows[0].runs[0].config)}"
+
+
+def _methods(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are no yardsticks by scikit-learn; all rows if each is one."""
+    return [row for row in rows if row.runs[0].config["method"] not in YARDSTICKS] or list(rows)
 
 
 def _facts(table: Table) -> list[str]:
@@ -88,7 +95,7 @@ def _facts(table: Table) -> list[str]:
     return [
         *words.partition(first),
         words.peers(first),
-        units.plural(len(rows), table.noun),
+        units.plural(len(_methods(rows)), table.noun),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}",
         units.plural(int(rounds), "round"),
         words.date(runs),

@@ -35,8 +35,8 @@ class Tile(NamedTuple):
 
 
 def title(config: Mapping[str, Any]) -> str:
-    """Return "cobo on digits"; plugins have their display names, recipes their own."""
-    return f"{display(label_of(config))} on {data_name(config)}"
+    """Return the key `title`, else "cobo on digits" with display names."""
+    return str(config.get("title") or "") or f"{display(label_of(config))} on {data_name(config)}"
 
 
 def data_name(config: Mapping[str, Any]) -> str:
@@ -50,7 +50,9 @@ def data_name(config: Mapping[str, Any]) -> str:
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
     """Return the headline numbers of a run."""
     recovery = summary["recovery"] if _has_learnt(run) else None
-    quality = _accuracy_tiles if summary["mean_test_accuracy"] is not None else _loss_tiles
+    has_accuracy = summary["mean_test_accuracy"] is not None
+    is_lost = summary["diverged_peers"] == run.peers
+    quality = _accuracy_tiles if has_accuracy and not is_lost else _loss_tiles
     sent, gradients = summary["total_bytes"], summary["gradient_evaluations"]
     messages = summary["messages"]
     return [

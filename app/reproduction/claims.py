@@ -120,7 +120,8 @@ def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Pa
     if not exact and p > LEVEL:
         why = "one seed allows no test" if len(means) == 1 else f"not significant, p = {p:.2f}"
         return _Part(None, f"{text} ({why})", favours, seeds_needed(differences, results.shared))
-    return _Part(favours, f"{text} (p = {0.0 if exact else p:.3f})")
+    shown = "p < 0.001" if exact or p < 0.0005 else f"p = {p:.3f}"
+    return _Part(favours, f"{text} ({shown})")
 
 
 def _near(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:

@@ -153,9 +153,11 @@ class Paper:
     """One paper."""
 
     name: str  # of the file, such as "cobo"
+    short: str  # for people, such as "CoBo"
+    method: str  # the paper's own method
     title: str
     reference: str
-    contradictions: tuple[str, ...]  # errata and contradictions in the paper, one sentence each
+    contradictions: tuple[str, ...]  # errata, in Markdown, one sentence each
     figures: Mapping[str, Figure]
 
 
@@ -177,7 +179,7 @@ def read(name: str, folder: Path = FOLDER) -> Paper:
         raise ConfigError(f"{file} is not TOML: {error}") from None
     try:
         figures = {key: _figure(key, content["figures"][key]) for key in content["figures"]}
-        about = {key: content[key] for key in ("title", "reference")}
+        about = {key: content[key] for key in ("short", "method", "title", "reference")}
         return Paper(name, **about, contradictions=tuple(content.get("contradictions", ())),
                      figures=figures)  # fmt: skip
     except KeyError as error:

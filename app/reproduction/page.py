@@ -44,6 +44,18 @@ _TABLES = ("table", "scatter", "maps")
 """Forms that show the numbers of their columns, too."""
 _PATH = re.compile(r'\bd="[^"]*"')
 _FRACTION = re.compile(r"-?\d+\.\d{3,}")
+_NAMES = {
+    "cifar-10": "CIFAR-10",
+    "cifar-100": "CIFAR-100",
+    "cinic10": "CINIC-10",
+    "cross-device": "cross-device",
+    "cross-silo": "cross-silo",
+    "femnist": "FEMNIST",
+    "ixi": "IXI",
+    "miniimagenet": "MiniImageNet",
+    "office-home": "Office-Home",
+}
+"""Part of a figure's name -> the same for people."""
 _LISTED = 6
 """Maximum number of seeds that are listed one by one."""
 HOLDS = {True: "holds", False: "does not hold", None: "cannot be judged"}
@@ -75,7 +87,7 @@ def render(made: Reproduction, svg: str) -> str:
     """Return the page as one HTML file that opens offline."""
     figure = made.figure
     return _TEMPLATES.get_template("reproduction.html.j2").render(
-        title=f"{made.paper.name}, {figure.name}: {figure.title}",
+        title=f"{made.paper.short}, {heading_of(figure)}",
         facts=[figure.where, f"size {made.size}", seeds(made.results)],
         notice="",
         outcome=outcome(made),
@@ -91,6 +103,21 @@ def render(made: Reproduction, svg: str) -> str:
         command=f"coterie reproduce {made.paper.name}/{figure.name} --size {made.size}",
         data={},
     )
+
+
+def heading_of(figure: Figure) -> str:
+    """Return "Table 2, cross-silo: ..." of a figure table-2-cross-silo."""
+    kind, _, rest = figure.name.partition("-")
+    number, _, part = rest.partition("-")
+    name = f"{kind} {number}".capitalize() if number else kind.capitalize()
+    if not any(sign.isdigit() for sign in number):
+        name = f"{kind} {number.upper()}" if len(number) == 1 else figure.name.replace("-", " ")
+        name = name[0].upper() + name[1:]
+    elif not number[0].isdigit():
+        name = f"{kind.capitalize()} {number.upper()}"
+    elif part:
+        name += f", {_NAMES.get(part, part.replace('-', ' '))}"
+    return f"{name}: {figure.title}"
 
 
 def outcome(made: Reproduction) -> str:

@@ -32,18 +32,20 @@ def conclude(run_dir: Path, console: Console) -> None:
 def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
     """Return the short table at the end of a run; `all_to_all` explains the number of bytes."""
     table = Table(show_header=False, box=None)
+    diverged = summary.get("diverged_peers")
+    is_lost = bool(diverged) and diverged == summary["peers"]  # accuracies of untrained models
     accuracy, spread = (summary.get(f"{kind}_test_accuracy") for kind in ("mean", "std"))
-    if accuracy is not None:
+    if accuracy is not None and not is_lost:
         table.add_row("test accuracy", f"{accuracy:.4f} ± {spread or 0:.4f} over peers")
     worst = summary.get("worst_decile_test_accuracy")
-    if worst is not None:
+    if worst is not None and not is_lost:
         table.add_row("worst tenth of peers", f"{worst:.4f}")
     c_index = summary.get("measures", {}).get("c_index")
-    if c_index is not None:
+    if c_index is not None and not is_lost:
         table.add_row("C-index", f"{c_index:.4f}, mean over peers")
     if summary.get("mean_test_loss") is not None:
         table.add_row("test loss", f"{summary['mean_test_loss']:.6g}")
-    if diverged := summary.get("diverged_peers"):
+    if diverged:
         peers = units.plural(summary["peers"], "peer")
         table.add_row("diverged", f"{diverged} of {peers}: the loss or the model is not finite")
     for line in state.attendance(summary.get("took_part", {}), summary.get("rounds", 0)):

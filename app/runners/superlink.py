@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -30,6 +31,9 @@ from coterie.app.runners.errors import FlowerError
 from coterie.datasets import plugins
 
 _START_SECONDS = 60.0
+_UNKNOWN = re.compile(
+    r"SuperLink connection '([^']*)' not found in the Flower configuration file \(([^)]*)\)"
+)
 QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # everything is installed already
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -93,8 +97,16 @@ def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[s
     except ValueError:
         answer = {"success": False, "error-message": done.stderr or done.stdout}
     if not answer.get("success", not done.returncode):
-        raise FlowerError(" ".join(str(answer.get("error-message") or "no answer").split()))
+        raise FlowerError(reason(str(answer.get("error-message") or "no answer")))
     return answer
+
+
+def reason(message: str) -> str:
+    """Return Flower's message in one line, with the remedy for an unknown connection."""
+    line = " ".join(message.split())
+    if (unknown := _UNKNOWN.search(line)) is None:
+        return line
+    return f'no connection "{unknown[1]}" in {unknown[2]}: add a table [superlink.{unknown[1]}]'
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class RunState:
             for key in ("mean_test_accuracy", "std_test_accuracy", "mean_test_loss", "diverged")
         )
         parts = []
-        if accuracy is not None:
+        if accuracy is not None and self.status != "diverged":
             spread = "" if spread is None else f" ± {spread:.3f}"
             parts.append(f"accuracy {accuracy:.3f}{spread}")
         elif loss is not None:

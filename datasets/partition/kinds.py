@@ -263,7 +263,7 @@ KINDS: dict[str, PartitionKind] = {
     "auto": PartitionKind("usual division of the data set", auto, needs_classes=False),
     "iid": PartitionKind("divided evenly at random", iid, needs_classes=False),
     "dirichlet": PartitionKind("each class divided by Dir(alpha) over the peers", dirichlet),
-    "pathological": PartitionKind("classes-per-peer classes for each peer", pathological),
+    "pathological": PartitionKind("a few classes for each peer: classes-per-peer", pathological),
     "natural": PartitionKind(
         "a natural group (writer, hospital) for each peer", natural, needs_classes=False
     ),

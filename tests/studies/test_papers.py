@@ -23,9 +23,13 @@ def test_a_page_has_our_numbers_the_papers_and_the_verdicts(
     monkeypatch.setattr(papers, "PLACE", folder / "docs")
     papers.main([str(out)])
     page = (folder / "docs" / "toy.md").read_text()
-    assert "2 of 3 tables and figures were made at size small" in page
-    assert "Claims: 1 held, 2 contradicted, 0 that cannot be judged at this size." in page
+    assert page.splitlines()[2] == "# Toy: A title"
+    assert "We repeated 2 of 3 tables and figures on smaller problems" in page
+    assert "1 of 3 claims of the paper hold, 2 do not, and 0 cannot be judged." in page
     assert "Comparisons of runs with closed forms that agree: 1." in page
+    drawn = (folder / "docs" / "toy" / "claims.svg").read_text()
+    colours = [drawn.count(f'fill="{colour}"><title>') for colour in papers.COLOURS.values()]
+    assert colours == [1, 2, 0], "a dot for each claim"
     assert "| Local | 0.2657 ± 0 | 0.25 |" in page
     assert "| Local | 0.2812 | 0.125 |" in page  # (1 - eta)^2 / 2 at eta = 0.25 and 0.5
     assert "Not reproduced: its data are not public." in page
@@ -33,7 +37,7 @@ def test_a_page_has_our_numbers_the_papers_and_the_verdicts(
     made = json.loads((folder / "docs" / "toy" / "table-1" / "made.json").read_text())
     assert made["runs"] == 4
     front = (folder / "docs" / "index.md").read_text()
-    assert "| [A title](toy.md) | 2 of 3 | 1 | 2 | 0 | 1 |" in front
+    assert "| [Toy: A title](toy.md) | 2 of 3 | 1 | 2 | 0 | 1 |" in front
     assert "(toy.md#table-1-two-curvatures)" in front
 
 
@@ -44,6 +48,8 @@ def test_the_pages_are_up_to_date(name: str) -> None:
     if not any(papers.results(paper).values()):
         pytest.skip("no results of this paper are kept")
     assert (papers.PLACE / f"{name}.md").read_text(encoding="utf-8") == papers.page(paper)
+    drawn = (papers.PLACE / name / "claims.svg").read_text(encoding="utf-8")
+    assert drawn == papers.claims_figure(paper, papers.results(paper))
 
 
 @pytest.mark.parametrize("name", figures.names())

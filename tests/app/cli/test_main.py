@@ -23,7 +23,7 @@ from coterie.app.config.root import ROOT
 from coterie.app.runners import bundle, cores, guard, local, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError
-from coterie.app.runners.superlink import ask, simulation_config, workspace
+from coterie.app.runners.superlink import ask, reason, simulation_config, workspace
 from coterie.app.runs import rundir, units
 from coterie.app.runs.state import Pace, RunState
 from coterie.datasets.plugins import GROUPS, Kind
@@ -192,12 +192,15 @@ def test_a_run_that_goes_on_is_not_resumed(
 def test_a_run_whose_every_peer_diverged_exits_1(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = "method=local dataset=sine peers=2 num-server-rounds=3 learning-rate=1e30"
+    keys = "method=local peers=4 num-server-rounds=3 learning-rate=1e30"
     assert main.main(["run", *keys.split(), "--name", "run"]) == 1
     printed = capsys.readouterr()
     *_, last = printed.err.splitlines()  # log lines come first if another test set up logging
     assert last.startswith("the run failed: every peer diverged: try a smaller learning-rate")
     assert "report: " in printed.out
+    assert "diverged" in printed.out
+    assert "test accuracy" not in printed.out
+    assert "worst tenth" not in printed.out
     assert main.main(["resume", "runs/run"]) == 2, "it is over: nothing to resume"
 
 
@@ -320,10 +323,21 @@ def test_a_list_has_every_row_of_its_kind(kind: Kind, capsys: pytest.CaptureFixt
         assert all(words.count(name) == 1 for name in ("cobo", "ifca", "perfedavg"))
 
 
+def test_an_unknown_connection_has_a_remedy() -> None:
+    file = "/home/me/.flwr/config.toml"
+    message = (
+        f"An unexpected error occurred while reading the Flower configuration file ({file}). "
+        f"SuperLink connection 'relay' not found\nin the Flower configuration file ({file})."
+    )
+    assert reason(message) == (f'no connection "relay" in {file}: add a table [superlink.relay]')
+    assert reason("the SuperLink\n is away") == "the SuperLink is away"
+
+
 def test_progress_in_words() -> None:
     for now, words in (
         ({"mean_test_accuracy": 0.5, "std_test_accuracy": 0.125}, "accuracy 0.500 ± 0.125  0 B"),
         ({"mean_test_loss": None, "diverged": 3, "bytes": 0}, "3 peers diverged  0 B"),
+        ({"mean_test_accuracy": 0.1, "diverged": 8, "status": "diverged"}, "8 peers diverged  0 B"),
         ({"mean_test_accuracy": None, "mean_test_loss": 1.5, "bytes": 2e6}, "loss 1.5  2.00 MB"),
     ):
         assert RunState(now).describe() == words

@@ -21,7 +21,17 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedavg-ft": {"learning-rate-schedule": "cosine", "topology": "ring", "defence.rule": "median"},
 }
 """Runs with different features on, by method."""
-OF_PROCESSES = {"out", "run-dir", "name", "resume", "preflight", "sealing", "track", "trust"}
+OF_PROCESSES = {
+    "out",
+    "run-dir",
+    "name",
+    "resume",
+    "preflight",
+    "sealing",
+    "title",
+    "track",
+    "trust",
+}
 """Keys of the place, which have no other value in a test."""
 SWITCHES = {"attack.kind", "clock.profile", "letters.scheme", "privacy.kind", "schedule.kind"}
 """Keys that are left out with their value "off", and not with others."""

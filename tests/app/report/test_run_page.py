@@ -82,6 +82,7 @@ def test_own_data_are_called_by_their_folder() -> None:
     assert words.title(own) == "cobo on heart-disease"
     assert words.title(own | {"data-dir": "data"}) == "cobo on table"
     assert words.title(own | {"dataset": "digits"}) == "cobo on digits"
+    assert words.title(own | {"title": "Four hospitals"}) == "Four hospitals"
 
 
 def test_the_page_fetches_nothing(shown: Shown) -> None:
@@ -211,6 +212,13 @@ def test_a_peer_may_diverge_and_still_have_an_accuracy(tmp_path: Path) -> None:
     page = Page(page_of(tmp_path))
     assert "1 of 2 peers diverged: its loss or model is not finite; the last finite" in page.text
     assert page.data["diverged"] == [0]
+    assert "Mean test accuracy" in page.text
+    write_metrics(
+        tmp_path, [line | ({"test_loss": None} if line["round"] else {}) for line in lines]
+    )
+    page = Page(page_of(tmp_path))
+    assert "2 of 2 peers diverged" in page.text
+    assert "Mean test accuracy" not in page.text, "it is that of models before the training"
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,24 @@ def test_diverged_methods_are_listed_and_not_ranked(tmp_path: Path) -> None:
     assert read(all_diverged) == "Diverged: cobo (3 of 3 peers), wga (3 of 3 peers)."
 
 
+def test_accuracies_of_a_method_whose_every_peer_diverged_do_not_count(tmp_path: Path) -> None:
+    means = {"local": (0.5, 0.6, 0.7), "cobo": (0.9, 0.9, 0.9)}
+    made = rows(tmp_path, means)
+    assert read(made).startswith("cobo is the best of 2 methods")
+    for run in tmp_path.glob("cobo-*"):
+        file = run / "metrics.jsonl"
+        file.write_text(file.read_text().replace('"test_loss": 1.0', '"test_loss": Infinity'))
+    lost = Table.of_runs(
+        {name: [Run.read(tmp_path / f"{name}-{k}") for k in range(3)] for name in means}
+    )
+    assert read(lost) == (
+        "local reaches a mean test accuracy of 60.00 ± 10.00 %. Diverged: cobo (9 of 9 peers)."
+    )
+    columns = {column.key: column for column in lost.shown()}
+    texts = [lost.rows[1].text(columns[key]) for key in ("accuracy", "gain", "diverged")]
+    assert texts == ["diverged", "diverged", "3"]
+
+
 @pytest.mark.parametrize(
     ("topology", "whom"), [("full", "every other peer"), ("ring", "all its neighbours")]
 )

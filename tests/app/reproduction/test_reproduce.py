@@ -20,6 +20,8 @@ from coterie.app.reproduction.reproduce import DEFAULTS, Request, _base, _grid, 
 from coterie.app.reproduction.results import better_of
 
 FILE = """
+short = "Toy"
+method = "fedavg"
 title = "A title"
 reference = "Somebody, somewhere"
 
