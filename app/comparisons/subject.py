@@ -14,6 +14,7 @@ from coterie.app.comparisons.tune import Tuning
 from coterie.app.config import schema
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.schema import Scalar
+from coterie.app.config.settings import keys
 from coterie.app.runs import atomic, files
 
 _FILE = "comparison.toml"
@@ -27,7 +28,7 @@ class Subject:
     methods: list[str]
     seeds: list[int]  # of each method
     tuned: bool
-    keys: Mapping[str, Scalar]  # configuration that all runs share
+    keys: dict[str, Scalar]  # configuration that all runs share
     halved: bool = False  # tuning used successive halving
     settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     """Keys of single methods, by method."""
@@ -88,10 +89,16 @@ class Subject:
         raise AssertionError
 
     def _lacks(self, there: Subject) -> str:
-        """Return the first setting of another comparison that this one lacks; empty if none."""
-        for key, value in self.keys.items():
-            if there.keys.get(key) != value:
-                return f"{key} = {schema.written(there.keys.get(key, ''))}"
+        """Return the first setting of another comparison that this one lacks; empty if none.
+
+        A key that is not there has its default, such as one that did not exist at that time.
+        """
+        known = keys()
+        for key in self.keys | there.keys:
+            default = known[key][1].default if key in known else ""
+            before = there.keys.get(key, default)
+            if before != self.keys.get(key, default):
+                return f"{key} = {schema.written(before)}"
         lost = [name for name in there.methods if name not in self.methods]
         lost += [f"seed {seed}" for seed in there.seeds if seed not in self.seeds]
         if lost:

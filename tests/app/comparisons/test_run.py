@@ -161,6 +161,19 @@ def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> N
     assert len(read(tmp_path / "comparison.csv")) == 6, "nothing of the first is lost"
 
 
+def test_a_key_that_a_comparison_does_not_state_has_its_default(tmp_path: Path) -> None:
+    """As a key that did not exist when the comparison was made."""
+    compared(tmp_path, "local", flat=TINY)
+    compared(tmp_path, "local,fedavg", flat=TINY | {"batch-size": 32, "forest.trees": 100})
+    compared(tmp_path, "local,fedavg", flat=TINY)
+    for key in ("batch-size", "forest.trees"):
+        with pytest.raises(ConfigError, match=rf"other settings \({key} = "):
+            compared(tmp_path, "local,fedavg", flat=TINY | {key: 3})
+    compared(tmp_path / "b", "local", flat=TINY | {"batch-size": 3})
+    with pytest.raises(ConfigError, match=r"other settings \(batch-size = 3"):
+        compared(tmp_path / "b", "local", flat=TINY)
+
+
 def test_other_settings_take_the_next_free_name(tmp_path: Path) -> None:
     flat, sums = TINY | {"num-server-rounds": 2}, {}
     for methods, name in (
