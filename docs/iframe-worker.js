@@ -13,7 +13,9 @@ if (location.protocol === "file:") {
         document.body.append(frame);
         const inside = frame.contentWindow;
         inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
-        inside.importScripts = (...urls) => urls.forEach((each) => load(frame, each));
+        inside.importScripts = (...urls) => {
+          for (const each of urls) load(frame, each);
+        };
         load(frame, url).onload = () => {
           this.inside = inside;
           for (const data of this.waiting) this.postMessage(data);
