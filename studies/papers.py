@@ -143,7 +143,8 @@ def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
     return (
         f"We repeated {made} of {len(of)} tables and figures on smaller problems that run offline "
         f"(size small). There, {held} of {units.plural(claims, 'claim')} of the paper hold, "
-        f"{against} do not, and {open_} cannot be judged.{checks}"
+        f"{against} do not, and {open_} cannot be judged.{checks} "
+        "[Measures](../reference/measures.md) defines the columns."
     )
 
 

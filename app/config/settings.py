@@ -358,7 +358,7 @@ def options_in(table: str) -> Mapping[str, Option]:
     found: dict[str, Option] = {}
     for each in fields(Settings):
         inlined = options_of(INLINED[each.name]) if each.name in INLINED else {}
-        found = {**found, **inlined, **found}
+        found |= {key: option for key, option in inlined.items() if key not in found}
         found |= {key: option for key, option in own.items() if option.name == each.name}
     return found
 

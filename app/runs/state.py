@@ -131,11 +131,11 @@ class RunState:
 
     def peers(self, names: Sequence[str] = ()) -> list[PeerState]:
         """Return the peers with these names, and those that were seen, in order."""
-        seen, told = self.now.get("last_seen", {}), self.now.get("names", {})
+        seen, given = self.now.get("last_seen", {}), self.now.get("names", {})
         result = []
         for peer in sorted({*range(len(names)), *map(int, seen)}):
             key = str(peer)
-            name = names[peer] if peer < len(names) else told.get(key, f"peer {peer}")
+            name = names[peer] if peer < len(names) else given.get(key, f"peer {peer}")
             if key in seen:
                 t, at = int(seen[key][0]), float(seen[key][1])
                 behind = min(max(self.now["round"] - t, 0), 2)
