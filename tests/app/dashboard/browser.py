@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 _BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-_PATIENCE = 30.0
+_PATIENCE = 180.0  # beside other tests, a server may need a minute to import
 
 
 class Tab:
