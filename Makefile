@@ -1,4 +1,4 @@
-# make run, check, test, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint for
+# make run, check, test, test-long, test-all, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint for
 # deployments. PYTHON chooses the interpreter of the first install, BASE what `check` compares with.
 PYTHON ?= python3
 BASE ?= main
@@ -13,14 +13,23 @@ QUIET := FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_DISABLE_UPDATE_CHEC
 BIOME_VERSION := 2.6.8
 BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 
+# Hundreds of processes that tests start would each compile every module.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
-.PHONY: run check test unit lint lint-web docs dist bench install drill image-test image-lint
+.PHONY: run check test test-long test-all unit lint lint-web docs dist bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/coterie run --nodes 2
 
 test: $(INSTALLED)
 	$(PYTEST) $(WAITING)
+
+# The commands of all pages, notebooks, wheels, whole deployments, and properties with many examples.
+test-long: $(INSTALLED)
+	$(PYTEST) $(WAITING) --long
+
+test-all: test test-long
 
 # Without the tests that start other processes.
 unit: $(INSTALLED)

@@ -16,26 +16,48 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray gives way to other processes (15), so the tests of other workers would stop its runs.
 os.environ.setdefault("RAY_worker_niceness", "0")
 # The same examples each time, on slow machines too.
-settings.register_profile("coterie", derandomize=True, deadline=None, max_examples=50)
-settings.load_profile("coterie")
+settings.register_profile("quick", derandomize=True, deadline=None, max_examples=25)
+settings.register_profile("long", derandomize=True, deadline=None, max_examples=200)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="the tests that are left out without it, and properties with many examples",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("long" if config.getoption("--long") else "quick")
     # flwr imports typer, which still uses a name that click is giving up
     config.addinivalue_line("filterwarnings", "ignore:'click.utils:DeprecationWarning")
     e2e = "e2e: starts Flower, a worker, the command or a browser as processes of their own"
     config.addinivalue_line("markers", e2e)
+    config.addinivalue_line("markers", "long: runs with --long only, in `make test-all`")
     config.addinivalue_line("markers", "xdist_group: tests that share a worker")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with tests that wait for other processes, so that workers compute meanwhile.
 
     The tests of a file share a worker, and with it what they boot; pages of the documentation share
     nothing, and come first because they take longest.
     """
+    is_long = {item: item.get_closest_marker("long") is not None for item in items}
+    if config.getoption("--long"):
+        chosen = [item for item in items if is_long[item] or _is_property(item)]
+    else:
+        chosen = [item for item in items if not is_long[item]]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
     waiting = {item.path for item in items if item.get_closest_marker("e2e")}
     items.sort(key=lambda item: (item.path not in waiting, item.path.name != "test_commands.py"))
     for item in items:
         is_page = getattr(item, "originalname", "") == "test_the_blocks_of_a_page_run"
         item.add_marker(pytest.mark.xdist_group(item.nodeid if is_page else str(item.path)))
+
+
+def _is_property(item: pytest.Item) -> bool:
+    """Whether Hypothesis chooses the examples of a test."""
+    return getattr(getattr(item, "obj", None), "is_hypothesis_test", False)

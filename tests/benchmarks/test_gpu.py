@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from coterie.app.config.root import ROOT
 
 TRY = """
@@ -16,6 +18,7 @@ assert not {"flwr", "ray", "app"} & sys.modules.keys()
 """
 
 
+@pytest.mark.long
 def test_every_question_is_answered() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TRY], cwd=ROOT, capture_output=True, text=True, timeout=300

@@ -62,6 +62,7 @@ def test_the_plain_loop_trains_on_the_same_data(
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.usefixtures("images")
 def test_every_client_of_the_stock_flower_app_trains_on_the_same_data(tmp_path: Path) -> None:
     write_data({**population.IMAGES, "peers": 20}, tmp_path)

@@ -181,6 +181,7 @@ def test_a_row_belongs_to_a_page() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if RUN in HOW.get(name(page), {}).values()], ids=name
 )

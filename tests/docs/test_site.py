@@ -70,6 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > len(METHODS) + 20
@@ -83,6 +84,7 @@ def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_pages_made_from_code_say_what_it_says(site: Path) -> None:
     keys = Assets(site / "reference" / "keys.html").text
     assert "learning-rate" in keys

@@ -14,6 +14,7 @@ NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path) -> None:

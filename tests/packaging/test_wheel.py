@@ -66,6 +66,7 @@ def environment(wheel: Path, distributions: Path, tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_the_wheel_from_the_sdist_holds_one_name_and_every_file_as_it_is(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = {
@@ -84,6 +85,7 @@ def test_the_wheel_from_the_sdist_holds_one_name_and_every_file_as_it_is(wheel: 
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_the_sdist_has_what_a_deployment_needs(distributions: Path) -> None:
     (sdist,) = distributions.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -95,6 +97,7 @@ def test_the_sdist_has_what_a_deployment_needs(distributions: Path) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_an_index_accepts_the_distributions(distributions: Path) -> None:
     check = [sys.executable, "-m", "twine", "--no-color", "check", "--strict"]
     files = [str(path) for path in distributions.glob("coterie-*")]
@@ -114,6 +117,7 @@ def test_an_editor_finds_every_package_through_a_link() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_the_installed_package_works_without_a_checkout(environment: Path, tmp_path: Path) -> None:
     def call(*command: str) -> str:
         program = [str(environment / command[0]), *command[1:]]
@@ -144,6 +148,7 @@ def test_the_installed_package_works_without_a_checkout(environment: Path, tmp_p
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_the_flower_app_is_the_same_from_wheel_and_checkout(
     environment: Path, tmp_path: Path
 ) -> None:
@@ -160,6 +165,7 @@ def test_the_flower_app_is_the_same_from_wheel_and_checkout(
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_flower_runs_the_app_of_an_installed_wheel(environment: Path, tmp_path: Path) -> None:
     """Run the app in its folder, which holds a `coterie` without commands and pages."""
     app = tmp_path / "digits"
@@ -179,6 +185,7 @@ def test_flower_runs_the_app_of_an_installed_wheel(environment: Path, tmp_path: 
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_notebook_for_colab_installs_the_wheel_and_runs(wheel: Path, tmp_path: Path) -> None:
     """In a session without a network: the libraries are there, as most of them are in Colab."""

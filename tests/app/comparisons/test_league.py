@@ -359,6 +359,7 @@ def test_all_methods_and_recipes_take_part() -> None:
     assert {*runner.entrants()} == {*METHODS, *recipes()} - missing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", league.problems(league.PUBLISHED))
 def test_published_cells_are_those_of_their_configurations(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -223,6 +223,7 @@ def test_the_command_prints_an_address_ends_at_once_and_pages_find_it_again(tmp_
                 assert tab.value("window.marked") is True
 
 
+@pytest.mark.long
 def test_a_run_that_is_watched_writes_the_same_bytes(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
 

@@ -194,6 +194,7 @@ def test_a_mistake_in_a_file_is_named(folder: Path, old: str, new: str, why: str
         figures.read("toy")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paper", figures.names())
 def test_every_figure_of_a_paper_can_be_configured(paper: str) -> None:
     """Presets, keys and formulas exist at both sizes, checked without runs."""

@@ -80,6 +80,7 @@ def test_it_ends_with_the_table_and_a_finished_run_in_the_checkout(
     assert len(list((run_dir / "models").glob("*.safetensors"))) == 4
 
 
+@pytest.mark.long
 def test_a_federation_of_the_user_s_and_a_method_that_needs_validation_data(
     checkout: Path, environment: dict[str, str]
 ) -> None:

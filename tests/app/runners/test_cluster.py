@@ -60,6 +60,7 @@ def two_machines() -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_flwr_run_on_a_cluster(tmp_path: Path, two_machines: dict[str, str]) -> None:
     file = tmp_path / "problem.json"
     problem = {
@@ -95,6 +96,7 @@ def config(directory: Path, **keys: object) -> Config:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_runs_spread_over_a_cluster_and_one_that_dies_costs_the_others_nothing(
     tmp_path: Path, two_machines: dict[str, str]
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_relay_says_who_is_ready(
 # --- hospitals that go ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(deployment: Deployment) -> None:
     rounds: dict[str, Scalar] = {
         "method": "fedavg", "num-server-rounds": 7, "evaluate-every": 7, "sealing": "auto",
@@ -146,6 +147,7 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(deployment: Deploym
     assert b"test_loss/mean" in events.read_bytes()
 
 
+@pytest.mark.long
 def test_a_run_waits_until_every_hospital_has_approved_it(
     deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +170,7 @@ def test_a_run_waits_until_every_hospital_has_approved_it(
     assert decisions == ["refused", "allowed"]
 
 
+@pytest.mark.long
 def test_a_bomb_costs_its_sender_its_letters_and_nobody_anything_else(
     deployment: Deployment,
 ) -> None:
@@ -199,6 +202,7 @@ def test_a_bomb_costs_its_sender_its_letters_and_nobody_anything_else(
     deployment.start(*services)
 
 
+@pytest.mark.long
 def test_letters_without_seals_are_found_at_the_relay(deployment: Deployment) -> None:
     write_policy(deployment.policy, sealing=False)
     for peer in range(PEERS):

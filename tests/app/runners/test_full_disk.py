@@ -83,6 +83,7 @@ def test_a_run_ends_with_one_line_and_goes_on_when_there_is_space(
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_nor_does_a_run_on_nodes_show_more_than_a_line(disk: Path) -> None:
     """Neither does it go on without the node that met the full disk."""
     fill(disk, 600)  # less than the checkpoints of two nodes

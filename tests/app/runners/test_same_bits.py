@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from coterie.app.config.config import Config
 from coterie.app.runners import inline
+from tests import marks
 from tests.datasets.own.test_text import write_part, write_tokenizer
 
 ROUNDS, PEERS = 3, 2
@@ -39,7 +40,9 @@ def cut(now: Mapping[str, Any]) -> None:
         raise PowerCutError
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    "network", [marks.case(name, is_long=name == "resnet9") for name in NETWORKS]
+)
 def test_stopped_and_resumed_is_byte_for_byte_the_same(network: str, tmp_path: Path) -> None:
     flat = COMMON | NETWORKS[network] | {"model": network}
     if network == "transformer":

@@ -36,6 +36,7 @@ from coterie.clients.privacy import Privacy
 from coterie.clients.training import Training
 from coterie.datasets import plugins
 from coterie.datasets.problem import Problem
+from tests import marks
 from tests.clients.methods.test_twins import CASES, case
 from tests.problems import classification
 
@@ -65,10 +66,10 @@ WITHOUT = {
 SLOW = ("resnet9", "resnet18")
 
 
-def pairs() -> list[tuple[str, str]]:
+def pairs() -> list[Any]:
     options = {name: ("plain",) if name in SLOW else tuple(OPTIONS) for name in CASES}
     cases = [(name, option) for name in CASES for option in options[name]]
-    return [pair for pair in cases if pair not in WITHOUT]
+    return [marks.case(*pair, is_long=pair[0] in SLOW) for pair in cases if pair not in WITHOUT]
 
 
 def engine_of(

@@ -17,7 +17,8 @@ from coterie.clients.models.options import Adaptation
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import Training
 from coterie.datasets.problem import Problem, Split
-from tests.clients.engine.test_backends import OPTIONS, WITHOUT
+from tests import marks
+from tests.clients.engine.test_backends import OPTIONS, SLOW, WITHOUT
 from tests.clients.methods.test_twins import CASES, case
 from tests.pretended_gpu import DEVICE, OnDevice, PretendedGpu
 from tests.problems import classification
@@ -49,10 +50,10 @@ def computed(problem: Problem, model: str, options: Any, **more: Any) -> list[Te
     return [value.double().cpu() for value in values]
 
 
-def pairs() -> list[tuple[str, str]]:
+def pairs() -> list[Any]:
     cases = [(name, option) for name in CASES for option in OPTIONS]
     return [
-        pair for pair in cases
+        marks.case(*pair, is_long=pair[0] in SLOW) for pair in cases
         if pair not in WITHOUT
         and (pair[1] == "plain" or pair[0] in ("mlp", "lenet", "transformer"))
     ]  # fmt: skip
@@ -124,7 +125,7 @@ def counted(name: str, peers: int, path: Path, **more: Any) -> dict[str, int]:
     return step
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [marks.case(name, is_long=name in SLOW) for name in CASES])
 def test_a_step_does_not_grow_with_the_number_of_peers(name: str, tmp_path: Path) -> None:
     """And the host never waits in it: what a CUDA graph asks."""
     few, many = (2, 3) if name in LARGE or name == "gpt2" else (2, 17)

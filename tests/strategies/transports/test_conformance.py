@@ -29,6 +29,7 @@ def test_simulation(check: Check, simulated: Network) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_deployment(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """A single test, so that only one process starts a deployment."""
     with networks.deployment(tmp_path) as network:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 SECONDS = 600
 ENDLESS = ("num-server-rounds=1000000", "evaluate-every=1000", "peers=4", "partition.clusters=2")
