@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import socket
 import sys
 import tarfile
@@ -18,13 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.node.process import private_ray
 from coterie.app.node.process.private_ray import address
-from coterie.app.runners import bundle, cores
+from coterie.app.runners import bundle, cores, interruption
 from coterie.app.runs import plan
 from coterie.errors import RunError
 
@@ -81,11 +79,11 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
         import ray
 
         try:
-            with _uninterrupted():
+            with interruption.deferred():
                 _connect(cpus, environment or {})
             yield
         finally:
-            with _uninterrupted():
+            with interruption.deferred():
                 ray.shutdown()
 
 
@@ -109,28 +107,6 @@ def _connect(cpus: int, environment: Mapping[str, str]) -> None:
             raise RunError(f"Ray did not start: {why}") from None
         hint = "start that cluster, set RAY_AUTH_TOKEN if it has a secret, or unset RAY_ADDRESS"
         raise RunError(f"Ray, RAY_ADDRESS={address()}: {why}: {hint}") from None
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block: Ray loses it while it forks, or crashes."""
-    interrupted = False
-
-    def note(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler or current_thread() is not main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupted:
-        raise KeyboardInterrupt
 
 
 def _require_answer(where: str) -> None:

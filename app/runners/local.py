@@ -11,7 +11,7 @@ from rich.console import Console
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.newcomers import newcomers_of
-from coterie.app.runners import cluster, flower
+from coterie.app.runners import cluster, flower, interruption
 from coterie.app.runners.conclude import conclude
 from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Callback, Observers
@@ -19,6 +19,8 @@ from coterie.app.runs import progress, rundir, units
 from coterie.app.runs.introduction import introduce
 from coterie.app.runs.state import Display
 from coterie.app.trained import starts
+
+_STOPPING = "stops after this round; Ctrl-C again: at once"
 
 
 def run(
@@ -33,7 +35,8 @@ def run(
     without Flower. `callbacks` are called after each evaluated round, in addition to the configured
     trackers.
 
-    After a ConfigError, DataError or ResultsError nothing was written. RunError: the run failed;
+    In this process, Ctrl-C stops after the round, a second one at once. After a ConfigError,
+    DataError or ResultsError nothing was written. RunError: the run failed;
     after a PartError error.log has the traceback. DivergedError: every peer diverged; summary and
     report were written.
     """
@@ -65,7 +68,13 @@ def run(
             if nodes is None:
                 from coterie.app.runners import inline  # loads torch
 
-                inline.run(config, show)
+                with interruption.deferred(lambda: console.print(_STOPPING)) as check:
+
+                    def watch(now: Mapping[str, Any]) -> None:
+                        show(now)
+                        check()
+
+                    inline.run(config, watch)
             else:
                 flower.simulate(config, nodes, machines, show)
         conclude(run_dir, console)
