@@ -39,6 +39,7 @@ from coterie.app.report import (
 from coterie.app.runners import sweep, tracking
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs import atomic, introduction, plan, progress, units
+from coterie.app.runs.rundir import Run
 from coterie.app.trained import starts
 from coterie.errors import line_of
 
@@ -314,16 +315,20 @@ def _untuned(
     trials = folds * len(tune.trials(config)) + request.seeds
     trials += 2 * folds if folds > 1 else 0  # weight-decay too
     seconds = sum(
-        sum(run.progress.get("seconds") or 0.0 for run in row.runs) / len(row.runs)
-        for row in table
-        if row.method in configs
+        sum(map(_seconds, row.runs)) / len(row.runs) for row in table if row.method in configs
     )
     workers = request.workers or os.cpu_count() or 1
-    time = units.duration(max(1.0, float(seconds) * trials / workers))
+    time = units.duration(max(1.0, seconds * trials / workers))
     return (
         "not tuned: every method ran with the same settings, which suit some better; "
         f"to tune each on validation data, in about {time}: {request.command}"
     )
+
+
+def _seconds(run: Run) -> float:
+    """Return how long a finished run took, from its first file to its last, data included."""
+    first, last = (run.directory / name for name in ("config.toml", "summary.json"))
+    return max(0.0, last.stat().st_mtime - first.stat().st_mtime)
 
 
 def report_failures(failed: Mapping[str, Exception], console: Console) -> None:
