@@ -59,5 +59,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_property(item: pytest.Item) -> bool:
-    """Whether Hypothesis chooses the examples of a test."""
+    """Return whether Hypothesis chooses the examples of a test."""
     return getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
