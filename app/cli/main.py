@@ -1,8 +1,8 @@
 """Commands of `coterie`, and exit codes of their errors.
 
 Exit codes: 0 finished; 1 failed, or every peer diverged; 2 refused before anything was started or
-written; 130 interrupted; 141 the reader of its output has gone. A command is a module with a function
-`execute`, imported on demand.
+written; 130 interrupted; 141 the reader of its output has gone. A command is a module with a
+function `execute`, imported on demand.
 """
 
 from __future__ import annotations
