@@ -1,4 +1,4 @@
-# make run, check, test, test-long, test-all, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint for
+# make run, check, test, test-all, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint for
 # deployments. PYTHON chooses the interpreter of the first install, BASE what `check` compares with.
 PYTHON ?= python3
 BASE ?= main
@@ -17,7 +17,7 @@ BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run check test test-long test-all unit lint lint-web docs dist bench install drill image-test image-lint
+.PHONY: run check test test-all unit lint lint-web docs dist bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/coterie run --nodes 2
@@ -25,11 +25,9 @@ run: $(INSTALLED)
 test: $(INSTALLED)
 	$(PYTEST) $(WAITING)
 
-# The commands of all pages, notebooks, wheels, whole deployments, and properties with many examples.
-test-long: $(INSTALLED)
+# Also the commands of all pages, notebooks, wheels, whole deployments, and properties with many examples.
+test-all: $(INSTALLED)
 	$(PYTEST) $(WAITING) --long
-
-test-all: test test-long
 
 # Without the tests that start other processes.
 unit: $(INSTALLED)

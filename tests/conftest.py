@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="the tests that are left out without it, and properties with many examples",
+        help="also the tests marked long, and properties with many examples",
     )
 
 
@@ -44,20 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The tests of a file share a worker, and with it what they boot; pages of the documentation share
     nothing, and come first because they take longest.
     """
-    is_long = {item: item.get_closest_marker("long") is not None for item in items}
-    if config.getoption("--long"):
-        chosen = [item for item in items if is_long[item] or _is_property(item)]
-    else:
-        chosen = [item for item in items if not is_long[item]]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-    items[:] = chosen
+    if not config.getoption("--long"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     waiting = {item.path for item in items if item.get_closest_marker("e2e")}
     items.sort(key=lambda item: (item.path not in waiting, item.path.name != "test_commands.py"))
     for item in items:
         is_page = getattr(item, "originalname", "") == "test_the_blocks_of_a_page_run"
         item.add_marker(pytest.mark.xdist_group(item.nodeid if is_page else str(item.path)))
-
-
-def _is_property(item: pytest.Item) -> bool:
-    """Return whether Hypothesis chooses the examples of a test."""
-    return getattr(getattr(item, "obj", None), "is_hypothesis_test", False)

@@ -1,8 +1,7 @@
 """Commands of `coterie`, and exit codes of their errors.
 
 Exit codes: 0 finished; 1 failed, or every peer diverged; 2 refused before anything was started or
-written; 130 interrupted; 141 the reader of its output has gone. A command is a module with a
-function `execute`, imported on demand.
+written; 130 interrupted. A command is a module with a function `execute`, imported on demand.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import select
 import signal
 import sys
 import traceback
@@ -111,7 +109,6 @@ _SYNONYMS = {
 }  # fmt: skip
 """Common wrong command names -> the intended command."""
 _INTERRUPTED = 130
-_NO_READER = 141
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -170,26 +167,12 @@ def run_as_program() -> NoReturn:
     """Run the command line of this process and exit; the entry point of `coterie`."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()
-    except BrokenPipeError:
-        if not _is_abandoned(1):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = _NO_READER
+    code = main(sys.argv[1:])
     if code == _INTERRUPTED:  # what Ray and PyTorch were doing may crash while they are taken down
         sys.stdout.flush()
         os._exit(code)
     gc.freeze()  # else the end of the process searches PyTorch's objects for cycles: half a second
     sys.exit(code)
-
-
-def _is_abandoned(pipe: int) -> bool:
-    """Return whether the reader of a pipe, such as `head`, has read enough."""
-    state = select.poll()
-    state.register(pipe, 0)
-    return any(event & select.POLLERR for _, event in state.poll(0))
 
 
 def _help() -> str:

@@ -314,9 +314,7 @@ def _untuned(
     folds = tune.folds(config)
     trials = folds * len(tune.trials(config)) + request.seeds
     trials += 2 * folds if folds > 1 else 0  # weight-decay too
-    seconds = sum(
-        sum(map(_seconds, row.runs)) / len(row.runs) for row in table if row.method in configs
-    )
+    seconds = sum(min(map(_seconds, row.runs)) for row in table if row.method in configs)
     workers = request.workers or os.cpu_count() or 1
     time = units.duration(max(1.0, seconds * trials / workers))
     return (
@@ -326,7 +324,7 @@ def _untuned(
 
 
 def _seconds(run: Run) -> float:
-    """Return how long a finished run took, from its first file to its last, data included."""
+    """Return the time between a run's first file and its last: also data, and pauses if resumed."""
     first, last = (run.directory / name for name in ("config.toml", "summary.json"))
     return max(0.0, last.stat().st_mtime - first.stat().st_mtime)
 

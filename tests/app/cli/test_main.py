@@ -432,20 +432,6 @@ def test_what_is_shipped(tmp_path: Path) -> None:
     assert bare == {p if "/" in p else f"coterie/{p}" for p in bundle.SHIPPED}
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("unbuffered", [{}, {"PYTHONUNBUFFERED": "1"}])
-def test_a_reader_that_has_read_enough_is_no_error(unbuffered: dict[str, str]) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    done = subprocess.run(
-        [sys.executable, "-m", "coterie", "--help"], cwd=ROOT, env=environment | unbuffered,
-        stdout=writer, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (141, b"")
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_guard_clears_up_however_its_owner_ends(tmp_path: Path, killed: bool) -> None:
     workplace = tmp_path / "workplace"
