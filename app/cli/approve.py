@@ -27,6 +27,8 @@ from coterie.app.config.sources import of_record
 from coterie.app.runs import atomic, units
 from coterie.app.security import approval
 from coterie.app.security.approval import DecisionError
+from coterie.app.security.privacy_ledger import spent_by_peer
+from coterie.datasets.table import dataset_of
 
 _STATISTICS = (
     '# table.scale: in a sealed run, unless data.share-statistics of the policy is "no", this '
@@ -76,14 +78,20 @@ def _lines(config: Config, out: Path) -> Iterator[str]:
     for key in ("columns", "label", "classes"):
         if hasattr(options, key):
             yield f"{key:<8} {schema.written(getattr(options, key))}"
-    yield "privacy  " + (
-        "no differential privacy"
-        if privacy.kind == "none"
-        else f"epsilon {f'at most {privacy.budget:g}' if privacy.budget else 'without a limit'}, "
-        f"delta {privacy.delta:g}, noise {privacy.noise:g}"
+    if privacy.kind == "none":
+        yield "privacy  no differential privacy"
+    else:
+        limit = f"at most {privacy.budget:g} in all runs" if privacy.budget else "without a limit"
+        yield f"privacy  epsilon {limit}, delta {privacy.delta:g}, noise {privacy.noise:g}"
+        for peer, spent in spent_by_peer(out / approval.OWN, privacy.delta).items():
+            yield f"         peer {peer} has spent epsilon {spent:.2f} so far"
+    yield (
+        f"time     at most {config.round_seconds:g} s per round and {config.join_seconds:g} s for "
+        "all to join (the operator may change these)"
     )
     now = bound(config)
     usual = {key: option.default for key, (_, option) in keys().items()}
+    usual["local-steps"] = dataset_of(config.dataset).local_steps
     yield "\nKeys that differ from the defaults; all others have them:"
     yield from (
         f"{key} = {schema.written(value)}"

@@ -30,9 +30,7 @@ from coterie.app.runs import atomic, files, progress, rundir, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.state import RunState, minutes_left
 from coterie.app.security import approval
-from coterie.app.security.journal import Journal
-from coterie.app.security.privacy_ledger import PrivacyLedger
-from coterie.clients.engine import accountant
+from coterie.app.security.privacy_ledger import spent_by_peer
 from coterie.clients.privacy import Privacy
 
 ROWS = 20
@@ -93,21 +91,27 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
     for _, run, _ in decided:
         with suppress(ConfigError):  # of another version
             configs[run] = Config.of(of_record(approval.newest_config(run)[0]))
-    private = next((of.privacy for of in configs.values() if of.privacy.kind != "none"), Privacy())
-    for path in sorted((out / approval.OWN).glob("privacy-*.jsonl")):
-        spent_1a = PrivacyLedger(Journal(path), "").spent()[None]
-        spent = float(accountant.epsilon(spent_1a, private.delta)[0])
-        limit = f", {max(0.0, private.budget - spent):.2f} left" if private.budget else ""
-        peer = path.stem.removeprefix("privacy-")
-        yield f"peer {peer}: epsilon {spent:.2f} spent{limit} (delta {private.delta:g}, all runs)"
+    named = ((run.name, of.privacy) for run, of in configs.items() if of.privacy.kind != "none")
+    run_name, private = next(named, ("", Privacy()))
+    for peer, spent in spent_by_peer(out / approval.OWN, private.delta).items():
+        line = f"peer {peer}: epsilon {spent:.2f} spent in all runs (delta {private.delta:g})"
+        if private.budget:
+            left = max(0.0, private.budget - spent)
+            line += f"; {left:.2f} left of {run_name}'s {private.budget:g}"
+        yield line
     for _, run, decision in decided:
         if decision.startswith(approval.WAITS) and run in configs:
             until = approval.first_asked(run) + configs[run].join_seconds
             command = shlex.join(["coterie", "approve", str(run)])
             yield f"{run.name} waits for approval: {command}; {minutes_left(until)}"
-    labels = {run: config.label for run, config in configs.items()}
-    rows = [(run.name, labels.get(run, "?"), at, decision) for at, run, decision in decided]
-    yield _table(("run", "method", "decided", "decision"), rows)
+    rows = [
+        (
+            run.name, configs[run].label if run in configs else "?", at[:19],
+            "waits for approval" if decision.startswith(approval.WAITS) else decision,
+        )
+        for at, run, decision in decided
+    ]  # fmt: skip
+    yield _table(("run", "method", "decided (UTC)", "decision"), rows)
 
 
 def of_connection(connection: str) -> Iterator[RenderableType]:
@@ -148,16 +152,17 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
         f" {units.plural(now['refused'], 'letter')} refused"
     )
     if peers := run.peers():
-        took_part, rows = now.get("took_part"), []
+        took_part, nodes, rows = now.get("took_part"), now.get("nodes", {}), []
         for peer in sorted(peers, key=lambda peer: peer.state == "awake"):
-            counted = [f"{took_part[peer.number]} of {run.round}"] if took_part else []
+            more = [f"{took_part[peer.number]} of {run.round}"] if took_part else []
+            more += [nodes.get(str(peer.number), "")] if nodes else []
             missing = "" if peer.state == "awake" else "missing"
-            rows.append((peer.name, peer.round, _ago(time.time() - peer.seen), *counted, missing))
-        titles = ("took part in",) if took_part else ()
+            rows.append((peer.name, peer.round, _ago(time.time() - peer.seen), *more, missing))
+        titles = [*["took part in"] * bool(took_part), *["SuperNode"] * bool(nodes)]
         yield _table(("peer", "last round", "last seen", *titles, ""), rows[:ROWS])
-        more = f"; {len(peers) - ROWS} not shown" if len(peers) > ROWS else ""
+        rest = f"; {len(peers) - ROWS} not shown" if len(peers) > ROWS else ""
         here = sum(peer.state == "awake" for peer in peers)
-        yield f"peers taking part: {here}, missing: {len(peers) - here}{more}"
+        yield f"peers taking part: {here}, missing: {len(peers) - here}{rest}"
     yield from _last("last errors", [*now.get("faults", ()), *filter(None, [now.get("error")])])
     yield from _last("last refused", now.get("refusals", ()))
 

@@ -86,7 +86,7 @@ def checked(key: str, value: Any) -> Any:
         wrong |= not abs(value["until"]) <= _LARGEST
     elif key == "took_part":
         wrong = not all(type(n) is int and 0 <= n <= _LARGEST for n in value)
-    elif key == "names":
+    elif key in ("names", "nodes"):
         value = {str(int(peer)): name for peer, name in value.items()}
         wrong = not all(isinstance(name, str) for name in value.values())
     elif key == "last_seen":

@@ -81,6 +81,7 @@ class RunRecorder:
         self._refusals: list[str] = saved.get("refusals", [])
         self._backends = set[str]()
         self._names = {int(peer): name for peer, name in saved.get("names", {}).items()}
+        self._nodes: dict[int, int] = {}
         self._written = {
             path: self._cut(path, *(saved["written"][path.name] if self.ledger.round else (0, "")))
             for path in (self._metrics, self._weights)
@@ -98,6 +99,7 @@ class RunRecorder:
     def round(self, commit: Commit) -> None:
         """Commit a round: see `coterie.strategies.relay.commit.Recorder`."""
         self._names |= commit.names
+        self._nodes |= commit.nodes
         self._waiting = {"for": []}
         self._backends |= commit.backends
         lines = (json.dumps(self._line(report)) + "\n" for report in commit.reports)
@@ -299,6 +301,8 @@ class RunRecorder:
             **({"waiting": self._waiting} if self._waiting["for"] else {}),
         }
         self.progress = progress | self._seen() | self._attendance()
+        if len(set(self._nodes.values())) > 1:
+            self.progress["nodes"] = {p: str(node) for p, node in self._nodes.items()}  # 64 bits
         progress_file.write(self._directory, self.progress)
         if self._watch is not None:
             self._watch(self.progress)

@@ -13,15 +13,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.app.security.journal import Journal, LedgerError
+from coterie.clients.engine import accountant
 from coterie.clients.engine.accountant import ORDERS
 
 Floats = npt.NDArray[np.float64]
+_PREFIX = "privacy-"
+
+
+def spent_by_peer(own: Path, delta: float) -> dict[str, float]:
+    """Return the epsilon that each peer has spent in all runs, from a node's `institution/`.
+
+    LedgerError: a ledger was changed.
+    """
+    return {
+        path.stem.removeprefix(_PREFIX).lstrip("0") or "0": float(
+            accountant.epsilon(PrivacyLedger(Journal(path), "").spent()[None], delta)[0]
+        )
+        for path in sorted(own.glob(f"{_PREFIX}*.jsonl"))
+    }
 
 
 class PrivacyLedger:

@@ -312,10 +312,14 @@ class Broker:
         refused, faults = tuple(self._refused), tuple(self._faults)
         present = frozenset(peer for peer, ended in enumerate(self._ended) if ended == t)
         if self._recorder is not None:
-            names, backends = dict(self._roster.names), frozenset(self._roster.backends)
+            roster = self._roster
+            names, backends = dict(roster.names), frozenset(roster.backends)
             self._recorder.round(
-                Commit(self._ledger, reports, refused, present, faults, names, backends)
-            )
+                Commit(
+                    self._ledger, reports, refused, present, faults, names, backends,
+                    dict(roster.owners),
+                )
+            )  # fmt: skip
         _log.info(
             "committed",
             extra={
@@ -471,12 +475,13 @@ class Broker:
             },
         )
         self._unapproved.pop(node, None)
-        if match := _WAITS.match(reason):
-            self._unapproved[node] = match[2] or match[1]
         origin = f"peers {self._roster.listed(peers)}" if peers else f"node {node}"
         fault = f"round {request.round}, {request.stage}: {origin}: {reason}"
         self._latest_faults = [*self._latest_faults[-2:], fault]
-        self._faults.append(fault)
+        if match := _WAITS.match(reason):
+            self._unapproved[node] = match[2] or match[1]
+        else:
+            self._faults.append(fault)
 
     def _require_nodes(self, t: int, stage: Stage) -> None:
         if not self._roster.hosts:

@@ -69,6 +69,8 @@ class Commit:
         Display names of the peers that have one.
     backends : tuple of str
         Names of the nodes' engine backends.
+    nodes : Mapping of int to int
+        Flower's ID of the node of each peer.
     """
 
     ledger: Ledger
@@ -78,6 +80,7 @@ class Commit:
     faults: tuple[str, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict)
     backends: frozenset[str] = frozenset()
+    nodes: Mapping[int, int] = field(default_factory=dict)
 
 
 class Recorder(Protocol):

@@ -42,6 +42,8 @@ class Roster:
         Names of the nodes' engine backends.
     reads : dict of int to int
         Maximum size of a letter that a node reads, of nodes that have stated it.
+    owners : dict of int to int
+        Node to which each peer is bound.
     """
 
     def __init__(self, peers: int, proves: Proof | None = None) -> None:
@@ -56,7 +58,7 @@ class Roster:
         self.backends: set[str] = set()
         self.reads: dict[int, int] = {}
         self._wants: dict[int, Edges] = {}
-        self._owners: dict[int, int] = {}
+        self.owners: dict[int, int] = {}
 
     @property
     def hosted(self) -> frozenset[int]:
@@ -81,7 +83,7 @@ class Roster:
             for peer, claim in zip(peers, claims, strict=True):
                 if not self._proves(peer, claim, attempt):
                     return f"claims peer {peer} without the key that the relay trusts for it"
-        taken = [peer for peer in peers if self._owners.get(peer, node) != node]
+        taken = [peer for peer in peers if self.owners.get(peer, node) != node]
         if taken:
             return f"claims peers {taken} of another node: if they have moved, resume the run"
         known = self.samples[peers]
@@ -96,7 +98,7 @@ class Roster:
             return
         if response.samples:
             self.samples[list(response.peers)] = response.samples
-        self._owners |= dict.fromkeys(response.peers, node)
+        self.owners |= dict.fromkeys(response.peers, node)
         self.hosts[node] = response.peers
         self.hosts = dict(sorted(self.hosts.items(), key=lambda item: item[1]))
         self.keep(node, response)
@@ -135,7 +137,7 @@ class Roster:
 
     def statistics_for(self, node: int) -> list[PeerMessage]:
         """Return the statistics that a node needs: those of all peers of other nodes, or none."""
-        peers = [peer for peer, owner in self._owners.items() if owner == node]
+        peers = [peer for peer, owner in self.owners.items() if owner == node]
         if len(self.statistics) < self.peers or not peers:
             return []
         others = sorted(self.statistics.keys() - set(peers))
@@ -150,7 +152,7 @@ class Roster:
     def forget(self, node: int) -> None:
         """Remove a node and release its peers."""
         for peer in self.drop(node):
-            del self._owners[peer]
+            del self.owners[peer]
 
     def offers_of(self, t: int, max_age: int) -> dict[int, PeerMessage]:
         """Return each peer's newest offer for round `t`, and delete expired offers."""

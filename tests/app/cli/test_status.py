@@ -77,6 +77,23 @@ def test_who_has_to_approve_is_said_with_the_minutes_left(tmp_path: Path) -> Non
     assert "waiting" not in printed(tmp_path / "run")
 
 
+def test_the_supernode_of_each_peer_is_named(tmp_path: Path) -> None:
+    """For `flwr supernode unregister`; Flower lists IDs alone. In one process there is one node."""
+    recorder = RunRecorder(tmp_path / "run", 2, 9)
+    ids = {0: 2**63 + 1, 1: 2**62 + 3}
+    recorder.round(Commit(Ledger(1), present=frozenset({0, 1}), nodes=ids))
+    recorder.round(Commit(Ledger(2), present=frozenset({0})))  # the node of peer 1 is gone
+    text = printed(tmp_path / "run")
+    rows = [line.split() for line in text.splitlines() if " ago" in line and "update" not in line]
+    assert [row[:2] + row[-1:] for row in rows if "missing" not in row] == [
+        ["peer", "0", str(ids[0])]
+    ]
+    assert [row[-2] for row in rows if "missing" in row] == [str(ids[1])]
+    alone = RunRecorder(tmp_path / "alone", 2, 9)
+    alone.round(Commit(Ledger(1), present=frozenset({0, 1}), nodes={0: 0, 1: 0}))
+    assert "SuperNode" not in printed(tmp_path / "alone")
+
+
 def test_a_restarted_relay_still_knows_who_was_missing(tmp_path: Path) -> None:
     commit(RunRecorder(tmp_path / "run", 2, 9), 4, {0, 1}, names={1: "hospital-b"})
     again = RunRecorder(tmp_path / "run", 2, 9, resume=True)

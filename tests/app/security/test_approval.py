@@ -143,9 +143,10 @@ def test_approve_shows_what_matters_and_what_has_changed(
     top, _, rest = shown.partition("\nKeys that differ from the defaults")
     assert 'columns  "a, b"' in top
     assert 'label    "y"' in top
-    assert "privacy  epsilon at most 4, delta 1e-05, noise 1" in top
+    assert "privacy  epsilon at most 4 in all runs, delta 1e-05, noise 1" in top
     assert 'privacy.kind = "examples"' in rest
-    assert "privacy.clip" not in rest, "a default"
+    assert "time     at most 600 s per round and 600 s for all to join" in top
+    assert not {"privacy.clip", "local-steps"} & set(re.findall(r"^\S+", rest, re.M)), "defaults"
     assert "No run has been allowed here before." in rest
     assert len(shown.splitlines()) < 45
     response_of(node, START)
@@ -283,6 +284,7 @@ def test_status_of_a_node_has_waiting_approvals_runs_and_the_privacy_spent(
     assert main(["status", str(node.home)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"run waits for approval: coterie approve {node.home / 'run'}; 10 min left" in shown
+    assert shown.endswith(" waits for approval"), "it is not refused"
     approval.approve(node.home, config_digest_of(config_of(node)).hex())
     node.handle(START)
     journal = Journal(node.home / approval.OWN / "privacy-0.jsonl")
@@ -290,8 +292,10 @@ def test_status_of_a_node_has_waiting_approvals_runs_and_the_privacy_spent(
         cost_1a += 0.1 * np.array(ORDERS)
     assert main(["status", str(node.home)]) == 0
     shown = capsys.readouterr().out
-    spent, left = map(float, re.findall(r"epsilon (\S+) spent, (\S+) left", shown)[0])
-    assert spent > 1
-    assert abs(spent + left - 4) < 0.02
+    ((spent, left),) = re.findall(r"0: epsilon (\S+) spent .+; (\S+) left of run's 4\n", shown)
+    assert float(spent) > 1
+    assert abs(float(spent) + float(left) - 4) < 0.02
     assert "waits for approval" not in shown
     assert re.search(r"run +fedavg +\S+ +allowed", shown)
+    main(["approve", str(node.home / "run")])
+    assert f"         peer 0 has spent epsilon {spent} so far" in capsys.readouterr().out

@@ -319,10 +319,12 @@ def test_who_has_not_approved_is_named_until_the_run_begins(
             rest = {node: request for node, request in requests.items() if node not in left}
             return {**super().exchange(rest), **left}
 
+    notes = Notes()
     Broker(
-        strategy, Unapproved(toys(strategy, [0, 1], [2, 3], [4])), join_timeout=99, deployed=True,
-        waits=lambda names, seconds: told.append(([*names], 0 < seconds <= 99)),
+        strategy, Unapproved(toys(strategy, [0, 1], [2, 3], [4])), notes, join_timeout=99,
+        deployed=True, waits=lambda names, seconds: told.append(([*names], 0 < seconds <= 99)),
     ).run()  # fmt: skip
+    assert [line.partition(": ")[2] for line in notes.faults] == ["node 2: x"], "a wait is none"
     assert told == [(["hospital-c"], True), (["hospital-c", "peer 4"], True), ([], True)]
 
 
