@@ -150,7 +150,7 @@ class Method:
         True if the method learns the weights between peers from models and data.
     validates : bool
         True if the method needs validation data.
-    told_truth : bool or Mapping of str to str
+    true_clusters : bool or Mapping of str to str
         True if the method is given the true clusters, which other methods must learn; or the
         option keys and values with which it is.
     reference : str
@@ -166,7 +166,7 @@ class Method:
     group: ClassVar[Group | None] = None
     learns_graph: ClassVar[bool] = False
     validates: ClassVar[bool] = False
-    told_truth: ClassVar[bool | Mapping[str, str]] = False
+    true_clusters: ClassVar[bool | Mapping[str, str]] = False
     reference: ClassVar[str] = ""
     exposes: ClassVar[str] = ""
 
@@ -190,7 +190,7 @@ class Method:
 
     def __init_subclass__(cls, *, summary: str = "plugin", group: Group | None = None, **row: Any):
         super().__init_subclass__()
-        names = "strategy", "learns_graph", "validates", "told_truth", "reference", "exposes"
+        names = "strategy", "learns_graph", "validates", "true_clusters", "reference", "exposes"
         if unknown := row.keys() - set(names):
             raise TypeError(f"{cls.__name__} has no class keyword {min(unknown)}")
         for name, value in {"summary": summary, "group": group, **row}.items():
@@ -238,16 +238,16 @@ class Method:
         return self.strategy(metrics=METRICS.union(self.reported), **run, **own)
 
     @classmethod
-    def is_told(cls, options: Mapping[str, Any]) -> bool:
+    def knows_clusters(cls, options: Mapping[str, Any]) -> bool:
         """Return whether a method with these keys and values is given the true clusters."""
-        if isinstance(cls.told_truth, bool):
-            return cls.told_truth
-        return any(options.get(key) == value for key, value in cls.told_truth.items())
+        if isinstance(cls.true_clusters, bool):
+            return cls.true_clusters
+        return any(options.get(key) == value for key, value in cls.true_clusters.items())
 
     @classmethod
     def unranked(cls, options: Mapping[str, Any]) -> str:
         """Return why the method with these options is not ranked; empty if it is."""
-        return cls.reference or cls.is_told(options) * "is given the true clusters"
+        return cls.reference or cls.knows_clusters(options) * "is given the true clusters"
 
 
 class Formulas(Method):

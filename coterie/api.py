@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
-from coterie.app.comparisons.run import Request
+from coterie.app.comparisons.run import ComparisonRequest
 from coterie.app.comparisons.run import compare as run_comparison
 from coterie.app.comparisons.tune import Tuning
 from coterie.app.config import recipes
@@ -201,7 +201,7 @@ def compare(
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
     tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
     by_method = {method: flatten(of) for method, of in (settings or {}).items()}
-    request = Request(
+    request = ComparisonRequest(
         name, flat, names, directory, seeds, tuning, workers, settings=by_method,
         yardsticks=yardsticks, numbered=out is None,
         command="" if tune else "coterie.compare(..., tune=True)",
@@ -263,7 +263,7 @@ def sweep(
     name, flat = _flat(preset, keys, more, peers_data)
     _check_workers(workers, [*flat.values(), *(value for of in swept.values() for value in of)])
     directory = Path(out or Path(str(flat.get("out", "runs")), "sweep", name))
-    request = Request(
+    request = ComparisonRequest(
         name, flat, (), directory, seeds, workers=workers, sweep=swept, numbered=out is None
     )
     page = run_comparison(request, _console())
@@ -320,12 +320,12 @@ def worth(
     """
     import pandas as pd
 
-    from coterie.app.comparisons.worth import Request, worth
+    from coterie.app.comparisons.worth import WorthRequest, worth
     from coterie.app.report import worth as report
 
     run = run if isinstance(run, Run) else load(run, parts=parts)
     named = [*run.parts, *(_name("model", part) for part in parts)]
-    result = worth(Request(run.directory, orders, workers, named), _console())
+    result = worth(WorthRequest(run.directory, orders, workers, named), _console())
     return pd.DataFrame(report.rows(result, run.names), columns=list(report.COLUMNS))
 
 
@@ -447,7 +447,7 @@ def reproduce(
     >>> made = coterie.reproduce("wga/figure-1")
     >>> [(verdict.claim, verdict.holds) for verdict in made.verdicts]
     """
-    from coterie.app.reproduction.reproduce import Request
+    from coterie.app.reproduction.reproduce import FigureRequest
     from coterie.app.reproduction.reproduce import reproduce as make
 
-    return make(Request(name, size, seeds, Path(out), workers), _console())
+    return make(FigureRequest(name, size, seeds, Path(out), workers), _console())

@@ -520,10 +520,10 @@ def _notes(name: str) -> str:
     notes = [_sentence(method.summary)]
     if method.validates:
         notes.append("needs validation data")
-    if method.told_truth is True:
+    if method.true_clusters is True:
         notes.append("is given the true clusters, so it is not ranked")
-    elif method.told_truth:
-        values = (f'`{key} = "{value}"`' for key, value in method.told_truth.items())
+    elif method.true_clusters:
+        values = (f'`{key} = "{value}"`' for key, value in method.true_clusters.items())
         notes.append(f"is given the true clusters with {' or '.join(values)}")
     if method.exposes:
         notes.append("not covered by differential privacy")

@@ -198,7 +198,7 @@ class Response:
         else empty. The relay forwards them to all nodes, for the averaging weights.
     names : tuple of str
         Display name of each hosted peer, "" for none, in the response to "start"; else empty.
-    standing : int or None
+    restored : int or None
         In the response to "start": round of the state that the node continues from, -1 if its peers
         start from their initial state.
     claims : tuple of bytes
@@ -227,7 +227,7 @@ class Response:
     refused: tuple[str, ...] = ()
     samples: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
-    standing: int | None = None
+    restored: int | None = None
     claims: tuple[bytes, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
     elapsed: float = 0.0

@@ -27,7 +27,7 @@ from scipy import stats
 
 from coterie.app.catalogue.fetch import fetch
 from coterie.app.catalogue.sets import SETS
-from coterie.app.comparisons.run import Request, compare
+from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.comparisons.tune import Tuning
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
@@ -363,7 +363,9 @@ def main() -> None:
             continue
         title, keys = read_items([f"institutions/{name}"])
         tuning: Tuning = "whole" if name in WHOLE else "halving"
-        request = Request(title, keys, COMPARED, OUT / name, SEEDS, tuning, options.workers)
+        request = ComparisonRequest(
+            title, keys, COMPARED, OUT / name, SEEDS, tuning, options.workers
+        )
         compare(request, console)
         sets[name] = results(OUT / name)
         compare(

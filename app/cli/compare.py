@@ -9,7 +9,7 @@ from typing import get_args
 
 from rich.console import Console
 
-from coterie.app.comparisons.run import Request, Yardsticks, compare
+from coterie.app.comparisons.run import ComparisonRequest, Yardsticks, compare
 from coterie.app.config.items import read_items, read_pair
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
@@ -81,12 +81,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _request(options: argparse.Namespace, command: str) -> Request:
+def _request(options: argparse.Namespace, command: str) -> ComparisonRequest:
     """Return the request of the options; `command` would tune it."""
     preset, flat = read_items(options.items)
     if options.hold_out is not None:
         flat = {**flat, "hold-out": options.hold_out}
-    return Request(
+    return ComparisonRequest(
         title=preset,
         keys=flat,
         methods=options.methods.split(","),

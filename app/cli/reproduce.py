@@ -40,11 +40,13 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if not options.names:
         raise ConfigError("name a figure, as in cobo/table-1; --list shows every one")
     from coterie.app.reproduction.page import HOLDS
-    from coterie.app.reproduction.reproduce import Request, reproduce
+    from coterie.app.reproduction.reproduce import FigureRequest, reproduce
 
     counts: Counter[bool | None] = Counter()
     for name in _chosen(options.names, options.size):
-        request = Request(name, options.size, options.seeds, Path(options.out), options.workers)
+        request = FigureRequest(
+            name, options.size, options.seeds, Path(options.out), options.workers
+        )
         made = reproduce(request, console)
         for verdict in made.verdicts:
             counts[verdict.holds] += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coterie.app.comparisons.run import Request, compare
+from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
@@ -32,7 +32,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     options = parser.parse_intermixed_args(arguments)
     preset, flat, sweep = _read(options.items)
     directory = Path(options.out or Path(str(flat.get("out", "runs")), "sweep", preset))
-    request = Request(
+    request = ComparisonRequest(
         preset, flat, (), directory, options.seeds, workers=options.workers, sweep=sweep,
         numbered=options.out is None,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from coterie.app.cli.named import add_parts
-from coterie.app.comparisons.worth import FOLDER, Request, worth
+from coterie.app.comparisons.worth import FOLDER, WorthRequest, worth
 from coterie.app.config.keys import ConfigError
 from coterie.app.report import run_page
 from coterie.app.report.worth import TABLE, by_recipient, by_sender
@@ -39,7 +39,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     options = parser.parse_args(arguments)
     if options.top < 1:
         raise ConfigError(f"--top {options.top}: must be at least 1")
-    request = Request(options.run_dir, options.orders, options.workers, options.part)
+    request = WorthRequest(options.run_dir, options.orders, options.workers, options.part)
     try:
         result = worth(request, console)
     except KeyboardInterrupt:

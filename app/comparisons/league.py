@@ -119,7 +119,7 @@ class _Problem:
                 if method in missing
             }
         )
-        return failed | self._finish(condition, grid.placed(work), choices)
+        return failed | self._finish(condition, grid.with_run_dir(work), choices)
 
     def _missing(self, condition: str, measured: Lines, choices: Mapping[str, Choice]) -> list[str]:
         """Return the methods to measure; write the cells of those that cannot run."""
@@ -232,8 +232,8 @@ def repeat(
             f"not {cell.digest}); coterie league run measures it again"
         )
     with tempfile.TemporaryDirectory() as place:
-        placed = [grid.placed(config, Path(place)) for config in configs]
-        report_failures(sweep.run_all(placed, 1, console), console)
-        values = values_of(column, [Run.read(config.run_dir) for config in placed])
+        here = [grid.with_run_dir(config, Path(place)) for config in configs]
+        report_failures(sweep.run_all(here, 1, console), console)
+        values = values_of(column, [Run.read(config.run_dir) for config in here])
     pairs = zip(cell.values, values, strict=True)
     return [(kept, new) for kept, new in pairs if kept != new]

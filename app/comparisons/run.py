@@ -49,8 +49,8 @@ Yardsticks = Literal["auto", "none"]
 
 
 @dataclass(frozen=True)
-class Request:
-    """Request of a comparison."""
+class ComparisonRequest:
+    """ComparisonRequest of a comparison."""
 
     title: str  # heading of the tables
     keys: Mapping[str, Scalar]  # flat configuration keys that all runs share
@@ -78,7 +78,7 @@ class Request:
     """Command that tunes these methods, for the last line of an untuned comparison."""
 
 
-def compare(request: Request, console: Console) -> Path:
+def compare(request: ComparisonRequest, console: Console) -> Path:
     """Run a comparison and write its tables and its page; return the path of the page.
 
     After a ConfigError or DataError nothing was started: a method cannot run with these keys, or
@@ -110,12 +110,12 @@ def compare(request: Request, console: Console) -> Path:
         choices, failed = tune.tuned(
             first, request.tuning, request.directory, request.workers, console
         )
-    placed = grid.with_keys({row: choice.settings for row, choice in choices.items()})
-    placed = (grid if request.tuning is None else placed) | _yardsticks(request, flat, grid)
-    placed = placed.placed(request.directory)
-    values = {Path(c.run_dir).name: swept[row] for row in swept for c in placed.cells[Cell(row)]}
-    failed |= sweep.run_all([*placed], request.workers, console, values=values)
-    table = placed.table(failed, choices=choices, swept=swept)
+    chosen = grid.with_keys({row: choice.settings for row, choice in choices.items()})
+    chosen = (grid if request.tuning is None else chosen) | _yardsticks(request, flat, grid)
+    chosen = chosen.with_run_dir(request.directory)
+    values = {Path(c.run_dir).name: swept[row] for row in swept for c in chosen.cells[Cell(row)]}
+    failed |= sweep.run_all([*chosen], request.workers, console, values=values)
+    table = chosen.table(failed, choices=choices, swept=swept)
     page = request.directory / "comparison.html"
     if table.rows:
         subject.write(request.directory)
@@ -147,12 +147,12 @@ def _methods(names: Sequence[str]) -> list[str]:
     return unique
 
 
-def _method(request: Request) -> str:
+def _method(request: ComparisonRequest) -> str:
     return str(request.keys.get("method", Config.method))
 
 
 def _own_keys(
-    request: Request, swept: Mapping[str, Mapping[str, Scalar]]
+    request: ComparisonRequest, swept: Mapping[str, Mapping[str, Scalar]]
 ) -> dict[str, dict[str, Scalar]]:
     """Return row -> the keys in which it differs from others, and its method."""
     if swept:
@@ -160,7 +160,7 @@ def _own_keys(
     return {name: {**request.settings.get(name, {}), "method": name} for name in request.methods}
 
 
-def _combinations(request: Request) -> dict[str, dict[str, Scalar]]:
+def _combinations(request: ComparisonRequest) -> dict[str, dict[str, Scalar]]:
     """Return label -> swept values of each combination that differs from the others.
 
     ConfigError: a combination is invalid, or a key has no effect on any run.
@@ -183,7 +183,7 @@ def _combinations(request: Request) -> dict[str, dict[str, Scalar]]:
     return combinations
 
 
-def _check_settings(request: Request) -> None:
+def _check_settings(request: ComparisonRequest) -> None:
     """Refuse settings of methods that are not compared, and of keys that all methods share."""
     for method, keys in request.settings.items():
         if method not in request.methods:
@@ -210,7 +210,7 @@ def _columns(names: Sequence[str] | None) -> Collection[str]:
 
 
 def _with_validation_split(
-    request: Request, own: Mapping[str, Mapping[str, Scalar]], console: Console
+    request: ComparisonRequest, own: Mapping[str, Mapping[str, Scalar]], console: Console
 ) -> Mapping[str, Scalar]:
     """Return the keys, with validation data for all methods if one needs some or tuning does.
 
@@ -239,7 +239,7 @@ def _with_validation_split(
 
 
 def _grid(
-    request: Request,
+    request: ComparisonRequest,
     flat: Keys,
     own: Mapping[str, Keys],
     is_all: bool,
@@ -265,7 +265,7 @@ def _grid(
     return grid
 
 
-def _yardsticks(request: Request, flat: Keys, grid: Grid) -> Grid:
+def _yardsticks(request: ComparisonRequest, flat: Keys, grid: Grid) -> Grid:
     """Return the configurations of scikit-learn's models; none where they do not apply."""
     problem = problem_of(next(iter(grid)))
     linear = {"classification": "logistic", "regression": "ridge"}.get(problem.task)
@@ -283,7 +283,7 @@ def _yardsticks(request: Request, flat: Keys, grid: Grid) -> Grid:
 def _print_all(
     table: Table,
     decided: decisions.Decisions | None,
-    request: Request,
+    request: ComparisonRequest,
     page: Path,
     console: Console,
 ) -> None:
@@ -302,7 +302,7 @@ def _print_all(
 
 
 def _untuned(
-    request: Request,
+    request: ComparisonRequest,
     flat: Mapping[str, Scalar],
     configs: Mapping[str, Sequence[Config]],
     table: Table,

@@ -36,7 +36,7 @@ from coterie.app.config.preflight import problem_of
 from coterie.app.config.recipes import keys_of
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import FILE, Choice
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners import sweep
 from coterie.app.runs import atomic, cells, units
 from coterie.app.runs.rundir import Run
@@ -141,7 +141,7 @@ def trials(config: Config, levels: Iterable[int] = START) -> list[Settings]:
 def trial_configs(
     config: Config, trials: Iterable[Settings], directory: Path, part: int = 1, n_folds: int = 1
 ) -> dict[str, tuple[Settings, Config]]:
-    """Return the placed configurations of trials by run directory, with their settings.
+    """Return the configurations of trials by run directory, with their settings.
 
     `part` divides the number of rounds; a trial has `n_folds` runs.
     """
@@ -151,7 +151,7 @@ def trial_configs(
         for fold in range(n_folds):
             flat = {**config.flat(), **settings, "num-server-rounds": rounds}
             flat |= {f"{table}.fold": fold} if fold else {}
-            trial = placed(Config.from_flat(flat), directory / "tuning")
+            trial = with_run_dir(Config.from_flat(flat), directory / "tuning")
             configs[trial.run_dir] = (settings, trial)
     return configs
 

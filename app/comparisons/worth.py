@@ -22,7 +22,7 @@ from coterie.app.comparisons.run import report_failures
 from coterie.app.comparisons.shapley import Coalition, Floats, Order
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.report import worth as results
 from coterie.app.report.worth import Worth
 from coterie.app.runners import cores, sweep
@@ -41,8 +41,8 @@ _AGREE = 1e-3
 
 
 @dataclass(frozen=True)
-class Request:
-    """Request of the worth of letters."""
+class WorthRequest:
+    """WorthRequest of the worth of letters."""
 
     run_dir: Path  # of a finished simulation
     orders: int = 10
@@ -71,7 +71,7 @@ class _Plan:
         return f"Shapley values from {len(self.orders)} orders, and leave-one-out"
 
 
-def worth(request: Request, console: Console) -> Worth:
+def worth(request: WorthRequest, console: Console) -> Worth:
     """Compute the worth of letters; write worth.json and worth.csv into the run directory.
 
     Finished runs are reused, stopped ones are continued. After a ConfigError, DataError or
@@ -100,7 +100,7 @@ def worth(request: Request, console: Console) -> Worth:
     return result
 
 
-def _check_request(request: Request) -> None:
+def _check_request(request: WorthRequest) -> None:
     """Refuse numbers of a request that are out of range."""
     if request.orders < 0 or request.orders % 2:
         raise ConfigError(
@@ -150,9 +150,9 @@ def _plan(config: Config, count: int) -> _Plan:
 
 
 def _without(base: Config, senders: Coalition, directory: Path) -> Config:
-    """Return the placed configuration of the run in which only `senders` are heard."""
+    """Return the configuration of the run in which only `senders` are heard."""
     silent = [str(peer) for peer in range(base.peers) if peer not in senders]
-    return placed(replace(base, withhold=",".join(silent)), directory)
+    return with_run_dir(replace(base, withhold=",".join(silent)), directory)
 
 
 def _label(senders: Coalition, config: Config) -> str:

@@ -32,7 +32,7 @@ class Point(NamedTuple):
     keys: Keys = MappingProxyType({})
 
 
-def placed(config: Config, directory: Path) -> Config:
+def with_run_dir(config: Config, directory: Path) -> Config:
     """Return the configuration with its run directory, `<label>-seed<k>-<hash>`.
 
     The hash is `digest` of every key except those of the results' location and title.
@@ -104,10 +104,12 @@ class Grid:
         }  # fmt: skip
         return Grid(cells)
 
-    def placed(self, directory: Path) -> Grid:
+    def with_run_dir(self, directory: Path) -> Grid:
         """Return the grid with the run directories of its configurations."""
         cells = self.cells.items()
-        return Grid({cell: [placed(config, directory) for config in of] for cell, of in cells})
+        return Grid(
+            {cell: [with_run_dir(config, directory) for config in of] for cell, of in cells}
+        )
 
     def results(self, failed: Collection[str] = ()) -> dict[Cell, dict[Trial, Run]]:
         """Read the runs; a cell of which every run failed is left out."""

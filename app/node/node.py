@@ -292,11 +292,11 @@ class Node:
         if restored is not None:
             self._cohort.go_on(t + 1)
             since = max(1, t + 1 - self._strategy.schedule.max_age)
-            return replace(self._end(t, (), since), standing=restored)
+            return replace(self._end(t, (), since), restored=restored)
         self._checkpoints.restart()
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)
-        return replace(self._end(t, reports), standing=-1)
+        return replace(self._end(t, reports), restored=-1)
 
     def _keep_quality(self) -> None:
         """Write the quality of this peer's data and log its warning; both stay on this machine."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
-from coterie.app.experiments.grid import Grid, Point, placed
+from coterie.app.experiments.grid import Grid, Point, with_run_dir
 from coterie.app.reproduction import claims, figures, page
 from coterie.app.reproduction.claims import Verdict
 from coterie.app.reproduction.figures import Figure, Panel, Paper, Size
@@ -28,8 +28,8 @@ DEFAULTS = "default"
 
 
 @dataclass(frozen=True)
-class Request:
-    """Request of a reproduction."""
+class FigureRequest:
+    """FigureRequest of a reproduction."""
 
     name: str  # "paper/figure"
     size: Size = "small"
@@ -56,7 +56,7 @@ class Reproduction:
     verdicts: tuple[Verdict, ...]
 
 
-def reproduce(request: Request, console: Console) -> Reproduction:
+def reproduce(request: FigureRequest, console: Console) -> Reproduction:
     """Make one figure. Runs that are finished are reused, stopped ones are continued.
 
     After a ConfigError or DataError nothing was started: there is no such figure, it is not
@@ -101,7 +101,7 @@ def _effort(made: Reproduction) -> dict[str, object]:
     }
 
 
-def _run_bases(figure: Figure, request: Request, console: Console) -> None:
+def _run_bases(figure: Figure, request: FigureRequest, console: Console) -> None:
     """Run the presets that panels start from."""
     bases = [_base(panel, request) for panel in figure.panels if panel.base]
     if bases and request.size == "small":
@@ -111,13 +111,13 @@ def _run_bases(figure: Figure, request: Request, console: Console) -> None:
             raise SweepError(f"the base model of {request.name} failed: {run}: {why}")
 
 
-def _base(panel: Panel, request: Request) -> Config:
+def _base(panel: Panel, request: FigureRequest) -> Config:
     _, flat = read_items([panel.base])
-    return placed(Config.from_flat(flat), request.out / "runs")
+    return with_run_dir(Config.from_flat(flat), request.out / "runs")
 
 
-def _grid(figure: Figure, request: Request) -> Grid:
-    """Return the placed configurations of a figure."""
+def _grid(figure: Figure, request: FigureRequest) -> Grid:
+    """Return the configurations of a figure, with their run directories."""
     number = figure.seeds if request.seeds is None else request.seeds
     if number < 1:
         raise ConfigError(f"--seeds {number}: must be at least 1")
@@ -141,10 +141,10 @@ def _grid(figure: Figure, request: Request) -> Grid:
                 )
             except ConfigError as error:
                 raise ConfigError(f"{request.name}, {row.label}: {error}") from None
-    return grid.placed(request.out / "runs")
+    return grid.with_run_dir(request.out / "runs")
 
 
-def _require(figure: Figure, request: Request, grid: Grid) -> None:
+def _require(figure: Figure, request: FigureRequest, grid: Grid) -> None:
     """Refuse to start without the data or the GPU; the message names which."""
     if request.size == "paper" and "a GPU" in figure.needs and not cluster.here("auto").gpus:
         needs = ", ".join(figure.needs)

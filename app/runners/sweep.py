@@ -40,7 +40,7 @@ _THREADS = {"OMP_NUM_THREADS": "1"}
 
 
 def is_finished(config: Config) -> bool:
-    """Return whether the run of a placed configuration has ended and has its summary."""
+    """Return whether a run has ended and has its summary."""
     return (Path(config.run_dir) / "summary.json").exists() and _status(config) in progress.OVER
 
 

@@ -67,7 +67,7 @@ class AllForOneState(State):
 
 class AllForOne(
     Rule[AllForOneState], strategy=WantedHelp, group="unknown", learns_graph=True,
-    told_truth={"criterion": "oracle"},
+    true_clusters={"criterion": "oracle"},
     summary="averages the gradients at its model that resemble its own",
 ):  # fmt: skip
     """All-for-one: descend a weighted sum of the gradients of similar peers."""

@@ -48,7 +48,7 @@ class BiasState(AskingState):
 
 class BiasCorrection(
     AskingRule[BiasState], group="helpers",
-    told_truth={"helpers": "cluster", "bias": "oracle"},
+    true_clusters={"helpers": "cluster", "bias": "oracle"},
     summary="WGA less the helpers' bias, which it learns",
 ):  # fmt: skip
     """Bias correction: subtract the estimated bias from the helpers' average gradient."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 class FederatedClustering(
     Rule[Weighted], strategy=WantedHelp, group="unknown", learns_graph=True,
-    told_truth={"radius": "truth"}, summary="a mean of gradients, clipped around the peer's own",
+    true_clusters={"radius": "truth"}, summary="a mean of gradients, clipped around the peer's own",
 ):  # fmt: skip
     """Federated clustering: descend a mean that excludes gradients far from the peer's own."""
 

@@ -12,7 +12,7 @@ from coterie.strategies.wanted import Wanted
 
 
 class Oracle(
-    LocalTraining[State], strategy=Wanted, group="references", told_truth=True,
+    LocalTraining[State], strategy=Wanted, group="references", true_clusters=True,
     summary="FedAvg inside the true cluster",
 ):  # fmt: skip
     """FedAvg among the peers of the same true cluster."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Wga(
-    AskingRule[AskingState], group="helpers", told_truth={"helpers": "cluster"},
+    AskingRule[AskingState], group="helpers", true_clusters={"helpers": "cluster"},
     summary="averages its gradient with the helpers'",
 ):  # fmt: skip
     """WGA: weighted average of the peer's gradient and its helpers', to reduce the variance."""

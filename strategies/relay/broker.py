@@ -446,7 +446,7 @@ class Broker:
 
     def _check_progress(self, request: Request, response: Response) -> None:
         """Record peers that restarted from an older state than they had reached."""
-        restored = response.standing
+        restored = response.restored
         if restored is None:
             return
         # Round 0 trains nothing: its state is the initial state.

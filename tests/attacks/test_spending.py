@@ -132,7 +132,7 @@ def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
     response_of(node, update)
     costs = costs_of(node)
     assert len(costs) > answered
-    standings, change = [], 0
+    rounds, change = [], 0
     while True:
         shutil.rmtree(node.home)
         shutil.copytree(tmp_path / "before", node.home)
@@ -143,12 +143,12 @@ def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
         charged = costs_of(node)
         assert charged == costs[: len(charged)], "what was charged is exact"
         service._nodes.clear()
-        standing = response_of(node, begin).standing
-        assert standing == 0 or charged == costs
-        standings.append(standing)
+        at = response_of(node, begin).restored
+        assert at == 0 or charged == costs
+        rounds.append(at)
         change += 1
-    assert standings == sorted(standings, key=str), "first lost, from some change on kept"
-    assert {*standings} == {0, 1}
+    assert rounds == sorted(rounds, key=str), "first lost, from some change on kept"
+    assert {*rounds} == {0, 1}
 
 
 def test_two_processes_never_work_on_one_state(nodes: list[Institution]) -> None:

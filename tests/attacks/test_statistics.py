@@ -341,7 +341,7 @@ def test_a_run_without_all_statistics_does_not_begin(tmp_path: Path) -> None:
     letters = [node.handle(first).letters[0] for node in nodes]  # type: ignore[union-attr]
     for given in ([], letters[1:2]):
         again = nodes[0].handle(replace(first, samples=samples, letters=list(given)))
-        is_waiting = isinstance(again, Response) and again.standing is None
+        is_waiting = isinstance(again, Response) and again.restored is None
         assert is_waiting or str(again).startswith("peer 0 (node-0): data")
     for wrong in (
         [[-1.0], [0], [1]], [[9.0], [0], [-1]], [[9.0], [1e200], [1]], [[1e9], [0], [1]],

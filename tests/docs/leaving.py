@@ -44,7 +44,7 @@ FIELDS: Mapping[str, str] = {
     "samples": "its exact number of training examples; when a run starts",
     "names": "its name in its own trust file; when a run starts",
     "claims": "a signature that proves its number; when a run starts",
-    "standing": "the round from which it continues; when a run starts",
+    "restored": "the round from which it continues; when a run starts",
     "checks": "only to a preflight: ok, a band or a code for each check",
     "elapsed": "virtual seconds of its work; 0 unless the run has a virtual clock",
     "ready": "empty; in simulations with a virtual clock, the round in which each peer is ready",

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from coterie.app.reproduction import figures
-from coterie.app.reproduction.reproduce import Request, reproduce
+from coterie.app.reproduction.reproduce import FigureRequest, reproduce
 from studies import papers
 from tests.app.reproduction.test_reproduce import folder as folder  # the toy paper
 
@@ -19,7 +19,7 @@ def test_a_page_has_our_numbers_the_papers_and_the_verdicts(
 ) -> None:
     out = folder / "out"
     for name in ("table-1", "figure-2"):
-        reproduce(Request(f"toy/{name}", out=out, workers=1), Console(quiet=True))
+        reproduce(FigureRequest(f"toy/{name}", out=out, workers=1), Console(quiet=True))
     monkeypatch.setattr(papers, "PLACE", folder / "docs")
     papers.main([str(out)])
     page = (folder / "docs" / "toy.md").read_text()

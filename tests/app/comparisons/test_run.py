@@ -18,7 +18,7 @@ from rich.console import Console
 
 from coterie.app.cli import compare as command
 from coterie.app.cli import main
-from coterie.app.comparisons.run import Request, compare
+from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
 from coterie.app.config.keys import flatten
 from coterie.app.config.schema import Scalar
@@ -38,10 +38,10 @@ TINY: dict[str, Scalar] = {
 }
 
 
-def request(directory: Path, methods: str, **more: Any) -> Request:
+def request(directory: Path, methods: str, **more: Any) -> ComparisonRequest:
     """A comparison in this process."""
     flat = more.pop("flat", TINY)
-    return Request(
+    return ComparisonRequest(
         "tiny", flat, methods.split(","), directory, **{"seeds": 1, "workers": 1, **more}
     )
 
@@ -243,7 +243,7 @@ def test_a_wrong_request_starts_nothing(
 
 
 def test_the_command_asks_for_what_its_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Request] = []
+    asked: list[ComparisonRequest] = []
     monkeypatch.setattr(command, "compare", lambda request, console: asked.append(request))
     line = "compare seed=3 --methods local,fedavg --seeds 2 --halving --columns loss --hold-out 0.5"
     assert main.main([*line.split(), "--workers", "2", "--out", "o"]) == 0
@@ -251,10 +251,10 @@ def test_the_command_asks_for_what_its_options_say(monkeypatch: pytest.MonkeyPat
     halved, whole = asked
     keys = {"seed": 3, "hold-out": 0.5}
     assert {key: halved.keys[key] for key in keys} == keys
-    assert replace(halved, keys=keys) == Request(
+    assert replace(halved, keys=keys) == ComparisonRequest(
         "default", keys, ["local", "fedavg"], Path("o"), 2, "halving", 2, ["loss"]
     )
-    assert replace(whole, keys={}) == Request(
+    assert replace(whole, keys={}) == ComparisonRequest(
         "default", {}, ["all"], Path("runs/compare/default"), 3, "whole", numbered=True
     )
     assert main.main(["compare", "seed=1", "--methods", "all"]) == 0

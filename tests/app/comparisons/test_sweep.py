@@ -14,7 +14,7 @@ from rich.console import Console
 import coterie
 from coterie.app.cli import sweep as command
 from coterie.app.cli.main import main
-from coterie.app.comparisons.run import Request, compare
+from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.config.config import ConfigError
 from coterie.app.config.schema import Scalar
 from coterie.app.dashboard.library import Library
@@ -32,7 +32,7 @@ def swept(directory: Path, seeds: int = 1, flat: dict[str, Any] = TINY, **values
     """Return the output of a sweep; "cobo__rho" is the key cobo.rho."""
     console = Console(file=io.StringIO(), width=200)
     sweep = {key.replace("__", ".").replace("_", "-"): of_key for key, of_key in values.items()}
-    compare(Request("tiny", flat, (), directory, seeds, workers=1, sweep=sweep), console)
+    compare(ComparisonRequest("tiny", flat, (), directory, seeds, workers=1, sweep=sweep), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

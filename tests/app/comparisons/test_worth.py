@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 import coterie
-from coterie.app.comparisons.worth import FOLDER, Request, worth
+from coterie.app.comparisons.worth import FOLDER, WorthRequest, worth
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.report.worth import FILE, TABLE, Worth, read
 from coterie.app.runners import sweep
 from coterie.app.runners.errors import SweepError
@@ -45,14 +45,14 @@ def quadratics(directory: Path, peers: int, **more: Any) -> dict[str, Any]:
 
 def executed(directory: Path, flat: dict[str, Any]) -> Path:
     """Execute a run and return its directory."""
-    config = placed(Config.from_flat({"device": "cpu", **flat}), directory / "runs")
+    config = with_run_dir(Config.from_flat({"device": "cpu", **flat}), directory / "runs")
     assert sweep.run_one(config) is None
     return Path(config.run_dir)
 
 
 def computed(run_dir: Path, orders: int = 100, **more: Any) -> Worth:
     """Return the worth of letters; few enough peers have exact values."""
-    return worth(Request(run_dir, orders, workers=1, **more), silent())
+    return worth(WorthRequest(run_dir, orders, workers=1, **more), silent())
 
 
 def silent() -> Console:
@@ -199,7 +199,7 @@ def test_the_kept_models_count(tmp_path: Path) -> None:
 def test_finished_runs_are_used_again_and_leave_only_metrics(tmp_path: Path) -> None:
     run_dir = executed(tmp_path, quadratics(tmp_path, 3))
     console = silent()
-    first = worth(Request(run_dir, 0, workers=1), console)
+    first = worth(WorthRequest(run_dir, 0, workers=1), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "leave-one-out, 3 senders: 5 runs" in text
     assert "without the letters of peer 1" in text
@@ -207,7 +207,7 @@ def test_finished_runs_are_used_again_and_leave_only_metrics(tmp_path: Path) -> 
     assert not [*(run_dir / FOLDER).rglob("*.safetensors")]
     assert not [*(run_dir / FOLDER).rglob("*.state")]
     console = silent()
-    second = worth(Request(run_dir, 100, workers=1), console)
+    second = worth(WorthRequest(run_dir, 100, workers=1), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "exact Shapley values and leave-one-out, 3 senders: 8 runs, 5 of them finished" in text
     assert "3 runs to do" in text
@@ -218,13 +218,13 @@ def test_a_run_that_comes_out_differently_is_said(tmp_path: Path) -> None:
     flat = quadratics(tmp_path, 3)
     run_dir = executed(tmp_path, flat)
     console = silent()
-    worth(Request(run_dir, 0, workers=1), console)
+    worth(WorthRequest(run_dir, 0, workers=1), console)
     assert "changed" not in console.file.getvalue()  # type: ignore[attr-defined]
     metrics = run_dir / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     lines[-1]["validation_loss"] += 0.1
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    worth(Request(run_dir, 0, workers=1), console := silent())
+    worth(WorthRequest(run_dir, 0, workers=1), console := silent())
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "repeating the run changed the validation loss of 1 peer" in text
 
@@ -284,7 +284,7 @@ def test_an_unfinished_run_and_odd_numbers_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="must be even"):
             computed(run_dir, orders)
     with pytest.raises(ConfigError, match="workers = 0"):
-        worth(Request(run_dir, workers=0), silent())
+        worth(WorthRequest(run_dir, workers=0), silent())
     (run_dir / "progress.json").write_text('{"status": "stopped", "round": 0, "rounds": 1}')
     with pytest.raises(ConfigError, match=f"coterie resume {re.escape(str(run_dir))}"):
         computed(run_dir)
@@ -304,11 +304,11 @@ def test_a_failed_run_is_named_and_tried_again(
     monkeypatch.setattr(sweep, "run_one", fails)
     console = silent()
     with pytest.raises(SweepError, match="1 run failed"):
-        worth(Request(run_dir, 0, workers=1), console)
+        worth(WorthRequest(run_dir, 0, workers=1), console)
     assert "disk full" in console.file.getvalue()  # type: ignore[attr-defined]
     assert not (run_dir / FILE).exists()
     monkeypatch.undo()
-    worth(Request(run_dir, 0, workers=1), console := silent())
+    worth(WorthRequest(run_dir, 0, workers=1), console := silent())
     assert "1 run to do" in console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -350,12 +350,14 @@ TOLD = {"oracle", "wga", "bias-correction", "all-for-one", "federated-clustering
 def test_a_method_is_told_the_truth_by_existing_options_only(name: str) -> None:
     method = METHODS[name]
     table: type = method
-    assert bool(method.told_truth) == (name in TOLD)
-    assert method.is_told({}) == (method.told_truth is True)
-    for key, value in () if isinstance(method.told_truth, bool) else method.told_truth.items():
+    assert bool(method.true_clusters) == (name in TOLD)
+    assert method.knows_clusters({}) == (method.true_clusters is True)
+    for key, value in (
+        () if isinstance(method.true_clusters, bool) else method.true_clusters.items()
+    ):
         assert schema.options_of(table)[key].take(value) == value
         assert value != schema.defaults(table)[key]
-        assert method.is_told({key: value})
+        assert method.knows_clusters({key: value})
 
 
 def test_methods_that_read_the_true_clusters_say_so() -> None:

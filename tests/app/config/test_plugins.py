@@ -21,7 +21,7 @@ from coterie.app.config.keys import flatten
 from coterie.app.config.preflight import check
 from coterie.app.config.root import ROOT
 from coterie.app.config.sources import of_record
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.node.process.job import Job
 from coterie.clients.defence import Defence
 from coterie.clients.engine import robust
@@ -204,12 +204,12 @@ def test_paths_of_a_plugin_s_options_are_the_node_s() -> None:
 
 def test_a_plugin_s_code_tells_its_runs_apart(tmp_path: Path) -> None:
     name = plugins.register("method", "Mine", theirs.Mine)
-    first = placed(Config.from_flat({**ALL, "method": name}), tmp_path)
+    first = with_run_dir(Config.from_flat({**ALL, "method": name}), tmp_path)
     plugins.register("method", "Mine", theirs.Mine)
-    again = placed(Config.from_flat({**ALL, "method": name}), tmp_path)
+    again = with_run_dir(Config.from_flat({**ALL, "method": name}), tmp_path)
     assert first.run_dir != again.run_dir
     assert "here-Mine-seed0" in first.run_dir
-    assert placed(Config.from_flat(ALL), tmp_path).name.startswith("tests.plugins-Mine")
+    assert with_run_dir(Config.from_flat(ALL), tmp_path).name.startswith("tests.plugins-Mine")
 
 
 def test_tuning_takes_a_plugin_s_grid() -> None:

@@ -16,7 +16,7 @@ from coterie.app.config.config import ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.experiments.table import Cell
 from coterie.app.reproduction import claims, figures, formulas, page
-from coterie.app.reproduction.reproduce import DEFAULTS, Request, _base, _grid, reproduce
+from coterie.app.reproduction.reproduce import DEFAULTS, FigureRequest, _base, _grid, reproduce
 from coterie.app.reproduction.results import better_of
 
 FILE = """
@@ -126,7 +126,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_table_is_made_and_its_claims_are_judged(folder: Path) -> None:
     """Without noise the sign decides: Local reaches (0.9^3)^2 / 2, the average stays at 1/2."""
     out = folder / "out"
-    made = reproduce(Request("toy/table-1", out=out, workers=1), Console(quiet=True))
+    made = reproduce(FigureRequest("toy/table-1", out=out, workers=1), Console(quiet=True))
     assert [verdict.holds for verdict in made.verdicts] == [True, False, False]
     verdicts = json.loads((made.directory / "claims.json").read_text())
     assert verdicts[0]["evidence"].startswith("Local 0.2657 < FedAvg 0.5")
@@ -142,21 +142,23 @@ def test_a_table_is_made_and_its_claims_are_judged(folder: Path) -> None:
 
 def test_a_second_time_nothing_runs(folder: Path) -> None:
     out = folder / "out"
-    first = reproduce(Request("toy/table-1", out=out, workers=1), Console(quiet=True))
+    first = reproduce(FigureRequest("toy/table-1", out=out, workers=1), Console(quiet=True))
     runs = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("metrics.jsonl")}
-    again = reproduce(Request("toy/table-1", out=out, workers=1), Console(quiet=True))
+    again = reproduce(FigureRequest("toy/table-1", out=out, workers=1), Console(quiet=True))
     assert again.verdicts == first.verdicts
     assert runs == {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("metrics.jsonl")}
 
 
 def test_a_sweep_meets_its_closed_form(folder: Path) -> None:
-    made = reproduce(Request("toy/figure-2", out=folder / "out", workers=1), Console(quiet=True))
+    made = reproduce(
+        FigureRequest("toy/figure-2", out=folder / "out", workers=1), Console(quiet=True)
+    )
     assert [verdict.holds for verdict in made.verdicts] == [True]
     assert "<svg" in (made.directory / "page.html").read_text()
 
 
 def test_one_seed_judges_no_difference(folder: Path) -> None:
-    request = Request("toy/table-1", seeds=1, out=folder / "out", workers=1)
+    request = FigureRequest("toy/table-1", seeds=1, out=folder / "out", workers=1)
     made = reproduce(request, Console(quiet=True))
     assert [verdict.holds for verdict in made.verdicts] == [None, None, False]
     assert "one seed allows no test" in made.verdicts[0].evidence
@@ -174,7 +176,7 @@ def test_one_seed_judges_no_difference(folder: Path) -> None:
 )
 def test_what_cannot_be_made_says_why(folder: Path, name: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        reproduce(Request(name, out=folder), Console(quiet=True))
+        reproduce(FigureRequest(name, out=folder), Console(quiet=True))
     assert not (folder / "runs").exists()
 
 
@@ -203,7 +205,7 @@ def test_every_figure_of_a_paper_can_be_configured(paper: str) -> None:
         assert {row.formula for row in figure.rows} <= {"", *formulas.PREDICTIONS}
         assert {claim.kind for claim in figure.claims} <= claims._KINDS.keys()
         for size in ("small", "paper"):
-            request = Request(f"{paper}/{figure.name}", size)
+            request = FigureRequest(f"{paper}/{figure.name}", size)
             if figure.exists(request.size) and not figure.drawn:
                 cells = _grid(figure, request).cells
                 assert cells
@@ -220,7 +222,7 @@ def test_a_bound_holds_below_the_closed_form_only(
     file = folder / "papers" / "toy.toml"
     file.write_text(file.read_text().replace('kind = "formula"', 'kind = "bound"'))
     monkeypatch.setitem(formulas.PREDICTIONS, "one-step", lambda config: 0.2)
-    request = Request("toy/figure-2", out=folder / "out", workers=1)
+    request = FigureRequest("toy/figure-2", out=folder / "out", workers=1)
     made = reproduce(request, Console(quiet=True))
     assert [verdict.holds for verdict in made.verdicts] == [False]
     monkeypatch.setitem(formulas.PREDICTIONS, "one-step", lambda config: 0.3)
@@ -246,12 +248,12 @@ def test_runs_of_a_panel_start_from_its_base(tmp_path: Path) -> None:
     """The key names the model that the base leaves; at the paper's size there is no base."""
     _, figure = figures.find("cobo/figure-7")
     (panel,) = figure.panels
-    request = Request("cobo/figure-7", out=tmp_path)
+    request = FigureRequest("cobo/figure-7", out=tmp_path)
     base = Path(_base(panel, request).run_dir)
     assert base.parent == (tmp_path / "runs").absolute()
     for config in _grid(figure, request):
         assert config.flat()[panel.base_key] == str(base / "models" / "peer-0000.safetensors")
-    for config in _grid(figure, Request("cobo/figure-7", "paper", out=tmp_path)):
+    for config in _grid(figure, FigureRequest("cobo/figure-7", "paper", out=tmp_path)):
         assert str(tmp_path) not in str(config.flat()[panel.base_key])
 
 
@@ -261,11 +263,11 @@ def test_size_paper_crosses_splits_with_seeds(folder: Path) -> None:
     text = file.read_text().replace('small = "default"', 'small = "default"\npaper = "default"', 1)
     file.write_text(text.replace("seeds = 2", "seeds = 2\nsplits = 3", 1))
     figure = figures.find("toy/table-1")[1]
-    paper = _grid(figure, Request("toy/table-1", "paper")).cells
+    paper = _grid(figure, FigureRequest("toy/table-1", "paper")).cells
     cell = Cell("Local")
     trials = [(config.division, config.seed) for config in paper[cell]]
     assert trials == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
-    small = _grid(figure, Request("toy/table-1")).cells
+    small = _grid(figure, FigureRequest("toy/table-1")).cells
     assert [(config.division, config.seed) for config in small[cell]] == [(0, 0), (1, 1)]
 
 
@@ -297,7 +299,7 @@ def test_the_list_takes_single_figures(folder: Path) -> None:
 
 def test_another_size_is_named(folder: Path) -> None:
     with pytest.raises(ConfigError, match="toy/table-1 has no size paper; use --size small"):
-        reproduce(Request("toy/table-1", "paper", out=folder), Console(quiet=True))
+        reproduce(FigureRequest("toy/table-1", "paper", out=folder), Console(quiet=True))
 
 
 def test_the_number_of_seeds_that_would_judge_a_claim() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners import cluster, memory, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runs import plan, progress
@@ -44,9 +44,9 @@ import json, sys
 from pathlib import Path
 from rich.console import Console
 from coterie.app.config.config import Config
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners.sweep import run_all
-runs = [placed(Config.from_flat(flat), Path(sys.argv[1])) for flat in json.loads(sys.argv[2])]
+runs = [with_run_dir(Config.from_flat(flat), Path(sys.argv[1])) for flat in json.loads(sys.argv[2])]
 failed = run_all(runs, None, Console(width=200))
 print(json.dumps([str(failed.get(run.run_dir, "")) for run in runs]))
 """
@@ -92,7 +92,7 @@ def test_flwr_run_on_a_cluster(tmp_path: Path, two_machines: dict[str, str]) -> 
 
 def config(directory: Path, **keys: object) -> Config:
     flat = {key.replace("_", "-"): value for key, value in keys.items()}
-    return placed(Config.from_flat({**TINY, **flat}), directory)
+    return with_run_dir(Config.from_flat({**TINY, **flat}), directory)
 
 
 @pytest.mark.e2e

@@ -13,7 +13,7 @@ import torch
 from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.trained.inputs import read
 from coterie.app.trained.personal import Named, load
 from coterie.app.wire.increments import MODEL, IncrementFormat
@@ -141,6 +141,9 @@ def test_a_comparison_tells_models_apart_by_what_is_in_their_folder(
     for content in ("one", "two"):
         (tmp_path / "net" / "config.json").write_text(content)
         config = Config.from_flat(flat | {"model": f"transformers:{tmp_path / 'net'}"})
-        names.add(placed(config, tmp_path).name)
+        names.add(with_run_dir(config, tmp_path).name)
     assert len(names) == 2
-    assert placed(Config.from_flat({"model": "torchvision:resnet18"}), tmp_path).name not in names
+    assert (
+        with_run_dir(Config.from_flat({"model": "torchvision:resnet18"}), tmp_path).name
+        not in names
+    )

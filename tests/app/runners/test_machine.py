@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coterie.app.config.config import Config
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners import machine, sweep
 from coterie.app.runners.machine import Meter, description
 from coterie.app.runs.recorder import RunRecorder
@@ -127,7 +127,7 @@ def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def executed(directory: Path, *, is_alone: bool) -> Run:
     """Run, or continue, the same configuration in a directory."""
-    config = placed(Config.from_flat(TINY), directory)
+    config = with_run_dir(Config.from_flat(TINY), directory)
     error = sweep.run_one(config, is_alone=is_alone)
     assert error is None
     return Run.read(config.run_dir)

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from coterie.app.config.config import Config
 from coterie.app.config.root import ROOT
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners import cores, sweep
 from coterie.app.runners.sweep import run_all
 from coterie.app.runs import plan, progress
@@ -59,12 +59,12 @@ def times(directory: Path) -> dict[str, int]:
 
 
 def test_a_directory_is_named_after_what_decides_the_run(tmp_path: Path) -> None:
-    one = placed(config(seed=3), tmp_path)
+    one = with_run_dir(config(seed=3), tmp_path)
     assert one.name.startswith("local-seed3-")
     assert one.run_dir == str(tmp_path / one.name)
-    assert placed(config(seed=3, out="elsewhere"), tmp_path) == replace(one, out="elsewhere")
-    assert placed(config(seed=3, learning_rate=0.2), tmp_path).name != one.name
-    assert placed(one, tmp_path) == one, "where it is does not matter"
+    assert with_run_dir(config(seed=3, out="elsewhere"), tmp_path) == replace(one, out="elsewhere")
+    assert with_run_dir(config(seed=3, learning_rate=0.2), tmp_path).name != one.name
+    assert with_run_dir(one, tmp_path) == one, "where it is does not matter"
 
 
 def test_the_content_of_a_file_decides_too(tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_the_content_of_a_file_decides_too(tmp_path: Path) -> None:
     names = []
     for content in ("0 1\n", "1 0\n"):
         file.write_text(content)
-        names.append(placed(config(topology="file", topology_file=str(file)), tmp_path).name)
+        names.append(with_run_dir(config(topology="file", topology_file=str(file)), tmp_path).name)
     assert names[0] != names[1]
 
 
 def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
-    first = [placed(config(seed=seed), tmp_path) for seed in (0, 1)]
+    first = [with_run_dir(config(seed=seed), tmp_path) for seed in (0, 1)]
     for each in first:
         sweep.run_one(each)
     before = times(tmp_path)
@@ -86,7 +86,7 @@ def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
     run_all(first, 1, console)
     assert times(tmp_path) == before
     assert text(console) == "", "nothing to do, nothing to say"
-    third = placed(config(seed=2), tmp_path)
+    third = with_run_dir(config(seed=2), tmp_path)
     run_all([*first, third, third], 1, console)
     assert "1 run to do" in text(console)
     assert "1/1  local seed 2  accuracy" in text(console)
@@ -96,7 +96,7 @@ def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_summary_is_summed_up_only(tmp_path: Path) -> None:
-    one = placed(config(), tmp_path)
+    one = with_run_dir(config(), tmp_path)
     sweep.run_one(one)
     summary = Path(one.run_dir, "summary.json")
     content, before = summary.read_text(), times(tmp_path)
@@ -113,7 +113,7 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, half = (
-        placed(config(method="fedavg", seed=1), tmp_path / name) for name in ("whole", "half")
+        with_run_dir(config(method="fedavg", seed=1), tmp_path / name) for name in ("whole", "half")
     )
     sweep.run_one(whole)
     commit = RunRecorder.round
@@ -151,11 +151,11 @@ def test_what_takes_long_is_handed_over_and_goes_on_to_the_same_numbers(
     monkeypatch.setattr(sweep, "_side_by_side", elsewhere)
     monkeypatch.setattr(cores, "count", lambda: 2)
     runs = [config(method=method, seed=1) for method in ("fedavg", "local")]
-    short = [placed(each, tmp_path / "short") for each in runs]
+    short = [with_run_dir(each, tmp_path / "short") for each in runs]
     assert not run_all(short, None, quiet())
     assert handed == []
     monkeypatch.setattr(sweep, "_ALONE_SECONDS", 0.0)
-    long = [placed(each, tmp_path / "long") for each in runs]
+    long = [with_run_dir(each, tmp_path / "long") for each in runs]
     assert not run_all(long, None, quiet())
     assert handed == ["fedavg stopped", "local None"]
     for one, other in zip(short, long, strict=True):
@@ -171,7 +171,7 @@ def broken(one: Config) -> Config:
 
 
 def test_a_failed_run_is_one_line_and_the_others_finish(tmp_path: Path) -> None:
-    first, bad, last = (placed(config(seed=seed), tmp_path) for seed in range(3))
+    first, bad, last = (with_run_dir(config(seed=seed), tmp_path) for seed in range(3))
     broken(bad)
     console = quiet()
     failed = run_all([first, bad, last], 1, console)
@@ -204,7 +204,7 @@ def test_a_run_that_is_handed_over_is_stopped_and_not_failed(
     monkeypatch.setattr(sweep, "_side_by_side", elsewhere)
     monkeypatch.setattr(sweep, "time", clock)
     monkeypatch.setattr(cores, "count", lambda: 2)
-    runs = [placed(config(seed=seed, num_server_rounds=40), tmp_path) for seed in (0, 1)]
+    runs = [with_run_dir(config(seed=seed, num_server_rounds=40), tmp_path) for seed in (0, 1)]
     run_all(runs, None, quiet())
     begun, waiting = handed
     assert (begun["status"], begun["error"]) == ("stopped", None)
@@ -215,7 +215,7 @@ def test_a_run_that_is_handed_over_is_stopped_and_not_failed(
 
 
 def test_a_run_that_diverged_is_done_and_no_failure(tmp_path: Path) -> None:
-    one = placed(config(dataset="sine", learning_rate=1e30), tmp_path)
+    one = with_run_dir(config(dataset="sine", learning_rate=1e30), tmp_path)
     assert run_all([one], 1, quiet()) == {}
     assert progress.read(Path(one.run_dir))["status"] == "diverged"
     before = times(tmp_path)
@@ -236,13 +236,14 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from coterie.app.config.config import Config
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners.sweep import run_all
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     flat = {"method": "fedavg", "peers": 2, "num-server-rounds": 10**6,
             "evaluate-every": 10**6, "partition.clusters": 2}
-    runs = [placed(Config.from_flat({**flat, "seed": s}), Path(sys.argv[1])) for s in (0, 1, 2)]
+    configs = [Config.from_flat({**flat, "seed": s}) for s in (0, 1, 2)]
+    runs = [with_run_dir(config, Path(sys.argv[1])) for config in configs]
     run_all(runs, 2, Console())
 """
 

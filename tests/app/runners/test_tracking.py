@@ -13,7 +13,7 @@ import pytest
 
 from coterie.app.cli.main import main
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.experiments.grid import placed
+from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners import sweep
 from coterie.app.runners.tracking import Observers, scalars
 
@@ -84,7 +84,7 @@ def test_runs_of_a_comparison_are_tracked(tmp_path: Path) -> None:
         "method": "local", "peers": 2, "num-server-rounds": 4, "evaluate-every": 2,
         "dataset": "least-squares", "track": "tensorboard",
     }  # fmt: skip
-    config = placed(Config.from_flat(flat), tmp_path)
+    config = with_run_dir(Config.from_flat(flat), tmp_path)
     assert sweep.run_one(config) is None
     written = event_accumulator.EventAccumulator(config.run_dir).Reload()
     assert [event.step for event in written.Scalars("test_loss/mean")] == [0, 2, 4]
