@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_origin, get_type_hints
+
+from annotated_types import Interval, MaxLen
 
 from coterie.app.config import limits, schema
 from coterie.app.config.config import Config
@@ -19,36 +21,37 @@ from coterie.datasets.preprocessing import Preprocessing, check_scale, numbers
 from coterie.datasets.problem import Problem, Task
 
 FORMAT = "coterie model 1"
-_CHARACTERS = 10_000
-"""Maximum number of characters of a name or a sentence in a file."""
-_SIDES = 8
 _NUMBERS = 1 << 26
 """Maximum number of values of an example, and of outputs."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+Text = Annotated[str, MaxLen(10_000)]
+"""A name or a sentence."""
+Count = Annotated[int, Interval(ge=1, le=_NUMBERS)]
 
 
 @dataclass(frozen=True)
 class About:
-    """Description of one peer's model."""
+    """Description of one peer's model; `read` checks the annotations of a file's values."""
 
-    peer: int  # number
-    peer_name: str
-    method: str  # of training and prediction
+    peer: Annotated[int, Interval(ge=0, le=limits.MAX_PEERS)]  # number
+    peer_name: Text
+    method: Text  # of training and prediction
     method_options: Mapping[str, Any]
-    model: str  # name of the network (`coterie.clients.models.build.build`)
+    model: Text  # name of the network (`coterie.clients.models.build.build`)
     model_options: Mapping[str, Any]
     adaptation: Mapping[str, Any]  # options of the network's adaptation
     task: Task  # see `coterie.datasets.problem.Problem`
-    outputs: int  # number of classes or of regression outputs
-    shape: tuple[int, ...]  # of one example at the network's input
-    dataset: str  # name of the training data
+    outputs: Count  # number of classes or of regression outputs
+    shape: Annotated[tuple[Count, ...], MaxLen(8)]  # of one example at the network's input
+    dataset: Text  # name of the training data
     dataset_options: Mapping[str, Any]
-    classes: tuple[str, ...]  # names of the outputs; empty if they have no names or are numbers
-    columns: tuple[str, ...]  # of raw rows, in order; empty if examples are not rows of a table
+    classes: tuple[Text, ...]  # names of the outputs; empty if they have no names or are numbers
+    columns: tuple[Text, ...]  # of raw rows, in order; empty if examples are not rows of a table
     normalisation: Mapping[str, Any]
     """Keys "mean" and "std", and "preprocessing" if the peer has steps before them."""
-    dtype: str  # type of the parameters
+    dtype: Literal["float32", "float64"]  # type of the parameters
     config_digest: str  # of the run's configuration, hexadecimal
-    refused: str = ""  # reason why the file cannot predict; empty if it can
+    refused: Text = ""  # reason why the file cannot predict; empty if it can
 
     @classmethod
     def of(cls, config: Config, problem: Problem, peer: int, refused: str = "") -> Self:
@@ -105,22 +108,34 @@ class About:
 
         Checks types, sizes and shapes, and their consistency, else ValueError. Builds nothing.
         """
+        from pydantic import TypeAdapter, ValidationError
+
         if not strings or strings.get("format") != FORMAT:
             raise ValueError("it has no metadata (written by an earlier version?)")
         values: dict[str, Any] = {}
         for each in fields(cls):
             try:
-                values[each.name] = _READ[each.name](strings[each.name])
+                text = strings[each.name]
+                values[each.name] = text if each.name in _TEXTS else json.loads(text)
             except KeyError:
                 raise ValueError(f"its metadata lack {each.name}") from None
-            except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"its {each.name} is invalid: {error}") from None
-        about = cls(**values)
+        try:
+            about: Self = TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name, found = next(iter(first["loc"]), "text"), schema.brief(str(first["input"]))
+            raise ValueError(f"its {name} is invalid: {first['msg']}: {found}") from None
         about._check()
         return about
 
     def _check(self) -> None:
         """Refuse inconsistent metadata."""
+        if not _DIGEST.fullmatch(self.config_digest):
+            raise ValueError(f"its config_digest {schema.brief(self.config_digest)} is no SHA-256")
+        if math.prod(self.shape) > _NUMBERS:
+            raise ValueError(f"{math.prod(self.shape)} numbers of an example, not {_NUMBERS}")
         if len(self.classes) not in (0, self.outputs):
             raise ValueError(f"it names {len(self.classes)} classes of {self.outputs}")
         fitted = self.preprocessing
@@ -135,85 +150,13 @@ class About:
             fitted.check(self.shape)
 
 
-def _text(value: str) -> str:
-    if len(value) > _CHARACTERS:
-        raise ValueError(f"{len(value)} characters")
-    return value
-
-
-def _one_of(*names: str) -> Callable[[str], str]:
-    def read(value: str) -> str:
-        if value not in names:
-            raise ValueError(f"{schema.brief(value)} is not one of {', '.join(names)}")
-        return value
-
-    return read
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(value: str) -> int:
-        parsed = json.loads(value)
-        if type(parsed) is not int or not low <= parsed <= high:
-            raise ValueError(f"{schema.brief(value)} is not a whole number from {low} to {high}")
-        return parsed
-
-    return read
-
-
-def _shape(value: str) -> tuple[int, ...]:
-    """Parse the shape of an example: positive sides, a limited number of values."""
-    parsed = json.loads(value)
-    sides = parsed if isinstance(parsed, list) and len(parsed) <= _SIDES else [0]
-    if not all(type(side) is int and 0 < side <= _NUMBERS for side in sides):
-        raise ValueError(f"{schema.brief(value)} is not a shape")
-    if math.prod(sides) > _NUMBERS:
-        raise ValueError(f"{math.prod(sides)} numbers, more than {_NUMBERS}")
-    return tuple(sides)
-
-
-def _names(value: str) -> tuple[str, ...]:
-    parsed = json.loads(value)
-    if not isinstance(parsed, list) or not all(isinstance(name, str) for name in parsed):
-        raise ValueError("not a list of names")
-    return tuple(map(_text, parsed))
-
-
-def _options(value: str) -> dict[str, Any]:
-    """Parse the options of a part: scalars by name; a plugin may have other values."""
-    parsed = json.loads(value)
-    if not isinstance(parsed, dict):
-        raise ValueError("not a table of options")
-    return parsed
-
-
-def _digest(value: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise ValueError(f"{schema.brief(value)} is not a SHA-256")
-    return value
-
-
-_READ: Mapping[str, Callable[[str], Any]] = {
-    "peer": _whole(0, limits.MAX_PEERS),
-    "peer_name": _text,
-    "method": _text,
-    "method_options": _options,
-    "model": _text,
-    "model_options": _options,
-    "adaptation": _options,
-    "task": _one_of(*get_args(Task)),
-    "outputs": _whole(1, _NUMBERS),
-    "shape": _shape,
-    "dataset": _text,
-    "dataset_options": _options,
-    "classes": _names,
-    "columns": _names,
-    "normalisation": _options,
-    "dtype": _one_of("float32", "float64"),
-    "config_digest": _digest,
-    "refused": _text,
-}
-"""Field -> function that parses its text."""
-
-
 def _values(options: object) -> dict[str, Any]:
     return asdict(options) if is_dataclass(options) and not isinstance(options, type) else {}
+
+
+_TEXTS = {
+    name
+    for name, hint in get_type_hints(About).items()
+    if hint is str or get_origin(hint) is Literal
+}
+"""Fields that are strings of the file as they are; the others are JSON."""
