@@ -1,6 +1,6 @@
 """Ridge regression on the scores of models: Newton's method on a convex loss.
 
-Legend: m = models, r = rows, k = scores.
+Legend: m = models, r = rows (of texts, positions), k = scores, q = m + k coefficients and offsets.
 """
 
 from __future__ import annotations
@@ -43,15 +43,22 @@ def ridge(
     own = task.losses(z[:1], y[None])
     divisor = scale(own.numpy())
 
-    def objective(theta: Tensor) -> Tensor:
-        v, b = theta[: len(z)], theta[len(z) :]
-        scores = torch.tensordot(v, z, dims=1) + b
-        loss = task.losses(scores[None], y[None]).sum() / divisor
-        return loss + strength / 2 * (theta - target).square().sum()
+    features = torch.cat([z.flatten(1, -2), _per_score(z)])  # (q, r, k), in which scores are linear
 
+    def losses(scores: Tensor) -> Tensor:
+        return task.losses(scores.view(z.shape[1:])[None], y[None]).sum() / divisor
+
+    def objective(theta: Tensor) -> Tensor:
+        scores = torch.tensordot(theta, features, dims=1)
+        return losses(scores) + strength / 2 * (theta - target).square().sum()
+
+    ridge_qq = strength * torch.eye(len(target), dtype=torch.float64)
     theta, value = target, objective(target)
     for _ in range(_STEPS):
-        slope, curvature = _derivatives(objective, theta)
+        slope_rk, curvature_rkk = _derivatives(losses, torch.tensordot(theta, features, dims=1))
+        slope = torch.tensordot(features, slope_rk, dims=2) + strength * (theta - target)
+        bent = torch.einsum("qrk,rkl->qrl", features, curvature_rkk)
+        curvature = torch.tensordot(bent, features, dims=([1, 2], [1, 2])) + ridge_qq
         step = torch.linalg.solve(curvature, slope)
         if not float(slope @ step) > 1e-12 * (1 + abs(float(value))):
             break
@@ -69,10 +76,21 @@ def ridge(
     return v.numpy(), theta[len(z) :].numpy()
 
 
+def _per_score(z: Tensor) -> Tensor:
+    """Return the features of the offsets (k, r, k): 1 for their own score."""
+    k = z.shape[-1]
+    one_hot = torch.eye(k, dtype=z.dtype)
+    return one_hot[:, None].expand(k, z[0].numel() // k, k)
+
+
 @torch.enable_grad()
-def _derivatives(objective: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient (q,) and the matrix (q, q) of second derivatives."""
-    leaf = theta.detach().requires_grad_()
-    (slope,) = torch.autograd.grad(objective(leaf), leaf, create_graph=True)
-    rows = [torch.autograd.grad(each, leaf, retain_graph=True)[0] for each in slope]
-    return slope.detach(), torch.stack(rows)
+def _derivatives(losses: Callable[[Tensor], Tensor], scores_rk: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient (r, k) and each row's second derivatives (r, k, k).
+
+    The loss is a sum over rows, so that no second derivative mixes them.
+    """
+    leaf = scores_rk.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(losses(leaf), leaf, create_graph=True)
+    columns = slope.sum(dim=0)
+    bent = [torch.autograd.grad(each, leaf, retain_graph=True)[0] for each in columns]
+    return slope.detach(), torch.stack(bent, dim=1)
