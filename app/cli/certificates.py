@@ -119,7 +119,10 @@ def register(public: Path, connection: str) -> str:
     except FlowerError as error:
         if "already in use" not in str(error):
             raise ConfigError(f"{name} could not be registered: {error}") from None
-        return f"{name} was registered before"
+        return (
+            f"{name}: this key was registered before; if it was unregistered since, it cannot come "
+            f"back: remove {public} and node.key beside it, make new ones, and register these"
+        )
     return f"{name} is registered"
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 
 from coterie.app.config.config import Config
 from coterie.app.config.keys import ConfigError
@@ -69,6 +69,9 @@ def of_run(directory: Path) -> Iterator[RenderableType]:
     now = progress.read(directory)
     states = sorted((directory / "nodes").glob("peer*"))
     if not now and not states:
+        if (directory / approval.DECISIONS).exists():
+            yield from of_institution(directory.parent)
+            return
         raise ConfigError(f"{directory}: no run of a relay or of a node is here")
     if now:
         yield from _of_relay(directory, now)
@@ -101,9 +104,9 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
         yield line
     for _, run, decision in decided:
         if decision.startswith(approval.WAITS) and run in configs:
-            until = approval.first_asked(run) + configs[run].join_seconds
-            command = shlex.join(["coterie", "approve", str(run)])
-            yield f"{run.name} waits for approval: {command}; {minutes_left(until)}"
+            yield _waiting(run, configs[run])
+    for digest, count in approval.unused(out).items():
+        yield f"approved in advance, for {units.plural(count, 'run')}: {digest}"
     rows = [
         (
             run.name, configs[run].label if run in configs else "?", at[:19],
@@ -112,6 +115,13 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
         for at, run, decision in decided
     ]  # fmt: skip
     yield _table(("run", "method", "decided (UTC)", "decision"), rows)
+
+
+def _waiting(run: Path, config: Config) -> str:
+    """Return what lets a run start that waits for approval, and the minutes left."""
+    until = approval.first_asked(run) + config.join_seconds
+    command = shlex.join(["coterie", "approve", str(run)])
+    return f"{run.name} waits for approval: {command}; {minutes_left(until)}"
 
 
 def of_connection(connection: str) -> Iterator[RenderableType]:
@@ -232,7 +242,9 @@ def _last(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    table = Table(*titles, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    ids = ("run", "SuperNode")  # are copied into other commands
+    columns = [Column(title, no_wrap=title in ids, overflow="fold") for title in titles]
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(*map(str, row))
     return table

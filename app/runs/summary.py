@@ -92,16 +92,19 @@ def _attendance(run: Run) -> dict[str, Any]:
 def privacy(run: Run) -> dict[str, Any]:
     """Return the largest epsilon of the peers, and delta; empty for a run without privacy.
 
-    Epsilon is None if it is infinite or not reported.
+    Epsilon is None if it is infinite or not reported. `exhausted_peers`: number of peers that
+    computed no gradient, because their budget was used up before; left out if there is none.
     """
     options = run.config.get("privacy", {})
     if options.get("kind", "none") == "none":
         return {}
     epsilon_n = run.at("epsilon", run.last_row())
     known = np.isfinite(epsilon_n).all()
+    idle = int((run.at("gradient_evaluations", run.last_row()) == 0).sum())
     return {
         "epsilon": float(epsilon_n.max()) if known else None,
         "delta": options.get("delta", Privacy.delta),
+        **({"exhausted_peers": idle} if idle and options.get("budget") else {}),
     }
 
 

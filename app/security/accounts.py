@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.app.security.approval import OWN
-from coterie.app.security.journal import Journal
+from coterie.app.security.journal import Journal, LedgerError
 from coterie.app.security.ledger import Ledger
 from coterie.app.security.memory import Memory, heads_in
 from coterie.app.security.policy import AnswerPolicy
 from coterie.app.security.privacy_ledger import PrivacyLedger
+
+_LEDGERS = "ledger", "privacy"
+"""Of answers, and of privacy: beginnings of their files' names."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,23 @@ class Accounts:
 
     @classmethod
     def of(cls, directory: Path, peer: int, limits: AnswerPolicy) -> Accounts:
-        """Open the accounts of a peer in the run with this directory."""
+        """Open the accounts of a peer in the run with this directory.
+
+        LedgerError: `out` has the ledgers of another peer, whose spending would not count.
+        """
         out, run = directory.parent, directory.name
+        for path in sorted((out / OWN).glob("*.jsonl")):
+            kind, _, number = path.stem.partition("-")
+            if kind in _LEDGERS and number != f"{peer:04d}":
+                raise LedgerError(
+                    f"{path} is of peer {number.lstrip('0') or 0}, and this node is peer {peer}: "
+                    "give each peer its own `out`; if the number of the institution has changed, "
+                    f"rename {number} to {peer:04d} in the names of the files there"
+                )
         seen = heads_in(out, peer)
         answers, privacy = (
             Journal(out / OWN / name, seen.get(name, ()))
-            for name in (f"ledger-{peer:04d}.jsonl", f"privacy-{peer:04d}.jsonl")
+            for name in (f"{kind}-{peer:04d}.jsonl" for kind in _LEDGERS)
         )
         path = directory / "nodes" / f"mail-{peer:04d}.json"
         memory = Memory(path, (answers, privacy), durable=True)

@@ -67,6 +67,14 @@ def is_approved(out: Path, digest: str) -> bool:
     return len(used) < approved
 
 
+def unused(out: Path) -> dict[str, int]:
+    """Return digest -> number of approvals that no run has used."""
+    path = out / OWN / _APPROVALS
+    digests = dict.fromkeys(str(line["digest"]) for line in atomic.lines(path))
+    left = {digest: _approvals(out, digest) for digest in digests}
+    return {digest: n - len(used) for digest, (used, n) in left.items() if n > len(used)}
+
+
 def record(directory: Path, config: Config, digest: str, policy: Path, decision: str) -> None:
     """Record a run's configuration and the decision about it, unless it is the last record.
 

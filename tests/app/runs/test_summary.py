@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from coterie.app.report.words import protection
+from coterie.app.runners.conclude import digest
 from coterie.app.runs import graph
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Run
@@ -94,6 +96,24 @@ def test_epsilon_is_that_of_the_peer_that_spent_most(tmp_path: Path) -> None:
     summary = summarise(Run.read(tmp_path))
     assert summary["epsilon"] is None, "infinite, or not reported"
     assert protection(run, summary)[1] == "ε unknown"
+
+
+def test_a_peer_whose_budget_was_used_up_before_is_counted(tmp_path: Path) -> None:
+    """It computes no gradient. Without a budget, a method may need none."""
+    write_config(tmp_path, {"peers": 3})
+    rows = [record(1, peer, epsilon=3.9, gradient_evaluations=8 * peer) for peer in range(3)]
+    write_metrics(tmp_path, rows)
+    path = tmp_path / "config.toml"
+    without = path.read_text() + '[privacy]\nkind = "examples"\n'
+    for budget, exhausted in (("", None), ("budget = 4.0\n", 1)):
+        path.write_text(without + budget)
+        summary = summarise(Run.read(tmp_path))
+        assert summary.get("exhausted_peers") == exhausted
+        console = Console(width=120)
+        with console.capture() as shown:
+            console.print(digest(summary))
+        line = "used up before this run by 1 of 3 peers: not trained"
+        assert (line in shown.get()) == bool(exhausted)
 
 
 def test_validation_accuracy_beats_validation_loss_and_ties_go_to_the_earliest(

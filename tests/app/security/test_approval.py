@@ -285,7 +285,12 @@ def test_status_of_a_node_has_waiting_approvals_runs_and_the_privacy_spent(
     shown = " ".join(capsys.readouterr().out.split())
     assert f"run waits for approval: coterie approve {node.home / 'run'}; 10 min left" in shown
     assert shown.endswith(" waits for approval"), "it is not refused"
-    approval.approve(node.home, config_digest_of(config_of(node)).hex())
+    assert main(["status", str(node.home / "run")]) == 0
+    assert " ".join(capsys.readouterr().out.split()) == shown
+    digest = config_digest_of(config_of(node)).hex()
+    approval.approve(node.home, digest)
+    main(["status", str(node.home)])
+    assert f"approved in advance, for 1 run: {digest}" in capsys.readouterr().out
     node.handle(START)
     journal = Journal(node.home / approval.OWN / "privacy-0.jsonl")
     with PrivacyLedger(journal, "run").account(1) as (_, cost_1a):
@@ -296,6 +301,8 @@ def test_status_of_a_node_has_waiting_approvals_runs_and_the_privacy_spent(
     assert float(spent) > 1
     assert abs(float(spent) + float(left) - 4) < 0.02
     assert "waits for approval" not in shown
+    assert "approved in advance" not in shown, "the run has used it"
     assert re.search(r"run +fedavg +\S+ +allowed", shown)
     main(["approve", str(node.home / "run")])
-    assert f"         peer 0 has spent epsilon {spent} so far" in capsys.readouterr().out
+    said = f"this node has spent epsilon {spent} so far as peer 0, of which {left} is left"
+    assert said in capsys.readouterr().out

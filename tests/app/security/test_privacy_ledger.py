@@ -74,14 +74,34 @@ def test_a_damaged_one_stops_everything(tmp_path: Path, line: str) -> None:
             each.spent()
 
 
-def deployed(path: Path, name: str) -> Node:
+def deployed(path: Path, name: str, peer: int = 0) -> Node:
     keys: dict[str, Any] = {
-        "dataset": "digits", "model": "linear", "peers": 1, "method": "local", "name": name,
+        "dataset": "digits", "model": "linear", "peers": peer + 1, "method": "local", "name": name,
         "num-server-rounds": 2, "batch-size": 4, "local-steps": 2, "device": "cpu",
         "partition.samples-per-peer": 16, "partition.kind": "iid",
         "privacy.kind": "examples", "privacy.noise": 4.0, "defence.rule": "median",
     }  # fmt: skip
-    return Node(Config.from_flat(keys), [0], path / name, Deployed())
+    return Node(Config.from_flat(keys), [peer], path / name, Deployed())
+
+
+def test_an_institution_with_another_number_keeps_what_it_has_spent(tmp_path: Path) -> None:
+    """A member leaves and the last one gets its number: the same examples, the same budget."""
+    train = Request("local-rounds", 1, 2, attempt="a")
+    node = deployed(tmp_path, "as-peer-0")
+    node.handle(Request("start", 0, 0, attempt="a"))
+    node.handle(train)
+    own = tmp_path / "institution"
+    spent = ledger(own / "privacy-0000.jsonl").spent()
+    assert spent.any()
+    with pytest.raises(LedgerError, match=r"is of peer 0, .* rename 0000 to 0001"):
+        deployed(tmp_path, "as-peer-1", peer=1)
+    assert [path.stem for path in own.glob("privacy-*.jsonl")] == ["privacy-0000"]
+    for path in [*own.iterdir()]:
+        path.rename(own / path.name.replace("0000", "0001"))
+    node = deployed(tmp_path, "again", peer=1)
+    node.handle(Request("start", 0, 0, attempt="a"))
+    node.handle(train)
+    assert (ledger(own / "privacy-0001.jsonl").spent() > spent).all()
 
 
 def test_a_deployed_peer_goes_on_from_what_all_runs_have_spent(tmp_path: Path) -> None:
