@@ -17,8 +17,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from safetensors.numpy import load_file
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.methods import learns_graph, reference
@@ -654,6 +652,9 @@ def final_components(run: Run) -> float:
     """Return the number of connected components of the final graph."""
     if not len(run.weights):
         return np.nan
+    from scipy.sparse import csr_array  # a tenth of a run's start, for one measure
+    from scipy.sparse.csgraph import connected_components
+
     return float(connected_components(csr_array(learnt_edges(run.weights[-1])))[0])
 
 
