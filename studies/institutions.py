@@ -177,7 +177,7 @@ def by_method(made: Sequence[Result]) -> list[str]:
         gain, gains, losses = "", "", ""
         if result is not alone:
             gain_sn = result.accuracy - alone.accuracy
-            gain = _written(*interval(gain_sn.mean(axis=1), result.ratio), sign="+")
+            gain = written(*interval(gain_sn.mean(axis=1), result.ratio))
             sides = [_side(*interval(gain_n, result.ratio)) for gain_n in gain_sn.T]
             gains, losses = str(sides.count(1)), str(sides.count(-1))
         is_defined_n = ~np.isnan(result.auroc).any(axis=0)
@@ -192,10 +192,15 @@ def by_method(made: Sequence[Result]) -> list[str]:
     return lines
 
 
-def _written(mean: float, half: float, sign: str = "") -> str:
-    """Write a mean with its interval, bold if a difference's interval excludes 0."""
-    text = f"{mean:{sign}.1f} ± {half:.1f}"
-    return f"**{text}**" if sign and _side(mean, half) else text
+def written(mean: float, half: float, decimals: int = 1) -> str:
+    """Write a difference with its interval, bold if it excludes 0."""
+    text = f"{mean:+.{decimals}f} ± {half:.{decimals}f}"
+    return f"**{text}**" if _side(mean, half) else text
+
+
+def _written(mean: float, half: float) -> str:
+    """Write a mean with its interval."""
+    return f"{mean:.1f} ± {half:.1f}"
 
 
 def _side(mean: float, half: float) -> int:
@@ -272,7 +277,7 @@ def gains(sets: Mapping[str, Sequence[Result]]) -> list[str]:
             cell = ""
             if method in of:
                 gain_s = (of[method].accuracy - of[ALONE].accuracy).mean(axis=1)
-                cell = _written(*interval(gain_s, of[method].ratio), sign="+")
+                cell = written(*interval(gain_s, of[method].ratio))
             cells.append(cell)
         if method != ALONE and any(cells):
             lines.append(f"| {method} | {' | '.join(cells)} |")
@@ -294,9 +299,7 @@ def by_scale(
             for method in (*SCALED, *YARDSTICKS):
                 gain_s = (of[method].accuracy - alone.accuracy).mean(axis=1)
                 text = f"{alone.accuracy.mean():.1f}"
-                row.append(
-                    text if method == ALONE else _written(*interval(gain_s, alone.ratio), sign="+")
-                )
+                row.append(text if method == ALONE else written(*interval(gain_s, alone.ratio)))
             lines.append(f"| {name}, {scale} | {' | '.join(row)} |")
     return lines
 
