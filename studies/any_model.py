@@ -23,6 +23,7 @@ from coterie.app.catalogue.fetch import fetch
 from coterie.app.catalogue.sets import SETS
 from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.config.items import read_items
+from coterie.app.config.schema import Scalar
 from coterie.app.runs import atomic, cells
 from coterie.app.runs.metrics import Floats
 from coterie.app.runs.rundir import Run
@@ -158,7 +159,7 @@ def main() -> None:
             continue
         title, keys = read_items([f"institutions/{name}"])
         for model in MODELS:
-            more = {"model": model, "num-server-rounds": 1, "evaluate-every": 1}
+            more: dict[str, Scalar] = {"model": model, "num-server-rounds": 1, "evaluate-every": 1}
             place = OUT / name / model
             compare(
                 ComparisonRequest(
