@@ -26,11 +26,13 @@ def ridge(
     targets: Tensor,
     strength: float,
     scale: Callable[[Floats], float] = lambda losses: 1.0,
+    base: Tensor | None = None,
 ) -> tuple[Floats, Floats]:
     """Return coefficients (m,) and offsets (k,) that minimise the penalised sum of losses.
 
     The outputs are (m, r, ..., k), those of the peer's own model first; the penalty is at its
-    coefficient 1. A model whose outputs are not all finite and below 1e4 gets coefficient 0.
+    coefficient 1. They are added to `base`, (r, ..., k), if given. A model whose outputs are not
+    all finite and below 1e4 gets coefficient 0.
     """
     z = outputs.detach().cpu().double()
     y = targets.cpu()
@@ -40,12 +42,13 @@ def ridge(
     z = torch.where(sound.view(-1, *[1] * (z.dim() - 1)), z, 0.0)
     target = torch.zeros(len(z) + z.shape[-1], dtype=torch.float64)
     target[0] = 1.0
-    own = task.losses(z[:1], y[None])
+    start = torch.zeros_like(z[0]) if base is None else base.detach().cpu().double()
+    own = task.losses(start + z[:1], y[None])
     divisor = scale(own.numpy())
 
     def objective(theta: Tensor) -> Tensor:
         v, b = theta[: len(z)], theta[len(z) :]
-        scores = torch.tensordot(v, z, dims=1) + b
+        scores = start + torch.tensordot(v, z, dims=1) + b
         loss = task.losses(scores[None], y[None]).sum() / divisor
         return loss + strength / 2 * (theta - target).square().sum()
 
