@@ -173,6 +173,8 @@ class Method:
     any_model: ClassVar[bool] = False
     """The method neither averages parameters nor computes gradients itself, so that it also works
     with models that a library fits (`coterie.clients.models.fitted`)."""
+    keeps_rounds: ClassVar[bool] = False
+    """A peer keeps its models (`models_kept`) of every round."""
     pools: ClassVar[bool] = False
     """Training uses the data of all peers (`Engine.fit_pooled`), which only simulations have."""
     reported: ClassVar[tuple[str, ...]] = ()

@@ -46,8 +46,8 @@ WHOLE = ("heart-disease",)
 """Sets on which every trial has all rounds; successive halving on the others."""
 LEVEL = 0.95
 ALONE = "local"
-LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto")
-"""Methods that need the true clusters or their number, or a network with a hidden layer."""
+LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto", "boosting")
+"""Methods that need the true clusters or their number, a network with a hidden layer, or trees."""
 CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")
 """Sets of two classes, which have an accuracy."""
 COMPARED = (*(method for method in METHODS if method not in LEFT_OUT), "fedavg-own-intercept")

@@ -134,7 +134,7 @@ class Metered:
         return {
             **options, "n": engine.n, "d": engine.d, "body": engine.d - int(head.sum()),
             "C": engine.outputs, "m": max(widths, default=0),
-            "b": engine.dtype.itemsize, "N": examples,
+            "b": engine.dtype.itemsize, "N": examples, "R": config.num_server_rounds,
             "V": int(engine.data.shards["validation"].lengths_p[i]),
             "B": config.training.batch_size,
             "first": first,

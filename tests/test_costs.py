@@ -86,6 +86,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "fedprox-ft": {"epochs": 2}, "fedrep": {"head-epochs": 3}, "ifca": {"clusters": 2},
 }  # fmt: skip
 """Options that have no default, or a slow one."""
+TREES: dict[str, Any] = {"model": "boosted-trees", "boosted-trees.trees": 2}
 GAPS: dict[str, dict[str, Any]] = {"dac": {"models": 1, "gossip": False}}
 """Options with which readers miss letters in six rounds."""
 ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -116,6 +117,7 @@ def configuration(method: str, options: dict[str, Any], directory: Path) -> dict
         "method": method, "peers": len(SIZES), "batch-size": 6,
         "learning-rate": 0.05, "topology": "file", "topology-file": str(graph),
         **{f"{method}.{key}": value for key, value in options.items()},
+        **(TREES if method == "boosting" else {}),
     }  # fmt: skip
 
 

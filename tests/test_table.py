@@ -44,12 +44,14 @@ NEEDS: dict[str, dict[str, Any]] = {
     "dpfl": {"dpfl.init-epochs": 1},
     "ifca": {"ifca.clusters": 2},
     "federico": {"federico.neighbours": 1},  # answers have no noise: only samples differ by seed
+    "boosting": {"model": "boosted-trees", "boosted-trees.trees": 2},
 }
 REFUSES = {
     "oracle": "clusters",
     "fedpac": "one class per example",
     "fedproto": "one class per example",
     "stacking": "scores of models",
+    "boosting": "does not support quadratic",
 }
 """Methods that refuse quadratics, with a word of the error message."""
 ON_DIGITS = (
@@ -60,6 +62,7 @@ ON_DIGITS = (
     "mixture",
     "selection",
     "stacking",
+    "boosting",
     "dpfl",
     "fedrep",
     "knn-per",

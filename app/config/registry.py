@@ -16,6 +16,7 @@ from typing import Any
 from coterie.clients.methods.all_for_one import AllForOne
 from coterie.clients.methods.apfl import APFL
 from coterie.clients.methods.bias_correction import BiasCorrection
+from coterie.clients.methods.boosting import Boosting
 from coterie.clients.methods.clustered_fl import ClusteredFL
 from coterie.clients.methods.cobo import CoBo
 from coterie.clients.methods.dac import DAC
@@ -70,6 +71,7 @@ METHODS: Mapping[str, type[Rule[Any]]] = {
     "mixture": Mixture,
     "selection": Selection,
     "stacking": Stacking,
+    "boosting": Boosting,
     "dpfl": DPFL,
     "random-graph": RandomGraph,
     "fedavg-ft": FineTuned,

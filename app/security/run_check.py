@@ -89,7 +89,8 @@ def _check_sizes(limits: LimitPolicy, config: Config) -> None:
 
 def max_parameters(policy: Policy, config: Config) -> int:
     """Return the maximum number of parameters of a network, given the models that a peer keeps."""
-    return policy.limits.max_parameters // config.options.models_kept(config.peers)
+    rounds = config.num_server_rounds if config.options.keeps_rounds else 1
+    return policy.limits.max_parameters // (config.options.models_kept(config.peers) * rounds)
 
 
 def check_letters(policy: Policy, nbytes: int) -> None:

@@ -31,7 +31,7 @@ from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data
 from coterie.clients.engine.evaluation import Evaluation, Scores
 from coterie.clients.engine.execution import Execution, Footprint
-from coterie.clients.engine.library import Library
+from coterie.clients.engine.library import Begun, Library
 from coterie.clients.engine.network import Buffers, ModelError, Network
 from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
@@ -391,6 +391,7 @@ class Engine(Evaluation):
         gradient: GradientFunction | None = None,
         drift: Drift | None = None,
         training: Training | None = None,
+        begun: Sequence[Begun | None] | None = None,
     ) -> Fit:
         """Train models on own data.
 
@@ -412,11 +413,13 @@ class Engine(Evaluation):
         training : Training or None
             Training configuration with another optimizer, to which `opt_state` belongs; None: the
             run's.
+        begun : Sequence of (Begun or None), or None
+            For models that a library fits: what the fit of each model continues; None: nothing.
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
         if self.library is not None:
             self._needs_no_gradient(gradient, drift)
-            return self._fitted(before, self.data, batches, self.peers)
+            return self._fitted(before, self.data, batches, self.peers, begun)
         if training.reset_optimizer:
             before = self._forgetful(before, training)
         if gradient is not None:
@@ -453,17 +456,21 @@ class Engine(Evaluation):
         ]
         return Fit(of_all[0]["x"], *of_all[1:])
 
-    def _fitted(self, before: Fit, data: Data, batches: Sequence[Batch], names: Ints) -> Fit:
-        """Let the library fit the models that have examples and are not fitted yet.
+    def _fitted(
+        self, before: Fit, data: Data, batches: Sequence[Batch], names: Ints,
+        begun: Sequence[Begun | None] | None = None,
+    ) -> Fit:  # fmt: skip
+        """Let the library fit the models that have examples and are not fitted yet, or continue.
 
         `names` has the number of each peer of `data`, which keys its random draws.
         """
         assert self.library is not None
         x_ed, pools = before.x.clone(), data is not self.data
-        for e in np.flatnonzero(batches[0].counts_e) if batches else ():
-            if not x_ed[e].any():
+        for e in np.flatnonzero(batches[0].counts_e).tolist() if batches else ():
+            former = None if begun is None else begun[e]
+            if former is not None or not x_ed[e].any():
                 peer = int(batches[0].hosted_e[e])
-                x_ed[e] = self.library.fitted(data, peer, int(names[peer]))
+                x_ed[e] = self.library.fitted(data, peer, int(names[peer]), former)
                 count = int(data.shards["train"].lengths_p[peer])
                 self.n_gradients[slice(None) if pools else peer] += count
         return before._replace(x=x_ed)
@@ -561,9 +568,10 @@ class Engine(Evaluation):
         targets: Tensor,
         strength: float,
         scale: Callable[[npt.NDArray[np.float64]], float],
+        base: Tensor | None = None,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return coefficients (m,) and offsets (k,), see `coterie.clients.engine.stacked`."""
-        return stacked.ridge(self.task, outputs, targets, strength, scale)
+        return stacked.ridge(self.task, outputs, targets, strength, scale, base)
 
     # ---- aggregation -------------------------------------------------------------------------
 

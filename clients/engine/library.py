@@ -1,7 +1,8 @@
 """Fits of models by a library: to all training rows of a peer, and without a fold of them.
 
 A model is fitted once: where its parameters are not all 0, there is nothing left to fit. The fit of
-a peer depends on the run's seed and the peer alone.
+a peer depends on the run's seed and the peer alone. Only `boosting` continues: it fits a further
+model to what the scores of its former ones leave.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import torch
 from torch import Tensor
 
 from coterie.clients.engine.network import Network
-from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.engine.streams import FOLDS, Purpose, stream
 
 if TYPE_CHECKING:
     from coterie.clients.engine.batches import Ints
     from coterie.clients.engine.data import Data
     from coterie.clients.models.fitted import Fitted
 
-FOLDS = 5
+Begun = tuple[Tensor, int]
+"""Former fits that a fit continues: their scores of the training rows, (n, k), or (F, n, k) of fits
+without a fold, and their number."""
 
 
 @dataclass
@@ -38,10 +41,10 @@ class Library:
         """The module that fits and checks."""
         return cast("Fitted", self.network.module)
 
-    def fitted(self, data: Data, peer: int, name: int) -> Tensor:
+    def fitted(self, data: Data, peer: int, name: int, begun: Begun | None = None) -> Tensor:
         """Return the parameters (d,) of a peer of `data`, whose draws are those of peer `name`."""
         inputs_bm, targets_b, weights_b = _rows(data, peer)
-        return self._fit(data, inputs_bm, targets_b, weights_b, name, 0)
+        return self._fit(data, inputs_bm, targets_b, weights_b, name, 0, begun)
 
     def out_of_fold(self, data: Data, peer: int, name: int) -> Tensor:
         """Return outputs (n, k) for the training rows, each of a fit without the row's fold.
@@ -59,25 +62,38 @@ class Library:
         )
         return marked
 
-    def _out_of_fold(self, data: Data, peer: int, name: int) -> Tensor:
-        inputs_bm, targets_b, weights_b = _rows(data, peer)
-        count = len(inputs_bm)
+    def folds(self, data: Data, peer: int, name: int) -> npt.NDArray[np.int64]:
+        """Return the fold of each training row, (n,)."""
+        _, targets_b, _ = _rows(data, peer)
+        count = len(targets_b)
         order = stream(self.seed, name, 0, Purpose.LIBRARY, 1).permutation(count)
         ranks = targets_b.reshape(count, -1)[order, 0].argsort(kind="stable")
         fold_b = np.zeros(count, dtype=np.int64)
         fold_b[order[ranks]] = np.arange(count) % FOLDS
-        outputs = None
-        for fold in range(min(FOLDS, count)):
-            out, rest = fold_b == fold, fold_b != fold
+        return fold_b
+
+    def without_folds(self, data: Data, peer: int, name: int, begun: Begun | None = None) -> Tensor:
+        """Return parameters (F, d) of fits without the rows of a fold; 0 if no row is left."""
+        rows, fold_b = _rows(data, peer), self.folds(data, peer, name)
+        x_fd = torch.zeros(
+            (min(FOLDS, len(fold_b)), self.network.d), dtype=data.dtype, device=data.device
+        )
+        for fold in range(len(x_fd)):
+            rest = fold_b != fold
             if rest.any():
-                parts = inputs_bm[rest], targets_b[rest], weights_b[rest]
-                row_d = self._fit(data, *parts, name, 2 + fold)
-            else:
-                row_d = torch.zeros(self.network.d, dtype=data.dtype, device=data.device)
-            x_bm = torch.from_numpy(inputs_bm[out]).to(row_d)
-            result = self._outputs(row_d, x_bm)
+                inputs_bm, targets_b, weights_b = (values[rest] for values in rows)
+                left = None if begun is None else (begun[0][fold, rest], begun[1])
+                x_fd[fold] = self._fit(data, inputs_bm, targets_b, weights_b, name, 2 + fold, left)
+        return x_fd
+
+    def _out_of_fold(self, data: Data, peer: int, name: int) -> Tensor:
+        inputs_bm, fold_b = _rows(data, peer)[0], self.folds(data, peer, name)
+        outputs = None
+        for fold, row_d in enumerate(self.without_folds(data, peer, name)):
+            out = fold_b == fold
+            result = self._outputs(row_d, torch.from_numpy(inputs_bm[out]).to(row_d))
             if outputs is None:
-                outputs = result.new_zeros(count, *result.shape[1:])
+                outputs = result.new_zeros(len(fold_b), *result.shape[1:])
             outputs[torch.from_numpy(out)] = result
         assert outputs is not None
         return outputs
@@ -90,12 +106,19 @@ class Library:
         weights_b: npt.NDArray[np.float64],
         name: int,
         partner: int,
+        begun: Begun | None,
     ) -> Tensor:
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         key = int(stream(self.seed, name, 0, Purpose.LIBRARY, partner).integers(2**31))
         with threadpool_limits(1):  # sums do not depend on the machine's cores
-            arrays = self.module.fitted(inputs_bm, targets_b, weights_b, key)
+            if begun is None:
+                arrays = self.module.fitted(inputs_bm, targets_b, weights_b, key)
+            else:
+                scores_bk = begun[0].double().cpu().numpy()
+                arrays = self.module.continued(
+                    inputs_bm, targets_b, weights_b, key, scores_bk, begun[1]
+                )
         parts = [np.asarray(arrays[each], dtype=np.float64).ravel() for each in self.network.names]
         return torch.from_numpy(np.concatenate(parts)).to(data.device, data.dtype)
 

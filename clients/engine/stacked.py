@@ -26,11 +26,13 @@ def ridge(
     targets: Tensor,
     strength: float,
     scale: Callable[[Floats], float] = lambda losses: 1.0,
+    base: Tensor | None = None,
 ) -> tuple[Floats, Floats]:
     """Return coefficients (m,) and offsets (k,) that minimise the penalised sum of losses.
 
     The outputs are (m, r, ..., k), those of the peer's own model first; the penalty is at its
-    coefficient 1. A model whose outputs are not all finite and below 1e4 gets coefficient 0.
+    coefficient 1. They are added to `base`, (r, ..., k), if given. A model whose outputs are not
+    all finite and below 1e4 gets coefficient 0.
     """
     z = outputs.detach().cpu().double()
     y = targets.cpu()
@@ -40,13 +42,14 @@ def ridge(
     z = torch.where(sound.view(-1, *[1] * (z.dim() - 1)), z, 0.0)
     target = torch.zeros(len(z) + z.shape[-1], dtype=torch.float64)
     target[0] = 1.0
-    own = task.losses(z[:1], y[None])
+    start = torch.zeros_like(z[0]) if base is None else base.detach().cpu().double()
+    own = task.losses(start + z[:1], y[None])
     divisor = scale(own.numpy())
 
     features = torch.cat([z.flatten(1, -2), _per_score(z)])  # (q, r, k), in which scores are linear
 
     def losses(scores: Tensor) -> Tensor:
-        return task.losses(scores.view(z.shape[1:])[None], y[None]).sum() / divisor
+        return task.losses((start + scores.view_as(start))[None], y[None]).sum() / divisor
 
     def objective(theta: Tensor) -> Tensor:
         scores = torch.tensordot(theta, features, dims=1)

@@ -14,6 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random.bit_generator import ISeedSequence
 
+FOLDS = 5
+"""Number of fits of a library without a fold of the rows, each with its own draws."""
+
 
 class Purpose(IntEnum):
     """Purpose of a stream; distinct numbers, so that no two uses share a draw."""

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coterie.clients.parts.ensemble import EMPTY
-from coterie.clients.parts.predictors import HeldOut, MembersState, Predictors
+from coterie.clients.parts.predictors import HeldOut, MembersState, Predictors, scale
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Floats, Mixture
 from coterie.ranges import option
@@ -87,7 +88,7 @@ class Stacking(
         if len(own) == 1 or not len(held_out.targets()):
             return np.asarray(own, dtype=np.float64), np.zeros(self.engine.outputs)
         outputs, targets = held_out.outputs(), held_out.targets()
-        return self.engine.ridge(outputs, targets, self.ridge, held_out.scale)
+        return self.engine.ridge(outputs, targets, self.ridge, partial(scale, self.engine))
 
     def mixture(self, s: StackingState) -> Mixture | None:
         if not s.authors.shape[1]:

@@ -49,6 +49,13 @@ class Fitted(nn.Module, ABC):
     ) -> Arrays:
         """Fit to rows with targets (b,) or (b, k); return the parameters by name."""
 
+    def continued(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int,
+        scores_bk: Floats, fits: int,
+    ) -> Arrays:  # fmt: skip
+        """Fit what follows `fits` fits with these scores; return the parameters by name."""
+        raise NotImplementedError(f"{type(self).__name__} has no stages")
+
     def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Mark the models (s,) whose parameters (s, ...) are none that a fit can give."""
         large_s = [~(value.abs() <= _LARGEST).flatten(1).all(dim=1) for value in tensors.values()]
@@ -201,14 +208,36 @@ class BoostedTrees(Trees):
     def fitted(
         self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
     ) -> Arrays:
+        return self._fit(inputs_bm, targets_b, weights_b, seed, None, 0)
+
+    def continued(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int,
+        scores_bk: Floats, fits: int,
+    ) -> Arrays:  # fmt: skip
+        """Fit further stages: gradient boosting that starts from the scores; `base` is 0.
+
+        Classes that do not occur in the rows neither get trees nor count in the residuals.
+        """
+        return self._fit(inputs_bm, targets_b, weights_b, seed, scores_bk, fits)
+
+    def _fit(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int,
+        scores_bk: Floats | None, fits: int,
+    ) -> Arrays:  # fmt: skip
         from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
         options, arrays = self._options, self._empty()
         settings: dict[str, Any] = {
             "n_estimators": options.trees, "learning_rate": options.learning_rate,
             "max_leaf_nodes": options.max_leaf_nodes, "max_depth": None,
-            "min_samples_leaf": options.min_samples_leaf, "random_state": seed,
+            "min_samples_leaf": options.min_samples_leaf,
         }  # fmt: skip
+
+        def draws(scores: int) -> np.random.RandomState:
+            """Return the draws that follow those of former fits: one per tree, to break ties."""
+            state = np.random.RandomState(seed)
+            state.randint(0, 2**31 - 1, size=fits * options.trees * scores)
+            return state
 
         def write(model: Any, at: Sequence[int]) -> None:
             for stage, trees in enumerate(model.estimators_):
@@ -217,18 +246,42 @@ class BoostedTrees(Trees):
                     _write(arrays, stage * self._scores + score, tree.tree_, values_v1)
 
         if not self._classifies:
+            if scores_bk is not None:
+                targets_b, settings["init"] = targets_b.reshape(scores_bk.shape) - scores_bk, "zero"
             for k, target_b in enumerate(targets_b.reshape(len(targets_b), -1).T):
-                model = GradientBoostingRegressor(**settings)
+                model = GradientBoostingRegressor(**settings, random_state=draws(1))
                 write(model.fit(inputs_bm, target_b, weights_b), [k])
-                arrays["base"][k] = model.init_.constant_.item()
+                if scores_bk is None:
+                    arrays["base"][k] = model.init_.constant_.item()
             return arrays
         classes = np.unique(targets_b)
-        arrays["base"] = _log_shares(targets_b, weights_b, len(self.base))
+        if scores_bk is None:
+            arrays["base"] = _log_shares(targets_b, weights_b, len(self.base))
+        else:
+            settings["init"] = _Start(scores_bk[:, classes])
         if len(classes) > 1:
-            model = GradientBoostingClassifier(**settings).fit(inputs_bm, targets_b, weights_b)
             scored = classes if len(classes) > 2 else classes[1:]
+            settings["random_state"] = draws(len(scored))
+            model = GradientBoostingClassifier(**settings).fit(inputs_bm, targets_b, weights_b)
             write(model, scored.tolist() if self._scores > 1 else [0])
         return arrays
+
+
+class _Start:
+    """Scores (b, k) of the training rows, as the initial estimator of scikit-learn's boosting."""
+
+    def __init__(self, scores_bk: Floats) -> None:
+        self._scores_bk = scores_bk
+
+    def fit(self, inputs: Floats, targets: Floats, sample_weight: Floats | None = None) -> _Start:
+        return self
+
+    def predict(self, inputs: Floats) -> Floats:
+        return self._scores_bk
+
+    def predict_proba(self, inputs: Floats) -> Floats:
+        shares_bk = np.exp(self._scores_bk - self._scores_bk.max(axis=1, keepdims=True))
+        return np.asarray(shares_bk / shares_bk.sum(axis=1, keepdims=True))
 
 
 def _index(values_tv: Tensor, last: int) -> Tensor:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from coterie.clients.engine.data import SplitName
+    from coterie.clients.engine.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,14 @@ class HeldOut:
         expanded = targets.expand(len(outputs), *targets.shape)
         losses_mr = np.asarray(engine.task.losses(outputs, expanded).double().cpu())
         losses_mr = np.nan_to_num(losses_mr, nan=WORST, posinf=WORST).clip(max=WORST)
-        return np.asarray(losses_mr / self.scale(losses_mr))
+        return np.asarray(losses_mr / scale(engine, losses_mr))
 
-    def scale(self, losses_mr: Floats) -> float:
-        """Return twice the variance of the peer's own errors in a regression, else 1."""
-        if self.rule.engine.kind != "regression" or not losses_mr.size:
-            return 1.0
-        return 2 * float(losses_mr[0].mean()) or 1.0
+
+def scale(engine: Engine, losses_mr: Floats) -> float:
+    """Return twice the variance of the peer's own errors in a regression, else 1."""
+    if engine.kind != "regression" or not losses_mr.size:
+        return 1.0
+    return 2 * float(losses_mr[0].mean()) or 1.0
 
 
 WORST = 1e30

@@ -33,7 +33,12 @@ from coterie.strategies.relay.broker import Broker
 from tests.attacks.consortium import RUN, Institution, Relay, config_of, institutions
 
 PAGE = Path(__file__).parents[2] / "docs" / "consortium" / "what-leaves.md"
-_OPTIONS: Mapping[str, dict[str, Scalar]] = {"ifca": {"ifca.clusters": 2}}
+_OPTIONS: Mapping[str, dict[str, Scalar]] = {
+    "ifca": {"ifca.clusters": 2},
+    "boosting": {
+        "model": "boosted-trees", "boosted-trees.trees": 1, "boosted-trees.max-leaf-nodes": 3,
+    },
+}  # fmt: skip
 """Options that methods require and institutions' data do not provide."""
 FIELDS: Mapping[str, str] = {
     "stage": "the request that this answers",

@@ -73,7 +73,7 @@ def test_every_method_is_compared_that_can_run_on_a_set(
             check(Config.from_flat({**tune.with_validation(keys), "method": method}))
         except ConfigError:
             refused.add(method)
-    assert refused == {"oracle", "ifca", "fedpac", "fedproto"}
+    assert refused == {"oracle", "ifca", "fedpac", "fedproto", "boosting"}
     assert {*institutions.COMPARED} == {*METHODS, "fedavg-own-intercept"} - refused
 
 

@@ -28,7 +28,7 @@ SINE: dict[str, Any] = COMMON | {"dataset": "sine", "model": "mlp", "dtype": "fl
 NEEDS: dict[str, dict[str, Any]] = {
     "dpfl": {"dpfl.init-epochs": 1},
     "ifca": {"ifca.clusters": 2},
-    "wga": {},
+    "boosting": {"model": "boosted-trees", "boosted-trees.trees": 2},
 }
 MIXTURES = ("fedem", "federico", "knn-per")
 

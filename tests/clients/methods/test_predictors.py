@@ -137,7 +137,7 @@ def test_without_other_peers_it_is_local(tmp_path: Path, method: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"method": "fedavg"}, "choose local, pooled, mixture, selection, stacking"),
+        ({"method": "fedavg"}, "choose local, pooled, mixture, selection, stacking, boosting"),
         ({"method": "mixture", "payload": "int8"}, "payload"),
         ({"method": "mixture", "attack.kind": "scale", "attack.peers": "0"}, "does nothing"),
         ({"method": "mixture", "model.frozen": "feature"}, "no layers"),
