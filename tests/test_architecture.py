@@ -79,6 +79,7 @@ TORCH = {
     "clients/engine/training.py",
     "clients/engine/tuning.py",
     "clients/models/adaptation.py",
+    "clients/models/boosters.py",
     "clients/models/build.py",
     "clients/models/convnets.py",
     "clients/models/fitted.py",

@@ -112,8 +112,8 @@ class ForestOptions:
 
 
 @dataclass(frozen=True)
-class BoostedTreesOptions:
-    """Gradient boosting, fitted by scikit-learn."""
+class GradientBoostingOptions:
+    """Gradient boosting, by any library."""
 
     trees: int = option(
         100,
@@ -123,7 +123,28 @@ class BoostedTreesOptions:
     )
     learning_rate: float = option(0.1, "Factor on the values of a stage.", above=0, high=1)
     max_leaf_nodes: int = option(8, "Maximum number of leaves of a tree.", low=2, high=1024)
+
+
+@dataclass(frozen=True)
+class BoostedTreesOptions(GradientBoostingOptions):
+    """Gradient boosting, fitted by scikit-learn."""
+
     min_samples_leaf: int = option(3, "Minimum number of training rows in a leaf.", low=1)
+
+
+@dataclass(frozen=True)
+class XGBoostOptions(GradientBoostingOptions):
+    """Gradient boosting, fitted by XGBoost."""
+
+    min_child_weight: float = option(
+        1.0, "Minimum sum of second derivatives in a leaf; four rows have 1 at most in classes.",
+        low=0,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LightGBMOptions(BoostedTreesOptions):
+    """Gradient boosting, fitted by LightGBM."""
 
 
 @dataclass(frozen=True)
@@ -273,6 +294,20 @@ MODELS: dict[str, Model] = {
         BoostedTreesOptions,
         ("classification", "regression"),
         library="scikit-learn",
+    ),
+    "xgboost": Model(
+        "gradient boosting, fitted by XGBoost",
+        "boosters:xgboost",
+        XGBoostOptions,
+        ("classification", "regression"),
+        library="XGBoost",
+    ),
+    "lightgbm": Model(
+        "gradient boosting, fitted by LightGBM",
+        "boosters:lightgbm",
+        LightGBMOptions,
+        ("classification", "regression"),
+        library="LightGBM",
     ),
     "lenet": Model(
         "LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32",
