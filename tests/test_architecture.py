@@ -83,6 +83,7 @@ TORCH = {
     "clients/models/build.py",
     "clients/models/convnets.py",
     "clients/models/fitted.py",
+    "clients/models/kinds.py",
     "clients/models/libraries.py",
     "clients/models/size.py",
     "clients/models/transformer.py",

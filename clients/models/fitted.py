@@ -53,8 +53,13 @@ class Fitted(nn.Module, ABC):
 
     def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Mark the models (s,) whose parameters (s, ...) are none that a fit can give."""
-        large_s = [~(value.abs() <= _LARGEST).flatten(1).all(dim=1) for value in tensors.values()]
-        return torch.stack(large_s).any(dim=0)
+        return ~finite(tensors)
+
+
+def finite(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Mark the models (s,) whose parameters (s, ...) are numbers of a plausible size."""
+    small_s = [(value.abs() <= _LARGEST).flatten(1).all(dim=1) for value in tensors.values()]
+    return torch.stack(small_s).all(dim=0)
 
 
 class Logistic(Fitted):
