@@ -142,7 +142,7 @@ def table_of(kind: Kind, name: str) -> str:
 
 
 def gathered(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack the table [peer-models], whose keys are peers, into a single key."""
+    """Pack the table [peer-models], whose keys are peers, into a single key, which it replaces."""
     start = f"{PEER_MODELS}."
     inner = {key.removeprefix(start): v for key, v in flat.items() if key.startswith(start)}
     rest = {key: value for key, value in flat.items() if not key.startswith(start)}
@@ -150,8 +150,6 @@ def gathered(flat: Mapping[str, Any]) -> dict[str, Any]:
         inner |= rest.pop(PEER_MODELS)
     if not inner:
         return rest
-    if PEER_MODELS in rest:
-        raise ConfigError(f"{PEER_MODELS}: either a table or its text, not both")
     pairs = (f"{json.dumps(str(peer))} = {json.dumps(model)}" for peer, model in inner.items())
     return rest | {PEER_MODELS: ", ".join(pairs)}
 

@@ -63,7 +63,8 @@ class Settings:
         "",
         "Models of single peers, by number or by name in the data, as a table: [peer-models] with "
         'lines like "0-cleveland" = "forest"; the other peers have `model`. For methods that '
-        "combine predictions: `local`, `mixture`, `selection`, `stacking`.",
+        "combine predictions: `local`, `mixture`, `selection`, `stacking`. For Flower, the content "
+        "of the table as text.",
     )
     training: Training = field(metadata={"inline": Training})
     local_steps: int = option(
@@ -280,14 +281,16 @@ class Settings:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Names of the models that peers have."""
-        common = (self.source.model if self.model == "auto" else self.model) or "auto"
-        return kinds_of(self.peer_models, common, self.peers)
+        return kinds_of(self.peer_models, self._common_model, self.peers)
 
     def model_of_peer(self, peer: int, name: str) -> str:
         """Return the model of a peer with a number and, if it is known, a name."""
         table = by_peer(self.peer_models)
-        common = (self.source.model if self.model == "auto" else self.model) or "auto"
-        return table.get(str(peer), table.get(name, common))
+        return table.get(str(peer), table.get(name, self._common_model))
+
+    @property
+    def _common_model(self) -> str:
+        return (self.source.model if self.model == "auto" else self.model) or "auto"
 
     @property
     def chosen(self) -> dict[str, Scalar]:

@@ -44,7 +44,7 @@ class Library:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether there are several kinds of model."""
+        """True if there are several kinds of model."""
         return isinstance(self.module, Kinds)
 
     def fits(self, x_ed: Tensor) -> Bools:
