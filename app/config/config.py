@@ -16,9 +16,17 @@ from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.config.parts import PARTS
 from coterie.app.config.registry import METHODS, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
-from coterie.app.config.settings import COMPONENTS, INLINED, Settings, keys, keys_of, tables
+from coterie.app.config.settings import (
+    COMPONENTS,
+    INLINED,
+    Settings,
+    keys,
+    keys_of,
+    kinds_of,
+    tables,
+)
 from coterie.app.config.sources import Source, of_program
-from coterie.clients.models.options import Adaptation, model_of
+from coterie.clients.models.options import AND, Adaptation, KindOptions, model_of
 from coterie.clients.rule import Rule
 from coterie.datasets.partition.kinds import KINDS
 from coterie.datasets.partition.options import Partition
@@ -37,6 +45,8 @@ __all__ = ["Config", "ConfigError"]
 
 VALIDATION_SHARE = 0.2
 """Share of the training examples that `validation = "auto"` holds out if a method needs it."""
+
+_AVERAGES = "averages parameters or computes gradients"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +95,11 @@ class Config(Settings):
         }
         method, dataset = method_of(names["method"]), dataset_of(names["dataset"])
         model = dataset.model if names["model"] == "auto" else names["model"]
+        peers = top.get("peers", keys()["peers"][1].default)
+        kinds = kinds_of(top.get("peer_models", ""), model or "auto", peers)
         for table in ("partition", names["dataset"]):
             if getattr(made.get(table), "validation", None) == "auto":
-                needs = needs_validation(method, model or "auto")
+                needs = needs_validation(method, AND.join(kinds))
                 made[table] = replace(made[table], validation=VALIDATION_SHARE if needs else 0.0)
         if not top.setdefault("local_steps", 0) and not top.get("local_epochs"):
             top["local_steps"] = dataset.local_steps
@@ -103,7 +115,11 @@ class Config(Settings):
                 **{each.name: made[table] for table, each in COMPONENTS.items()},
                 options=options if isinstance(options, method) else method(),
                 dataset_options=made.get(parts.table_of("dataset", names["dataset"])),
-                model_options=made.get(parts.table_of("model", model)),
+                model_options=(
+                    made.get(parts.table_of("model", kinds[0]))
+                    if len(kinds) == 1
+                    else KindOptions(tuple(made.get(kind) for kind in kinds))
+                ),
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
@@ -208,8 +224,11 @@ class Config(Settings):
             raise ConfigError(f"attack: {error}") from None
         if self.letters.scheme == "increments":
             self._check_increments()
-        if library := model_of(self.network).library:
-            self._check_library(library)
+        if len(self.kinds) > 1:
+            self._check_library("peers have different models (peer-models)", is_mixed=True)
+        elif library := model_of(self.network).library:
+            model = f'model = "{self.network}" is fitted by {library} at once'
+            self._check_library(model, is_mixed=False)
         if self.privacy.kind != "none":
             if self.schedule.kind != "all" or self.clock.deadline:
                 raise ConfigError(
@@ -241,33 +260,43 @@ class Config(Settings):
             if self.compute.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 
-    def _check_library(self, library: str) -> None:
-        """Refuse what needs gradients or sums of parameters for a model that a library fits."""
-        model = f'model = "{self.network}" is fitted by {library} at once'
-        if not self.row.any_model:
-            able = ", ".join(name for name, row in METHODS.items() if row.any_model)
-            raise ConfigError(
-                f"{model}, and {self.method} averages parameters or computes gradients: choose "
-                f"{able}"
-            )
-        keys = {
+    def _check_library(self, model: str, is_mixed: bool) -> None:
+        """Refuse what needs gradients or sums of parameters for models that have none."""
+
+        def suits(row: type[Rule[Any]]) -> bool:
+            return row.any_model and not (is_mixed and row.pools)
+
+        if not suits(self.row):
+            able = ", ".join(name for name, row in METHODS.items() if suits(row))
+            does = "trains one model" if self.row.pools else _AVERAGES
+            raise ConfigError(f"{model}, and {self.method} {does}: choose {able}")
+        uses = {
             "privacy.kind": self.privacy.kind != "none",
             "model.*": self.adaptation != Adaptation(),
             "payload": self.payload != "full",
             "letters.scheme": self.letters.scheme != "full",
             "mixed-precision": self.compute.mixed_precision,
             "start-from": bool(self.start_from),
+            "hold-out": bool(self.hold_out),
             "attack.kind": self.attack.row.needs_letters,
         }
-        why = {
+        reasons = {
             "privacy.kind": "noise is added to gradients, which it does not have",
             "model.*": "it has no layers",
             "start-from": "it is not trained further",
+            "hold-out": "newcomers are compared with the mean of the others' parameters",
             "attack.kind": "its letters leave before any arrives, so this attack does nothing",
         }
-        for key, is_used in keys.items():
+        if is_mixed:
+            reasons |= {
+                "privacy.kind": "noise is added to gradients, which not all of them have",
+                "model.*": "their layers differ",
+                "start-from": "not all of them are trained further",
+                "attack.kind": "this attack computes with sums of parameters",
+            }
+        for key, is_used in uses.items():
             if is_used:
-                reason = why.get(key, "its parameters cannot be rounded")
+                reason = reasons.get(key, "parameters such as trees cannot be rounded")
                 raise ConfigError(f"{key}: {model}: {reason}; remove the key")
 
     def _check_increments(self) -> None:

@@ -68,6 +68,7 @@ def _unused(config: Config) -> list[str]:
         "mixing": config.row.mixes,
         "model.lora-alpha": config.adaptation.lora_rank > 0,
         "model.lora-layers": config.adaptation.lora_rank > 0,
+        "peer-models": len(config.kinds) > 1,
         "privacy.": config.privacy.kind != "none",
         "schedule.": config.schedule.kind != "all" or has_clock,
         "topology-degree": config.topology not in ("full", "ring"),

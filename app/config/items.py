@@ -41,7 +41,7 @@ def sources_of(
     presets = [item for item in items if "=" not in item]
     if len(presets) > 1:
         raise ConfigError(f"one preset at a time, not {' and '.join(presets)}")
-    texts = dict(item.split("=", 1) for item in items if item not in presets)
+    texts = parts.gathered(dict(item.split("=", 1) for item in items if item not in presets))
     of_plugins = {key: text for key, text in texts.items() if key.partition(".")[0] in parts.TABLES}
     typed = dict(read_pair(f"{key}={texts[key]}") for key in texts if key not in of_plugins)
     packed = {key: of_plugins.pop(key) for key in parts.TABLES if key in of_plugins}

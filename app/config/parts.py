@@ -8,6 +8,7 @@ method-options = "alpha = 0.1".
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -30,6 +31,7 @@ from coterie.errors import Error, line_of
 from coterie.strategies.schedule import SCHEDULES
 from coterie.strategies.topology import TOPOLOGIES
 
+PEER_MODELS = "peer-models"
 LIBRARIES = ("torchvision:", "timm:")
 """Models that a deployed node builds from installed packages."""
 _COMPARED = 100
@@ -139,8 +141,22 @@ def table_of(kind: Kind, name: str) -> str:
     return name if name in PARTS[kind].built_in else f"{kind}-options"
 
 
+def gathered(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Pack the table [peer-models], whose keys are peers, into a single key, which it replaces."""
+    start = f"{PEER_MODELS}."
+    inner = {key.removeprefix(start): v for key, v in flat.items() if key.startswith(start)}
+    rest = {key: value for key, value in flat.items() if not key.startswith(start)}
+    if isinstance(rest.get(PEER_MODELS), Mapping):
+        inner |= rest.pop(PEER_MODELS)
+    if not inner:
+        return rest
+    pairs = (f"{json.dumps(str(peer))} = {json.dumps(model)}" for peer, model in inner.items())
+    return rest | {PEER_MODELS: ", ".join(pairs)}
+
+
 def unpacked(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Expand option tables that are packed into a single key."""
+    flat = gathered(flat)
     loose = {key: value for key, value in flat.items() if key not in TABLES}
     for table in TABLES.keys() & flat.keys():
         text = flat[table]

@@ -8,7 +8,9 @@ from typing import Literal
 
 from coterie.app.config import parts, schema
 from coterie.app.config.config import Config, ConfigError, needs_validation
+from coterie.app.config.keys import nearest
 from coterie.app.config.newcomers import newcomers_of
+from coterie.app.config.settings import by_peer
 from coterie.clients.models.options import MODELS, Adaptation, check_image, check_task, model_of
 from coterie.clients.parts.validation import required
 from coterie.datasets.files.locate import without_downloads
@@ -141,10 +143,11 @@ def check_method(config: Config, problem: Problem) -> None:
     """Reject data that do not fit the model, the augmentation or the method."""
     check_weights(config)
     try:
-        if config.network != "auto":
-            check_task(config.network, problem.task)
-            if model_of(config.network).images:
-                check_image(problem.inputs.shape[1:])
+        for kind in config.kinds:
+            if kind != "auto":
+                check_task(kind, problem.task)
+                if model_of(kind).images:
+                    check_image(problem.inputs.shape[1:])
     except ValueError as error:
         raise ConfigError(str(error)) from None
     shape = problem.inputs.shape[1:]
@@ -169,8 +172,23 @@ def check_method(config: Config, problem: Problem) -> None:
         except ValueError as error:
             asks = config.method if needs else 'keep-models = "best"'
             raise ConfigError(f"{asks}: {error}") from None
+    _check_peer_models(config, problem)
     chosen = (config.method, config.options), (config.network, config.model_options)
     for name, options in chosen:
         fits = getattr(options, "fits", None)
         if fits is not None:
             parts.ask(name, fits, problem)
+
+
+def _check_peer_models(config: Config, problem: Problem) -> None:
+    """Refuse names of `peer-models` that are no peer's, or of a peer that its number names, too."""
+    table, names = by_peer(config.peer_models), problem.names
+    for peer in table:
+        if peer.isdecimal():
+            continue
+        if not names:
+            raise ConfigError(f"peer-models.{peer}: the peers have no names here: use numbers")
+        if peer not in names:
+            raise ConfigError(f'peer-models: no peer "{peer}"{nearest(peer, names)}')
+        if (number := str(names.index(peer))) in table:
+            raise ConfigError(f"peer-models: {peer} and {number} are the same peer")

@@ -7,6 +7,7 @@ was changed). Components go on as they are: the engine gets `training`, `compute
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import lru_cache
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import tomli_w
 
 from coterie.app.config import parts, schema
+from coterie.app.config.keys import ConfigError
 from coterie.app.config.parts import PARTS
 from coterie.app.config.registry import METHODS, method_of
 from coterie.app.config.schema import Scalar
@@ -22,7 +24,7 @@ from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
 from coterie.clients.letter_options import LetterOptions
-from coterie.clients.models.options import MODELS, Adaptation, Model
+from coterie.clients.models.options import AND, MODELS, Adaptation, KindOptions, Model, kinds_in
 from coterie.clients.privacy import Privacy
 from coterie.clients.rule import Rule
 from coterie.clients.training import Compute, Training, Weighting
@@ -56,6 +58,13 @@ class Settings:
     dataset: str = option("digits", "Name of the data set, see `coterie list datasets`.")
     model: str = option(
         "auto", 'Name of the model, see `coterie list models`; "auto" depends on the data set.'
+    )
+    peer_models: str = option(
+        "",
+        "Models of single peers, by number or by name in the data, as a table: [peer-models] with "
+        'lines like "0-cleveland" = "forest"; the other peers have `model`. For methods that '
+        "combine predictions: `local`, `mixture`, `selection`, `stacking`. For Flower, the content "
+        "of the table as text.",
     )
     training: Training = field(metadata={"inline": Training})
     local_steps: int = option(
@@ -263,7 +272,24 @@ class Settings:
 
     @property
     def network(self) -> str:
-        """Name of the model, with "auto" resolved; "auto" if the problem defines its parameters."""
+        """Name of the model, with "auto" resolved; "auto" if the problem defines its parameters.
+
+        If peers have different models, their names joined.
+        """
+        return AND.join(self.kinds)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the models that peers have."""
+        return kinds_of(self.peer_models, self._common_model, self.peers)
+
+    def model_of_peer(self, peer: int, name: str) -> str:
+        """Return the model of a peer with a number and, if it is known, a name."""
+        table = by_peer(self.peer_models)
+        return table.get(str(peer), table.get(name, self._common_model))
+
+    @property
+    def _common_model(self) -> str:
         return (self.source.model if self.model == "auto" else self.model) or "auto"
 
     @property
@@ -323,8 +349,42 @@ class Settings:
             used["model"] = None
         used[self.table_of("method")] = self.options
         used[self.table_of("dataset")] = self.dataset_options
-        used[self.table_of("model")] = self.model_options
+        if isinstance(self.model_options, KindOptions):
+            used |= zip(self.kinds, self.model_options.of, strict=True)
+        else:
+            used[self.table_of("model")] = self.model_options
         return {name: options for name, options in used.items() if options is not None}
+
+
+@lru_cache
+def by_peer(text: str) -> Mapping[str, str]:
+    """Return the value of `peer-models` as a table of models by peer."""
+    try:
+        table: dict[str, Any] = tomllib.loads(f"_ = {{{text}}}")["_"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        table = {"": None}
+    for model in table.values():
+        if not isinstance(model, str):
+            raise ConfigError(
+                f"peer-models = {schema.brief(text)}: must be a table of models by peer: "
+                '[peer-models] with lines like "0-cleveland" = "forest"'
+            )
+        parts.name_of("model", model)
+    return table
+
+
+def kinds_of(text: str, common: str, peers: int) -> tuple[str, ...]:
+    """Return the models that peers have, by the values of `peer-models`, `model` and `peers`."""
+    table = by_peer(text)
+    for peer in table:
+        if peer.isdecimal() and peer not in map(str, range(peers)):
+            raise ConfigError(f"peer-models.{peer}: peers are 0 to {peers - 1}")
+    others = () if len(table) == peers else (common,)
+    kinds = tuple(dict.fromkeys((*others, *table.values())))
+    try:
+        return kinds_in(AND.join(kinds))
+    except ValueError as error:
+        raise ConfigError(f"peer-models: {error}") from None
 
 
 INLINED: Mapping[str, type] = {

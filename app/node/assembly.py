@@ -53,7 +53,16 @@ def engine_of(
         adaptation=config.adaptation,
         max_parameters=max_parameters,
         pools=config.row.pools,
+        kinds=kinds_of(config, problem, peers),
     )
+
+
+def kinds_of(config: Config, problem: Problem, peers: Sequence[int]) -> list[int]:
+    """Return the kind of each peer's model; empty if all have the same."""
+    if len(config.kinds) == 1:
+        return []
+    names = dict(enumerate(problem.names))
+    return [config.kinds.index(config.model_of_peer(peer, names.get(peer, ""))) for peer in peers]
 
 
 def cohort_of(config: Config, engine: Engine, rule: Rule[Any], schedule: Schedule) -> Cohort:

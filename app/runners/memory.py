@@ -17,7 +17,7 @@ def estimates(configs: Sequence[Config]) -> list[int]:
     needed = []
     for config in configs:
         alike = (
-            config.dataset, config.dataset_options, config.model, config.model_options,
+            config.dataset, config.dataset_options, config.network, config.model_options,
             config.adaptation, config.peers, config.compute.dtype, config.training, config.privacy,
             config.engine,
         )  # fmt: skip

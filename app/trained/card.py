@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -43,6 +43,7 @@ def card(
     finding: str = "",
     *,
     has_examples: bool,
+    model_of: Callable[[int, str], str] | None = None,
 ) -> dict[str, Any]:
     """Return the content of the card.
 
@@ -51,7 +52,8 @@ def card(
     the evaluation (`coterie.clients.measures`). Options of `privacy` and `defence` are on the card
     if they are in use. From `qualities` of the peer's columns it takes no values of single rows,
     such as the range. `finding`: about the peer's classes (`coterie.app.runs.judged`).
-    `has_examples`: the model file contains data of each training example.
+    `has_examples`: the model file contains data of each training example. `model_of`: model of a
+    peer by number and name, if peers have different ones.
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
@@ -66,7 +68,7 @@ def card(
         "round": report.round,
         "method": about.method,
         "method_options": dict(about.method_options),
-        "model": about.model,
+        "model": model_of(about.peer, about.peer_name) if model_of else about.model,
         "dataset": about.dataset,
         "task": about.task,
         "classes": list(about.classes),
@@ -78,6 +80,7 @@ def card(
         "collaborators_in_all": len(others_k),
         "collaborators": [
             {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}
+            | ({"model": model_of(peer, names.get(peer, ""))} if model_of else {})
             for peer, weight in collaborators
         ],
         "own_weight": _finite(own[0] if own else None),
@@ -141,7 +144,11 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         ("robust rule", content.get("defence", {}).get("rule", "")),
     ]
     used = [(name, value) for name, value in used if value]
-    others = [(each["name"], f"{each['weight']:.3g}") for each in content["collaborators"]]
+    others = [
+        (f"{each['name']} ({each['model']})" if "model" in each else each["name"],
+         f"{each['weight']:.3g}")
+        for each in content["collaborators"]
+    ]  # fmt: skip
     measured = [
         (name, f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
         for name, value in content["metrics"].items()

@@ -31,7 +31,14 @@ from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods import knn_per
 from coterie.clients.models.build import build
 from coterie.clients.models.fitted import Fitted
-from coterie.clients.models.options import Adaptation, Gpt2Options, model_of
+from coterie.clients.models.kinds import Kinds
+from coterie.clients.models.options import (
+    Adaptation,
+    Gpt2Options,
+    KindOptions,
+    kinds_in,
+    model_of,
+)
 from coterie.datasets.preprocessing import IS_MISSING, NO_CODE
 
 FOLDER = "models"
@@ -134,7 +141,7 @@ class PersonalModel(nn.Module):
                     value.data.copy_(own[number] if stacked else own)
                 elif isinstance(value, nn.Parameter) and value.requires_grad:
                     raise ValueError(f"it has no {name}, which {about.model} is trained in")
-            if isinstance(member, Fitted):
+            if isinstance(member, Fitted | Kinds):
                 stack = {name: value[None] for name, value in member.named_parameters()}
                 if member.malformed(stack).any():
                     raise ValueError(f"its parameters are not those of {about.model}")
@@ -206,8 +213,9 @@ def _template(about: About, named: Named, held: int) -> nn.Module:
     `held`, the number of values in the file, limits its size. ValueError: it is larger, is not
     built in, or has unknown options.
     """
-    if parts.code({"model": about.model}) and about.model not in named.parts:
-        raise ValueError(parts.unnamed("model", about.model))
+    for kind in kinds_in(about.model):
+        if parts.code({"model": kind}) and kind not in named.parts:
+            raise ValueError(parts.unnamed("model", kind))
     options, adaptation = _options(about), _made(Adaptation, about.adaptation)
     if isinstance(options, Gpt2Options):
         options = replace(options, weights_file=named.weights_like(options.weights_file))
@@ -223,11 +231,19 @@ def _template(about: About, named: Named, held: int) -> nn.Module:
 
 def _options(about: About) -> Any:
     """Return the options of the network, None if it has none; ValueError if one is invalid."""
-    table = model_of(about.model).options
+    kinds = kinds_in(about.model)
+    if len(kinds) == 1:
+        return _options_of(about.model, about.model_options)
+    each = zip(kinds, about.model_options["of"], strict=True)
+    return KindOptions(tuple(_options_of(kind, values or {}) for kind, values in each))
+
+
+def _options_of(model: str, values: Mapping[str, Any]) -> Any:
+    table = model_of(model).options
     if table is not None:
-        return _made(table, about.model_options)
-    if about.model_options:
-        raise ValueError(f"{schema.brief(about.model)} has no options")
+        return _made(table, values)
+    if values:
+        raise ValueError(f"{schema.brief(model)} has no options")
     return None
 
 

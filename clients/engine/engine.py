@@ -50,6 +50,7 @@ from coterie.clients.letters import Bools
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
 from coterie.clients.models.fitted import Fitted
+from coterie.clients.models.kinds import Kinds
 from coterie.clients.models.options import MODELS
 from coterie.clients.models.size import MAX_PARAMETERS
 
@@ -143,6 +144,8 @@ class Engine(Evaluation):
         Maximum size of a model; a larger one is rejected before its allocation.
     pools : bool
         Keep the training examples of all peers, for `fit_pooled`.
+    kinds : Sequence of int
+        Kind of each hosted peer's model, if there are several (`coterie.clients.models.kinds`).
 
     Attributes
     ----------
@@ -168,7 +171,10 @@ class Engine(Evaluation):
     n_gradients : ndarray of int, (P,)
         Number of gradients of single examples that each peer has computed.
     library : Library or None
-        Fits of models that a library fits whole; None for networks, which take gradient steps.
+        Fits of models that a library fits whole; None if all are networks of one kind, which take
+        gradient steps.
+    kinds : ndarray of int, (P,)
+        Kind of each hosted peer's model; (0,) if there is one kind only.
     guard : Guard or None
         Guard of private gradients; None without privacy.
     spent : ndarray, (P, A)
@@ -202,6 +208,7 @@ class Engine(Evaluation):
         adaptation: Adaptation | None = None,
         max_parameters: int = MAX_PARAMETERS,
         pools: bool = False,
+        kinds: Sequence[int] = (),
     ) -> None:
         if mixed_precision and dtype != "float32":
             raise ValueError(f"mixed-precision goes with dtype float32, not {dtype}")
@@ -233,8 +240,9 @@ class Engine(Evaluation):
             personal=personal_names(template, adaptation),
         )
         self.d = self.network.d
-        fits_whole = isinstance(self.network.module, Fitted)
+        fits_whole = isinstance(self.network.module, Fitted | Kinds)
         self.library = Library(self.network, seed) if fits_whole else None
+        self.kinds = np.asarray(kinds, dtype=np.int64)
         if model not in MODELS:
             probe.try_out(self.network, problem, model)
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
@@ -287,6 +295,7 @@ class Engine(Evaluation):
         some = copy(self)
         some.peers = self.peers[rows]
         some.data = self.data.narrowed(rows)
+        some.kinds = self.kinds[rows] if len(self.kinds) else self.kinds
         some.batches = _no_batches if idle else some.data.batches
         some.n_gradients = np.zeros(len(rows), dtype=np.int64)
         some._trainer = replace(self._trainer, data=some.data)
@@ -300,6 +309,8 @@ class Engine(Evaluation):
         """Return start models (P, d) and buffers: one start for all peers, or each peer its own."""
         common = common or self._start is not None
         x_pd = self.origins(self.peers) if common else self._drawn(self.peers)
+        if self.library is not None and len(self.kinds):
+            x_pd = self.library.begun(x_pd, self.kinds)
         buffers = self.network.buffers(len(self.peers))
         if self.network.personal:
             peers = np.zeros_like(self.peers) if common else self.peers
@@ -419,7 +430,8 @@ class Engine(Evaluation):
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
         if self.library is not None:
             self._needs_no_gradient(gradient, drift)
-            return self._fitted(before, self.data, batches, self.peers, begun)
+            fit = self._fitted(before, self.data, batches, self.peers, begun)
+            return self._stepped(fit, batches, training) if self.library.is_mixed else fit
         if training.reset_optimizer:
             before = self._forgetful(before, training)
         if gradient is not None:
@@ -466,14 +478,41 @@ class Engine(Evaluation):
         """
         assert self.library is not None
         x_ed, pools = before.x.clone(), data is not self.data
+        is_due_e = (x_ed == self.library.blank(x_ed)).all(dim=1).cpu().numpy()
+        is_due_e &= self.library.fits(x_ed)
         for e in np.flatnonzero(batches[0].counts_e).tolist() if batches else ():
             former = None if begun is None else begun[e]
-            if former is not None or not x_ed[e].any():
+            if former is not None or is_due_e[e]:
                 peer = int(batches[0].hosted_e[e])
-                x_ed[e] = self.library.fitted(data, peer, int(names[peer]), former)
+                x_ed[e] = self.library.fitted(data, peer, int(names[peer]), x_ed[e], former)
                 count = int(data.shards["train"].lengths_p[peer])
                 self.n_gradients[slice(None) if pools else peer] += count
         return before._replace(x=x_ed)
+
+    def _stepped(self, before: Fit, batches: Sequence[Batch], training: Training) -> Fit:
+        """Train the networks among models of several kinds."""
+        assert self.library is not None
+        at = np.flatnonzero(~self.library.fits(before.x))
+        if not len(at) or not batches:
+            return before
+        some = Fit(before.x[at], *({k: v[at] for k, v in of.items()} for of in before[1:]))
+        if training.reset_optimizer:
+            some = self._forgetful(some, training)
+        own_ed = self.library.own(some.x)
+        for batch in self._paid([batch.part(at) for batch in batches]):
+            fit = self._trainer.fit(some, [batch], training, None)
+            some = fit._replace(x=torch.where(own_ed, fit.x, some.x))  # weight decay changes kinds
+
+        def put(into: Tensor, values: Tensor) -> Tensor:
+            into = into.clone()
+            into[at] = values
+            return into
+
+        stacks = (
+            {name: put(value, new[name]) for name, value in old.items()}
+            for old, new in zip(before[1:], some[1:], strict=True)
+        )
+        return Fit(put(before.x, some.x), *stacks)
 
     def _needs_no_gradient(self, *objectives: object) -> None:
         if self.library is not None and any(each is not None for each in objectives):

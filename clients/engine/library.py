@@ -2,7 +2,9 @@
 
 A model is fitted once: where its parameters are not all 0, there is nothing left to fit. The fit of
 a peer depends on the run's seed and the peer alone. Only `boosting` continues: it fits a further
-model to what the scores of its former ones leave.
+model to what the scores of its former ones leave. If peers have different kinds of model
+(`coterie.clients.models.kinds`), a row says which one is fitted; networks among them take gradient
+steps.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from torch import Tensor
 
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.streams import FOLDS, Purpose, stream
+from coterie.clients.models.fitted import Fitted
+from coterie.clients.models.kinds import KIND, Kinds
 
 if TYPE_CHECKING:
     from coterie.clients.engine.batches import Ints
     from coterie.clients.engine.data import Data
-    from coterie.clients.models.fitted import Fitted
+    from coterie.clients.letters import Bools
 
 Begun = tuple[Tensor, int]
 """Former fits that a fit continues: their scores of the training rows, (n, k), or (F, n, k) of fits
@@ -30,39 +34,75 @@ without a fold, and their number."""
 
 @dataclass
 class Library:
-    """Fits of one network's copies; `network.module` is a `Fitted`."""
+    """Fits of one network's copies; `network.module` is a `Fitted` or `Kinds`."""
 
     network: Network
     seed: int
     _folds: dict[int, Tensor] = field(default_factory=dict)  # the same for all rounds
 
     @property
-    def module(self) -> Fitted:
+    def module(self) -> Fitted | Kinds:
         """The module that fits and checks."""
-        return cast("Fitted", self.network.module)
+        return cast("Fitted | Kinds", self.network.module)
 
-    def fitted(self, data: Data, peer: int, name: int, begun: Begun | None = None) -> Tensor:
-        """Return the parameters (d,) of a peer of `data`, whose draws are those of peer `name`."""
+    @property
+    def is_mixed(self) -> bool:
+        """True if there are several kinds of model."""
+        return isinstance(self.module, Kinds)
+
+    def fits(self, x_ed: Tensor) -> Bools:
+        """Mark the models (E,) that a library fits; the others take gradient steps."""
+        if not isinstance(self.module, Kinds):
+            return np.ones(len(x_ed), dtype=np.bool_)
+        fits_k = np.array([isinstance(model, Fitted) for model in self.module.models])
+        return np.asarray(fits_k[self._kinds(x_ed)])
+
+    def begun(self, x_ed: Tensor, kinds_e: Ints) -> Tensor:
+        """Return start models (E, d) of these kinds: networks keep their random weights."""
+        start_ed = torch.zeros_like(x_ed)
+        start_ed[:, self._is_kind] = torch.from_numpy(kinds_e).to(x_ed)[:, None]
+        keeps_ed = self.own(start_ed)
+        keeps_ed[self.fits(start_ed)] = False
+        return torch.where(keeps_ed, x_ed, start_ed)
+
+    def own(self, x_ed: Tensor) -> Tensor:
+        """Mark the parameters (E, d) of the kinds of models."""
+        assert isinstance(self.module, Kinds)
+        names = (self.module.name(kind) for kind in range(len(self.module.models)))
+        own_kd = torch.stack([self.network.columns([name]) for name in names]).to(x_ed.device)
+        return own_kd[self._kinds(x_ed)]
+
+    def blank(self, x_ed: Tensor) -> Tensor:
+        """Return models (E, d) of the same kinds before their fit."""
+        blank_ed = torch.zeros_like(x_ed)
+        blank_ed[:, self._is_kind] = x_ed[:, self._is_kind]
+        return blank_ed
+
+    def fitted(
+        self, data: Data, peer: int, name: int, like_d: Tensor, begun: Begun | None = None
+    ) -> Tensor:
+        """Return a model (d,) of a peer of `data`, whose draws are those of peer `name`.
+
+        Its kind is that of the model `like_d`.
+        """
         inputs_bm, targets_b, weights_b = _rows(data, peer)
-        return self._fit(data, inputs_bm, targets_b, weights_b, name, 0, begun)
+        return self._fit(like_d, inputs_bm, targets_b, weights_b, name, 0, begun)
 
-    def out_of_fold(self, data: Data, peer: int, name: int) -> Tensor:
+    def out_of_fold(self, data: Data, peer: int, name: int, like_d: Tensor) -> Tensor:
         """Return outputs (n, k) for the training rows, each of a fit without the row's fold.
 
         Folds have the same classes; with a single row there is no such fit, and outputs are 0.
         """
         if name not in self._folds:
-            self._folds[name] = self._out_of_fold(data, peer, name)
+            self._folds[name] = self._out_of_fold(data, peer, name, like_d)
         return self._folds[name]
 
-    def malformed(self, x_sd: Tensor) -> npt.NDArray[np.bool_]:
+    def malformed(self, x_sd: Tensor) -> Bools:
         """Mark the models (S,) that no fit can give."""
-        marked: npt.NDArray[np.bool_] = (
-            self.module.malformed(self.network.named(x_sd)).cpu().numpy()
-        )
+        marked: Bools = self.module.malformed(self.network.named(x_sd)).cpu().numpy()
         return marked
 
-    def folds(self, data: Data, peer: int, name: int) -> npt.NDArray[np.int64]:
+    def folds(self, data: Data, peer: int, name: int) -> Ints:
         """Return the fold of each training row, (n,)."""
         _, targets_b, _ = _rows(data, peer)
         count = len(targets_b)
@@ -72,24 +112,34 @@ class Library:
         fold_b[order[ranks]] = np.arange(count) % FOLDS
         return fold_b
 
-    def without_folds(self, data: Data, peer: int, name: int, begun: Begun | None = None) -> Tensor:
-        """Return parameters (F, d) of fits without the rows of a fold; 0 if no row is left."""
+    def without_folds(
+        self, data: Data, peer: int, name: int, like_d: Tensor, begun: Begun | None = None
+    ) -> Tensor:
+        """Return parameters (F, d) of fits without the rows of a fold; blank if no row is left."""
         rows, fold_b = _rows(data, peer), self.folds(data, peer, name)
-        x_fd = torch.zeros(
-            (min(FOLDS, len(fold_b)), self.network.d), dtype=data.dtype, device=data.device
-        )
+        x_fd = self.blank(like_d.repeat(min(FOLDS, len(fold_b)), 1))
         for fold in range(len(x_fd)):
             rest = fold_b != fold
             if rest.any():
                 inputs_bm, targets_b, weights_b = (values[rest] for values in rows)
                 left = None if begun is None else (begun[0][fold, rest], begun[1])
-                x_fd[fold] = self._fit(data, inputs_bm, targets_b, weights_b, name, 2 + fold, left)
+                of_rest = inputs_bm, targets_b, weights_b
+                x_fd[fold] = self._fit(like_d, *of_rest, name, 2 + fold, left)
         return x_fd
 
-    def _out_of_fold(self, data: Data, peer: int, name: int) -> Tensor:
+    @property
+    def _is_kind(self) -> Tensor:
+        return self.network.columns([KIND] if self.is_mixed else [])
+
+    def _kinds(self, x_ed: Tensor) -> Ints:
+        """Return the kinds of well-formed models (E,)."""
+        kinds: Ints = x_ed[:, self._is_kind][:, 0].cpu().numpy().astype(np.int64)
+        return kinds
+
+    def _out_of_fold(self, data: Data, peer: int, name: int, like_d: Tensor) -> Tensor:
         inputs_bm, fold_b = _rows(data, peer)[0], self.folds(data, peer, name)
         outputs = None
-        for fold, row_d in enumerate(self.without_folds(data, peer, name)):
+        for fold, row_d in enumerate(self.without_folds(data, peer, name, like_d)):
             out = fold_b == fold
             result = self._outputs(row_d, torch.from_numpy(inputs_bm[out]).to(row_d))
             if outputs is None:
@@ -100,7 +150,7 @@ class Library:
 
     def _fit(
         self,
-        data: Data,
+        like_d: Tensor,
         inputs_bm: npt.NDArray[np.float64],
         targets_b: npt.NDArray[Any],
         weights_b: npt.NDArray[np.float64],
@@ -111,16 +161,20 @@ class Library:
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         key = int(stream(self.seed, name, 0, Purpose.LIBRARY, partner).integers(2**31))
+        start, module, row_1d = "", self.module, self.blank(like_d[None])
+        if isinstance(module, Kinds):
+            kind = int(self._kinds(row_1d)[0])
+            start, module = f"{module.name(kind)}.", cast("Fitted", module.models[kind])
         with threadpool_limits(1):  # sums do not depend on the machine's cores
             if begun is None:
-                arrays = self.module.fitted(inputs_bm, targets_b, weights_b, key)
+                arrays = module.fitted(inputs_bm, targets_b, weights_b, key)
             else:
                 scores_bk = begun[0].double().cpu().numpy()
-                arrays = self.module.continued(
-                    inputs_bm, targets_b, weights_b, key, scores_bk, begun[1]
-                )
-        parts = [np.asarray(arrays[each], dtype=np.float64).ravel() for each in self.network.names]
-        return torch.from_numpy(np.concatenate(parts)).to(data.device, data.dtype)
+                arrays = module.continued(inputs_bm, targets_b, weights_b, key, scores_bk, begun[1])
+        tensors = self.network.named(row_1d)
+        for each, values in arrays.items():
+            tensors[start + each][0] = torch.from_numpy(np.asarray(values, dtype=np.float64))
+        return row_1d[0]
 
     @torch.no_grad()
     def _outputs(self, row_d: Tensor, x_bm: Tensor) -> Tensor:

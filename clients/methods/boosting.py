@@ -126,7 +126,7 @@ class Boosting(
         trees[:, t, 0] = s.x
         for p in fitting:
             if self._held_out(p)[0] == "train":
-                of_p = engine.data, p, int(engine.peers[p])
+                of_p = engine.data, p, int(engine.peers[p]), s.x[p]
                 x_fd = engine.library.without_folds(*of_p, parts[p])
                 trees[p, t, 1 : 1 + len(x_fd)] = x_fd
         return replace(s, trees=trees), {"x": s.x}

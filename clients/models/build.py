@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,13 +13,16 @@ from torch import Tensor, nn
 from coterie.clients.models import libraries
 from coterie.clients.models.adaptation import adapted
 from coterie.clients.models.convnets import Shape
+from coterie.clients.models.kinds import Kinds
 from coterie.clients.models.options import (
     MODELS,
     Adaptation,
+    KindOptions,
     LinearOptions,
     MlpOptions,
     check_task,
     is_of_library,
+    kinds_in,
     model_of,
 )
 from coterie.clients.models.size import MAX_PARAMETERS, Limited, SizeError
@@ -69,8 +73,8 @@ def build(
     Parameters
     ----------
     model : str
-        Name in `MODELS`, of a library's network or of a plugin; "auto": `Theta` if the problem is
-        quadratic, else "mlp".
+        Name in `MODELS`, of a library's network or of a plugin, or several, see `kinds_in`; "auto":
+        `Theta` if the problem is quadratic, else "mlp".
     options : dataclass or None
         Options of the model; None for the defaults.
     task : str
@@ -108,6 +112,10 @@ def _built(
             raise ValueError(f'model "{model}" cannot learn a quadratic problem: use "auto"')
         return Theta(outputs)
     model = "mlp" if model == "auto" else model
+    if len(kinds := kinds_in(model)) > 1:
+        if adaptation not in (None, Adaptation()):
+            raise ValueError("a model of several kinds cannot be adapted")
+        return _of_kinds(kinds, options, task, shape, outputs)
     check_task(model, task)
     if model in MODELS:
         network = MODELS[model].network(shape, outputs, options, task)
@@ -116,6 +124,23 @@ def _built(
     else:
         network = _of_plugin(model, options, shape, outputs)
     return network if adaptation is None else adapted(network, adaptation)
+
+
+def _of_kinds(
+    kinds: Sequence[str], options: KindOptions, task: str, shape: Shape, outputs: int
+) -> Kinds:
+    """Build a model of several kinds, each with the random weights that it has alone."""
+    state, models = torch.get_rng_state(), []
+    for kind, own in zip(kinds, options.of, strict=True):
+        torch.set_rng_state(state)
+        model = _built(kind, own, task, shape, outputs, None)
+        models.append(model)
+        if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):
+            raise ValueError(
+                f'"{kind}" cannot be one of several kinds of model: the running statistics of its '
+                "batch norm are not sent"
+            )
+    return Kinds(models)
 
 
 def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Module:

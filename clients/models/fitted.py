@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from coterie.clients.models.options import (
         BoostedTreesOptions,
         ForestOptions,
+        GradientBoostingOptions,
         LogisticOptions,
     )
 
 Floats = npt.NDArray[np.floating[Any]]
 Arrays = Mapping[str, npt.NDArray[Any]]
+B = TypeVar("B", bound="GradientBoostingOptions")
 _LARGEST = 1e30
 """Maximum size of a value in a received model, far below overflow of a sum."""
 
@@ -58,8 +60,13 @@ class Fitted(nn.Module, ABC):
 
     def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Mark the models (s,) whose parameters (s, ...) are none that a fit can give."""
-        large_s = [~(value.abs() <= _LARGEST).flatten(1).all(dim=1) for value in tensors.values()]
-        return torch.stack(large_s).any(dim=0)
+        return ~finite(tensors)
+
+
+def finite(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Mark the models (s,) whose parameters (s, ...) are numbers of a plausible size."""
+    small_s = [(value.abs() <= _LARGEST).flatten(1).all(dim=1) for value in tensors.values()]
+    return torch.stack(small_s).all(dim=0)
 
 
 class Logistic(Fitted):
@@ -174,7 +181,7 @@ class Forest(Trees):
                 # scikit-learn 1.9 has shares here, earlier versions had counts
                 shares_vk[:, model.classes_] = values_vk / values_vk.sum(axis=1, keepdims=True)
                 values_vk = (len(targets_b) * shares_vk + 1 / k) / (len(targets_b) + 1)
-            _write(arrays, number, tree.tree_, values_vk)
+            _write(arrays, number, _of_sklearn(tree, values_vk))
         return arrays
 
     def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -185,12 +192,20 @@ class Forest(Trees):
         return wrong_s
 
 
-class BoostedTrees(Trees):
-    """Gradient boosting; each stage has a tree per score, for two classes one of the log odds."""
+class Tree(NamedTuple):
+    """One tree of a library, its root first; no child (-1) makes a leaf."""
 
-    def __init__(
-        self, inputs: int, outputs: int, options: BoostedTreesOptions, *, classifies: bool
-    ) -> None:
+    left: Sequence[int]
+    right: Sequence[int]
+    feature: Sequence[int]
+    threshold: Floats  # as in `Trees`
+    value: Floats  # (v, k)
+
+
+class GradientBoosting(Trees, Generic[B]):
+    """Base of gradient boosting; a stage has a tree per score, for two classes one of log odds."""
+
+    def __init__(self, inputs: int, outputs: int, options: B, *, classifies: bool) -> None:
         self._scores = 1 if classifies and outputs == 2 else outputs
         super().__init__(inputs, options.trees * self._scores, options.max_leaf_nodes, 1)
         self.base = nn.Parameter(torch.zeros(outputs))
@@ -205,10 +220,53 @@ class BoostedTrees(Trees):
         scores_bk: Tensor = sums_bk + self.base
         return scores_bk
 
+    @abstractmethod
+    def boosted(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int, k: int,
+        begun: tuple[Floats, int] | None,
+    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:  # fmt: skip
+        """Fit to targets 0 to k - 1, all of which occur, or to numbers if k is 1.
+
+        Returns the scores (k,) before the first stage, as logarithms of shares, and the stages.
+        `begun`: scores (b, k) of former fits, which these stages continue, and their number.
+        """
+
     def fitted(
         self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
     ) -> Arrays:
-        return self._fit(inputs_bm, targets_b, weights_b, seed, None, 0)
+        return self._fit(inputs_bm, targets_b, weights_b, seed, None)
+
+    def _fit(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int,
+        begun: tuple[Floats, int] | None,
+    ) -> Arrays:  # fmt: skip
+        arrays = self._empty()
+
+        def fit(targets_b: npt.NDArray[Any], to: Sequence[int]) -> None:
+            """Write the fit of the outputs `to`; of two classes, the trees are of the second."""
+            left = None if begun is None else (begun[0][:, to], begun[1])
+            start_k, stages = self.boosted(inputs_bm, targets_b, weights_b, seed, len(to), left)
+            if begun is None:
+                arrays["base"][to] = start_k
+            at = [0] if self._scores == 1 else to[1:] if len(to) == 2 else to
+            for stage, trees in enumerate(stages):
+                for score, tree in zip(at, trees, strict=True):
+                    _write(arrays, stage * self._scores + score, tree)
+
+        if not self._classifies:
+            for k, target_b in enumerate(targets_b.reshape(len(targets_b), -1).T):
+                fit(target_b, [k])
+            return arrays
+        classes, numbers_b = np.unique(targets_b, return_inverse=True)
+        if begun is None:
+            arrays["base"] = _log_shares(targets_b, weights_b, len(self.base))
+        if len(classes) > 1:
+            fit(numbers_b, classes.tolist())
+        return arrays
+
+
+class BoostedTrees(GradientBoosting["BoostedTreesOptions"]):
+    """Gradient boosting of scikit-learn."""
 
     def continued(
         self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int,
@@ -218,53 +276,37 @@ class BoostedTrees(Trees):
 
         Classes that do not occur in the rows neither get trees nor count in the residuals.
         """
-        return self._fit(inputs_bm, targets_b, weights_b, seed, scores_bk, fits)
+        return self._fit(inputs_bm, targets_b, weights_b, seed, (scores_bk, fits))
 
-    def _fit(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int,
-        scores_bk: Floats | None, fits: int,
-    ) -> Arrays:  # fmt: skip
+    def boosted(
+        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int, k: int,
+        begun: tuple[Floats, int] | None,
+    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:  # fmt: skip
         from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
-        options, arrays = self._options, self._empty()
-        settings: dict[str, Any] = {
-            "n_estimators": options.trees, "learning_rate": options.learning_rate,
-            "max_leaf_nodes": options.max_leaf_nodes, "max_depth": None,
-            "min_samples_leaf": options.min_samples_leaf,
-        }  # fmt: skip
-
-        def draws(scores: int) -> np.random.RandomState:
-            """Return the draws that follow those of former fits: one per tree, to break ties."""
-            state = np.random.RandomState(seed)
-            state.randint(0, 2**31 - 1, size=fits * options.trees * scores)
-            return state
-
-        def write(model: Any, at: Sequence[int]) -> None:
-            for stage, trees in enumerate(model.estimators_):
-                for score, tree in zip(at, trees, strict=True):
-                    values_v1 = options.learning_rate * tree.tree_.value.reshape(-1, 1)
-                    _write(arrays, stage * self._scores + score, tree.tree_, values_v1)
-
-        if not self._classifies:
-            if scores_bk is not None:
-                targets_b, settings["init"] = targets_b.reshape(scores_bk.shape) - scores_bk, "zero"
-            for k, target_b in enumerate(targets_b.reshape(len(targets_b), -1).T):
-                model = GradientBoostingRegressor(**settings, random_state=draws(1))
-                write(model.fit(inputs_bm, target_b, weights_b), [k])
-                if scores_bk is None:
-                    arrays["base"][k] = model.init_.constant_.item()
-            return arrays
-        classes = np.unique(targets_b)
-        if scores_bk is None:
-            arrays["base"] = _log_shares(targets_b, weights_b, len(self.base))
-        else:
-            settings["init"] = _Start(scores_bk[:, classes])
-        if len(classes) > 1:
-            scored = classes if len(classes) > 2 else classes[1:]
-            settings["random_state"] = draws(len(scored))
-            model = GradientBoostingClassifier(**settings).fit(inputs_bm, targets_b, weights_b)
-            write(model, scored.tolist() if self._scores > 1 else [0])
-        return arrays
+        options, draws, init = self._options, np.random.RandomState(seed), None
+        if begun is not None:
+            scores_bk, fits = begun
+            # Those that break ties follow those of former fits: one per tree.
+            draws.randint(0, 2**31 - 1, size=fits * options.trees * (k if k > 2 else 1))
+            targets_b = targets_b - scores_bk[:, 0] if k == 1 else targets_b
+            init = "zero" if k == 1 else _Start(scores_bk)
+        kind = GradientBoostingRegressor if k == 1 else GradientBoostingClassifier
+        model = kind(
+            n_estimators=options.trees, learning_rate=options.learning_rate,
+            max_leaf_nodes=options.max_leaf_nodes, max_depth=None,
+            min_samples_leaf=options.min_samples_leaf, random_state=draws, init=init,
+        ).fit(inputs_bm, targets_b, weights_b)  # fmt: skip
+        start_k = np.zeros(k)
+        if begun is None:
+            start_k += model.init_.constant_[0] if k == 1 else _log_shares(targets_b, weights_b, k)
+        return start_k, (
+            [
+                _of_sklearn(each, options.learning_rate * each.tree_.value.reshape(-1, 1))
+                for each in stage
+            ]
+            for stage in model.estimators_
+        )
 
 
 class _Start:
@@ -289,21 +331,28 @@ def _index(values_tv: Tensor, last: int) -> Tensor:
     return values_tv.t().nan_to_num(0.0).clamp(0, last).long()
 
 
-def _write(arrays: Arrays, number: int, tree: Any, values_vk: Floats) -> None:
-    """Write one of scikit-learn's trees, its nodes in order of depth, siblings side by side."""
-    order, left = [0], np.zeros(tree.node_count, dtype=np.int64)
+def _of_sklearn(model: Any, value_vk: Floats) -> Tree:
+    tree = model.tree_
+    children = tree.children_left, tree.children_right
+    return Tree(*children, tree.feature, below(tree.threshold), value_vk)
+
+
+def _write(arrays: Arrays, number: int, tree: Tree) -> None:
+    """Write a tree, its nodes in order of depth, siblings side by side."""
+    order, left = [0], np.zeros(len(tree.left), dtype=np.int64)
     for place, node in enumerate(order):  # grows
-        if tree.children_left[node] >= 0:
+        if tree.left[node] >= 0:
             left[place] = len(order)
-            order += [tree.children_left[node], tree.children_right[node]]
+            order += [tree.left[node], tree.right[node]]
+    left = left[: len(order)]
     inner = left > 0
     arrays["left"][number, : len(left)] = left
-    arrays["feature"][number, : len(left)] = np.where(inner, tree.feature[order], 0)
-    arrays["threshold"][number, : len(left)] = np.where(inner, _below(tree.threshold[order]), 0)
-    arrays["value"][number, : len(left)] = np.where(inner[:, None], 0, values_vk[order])
+    arrays["feature"][number, : len(left)] = np.where(inner, np.take(tree.feature, order), 0)
+    arrays["threshold"][number, : len(left)] = np.where(inner, tree.threshold[order], 0)
+    arrays["value"][number, : len(left)] = np.where(inner[:, None], 0, tree.value[order])
 
 
-def _below(thresholds: Floats) -> Floats:
+def below(thresholds: Floats) -> Floats:
     """Round down to float32: the same decisions for inputs in float32."""
     near = thresholds.astype(np.float32)
     below: Floats = np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.datasets import plugins
 from coterie.ranges import option
@@ -21,6 +21,9 @@ LIBRARIES = ("torchvision", "timm", "transformers")
 
 
 MAX_LAYERS = 1000
+AND = " + "
+"""Joins the names of several models."""
+_BRIEF = 60
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,8 @@ class ForestOptions:
 
 
 @dataclass(frozen=True)
-class BoostedTreesOptions:
-    """Gradient boosting, fitted by scikit-learn."""
+class GradientBoostingOptions:
+    """Gradient boosting, by any library."""
 
     trees: int = option(
         100,
@@ -123,7 +126,28 @@ class BoostedTreesOptions:
     )
     learning_rate: float = option(0.1, "Factor on the values of a stage.", above=0, high=1)
     max_leaf_nodes: int = option(8, "Maximum number of leaves of a tree.", low=2, high=1024)
+
+
+@dataclass(frozen=True)
+class BoostedTreesOptions(GradientBoostingOptions):
+    """Gradient boosting, fitted by scikit-learn."""
+
     min_samples_leaf: int = option(3, "Minimum number of training rows in a leaf.", low=1)
+
+
+@dataclass(frozen=True)
+class XGBoostOptions(GradientBoostingOptions):
+    """Gradient boosting, fitted by XGBoost."""
+
+    min_child_weight: float = option(
+        1.0, "Minimum sum of second derivatives in a leaf; four rows have 1 at most in classes.",
+        low=0,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LightGBMOptions(BoostedTreesOptions):
+    """Gradient boosting, fitted by LightGBM."""
 
 
 @dataclass(frozen=True)
@@ -274,6 +298,20 @@ MODELS: dict[str, Model] = {
         ("classification", "regression"),
         library="scikit-learn",
     ),
+    "xgboost": Model(
+        "gradient boosting, fitted by XGBoost",
+        "boosters:xgboost",
+        XGBoostOptions,
+        ("classification", "regression"),
+        library="XGBoost",
+    ),
+    "lightgbm": Model(
+        "gradient boosting, fitted by LightGBM",
+        "boosters:lightgbm",
+        LightGBMOptions,
+        ("classification", "regression"),
+        library="LightGBM",
+    ),
     "lenet": Model(
         "LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32",
         "convnets:lenet",
@@ -341,8 +379,35 @@ def is_of_library(name: str) -> bool:
     return name.partition(":")[0] in LIBRARIES
 
 
+@dataclass(frozen=True)
+class KindOptions:
+    """Options of several models, see `coterie.clients.models.kinds`."""
+
+    of: tuple[Any, ...]  # None for a model without options
+
+    @property
+    def depth(self) -> int:
+        """Largest number of layers that an option states."""
+        return max(getattr(options, "depth", 0) for options in self.of)
+
+
+def kinds_in(name: str) -> tuple[str, ...]:
+    """Return the models that a name such as "forest + mlp" joins; one for other names.
+
+    ValueError: several models must be different and built in.
+    """
+    kinds = tuple(name.split(AND))
+    if len(kinds) > 1:
+        for kind in kinds:
+            if kind not in MODELS or kind in ("auto", "gpt2"):
+                raise ValueError(f'"{kind[:_BRIEF]}" cannot be one of several kinds of model')
+        if len(set(kinds)) < len(kinds):
+            raise ValueError("several kinds of model are the same")
+    return kinds
+
+
 def model_of(name: str) -> Model:
-    """Return a built-in model, a network of a library or a plugin by name.
+    """Return a built-in model, a network of a library, a plugin or several models by name.
 
     Raises
     ------
@@ -351,6 +416,11 @@ def model_of(name: str) -> Model:
     """
     if name in MODELS:
         return MODELS[name]
+    if len(kinds := kinds_in(name)) > 1:
+        libraries = dict.fromkeys(MODELS[kind].library for kind in kinds)
+        joined = " and ".join(libraries) if all(libraries) else ""
+        # built by `coterie.clients.models.build`, like the next
+        return Model("models of several kinds", "kinds:Kinds", KindOptions, library=joined)
     if is_of_library(name):
         # built by `coterie.clients.models.build`, which also passes the task
         return Model(f"network of {name.partition(':')[0]}", "libraries:build_of_library")

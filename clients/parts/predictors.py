@@ -63,7 +63,8 @@ class HeldOut:
     def _split(self) -> tuple[SplitName, int]:
         shards = self.rule.engine.data.shards
         count = int(shards["validation"].lengths_p[self.peer])
-        if count or self.rule.engine.library is None:
+        library = self.rule.engine.library
+        if count or library is None or not library.fits(self.state.x[[self.peer]])[0]:
             return "validation", count
         return "train", int(shards["train"].lengths_p[self.peer])
 
@@ -76,7 +77,8 @@ class HeldOut:
         outputs = engine.example_outputs(x_md, buffers, split, at)[:, :count]
         if split == "train" and engine.library is not None:
             name = int(engine.peers[self.peer])
-            outputs[0] = engine.library.out_of_fold(engine.data, self.peer, name)
+            x_d = self.state.x[self.peer]
+            outputs[0] = engine.library.out_of_fold(engine.data, self.peer, name, x_d)
         return outputs
 
     def targets(self) -> Tensor:
@@ -132,6 +134,8 @@ class Predictors(Rule[S], Generic[S], strategy=Wanted):
         if self.engine.library is None:
             return self.near
         p, k = np.nonzero(s.authors != EMPTY)
+        at = self.engine.library.fits(s.members[p, k])
+        p, k = p[at], k[at]
         wanted_pn = self.near.copy()
         wanted_pn[p, s.authors[p, k]] = False
         return wanted_pn

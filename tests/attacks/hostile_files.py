@@ -160,6 +160,10 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "GPT-2 of a pipe": model_says(
         model="gpt2", model_options=json.dumps({"weights_file": "pipe"}), task="language"
     ),
+    "code among kinds": model_says(model="mlp + evil:Net", model_options='{"of": [{}, {}]}'),
+    "kinds of a number": model_says(model="mlp + linear", model_options='{"of": 3}'),
+    "numbers as options": model_says(model="mlp + linear", model_options='{"of": [3, 3]}'),
+    "a kind too many": model_says(model="mlp + linear + linear", model_options='{"of": []}'),
     "no model": model_says(model="nothing"),
     "no string": model_says(model="3"),
     "an endless shape": model_says(shape="[1000000000, 1000000000]"),

@@ -64,9 +64,11 @@ class Cohort(Members):
         schedule = schedule or Schedule(engine.n, rounds)
         super().__init__(engine, rule, rounds, schedule, keeps_all=keeps_all)
         self.wire = wire or Wire()
-        checks: list[Door] = [SizeCheck()] if engine.defence.norm else []
-        if engine.library is not None:
-            checks.append(WellFormed(engine.library))
+        library = engine.library
+        is_mixed = library is not None and library.is_mixed  # kinds of models differ in size
+        checks: list[Door] = [SizeCheck()] if engine.defence.norm and not is_mixed else []
+        if library is not None:
+            checks.append(WellFormed(library))
         self.doors = Doors([*doors, *checks, Budget(engine), self.wire])
         self._hosted = np.isin(np.arange(engine.n), self.peers)
         self.restart()

@@ -56,6 +56,7 @@ class ModelFiles:
         self._findings = judged.one_class_in(problem)
         self._sizes = {peer: problem.sizes(peer) for peer in peers}
         self._protection = config.privacy, config.defence
+        self._model_of = config.model_of_peer if len(config.kinds) > 1 else None
         self._rounds, self.keeps_best = config.num_server_rounds, config.keep_models == "best"
 
     def write(
@@ -89,7 +90,7 @@ class ModelFiles:
                     about, self._sizes[peer], report, names, self._policy,
                     curves.get(peer, {}), *self._protection, self._qualities[peer],
                     self._findings.get(peer, ""),
-                    has_examples="memory.keys" in tensors,
+                    has_examples="memory.keys" in tensors, model_of=self._model_of,
                 )  # fmt: skip
                 atomic.write(file.with_suffix(".json"), as_json(content))
                 atomic.write(file.with_suffix(".md"), as_markdown(content))

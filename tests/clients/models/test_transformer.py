@@ -222,7 +222,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     [
         ("mlp", "language", "transformer, gpt2"),
         ("resnet9", "segmentation", "unet3d"),
-        ("gpt2", "classification", "linear, mlp, logistic, forest, boosted-trees, lenet"),
+        (
+            "gpt2",
+            "classification",
+            "linear, mlp, logistic, forest, boosted-trees, xgboost, lightgbm, lenet",
+        ),
         ("unet3d", "regression", "linear, mlp"),
     ],
 )
