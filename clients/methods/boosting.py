@@ -159,7 +159,7 @@ class Boosting(
         base_rk = self._scores(s, p, t, split)[at]
         outputs_ark = self._outputs(s.trees[p, t], p, split)
         outputs_mrk = outputs_ark[FOLDS:]
-        outputs_mrk[0] = outputs_ark[at]
+        outputs_mrk[0] = outputs_ark[at]  # by the peer's own trees of each row's chain
         outputs_mrk = outputs_mrk[used]
         targets_r = engine.data.shards[split].targets_pn[p, :count].cpu()
         v_m, b_k = np.eye(len(used))[0], np.zeros(engine.outputs)
