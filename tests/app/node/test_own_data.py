@@ -71,11 +71,15 @@ def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) 
     ]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "cobo", "dpfl", "all-for-one", "federico", "apfl"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "cobo", "dpfl", "all-for-one", "federico", "apfl", "stacking"]
+)
 def test_nodes_with_their_own_data_give_the_simulation(method: str, tmp_path: Path) -> None:
     """The institutions divide their tables themselves; otherwise a node's secret does."""
     data = divided(fill(tmp_path / "data"))
     flat = FLAT | {"method": method, "table.scale": "own"}  # a common one is rounded
+    if method == "stacking":
+        flat |= {"peer-models": {"0": "forest", "2": "mlp"}, "forest.trees": 3}
     expected = run(flat | {"data-dir": str(data)}, tmp_path / "simulation", 3)
     config, result = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "deployment")
     nodes = deployed(flat, result.directory, data)
