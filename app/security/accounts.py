@@ -17,7 +17,7 @@ from coterie.app.security.policy import AnswerPolicy
 from coterie.app.security.privacy_ledger import PrivacyLedger
 
 _LEDGERS = "ledger", "privacy"
-"""Of answers, and of privacy: beginnings of their files' names."""
+"""Beginnings of the files' names: ledgers of answers, and of privacy."""
 
 
 @dataclass(frozen=True)
