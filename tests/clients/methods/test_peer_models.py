@@ -30,7 +30,7 @@ HEARTS: dict[str, Any] = {
     "evaluate-every": 1, "local-epochs": 1, "learning-rate": 0.03, "batch-size": 16,
     "table.columns": "all", "table.label": "diagnosis", "table.classes": "healthy, ill",
     "table.schema": "file", "table.test": 0.34, "table.na-values": "cholesterol=0",
-    "table.missing": "mean", "device": "cpu", "forest.trees": 20, "boosted-trees.trees": 20,
+    "table.missing": "mean", "device": "cpu", "forest.trees": 5, "boosted-trees.trees": 5,
     "peer-models": {"0-cleveland": "forest", "1": "boosted-trees", "2-switzerland": "mlp"},
 }  # fmt: skip
 
