@@ -46,8 +46,6 @@ __all__ = ["Config", "ConfigError"]
 VALIDATION_SHARE = 0.2
 """Share of the training examples that `validation = "auto"` holds out if a method needs it."""
 
-_AVERAGES = "averages parameters or computes gradients"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
@@ -268,7 +266,8 @@ class Config(Settings):
 
         if not suits(self.row):
             able = ", ".join(name for name, row in METHODS.items() if suits(row))
-            does = "trains one model" if self.row.pools else _AVERAGES
+            does = "averages parameters or computes gradients"
+            does = "trains one model" if self.row.pools else does
             raise ConfigError(f"{model}, and {self.method} {does}: choose {able}")
         uses = {
             "privacy.kind": self.privacy.kind != "none",

@@ -419,7 +419,7 @@ def model_of(name: str) -> Model:
     if len(kinds := kinds_in(name)) > 1:
         libraries = dict.fromkeys(MODELS[kind].library for kind in kinds)
         joined = " and ".join(libraries) if all(libraries) else ""
-        # built by `coterie.clients.models.build`, like the next
+        # built by `coterie.clients.models.build`, as are libraries' networks
         return Model("models of several kinds", "kinds:Kinds", KindOptions, library=joined)
     if is_of_library(name):
         # built by `coterie.clients.models.build`, which also passes the task

@@ -15,6 +15,7 @@ from coterie.app.catalogue.fetch import fetch
 from coterie.app.catalogue.sets import SETS
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
+from coterie.app.config.items import sources_of
 from coterie.app.config.preflight import problem_of
 from coterie.app.trained import personal
 from tests.clients.methods.test_predictors import METHODS, TREES
@@ -30,7 +31,7 @@ HEARTS: dict[str, Any] = {
     "evaluate-every": 1, "local-epochs": 1, "learning-rate": 0.03, "batch-size": 16,
     "table.columns": "all", "table.label": "diagnosis", "table.classes": "healthy, ill",
     "table.schema": "file", "table.test": 0.34, "table.na-values": "cholesterol=0",
-    "table.missing": "mean", "device": "cpu", "forest.trees": 20, "boosted-trees.trees": 20,
+    "table.missing": "mean", "device": "cpu", "forest.trees": 5, "boosted-trees.trees": 5,
     "peer-models": {"0-cleveland": "forest", "1": "boosted-trees", "2-switzerland": "mlp"},
 }  # fmt: skip
 
@@ -155,3 +156,16 @@ def test_the_digest_covers_the_models_and_their_options() -> None:
     assert digests[0] == digests[3]
     config = Config.from_flat(flat)
     assert Config.from_flat(config.flat()) == config
+
+
+def test_presets_and_the_command_line_have_the_table(tmp_path: Path) -> None:
+    """The command line replaces the table of a preset; config.toml has it as text."""
+    preset = tmp_path / "mixed.toml"
+    preset.write_text('method = "mixture"\nmodel = "mlp"\n[peer-models]\n"0-a b" = "forest"\n')
+    config = Config.of(*sources_of([str(preset)])[1])
+    assert config.model_of_peer(0, "0-a b") == "forest"
+    assert config.kinds == ("mlp", "forest")
+    typed = Config.of(*sources_of([str(preset), "peer-models.1=logistic"])[1])
+    assert [typed.model_of_peer(p, "0-a b" * (p == 0)) for p in (0, 1)] == ["mlp", "logistic"]
+    (tmp_path / "config.toml").write_text(config.toml())
+    assert Config.of(*sources_of([str(tmp_path / "config.toml")])[1]) == config
