@@ -92,7 +92,7 @@ def costs(made: Results) -> list[str]:
             of = [runs for (_, *which), runs in made.items() if which == [model, method]]
             sent = np.mean([last(runs, "bytes_sent").mean() for runs in of]) / 1000
             if sent:
-                lines.append(f"| {model} | {method} | {sent:.0f} |")
+                lines.append(f"| {model} | {method} | {sent:.1f} |")
     return lines
 
 
