@@ -135,19 +135,26 @@ def test_a_relay_says_who_is_ready(
 
 
 @pytest.mark.long
-def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(deployment: Deployment) -> None:
-    rounds: dict[str, Scalar] = {
-        "method": "fedavg", "num-server-rounds": 7, "evaluate-every": 7, "sealing": "auto",
-        "track": "tensorboard",
+def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """One has a forest, the other logistic regression; the end is that of a simulation."""
+    config: dict[str, Scalar] = {
+        "method": "stacking", "dataset": "heart-disease", "peers": PEERS, "partition.kind": "iid",
+        "model": "logistic", "peer-models.1": "forest", "forest.trees": 5,
+        "num-server-rounds": 7, "evaluate-every": 7,
     }  # fmt: skip
-    config, _ = planted(deployment.problem)
-    running = deployment.run(config | rounds, "restart")
+    running = deployment.run(config | {"sealing": "auto", "track": "tensorboard"}, "restart")
     deployment.wait(lambda: committed(deployment.progress("restart")) >= 1, "no round is committed")
     shut_down(deployment, 1)
     deployment.start(*deployment.of_node(1))
     finish(deployment, running)
     directory = deployment.home("operator") / "restart"
-    assert Run.read(directory).reported[-1].all()
+    run = Run.read(directory)
+    assert run.reported[-1].all()
+    simulate(config | {"run-dir": str(tmp_path)}, nodes=1)
+    losses = run.metric("test_loss")[-1], Run.read(tmp_path).metric("test_loss")[-1]
+    np.testing.assert_allclose(*losses, rtol=1e-10)
     (events,) = directory.glob("events.out.tfevents.*")
     assert b"test_loss/mean" in events.read_bytes()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,14 @@ KEYS = {
 }  # fmt: skip
 presses: list[int] = []
 """How often Ctrl-C is pressed in the next calls of the network."""
+
+
+@pytest.fixture(autouse=True)
+def python_handles_it() -> Iterator[None]:
+    """Processes that a shell starts in the background ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Pressed(nn.Linear):
