@@ -141,7 +141,7 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(
     """One has a forest, the other logistic regression; the end is that of a simulation."""
     config: dict[str, Scalar] = {
         "method": "stacking", "dataset": "heart-disease", "peers": PEERS, "partition.kind": "iid",
-        "model": "logistic", "peer-models.1": "forest", "forest.trees": 5,
+        "model": "logistic", "peer-models": '"1" = "forest"', "forest.trees": 5,
         "num-server-rounds": 7, "evaluate-every": 7,
     }  # fmt: skip
     running = deployment.run(config | {"sealing": "auto", "track": "tensorboard"}, "restart")
