@@ -12,22 +12,18 @@ Intervals: see `studies.institutions`.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from coterie.app.catalogue.fetch import fetch
-from coterie.app.catalogue.sets import SETS
 from coterie.app.comparisons.run import ComparisonRequest, compare
-from coterie.app.config.items import read_items
 from coterie.app.config.schema import Scalar
 from coterie.app.runs import atomic, cells
 from coterie.app.runs.metrics import Floats
 from coterie.app.runs.rundir import Run
-from studies.institutions import ALONE, CLASSIFIED, DATA, SEEDS, interval, written
+from studies.institutions import ALONE, SEEDS, arguments, fetched, interval, written
 from studies.tables import fill
 
 OUT = Path("runs/any-model")
@@ -144,20 +140,9 @@ def as_csv(made: Results) -> Iterable[Sequence[object]]:
 
 def main() -> None:
     """Run the sets that have been fetched, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "sets", nargs="*", default=CLASSIFIED, metavar="SET", help=", ".join(CLASSIFIED)
-    )
-    parser.add_argument("--workers", type=int, help="number of parallel runs")
-    options = parser.parse_args()
-    console, made = Console(), dict[tuple[str, str, str], list[Run]]()
-    for name in options.sets:
-        if not SETS[name].files:
-            fetch(name, SETS[name], DATA)
-        if not (DATA / name).is_dir():
-            console.print(f"left out: coterie data fetch {name}")
-            continue
-        title, keys = read_items([f"institutions/{name}"])
+    options, console = arguments(__doc__), Console()
+    made = dict[tuple[str, str, str], list[Run]]()
+    for name, title, keys in fetched(options.sets, console):
         for model in MODELS:
             more: dict[str, Scalar] = {"model": model, "num-server-rounds": 1, "evaluate-every": 1}
             place = OUT / name / model

@@ -17,7 +17,7 @@ import argparse
 import csv
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
 from coterie.app.experiments.choice import FILE as TUNING
+from coterie.app.experiments.grid import Keys
 from coterie.app.runs import atomic, cells
 from coterie.app.runs.metrics import Floats
 from coterie.app.runs.rundir import Run
@@ -349,22 +350,32 @@ def write(
     fill(page, blocks(sets, own))
 
 
-def main() -> None:
-    """Run the sets that have been fetched, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def fetched(names: Sequence[str], console: Console) -> Iterator[tuple[str, str, Keys]]:
+    """Yield name, title and keys of the sets whose data are here; included ones are unpacked."""
+    for name in names:
+        if not SETS[name].files:
+            fetch(name, SETS[name], DATA)
+        if (DATA / name).is_dir():
+            yield (name, *read_items([f"institutions/{name}"]))
+        else:
+            console.print(f"left out: coterie data fetch {name}")
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """Return the sets and the number of workers of the command line."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument(
         "sets", nargs="*", default=CLASSIFIED, metavar="SET", help=", ".join(CLASSIFIED)
     )
     parser.add_argument("--workers", type=int, help="number of parallel runs")
-    options = parser.parse_args()
-    console, sets, own = Console(), {}, {}
-    for name in options.sets:
-        if not SETS[name].files:
-            fetch(name, SETS[name], DATA)
-        if not (DATA / name).is_dir():
-            console.print(f"left out: coterie data fetch {name}")
-            continue
-        title, keys = read_items([f"institutions/{name}"])
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the sets that have been fetched, and write the tables."""
+    options, console = arguments(__doc__), Console()
+    sets, own = {}, {}
+    for name, title, keys in fetched(options.sets, console):
         tuning: Tuning = "whole" if name in WHOLE else "halving"
         request = ComparisonRequest(
             title, keys, COMPARED, OUT / name, SEEDS, tuning, options.workers

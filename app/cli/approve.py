@@ -84,12 +84,9 @@ def _lines(config: Config, out: Path) -> Iterator[str]:
         limit = f"at most {privacy.budget:g} in all runs" if privacy.budget else "without a limit"
         yield f"privacy  epsilon {limit}, delta {privacy.delta:g}, noise {privacy.noise:g}"
         for peer, spent in spent_by_peer(out / approval.OWN, privacy.delta).items():
-            left = (
-                f", of which {max(0.0, privacy.budget - spent):.2f} is left"
-                if privacy.budget
-                else ""
-            )
-            yield f"         this node has spent epsilon {spent:.2f} so far as peer {peer}{left}"
+            line = f"spent    epsilon {spent:.2f} of peer {peer}, in all runs on this node"
+            left = max(0.0, privacy.budget - spent)
+            yield f"{line}; {left:.2f} left" if privacy.budget else line
     yield (
         f"time     at most {config.round_seconds:g} s per round and {config.join_seconds:g} s for "
         "all to join (the operator may change these)"

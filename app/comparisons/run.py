@@ -50,7 +50,7 @@ Yardsticks = Literal["auto", "none"]
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """ComparisonRequest of a comparison."""
+    """Rows, seeds, tuning and place of a comparison."""
 
     title: str  # heading of the tables
     keys: Mapping[str, Scalar]  # flat configuration keys that all runs share

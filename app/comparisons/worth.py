@@ -42,7 +42,7 @@ _AGREE = 1e-3
 
 @dataclass(frozen=True)
 class WorthRequest:
-    """WorthRequest of the worth of letters."""
+    """Run and effort for the worth of letters."""
 
     run_dir: Path  # of a finished simulation
     orders: int = 10

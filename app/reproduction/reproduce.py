@@ -29,7 +29,7 @@ DEFAULTS = "default"
 
 @dataclass(frozen=True)
 class FigureRequest:
-    """FigureRequest of a reproduction."""
+    """Figure to reproduce, its size, and where."""
 
     name: str  # "paper/figure"
     size: Size = "small"

@@ -48,11 +48,10 @@ def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
     if diverged:
         peers = units.plural(summary["peers"], "peer")
         table.add_row("diverged", f"{diverged} of {peers}: the loss or the model is not finite")
-    if idle := summary.get("exhausted_peers"):
+    if idle := summary.get("untrained_peers"):
         peers = units.plural(summary["peers"], "peer")
-        table.add_row(
-            "privacy budget", f"used up before this run by {idle} of {peers}: not trained"
-        )
+        why = "the privacy budget was used up before, or the node was away"
+        table.add_row("not trained", f"{idle} of {peers}: {why}")
     for line in state.attendance(summary.get("took_part", {}), summary.get("rounds", 0)):
         table.add_row("took part", line)
     for line in summary.get("breaks", ()):

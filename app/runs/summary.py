@@ -92,8 +92,8 @@ def _attendance(run: Run) -> dict[str, Any]:
 def privacy(run: Run) -> dict[str, Any]:
     """Return the largest epsilon of the peers, and delta; empty for a run without privacy.
 
-    Epsilon is None if it is infinite or not reported. `exhausted_peers`: number of peers that
-    computed no gradient, because their budget was used up before; left out if there is none.
+    Epsilon is None if it is infinite or not reported. `untrained_peers`: number of peers that
+    computed no gradient, as if their budget was used up before; left out if there is none.
     """
     options = run.config.get("privacy", {})
     if options.get("kind", "none") == "none":
@@ -104,7 +104,7 @@ def privacy(run: Run) -> dict[str, Any]:
     return {
         "epsilon": float(epsilon_n.max()) if known else None,
         "delta": options.get("delta", Privacy.delta),
-        **({"exhausted_peers": idle} if idle and options.get("budget") else {}),
+        **({"untrained_peers": idle} if idle and options.get("budget") else {}),
     }
 
 

@@ -125,8 +125,9 @@ class About:
             about: Self = TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            name, found = next(iter(first["loc"]), "text"), schema.brief(str(first["input"]))
-            raise ValueError(f"its {name} is invalid: {first['msg']}: {found}") from None
+            name = first["loc"][0] if first["loc"] else "metadata"
+            value = schema.brief(str(first["input"]))
+            raise ValueError(f"its {name} is invalid: {first['msg']}: {value}") from None
         about._check()
         return about
 

@@ -310,7 +310,7 @@ class Engine(Evaluation):
         common = common or self._start is not None
         x_pd = self.origins(self.peers) if common else self._drawn(self.peers)
         if self.library is not None and len(self.kinds):
-            x_pd = self.library.begun(x_pd, self.kinds)
+            x_pd = self.library.starts(x_pd, self.kinds)
         buffers = self.network.buffers(len(self.peers))
         if self.network.personal:
             peers = np.zeros_like(self.peers) if common else self.peers

@@ -57,7 +57,7 @@ class Library:
         fits_k = np.array([isinstance(model, Fitted) for model in self.module.models])
         return np.asarray(fits_k[self._kinds(x_ed)])
 
-    def begun(self, x_ed: Tensor, kinds_e: Ints) -> Tensor:
+    def starts(self, x_ed: Tensor, kinds_e: Ints) -> Tensor:
         """Return start models (E, d) of these kinds: networks keep their random weights."""
         start_ed = torch.zeros_like(x_ed)
         start_ed[:, self._is_kind] = torch.from_numpy(kinds_e).to(x_ed)[:, None]

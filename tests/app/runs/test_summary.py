@@ -105,15 +105,15 @@ def test_a_peer_whose_budget_was_used_up_before_is_counted(tmp_path: Path) -> No
     write_metrics(tmp_path, rows)
     path = tmp_path / "config.toml"
     without = path.read_text() + '[privacy]\nkind = "examples"\n'
-    for budget, exhausted in (("", None), ("budget = 4.0\n", 1)):
+    for budget, untrained in (("", None), ("budget = 4.0\n", 1)):
         path.write_text(without + budget)
         summary = summarise(Run.read(tmp_path))
-        assert summary.get("exhausted_peers") == exhausted
+        assert summary.get("untrained_peers") == untrained
         console = Console(width=120)
         with console.capture() as shown:
             console.print(digest(summary))
-        line = "used up before this run by 1 of 3 peers: not trained"
-        assert (line in shown.get()) == bool(exhausted)
+        line = "not trained 1 of 3 peers: the privacy budget was used up before"
+        assert (line in " ".join(shown.get().split())) == bool(untrained)
 
 
 def test_validation_accuracy_beats_validation_loss_and_ties_go_to_the_earliest(

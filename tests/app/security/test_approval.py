@@ -304,5 +304,5 @@ def test_status_of_a_node_has_waiting_approvals_runs_and_the_privacy_spent(
     assert "approved in advance" not in shown, "the run has used it"
     assert re.search(r"run +fedavg +\S+ +allowed", shown)
     main(["approve", str(node.home / "run")])
-    said = f"this node has spent epsilon {spent} so far as peer 0, of which {left} is left"
-    assert said in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"spent    epsilon {spent} of peer 0, in all runs on this node; {left} left" in shown
