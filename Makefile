@@ -6,7 +6,7 @@ BIN := .venv/bin
 # The tests of a file share a worker, and with it what they boot (tests/conftest.py). Those that start processes mostly
 # wait for them: two workers a core.
 CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
-PYTEST := $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder -n
+PYTEST := $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder -n
 WAITING := $(shell expr 2 \* $(CORES))
 INSTALLED := .venv/.installed
 QUIET := FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_TELEMETRY_ENABLED=0
@@ -29,13 +29,13 @@ test: $(INSTALLED)
 test-all: $(INSTALLED)
 	$(PYTEST) $(WAITING) --long
 
-# Without the tests that start other processes.
+# Without the tests that start other processes, and those that take a second or more.
 unit: $(INSTALLED)
-	$(PYTEST) $(CORES) -m "not e2e"
+	$(PYTEST) $(CORES) -m "not e2e and not slow"
 
 # At every save: lint, types, and the quick tests of what changed since main.
 check: lint
-	$(BIN)/python -m tests.changed $(BASE) --dist loadgroup --no-loadscope-reorder -n $(CORES)
+	$(BIN)/python -m tests.changed $(BASE) --dist loadscope --no-loadscope-reorder -n $(CORES)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

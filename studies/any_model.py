@@ -4,15 +4,15 @@ For each set of two classes in `coterie data list` that has been fetched, and ea
 scikit-learn fits: alone, with the predictions of the others (`mixture`, `selection`, `stacking`),
 and fitted to the rows of all institutions. Ten seeds, each with another random division into
 training and test data; the settings are the defaults of models and methods, so nothing is tuned.
-Writes the tables of docs/results/any-model.md, and runs/any-model/results.csv with a row per
-institution; finished runs are kept, so an interrupted command continues.
+Writes a file per set and model into docs/results/any-model, and from all files there the tables of
+docs/results/any-model.md; finished runs are kept, so an interrupted command continues.
 
 Intervals: see `studies.institutions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,62 +20,82 @@ from rich.console import Console
 
 from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.config.schema import Scalar
-from coterie.app.runs import atomic, cells
-from coterie.app.runs.metrics import Floats
 from coterie.app.runs.rundir import Run
-from studies.institutions import ALONE, SEEDS, arguments, fetched, interval, written
+from studies.institutions import (
+    ALONE,
+    CLASSIFIED,
+    SEEDS,
+    arguments,
+    fetched,
+    interval,
+    side,
+    written,
+)
+from studies.measured import Result, read, write
 from studies.tables import fill
 
 OUT = Path("runs/any-model")
 PAGE = Path("docs/results/any-model.md")
+RESULTS = PAGE.with_suffix("")
+"""A file per set and model, with the values of every seed at every institution."""
 MODELS = ("logistic", "forest", "boosted-trees")
 METHODS = (ALONE, "mixture", "selection", "stacking", "pooled")
-MEASURES: Mapping[str, tuple[str, float, int]] = {
-    "accuracy": ("test_accuracy", 100.0, 1),
-    "auroc": ("auroc", 100.0, 1),
-    "log-loss": ("test_loss", 1.0, 3),
-    "calibration": ("expected_calibration_error", 100.0, 1),
+MEASURES: Mapping[str, tuple[str, float]] = {
+    "accuracy": ("test_accuracy", 100.0),
+    "auroc": ("auroc", 100.0),
+    "log-loss": ("test_loss", 1.0),
+    "calibration": ("expected_calibration_error", 100.0),
+    "kB": ("bytes_sent", 0.001),
 }
-"""Table of the page -> metric, its factor, and decimals."""
+DECIMALS = {"accuracy": 1, "auroc": 1, "log-loss": 3, "calibration": 1}
+"""Table of the page -> its decimals."""
 
-Results = Mapping[tuple[str, str, str], Sequence[Run]]
-"""(Set, model, method) -> a run per seed."""
-
-
-def results(directory: Path, name: str) -> dict[tuple[str, str, str], list[Run]]:
-    """Read the runs of a set, in order of their seeds."""
-    found: dict[tuple[str, str, str], list[Run]] = {}
-    for model in MODELS:
-        runs = [Run.read(path.parent) for path in directory.glob(f"{model}/*/summary.json")]
-        for run in sorted(runs, key=lambda run: int(run.config["seed"])):
-            found.setdefault((name, model, run.config["method"]), []).append(run)
-    return {key: of for key, of in found.items() if len(of) == SEEDS}
+Results = Mapping[tuple[str, str, str], Result]
+"""Results by set, model and method."""
 
 
-def last(runs: Sequence[Run], metric: str) -> Floats:
-    """Return a metric of the last round, (seeds, n); NaN where an institution has no value."""
-    return np.array([run.at(metric, run.last_row()) for run in runs])
+def results(directory: Path) -> list[Result]:
+    """Read the runs of a set and a model, by method."""
+    found: dict[str, dict[int, Run]] = {}
+    for path in directory.glob("*/summary.json"):
+        run = Run.read(path.parent)
+        found.setdefault(run.config["method"], {})[run.config["seed"]] = run
+    return [
+        Result.of_runs(method, "", [found[method][seed] for seed in range(SEEDS)], MEASURES)
+        for method in METHODS
+    ]
+
+
+def measured() -> dict[tuple[str, str, str], Result]:
+    """Return the results of every set and model with a file, in order of the catalogue."""
+    files = {
+        (name, model): RESULTS / name / f"{model}.csv" for name in CLASSIFIED for model in MODELS
+    }
+    return {
+        (*key, result.method): result
+        for key, file in files.items()
+        if file.exists()
+        for result in read(file)
+    }
 
 
 def gains(made: Results, measure: str) -> list[str]:
     """Return a measure alone, and each method's difference to it; a column per set."""
-    metric, factor, decimals = MEASURES[measure]
+    decimals = DECIMALS[measure]
     sets = list(dict.fromkeys(name for name, _, _ in made))
     lines = [f"| model | method | {' | '.join(sets)} |", f"|---|---|{'---|' * len(sets)}"]
     for model in MODELS:
         for method in METHODS:
             row = []
             for name in sets:
-                alone_sn, values_sn = (
-                    factor * last(made[name, model, each], metric) for each in (ALONE, method)
-                )
-                defined_n = ~np.isnan(alone_sn + values_sn).any(axis=0)
-                shown_s = values_sn[:, defined_n].mean(axis=1)
+                alone, result = made[name, model, ALONE], made[name, model, method]
+                gain_sn = result[measure] - alone[measure]
+                is_defined_n = ~np.isnan(gain_sn).any(axis=0)
                 if method == ALONE:
-                    row.append(f"{shown_s.mean():.{decimals}f}")
-                    continue
-                gain_s = shown_s - alone_sn[:, defined_n].mean(axis=1)
-                row.append(written(*interval(gain_s, ratio(made[name, model, method])), decimals))
+                    row.append(f"{alone[measure][:, is_defined_n].mean():.{decimals}f}")
+                else:
+                    gain_s = gain_sn[:, is_defined_n].mean(axis=1)
+                    row.append(written(*interval(gain_s, result.ratio), decimals))
             lines.append(f"| {model} | {method} | {' | '.join(row)} |")
     return lines
 
@@ -85,9 +105,8 @@ def costs(made: Results) -> list[str]:
     lines = ["| model | method | kB sent by a peer |", "|---|---|---|"]
     for model in MODELS:
         for method in METHODS:
-            of = [runs for (_, *which), runs in made.items() if which == [model, method]]
-            sent = np.mean([last(runs, "bytes_sent").mean() for runs in of]) / 1000
-            if sent:
+            of = [result for (_, *which), result in made.items() if which == [model, method]]
+            if sent := np.mean([result["kB"].mean() for result in of]):
                 lines.append(f"| {model} | {method} | {sent:.1f} |")
     return lines
 
@@ -104,44 +123,21 @@ def losers(made: Results) -> list[str]:
     ]
     for model in MODELS:
         for method in METHODS[1:]:
-            sides = {"test_accuracy": list[int](), "test_loss": list[int]()}
-            for name, runs in (
-                (s, r) for (s, *which), r in made.items() if which == [model, method]
-            ):
-                for metric, signs in sides.items():
-                    gain_sn = last(runs, metric) - last(made[name, model, ALONE], metric)
-                    for gain_s in gain_sn.T:
-                        mean, half = interval(gain_s, ratio(runs))
-                        signs.append(int(mean > half) - int(mean < -half))
+            sides = {"accuracy": list[int](), "log-loss": list[int]()}
+            for (name, *which), result in made.items():
+                if which == [model, method]:
+                    for measure, signs in sides.items():
+                        gain_sn = result[measure] - made[name, model, ALONE][measure]
+                        signs += [side(*interval(gain_s, result.ratio)) for gain_s in gain_sn.T]
             accuracy, loss = sides.values()
             counts = (accuracy.count(1), accuracy.count(-1), loss.count(-1), loss.count(1))
             lines.append(f"| {model} | {method} | {len(loss)} | {' | '.join(map(str, counts))} |")
     return lines
 
 
-def ratio(runs: Sequence[Run]) -> float:
-    """Return the number of test examples per training example."""
-    samples, tests = runs[0].samples, runs[0].sizes("test")
-    assert samples is not None
-    assert tests is not None
-    return float(tests.sum() / samples.sum())
-
-
-def as_csv(made: Results) -> Iterable[Sequence[object]]:
-    """Yield the rows of results.csv: one per set, model, method and institution."""
-    yield ("set", "model", "method", "institution", *MEASURES)
-    for (name, model, method), runs in made.items():
-        means = [
-            factor * last(runs, metric).mean(axis=0) for metric, factor, _ in MEASURES.values()
-        ]
-        for n, institution in enumerate(runs[0].names):
-            yield (name, model, method, institution, *(f"{mean[n]:.4g}" for mean in means))
-
-
 def main() -> None:
     """Run the sets that have been fetched, and write the tables."""
     options, console = arguments(__doc__), Console()
-    made = dict[tuple[str, str, str], list[Run]]()
     for name, title, keys in fetched(options.sets, console):
         for model in MODELS:
             more: dict[str, Scalar] = {"model": model, "num-server-rounds": 1, "evaluate-every": 1}
@@ -153,11 +149,11 @@ def main() -> None:
                 ),
                 console,
             )  # fmt: skip
-        made |= results(OUT / name, name)
-    atomic.write(OUT / "results.csv", cells.as_csv(as_csv(made)))
-    tables = {measure: gains(made, measure) for measure in MEASURES}
+            write(RESULTS / name / f"{model}.csv", results(place))
+    made = measured()
+    tables = {measure: gains(made, measure) for measure in DECIMALS}
     fill(PAGE, {**tables, "costs": costs(made), "institutions": losers(made)})
-    console.print(OUT / "results.csv", PAGE)
+    console.print(RESULTS, PAGE)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 For each set of two classes in `coterie data list` that has been fetched: all methods, tuned equally
 on validation data of the first seed (`coterie compare --tune`; `--halving` except for heart
-disease), then ten seeds, each with another random division into training and test data. Writes the
-tables of docs/results/institutions.md, and runs/institutions/results.csv with a row per
-institution; finished runs are kept, so an interrupted command continues.
+disease), then ten seeds, each with another random division into training and test data. Writes a
+file per set into docs/results/institutions, and from all files there the tables of
+docs/results/institutions.md; finished runs are kept, so an interrupted command continues.
 
 Intervals are those of Nadeau and Bengio (2003) for repeated random divisions: over J seeds the
 variance of the mean is (1/J + test/training) times the sample variance, because the training sets
@@ -17,8 +17,8 @@ import argparse
 import csv
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,19 +34,24 @@ from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
 from coterie.app.experiments.choice import FILE as TUNING
 from coterie.app.experiments.grid import Keys
-from coterie.app.runs import atomic, cells
 from coterie.app.runs.metrics import Floats
 from coterie.app.runs.rundir import Run
+from studies.measured import Result, read, write
 from studies.tables import fill
 
 OUT = Path("runs/institutions")
 DATA = Path("data")
 PAGE = Path("docs/results/institutions.md")
+RESULTS = PAGE.with_suffix("")
+"""A file per set, with the values of every seed at every institution."""
+MEASURES = {"accuracy": ("test_accuracy", 100.0), "auroc": ("auroc", 100.0)}
 SEEDS = 10
 WHOLE = ("heart-disease",)
 """Sets on which every trial has all rounds; successive halving on the others."""
 LEVEL = 0.95
 ALONE = "local"
+PLAIN = "logistic"
+"""What each institution can do without any of this: scikit-learn's logistic regression."""
 LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto", "boosting")
 """Methods that need the true clusters or their number, a network with a hidden layer, or trees."""
 CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")
@@ -72,46 +77,6 @@ FLAMBY: Mapping[str, tuple[float, ...]] = {
     "pooled data": (78.3, 76.4, 75.0, 64.4),
 }
 """FLamby's accuracy by hospital on heart disease: means over its five result files."""
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """Result of a method on a set of institutions.
-
-    Attributes
-    ----------
-    method : str
-        Name of the method.
-    settings : str
-        Choice of tuning.
-    names : tuple of str
-        Names of the n institutions.
-    accuracy, auroc : ndarray, (seeds, n)
-        Test accuracy in percent, and AUROC; NaN where an institution's test data have one class.
-    samples, tests : ndarray, (n,)
-        Number of training and of test examples.
-    positives : ndarray, (n,)
-        Share of the second class among the training examples of the first seed.
-    """
-
-    method: str
-    settings: str
-    names: tuple[str, ...]
-    accuracy: Floats
-    auroc: Floats
-    samples: Floats
-    tests: Floats
-    positives: Floats
-
-    @property
-    def ratio(self) -> float:
-        """Number of test examples per training example."""
-        return float(self.tests.sum() / self.samples.sum())
-
-    def worst(self) -> tuple[str, float]:
-        """Return the institution with the smallest mean accuracy, and that mean."""
-        mean_n = self.accuracy.mean(axis=0)
-        return self.names[int(mean_n.argmin())], float(mean_n.min())
 
 
 def interval(values: Floats, ratio: float) -> tuple[float, float]:
@@ -142,28 +107,21 @@ def results(directory: Path) -> list[Result]:
         if all(flat[key] == value for key, value in chosen.get(method, {}).items()):
             runs.setdefault(method, {})[run.config["seed"]] = run
     return [
-        _result(method, chosen.get(method, {}), [runs[method][k] for k in sorted(runs[method])])
+        Result.of_runs(
+            method,
+            ", ".join(f"{k.rpartition('.')[2]} {v}" for k, v in chosen.get(method, {}).items()),
+            [runs[method][seed] for seed in sorted(runs[method])],
+            MEASURES,
+        )
         for method in (*COMPARED, *YARDSTICKS)
         if len(runs.get(method, ())) == SEEDS
     ]
 
 
-def _result(method: str, settings: Mapping[str, object], runs: Sequence[Run]) -> Result:
-    first = runs[0]
-    samples, tests, labels = first.samples, first.sizes("test"), first.labels("train")
-    assert samples is not None
-    assert tests is not None
-    assert labels is not None
-    return Result(
-        method,
-        ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in settings.items()),
-        first.names,
-        100 * np.array([run.at("test_accuracy", run.last_row()) for run in runs]),
-        np.array([run.at("auroc", run.last_row()) for run in runs]),
-        samples,
-        tests,
-        labels[:, 1] / labels.sum(axis=1),
-    )
+def worst(result: Result) -> tuple[str, float]:
+    """Return the institution with the smallest mean accuracy, and that mean."""
+    mean_n = result["accuracy"].mean(axis=0)
+    return result.names[int(mean_n.argmin())], float(mean_n.min())
 
 
 def by_method(made: Sequence[Result]) -> list[str]:
@@ -177,18 +135,18 @@ def by_method(made: Sequence[Result]) -> list[str]:
     for result in made:
         gain, gains, losses = "", "", ""
         if result is not alone:
-            gain_sn = result.accuracy - alone.accuracy
+            gain_sn = result["accuracy"] - alone["accuracy"]
             gain = written(*interval(gain_sn.mean(axis=1), result.ratio))
-            sides = [_side(*interval(gain_n, result.ratio)) for gain_n in gain_sn.T]
+            sides = [side(*interval(gain_n, result.ratio)) for gain_n in gain_sn.T]
             gains, losses = str(sides.count(1)), str(sides.count(-1))
-        is_defined_n = ~np.isnan(result.auroc).any(axis=0)
+        is_defined_n = ~np.isnan(result["auroc"]).any(axis=0)
         auroc = ""
         if is_defined_n.any():
-            ranked_s = 100 * result.auroc[:, is_defined_n].mean(axis=1)
-            auroc = _written(*interval(ranked_s, result.ratio))
-        accuracy = _written(*interval(result.accuracy.mean(axis=1), result.ratio))
-        worst = "{} {:.1f}".format(*result.worst())
-        cells = (result.method, accuracy, gain, worst, auroc, gains, losses, result.settings)
+            ranked_s = result["auroc"][:, is_defined_n].mean(axis=1)
+            auroc = mean_written(*interval(ranked_s, result.ratio))
+        accuracy = mean_written(*interval(result["accuracy"].mean(axis=1), result.ratio))
+        lowest = "{} {:.1f}".format(*worst(result))
+        cells = (result.method, accuracy, gain, lowest, auroc, gains, losses, result.settings)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -196,15 +154,15 @@ def by_method(made: Sequence[Result]) -> list[str]:
 def written(mean: float, half: float, decimals: int = 1) -> str:
     """Write a difference with its interval, bold if it excludes 0."""
     text = f"{mean:+.{decimals}f} ± {half:.{decimals}f}"
-    return f"**{text}**" if _side(mean, half) else text
+    return f"**{text}**" if side(mean, half) else text
 
 
-def _written(mean: float, half: float) -> str:
+def mean_written(mean: float, half: float) -> str:
     """Write a mean with its interval."""
     return f"{mean:.1f} ± {half:.1f}"
 
 
-def _side(mean: float, half: float) -> int:
+def side(mean: float, half: float) -> int:
     """Return 1 or -1 if the interval lies above or below 0, else 0."""
     return int(mean > half) - int(mean < -half)
 
@@ -218,7 +176,9 @@ def by_institution(made: Sequence[Result], methods: Sequence[str]) -> list[str]:
         f"|---|---|---|{'---|' * len(methods)}",
     ]
     for n, name in enumerate(first.names):
-        cells = [_written(*interval(of[method].accuracy[:, n], first.ratio)) for method in methods]
+        cells = [
+            mean_written(*interval(of[method]["accuracy"][:, n], first.ratio)) for method in methods
+        ]
         share = f"{100 * first.positives[n]:.0f} %"
         lines.append(f"| {name} | {first.samples[n]:.0f} | {share} | {' | '.join(cells)} |")
     return lines
@@ -234,7 +194,7 @@ def by_kind(sets: Mapping[str, Sequence[Result]], methods: Sequence[str]) -> lis
         of = {result.method: result for result in made}
         alone = of[ALONE]
         distance_n = 100 * np.abs(alone.positives - alone.positives.mean())
-        gain_mn = np.array([(of[m].accuracy - alone.accuracy).mean(axis=0) for m in methods])
+        gain_mn = np.array([(of[m]["accuracy"] - alone["accuracy"]).mean(axis=0) for m in methods])
         rows += zip(alone.samples, distance_n, gain_mn.T.tolist(), strict=True)
     size_i, distance_i = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     gain_im = np.array([row[2] for row in rows])
@@ -268,8 +228,13 @@ def flamby() -> list[str]:
     return lines
 
 
-def gains(sets: Mapping[str, Sequence[Result]]) -> list[str]:
-    """Return the gains over Local, a row per method and a column per set."""
+def gains(
+    sets: Mapping[str, Sequence[Result]], base: str = ALONE, measure: str = "accuracy"
+) -> list[str]:
+    """Return the gains over a method in points, a row per method and a column per set.
+
+    Over the institutions that have a value of the measure with every seed.
+    """
     lines = [f"| method | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
     for method in (*COMPARED, *YARDSTICKS):
         cells = []
@@ -277,10 +242,11 @@ def gains(sets: Mapping[str, Sequence[Result]]) -> list[str]:
             of = {result.method: result for result in made}
             cell = ""
             if method in of:
-                gain_s = (of[method].accuracy - of[ALONE].accuracy).mean(axis=1)
+                gain_sn = of[method][measure] - of[base][measure]
+                gain_s = gain_sn[:, ~np.isnan(gain_sn).any(axis=0)].mean(axis=1)
                 cell = written(*interval(gain_s, of[method].ratio))
             cells.append(cell)
-        if method != ALONE and any(cells):
+        if method != base and any(cells):
             lines.append(f"| {method} | {' | '.join(cells)} |")
     return lines
 
@@ -298,32 +264,11 @@ def by_scale(
             of = {result.method: result for result in made}
             alone, row = of[ALONE], []
             for method in (*SCALED, *YARDSTICKS):
-                gain_s = (of[method].accuracy - alone.accuracy).mean(axis=1)
-                text = f"{alone.accuracy.mean():.1f}"
+                gain_s = (of[method]["accuracy"] - alone["accuracy"]).mean(axis=1)
+                text = "{:.1f}".format(alone["accuracy"].mean())
                 row.append(text if method == ALONE else written(*interval(gain_s, alone.ratio)))
             lines.append(f"| {name}, {scale} | {' | '.join(row)} |")
     return lines
-
-
-def as_csv(sets: Mapping[str, Sequence[Result]]) -> Iterable[Sequence[object]]:
-    """Yield the rows of results.csv: one per set, method and institution."""
-    yield (
-        "set", "method", "institution", "training_rows", "test_rows", "positives",
-        "accuracy", "accuracy_half_width", "gain", "gain_half_width", "auroc",
-    )  # fmt: skip
-    for name, made in sets.items():
-        alone = next(result for result in made if result.method == ALONE)
-        for result in made:
-            gain_sn = result.accuracy - alone.accuracy
-            for n, institution in enumerate(result.names):
-                numbers = (
-                    result.positives[n],
-                    *interval(result.accuracy[:, n], result.ratio),
-                    *interval(gain_sn[:, n], result.ratio),
-                    result.auroc[:, n].mean(),
-                )
-                sizes = int(result.samples[n]), int(result.tests[n])
-                yield (name, result.method, institution, *sizes, *(f"{x:.4g}" for x in numbers))
 
 
 def blocks(
@@ -332,6 +277,8 @@ def blocks(
     """Return the tables by their names on the page."""
     made = {"gains": gains(sets), "kinds": by_kind(sets, SHOWN), "flamby": flamby()}
     made["scales"] = by_scale(sets, own)
+    made["plain"] = gains(sets, PLAIN)
+    made["ranking"] = gains(sets, PLAIN, "auroc")
     for name, of_set in sets.items():
         made[f"{name} methods"] = by_method(of_set)
         if len(of_set[0].names) <= FEW:
@@ -339,15 +286,10 @@ def blocks(
     return made
 
 
-def write(
-    sets: Mapping[str, Sequence[Result]],
-    own: Mapping[str, Sequence[Result]],
-    directory: Path,
-    page: Path,
-) -> None:
-    """Write results.csv, and the tables of the page if there is one."""
-    atomic.write(directory / "results.csv", cells.as_csv(as_csv(sets)))
-    fill(page, blocks(sets, own))
+def measured(directory: Path) -> dict[str, list[Result]]:
+    """Return the results of every set with a file in a directory, in order of the catalogue."""
+    files = {name: directory / f"{name}.csv" for name in CLASSIFIED}
+    return {name: read(file) for name, file in files.items() if file.exists()}
 
 
 def fetched(names: Sequence[str], console: Console) -> Iterator[tuple[str, str, Keys]]:
@@ -374,26 +316,22 @@ def arguments(description: str) -> argparse.Namespace:
 def main() -> None:
     """Run the sets that have been fetched, and write the tables."""
     options, console = arguments(__doc__), Console()
-    sets, own = {}, {}
     for name, title, keys in fetched(options.sets, console):
         tuning: Tuning = "whole" if name in WHOLE else "halving"
-        request = ComparisonRequest(
+        common = ComparisonRequest(
             title, keys, COMPARED, OUT / name, SEEDS, tuning, options.workers
         )
-        compare(request, console)
-        sets[name] = results(OUT / name)
-        compare(
-            replace(
-                request,
-                keys={**keys, "table.scale": "own"},
-                methods=SCALED,
-                directory=OUT / OWN / name,
-            ),
-            console,
+        own = replace(
+            common,
+            keys={**keys, "table.scale": "own"},
+            methods=SCALED,
+            directory=OUT / OWN / name,
         )
-        own[name] = results(OUT / OWN / name)
-    write(sets, own, OUT, PAGE)
-    console.print(OUT / "results.csv", PAGE)
+        for request, folder in ((common, RESULTS), (own, RESULTS / OWN)):
+            compare(request, console)
+            write(folder / f"{name}.csv", results(request.directory))
+    fill(PAGE, blocks(measured(RESULTS), measured(RESULTS / OWN)))
+    console.print(RESULTS, PAGE)
 
 
 if __name__ == "__main__":

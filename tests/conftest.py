@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Virtual machines may show matrix instructions for bfloat16 (AMX) that they then forbid.
@@ -24,7 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="also the tests marked long, and properties with many examples",
+        help="also the tests marked long, all cases of those marked some, and properties with many "
+        "examples",
     )
 
 
@@ -32,24 +35,54 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if config.getoption("--long") else "quick")
     # flwr imports typer, which still uses a name that click is giving up
     config.addinivalue_line("filterwarnings", "ignore:'click.utils:DeprecationWarning")
-    e2e = "e2e: starts Flower, a worker, the command or a browser as processes of their own"
-    config.addinivalue_line("markers", e2e)
-    config.addinivalue_line("markers", "long: runs with --long only, in `make test-all`")
-    config.addinivalue_line("markers", "xdist_group: tests that share a worker")
+    for mark in (
+        "e2e: starts Flower, a worker, the command or a browser as processes of their own",
+        "long: runs with --long only, in `make test-all`",
+        "slow: takes about a second or more; not in `make unit`",
+        "some(count): of a parametrized test, this many cases run without --long",
+    ):
+        config.addinivalue_line("markers", mark)
+
+
+def spread(count: int, cases: int) -> set[int]:
+    """Return positions of `count` of the cases, spread evenly by multiples of the golden ratio."""
+    return set(sorted(range(cases), key=lambda position: position * 0.618034 % 1)[:count])
+
+
+def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Return the tests that only run with --long."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    out = {item for item in items if item.get_closest_marker("long")}
+    for group in cases.values():
+        if some := group[0].get_closest_marker("some"):
+            kept = spread(some.args[0], len(group))
+            out |= {item for position, item in enumerate(group) if position not in kept}
+    return out
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with tests that wait for other processes, so that workers compute meanwhile.
 
-    The tests of a file share a worker, and with it what they boot; pages of the documentation share
-    nothing, and come first because they take longest.
+    Pages of the documentation come first, because they take longest.
     """
     if not config.getoption("--long"):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        out = left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in out])
+        items[:] = [item for item in items if item not in out]
     waiting = {item.path for item in items if item.get_closest_marker("e2e")}
     items.sort(key=lambda item: (item.path not in waiting, item.path.name != "test_commands.py"))
-    for item in items:
-        is_page = getattr(item, "originalname", "") == "test_the_blocks_of_a_page_run"
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if is_page else str(item.path)))
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """The tests of a file share a worker, and with it what they boot; pages share nothing."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        return nodeid if test.startswith("test_the_blocks_of_a_page_run[") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    return ByFile(config, log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from coterie.app.config.items import read_items
 from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
 from studies import institutions
-from studies.institutions import Result, by_kind, by_method, interval
+from studies.institutions import by_kind, by_method, gains, interval
+from studies.measured import Result, read, write
 
 
 def test_the_interval_of_nadeau_and_bengio() -> None:
@@ -33,14 +33,13 @@ def result(method: str, accuracy: list[list[float]], auroc: list[list[float]]) -
     sizes, positives = np.array([30.0, 70.0]), np.array([0.1, 0.6])
     named = ("small", "large")
     tests = np.zeros(2)
-    return Result(
-        method, "rate 1", named, np.array(accuracy), np.array(auroc), sizes, tests, positives
-    )
+    values = {"accuracy": np.array(accuracy), "auroc": np.array(auroc)}
+    return Result(method, "rate 1", named, sizes, tests, positives, values)
 
 
 MADE = [
-    result("local", [[50, 80], [52, 82], [54, 84]], [[np.nan, 0.9]] * 3),
-    result("fedavg", [[60, 70], [62, 72], [64, 74]], [[np.nan, 0.8]] * 3),
+    result("local", [[50, 80], [52, 82], [54, 84]], [[np.nan, 90]] * 3),
+    result("fedavg", [[60, 70], [62, 72], [64, 74]], [[np.nan, 80]] * 3),
 ]
 
 
@@ -50,6 +49,23 @@ def test_a_row_has_the_worst_institution_and_what_each_gains() -> None:
     assert local.startswith("| local | 67.0 ± ")
     assert "| small 52.0 | 90.0 ± 0.0 |" in local
     assert "| +0.0 ± 0.0 | small 62.0 | 80.0 ± 0.0 | 1 | 1 | rate 1 |" in fedavg
+
+
+def test_gains_are_over_any_method_where_both_have_a_value() -> None:
+    assert gains({"a": MADE}, "local")[2:] == ["| fedavg | +0.0 ± 0.0 |"]
+    assert gains({"a": MADE}, "fedavg", "auroc")[2:] == ["| local | **+10.0 ± 0.0** |"]
+
+
+def test_results_are_written_and_read(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "set.csv", MADE)
+    found = read(tmp_path / "a" / "set.csv")
+    assert [result.method for result in found] == ["local", "fedavg"]
+    for made, result in zip(MADE, found, strict=True):
+        assert (result.names, result.settings) == (made.names, made.settings)
+        for key in ("samples", "tests", "positives"):
+            np.testing.assert_array_equal(getattr(result, key), getattr(made, key))
+        for measure, value_sn in made.values.items():
+            np.testing.assert_array_equal(result[measure], value_sn)
 
 
 def test_institutions_are_grouped_by_size_and_distance() -> None:
@@ -98,11 +114,9 @@ def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "\n| fedavg | " in page
     assert "\n| heart-disease, own | " in page
     assert page.endswith(f"\n{blocks[2]}\n\nEnd.\n")  # azpro was not fetched
-    with (institutions.OUT / "results.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["institution"] for row in rows] == [
-        *6 * ("cleveland", "hungarian", "switzerland", "va")
-    ]
-    assert {row["gain"] for row in rows if row["method"] == "local"} == {"0"}
-    swiss = rows[2]
-    assert (swiss["training_rows"], swiss["test_rows"]) == ("21", "16")  # 46 rows: 34 %, 20 %, rest
+    first, second = institutions.measured(institutions.RESULTS)["heart-disease"][:2]
+    assert first.names == ("cleveland", "hungarian", "switzerland", "va")
+    assert (first.samples[2], first.tests[2]) == (21, 16)  # 46 rows: 34 %, 20 %, and the rest
+    gain = (second["accuracy"] - first["accuracy"]).mean()
+    assert f"\n| fedavg | {second['accuracy'].mean():.1f} ± " in page
+    assert f" | {gain:+.1f} ± " in page or f"**{gain:+.1f} ± " in page
