@@ -157,6 +157,7 @@ def test_no_module_is_a_drawer() -> None:
     assert not [path for path in MODULES if path.stem in drawers]
 
 
+@pytest.mark.slow
 def test_python_users_go_through_no_command_line() -> None:
     """`coterie` and the library of comparisons call what commands call, not the commands."""
     for path in MODULES:
@@ -169,6 +170,7 @@ def test_python_users_go_through_no_command_line() -> None:
             ], path
 
 
+@pytest.mark.slow
 def test_functions_and_classes_are_short() -> None:
     long = {f"{name_of(path)}: {name}" for path in MODULES for name in too_long(parse(path))}
     assert long == TOO_LONG
@@ -208,6 +210,7 @@ def test_the_measure_of_length_counts_code() -> None:
     assert list(too_long(ast.parse(f"class A:\n{methods}"))) == ["A"]
 
 
+@pytest.mark.slow
 def test_docstring_sections_are_numpydoc() -> None:
     """An entry is `name : type`, with the description indented below."""
     modules = [*MODULES, *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "studies").rglob("*.py")]
@@ -221,6 +224,7 @@ def test_docstring_sections_are_numpydoc() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 def test_docstrings_begin_with_what_one_would_search_for() -> None:
     """A first line is a noun phrase or an imperative, not a clause or a fragment."""
     roots = (*ALLOWED, "benchmarks", "studies", "tests", "examples")
@@ -283,6 +287,7 @@ def test_the_check_of_docstrings_knows_types_from_prose() -> None:
     assert not list(wrong_entries("Returns\n---\nint or None\n    Number of rows.\n"))
 
 
+@pytest.mark.slow
 def test_nothing_on_the_way_of_a_message_or_a_key_is_executed() -> None:
     """No pickle, no eval: what peers and users send is data."""
     offenders = [f"{name_of(path)}: {what}" for path in MODULES for what in executed(path)]

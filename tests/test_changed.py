@@ -7,6 +7,8 @@ import pytest
 from tests.changed import ALWAYS, select
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "tests"),
     [

@@ -24,5 +24,7 @@ def test_a_file_is_a_worker_s_and_a_page_of_its_own(pytestconfig: pytest.Config)
     scheduler = ByFile.__new__(ByFile)
     split = scheduler._split_scope
     assert split("tests/a/test_b.py::test_c[1]") == split("tests/a/test_b.py::Group::test_d")
-    pages = {split(f"tests/docs/test_commands.py::test_the_blocks_of_a_page_run[{n}]") for n in "ab"}
+    pages = {
+        split(f"tests/docs/test_commands.py::test_the_blocks_of_a_page_run[{n}]") for n in "ab"
+    }
     assert len(pages) == 2

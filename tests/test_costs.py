@@ -121,6 +121,8 @@ def configuration(method: str, options: dict[str, Any], directory: Path) -> dict
     }  # fmt: skip
 
 
+@pytest.mark.some(15)
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "training", "options"), ROWS, ids=str)
 def test_a_run_costs_what_the_page_says(
     tmp_path: Path, method: str, training: dict[str, Any], options: dict[str, Any]
@@ -132,6 +134,7 @@ def test_a_run_costs_what_the_page_says(
     assert_costs(Metered(flat, replace(problem, clusters=CLUSTERS)), method)
 
 
+@pytest.mark.some(13)
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in REFUSES])
 def test_a_step_of_a_quadratic_is_one_gradient_in_float64(tmp_path: Path, method: str) -> None:
     g = np.random.default_rng(0)
@@ -212,6 +215,7 @@ def factors(shape: tuple[int, ...], ratio: float) -> int:
     return min(rank * (m + n), m * n) if len(shape) > 1 else m
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize(("method", "letters"), LETTER_ROWS, ids=str)
 def test_letters_cost_what_the_page_says(
     tmp_path: Path, method: str, letters: dict[str, Any]

@@ -107,6 +107,7 @@ def always(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[di
     return made
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("method", ON_QUADRATICS)
 def test_narrowed_to_everybody_is_not_narrowed(
     always: Callable[[str], tuple[dict[str, Any], Run]], tmp_path: Path, method: str
@@ -133,6 +134,7 @@ def speeds(directory: Path, *speeds: float) -> dict[str, Any]:
     return {"clock.profile": "file", "clock.file": str(file)}
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     ("kind", "method"),
     [("churn", method) for method in ON_QUADRATICS]
@@ -155,6 +157,7 @@ def test_neither_who_hosts_whom_nor_a_restart_matters(
     assert_same(whole, run(flat, tmp_path / "shared", [[0], [1, 2], [3]], after=half), 1e-10)
 
 
+@pytest.mark.some(22)
 @pytest.mark.parametrize("method", ON_QUADRATICS)
 def test_who_sleeps_stands_still_and_pays_nothing(tmp_path: Path, method: str) -> None:
     """Round by round: nothing of a peer changes that is awake neither now nor next."""
@@ -188,6 +191,7 @@ def test_peers_that_wake_up_alone_have_a_model(tmp_path: Path, method: str) -> N
     assert np.isfinite(rule.weights(state)).all()
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("method", ON_QUADRATICS)
 def test_virtual_time_is_what_the_formulas_of_the_methods_page_say(
     always: Callable[[str], tuple[dict[str, Any], Run]], method: str

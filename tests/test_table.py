@@ -126,6 +126,8 @@ def assert_same(one: Run, other: Run) -> None:
             assert np.allclose(value, yours[name], rtol=TOLERANCE, atol=TOLERANCE), name
 
 
+@pytest.mark.some(6)
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "problem"), ROWS)
 def test_neither_who_hosts_whom_nor_a_restart_matters(
     runs: Runs, method: str, problem: str

@@ -158,6 +158,8 @@ def harmless(events: Events, errors: str, place: Path) -> None:
     assert errors.rstrip("\n").isprintable()
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_a_good_run_is_read(reader: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with watched() as events:
@@ -166,6 +168,8 @@ def test_a_good_run_is_read(reader: str, place: Path, capsys: pytest.CaptureFixt
     assert code == (2 if reader == "approve" else 0)  # no such run has come to a node
 
 
+@pytest.mark.some(49)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "reader"),
     [(what, reader) for what in DIRECTORIES for reader in OF.get(what, OF[what.partition(":")[0]])],
@@ -181,6 +185,8 @@ def test_a_run_directory_does_nothing(
     assert (code, errors.count("\n")) in ((0, 0), (1, 1), (2, 1))
 
 
+@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["report", "resume", "worth", "run"])
 def test_nothing_is_written_through_a_hard_link(reader: str, place: Path) -> None:
     """Whatever a command writes, a file elsewhere that shares its content keeps it."""
@@ -210,6 +216,7 @@ def compare(directory: Path) -> None:
     assert main([*COMPARED, "--out", str(directory)]) in (0, 1, 2)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("what", COMPARISONS)
 def test_a_comparison_does_nothing(
     what: str, place: Path, capsys: pytest.CaptureFixture[str]
@@ -221,6 +228,7 @@ def test_a_comparison_does_nothing(
     assert not [path for path in events.opened if Path(path) == place / "metrics.jsonl"]
 
 
+@pytest.mark.some(23)
 @pytest.mark.parametrize("what", MODELS)
 def test_a_model_file_does_nothing(
     what: str, place: Path, capsys: pytest.CaptureFixture[str]

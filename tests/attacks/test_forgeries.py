@@ -66,6 +66,7 @@ def code_of(answer: Response | str) -> str:
     return answer.split(": ")[1] if isinstance(answer, str) else "done"
 
 
+@pytest.mark.slow
 def test_forged_orders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = institutions(tmp_path)
     offers, node, draw = started(nodes), nodes[0], random.Random(1)

@@ -192,6 +192,7 @@ def test_paths_of_a_run_never_reach_a_node(nodes: list[Institution], tmp_path: P
     assert code_of(node.handle(START)) == "data"
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     "forge",
     [
@@ -454,6 +455,8 @@ def ledger_of(node: Institution) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", "fedavg", "cobo", "random-graph", "federico", "wga"])
 def test_a_relay_that_keeps_to_the_strategy_is_refused_nothing(
     method: str, nodes: list[Institution]

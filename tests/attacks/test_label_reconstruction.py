@@ -129,6 +129,7 @@ def drawn_by(seed: int) -> Array:
     return known(np.random.default_rng([seed, 0, 0x0D]).permutation(ALL)[: ALL // 2])
 
 
+@pytest.mark.slow
 def test_rounded_losses_tell_the_labels_only_of_rows_that_are_known(node: Institution) -> None:
     """Attack without an effective budget. Chance is 30 of 60, plus two deviations 38.
 

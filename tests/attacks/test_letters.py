@@ -71,6 +71,7 @@ def test_a_whole_letter_is_refused_or_has_the_layout(precision: Precision) -> No
     assert refused > 60
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_an_increment_is_refused_or_gives_the_layout(operator: str, precision: Precision) -> None:
@@ -210,6 +211,8 @@ def play(
     return notes
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["increments", "full"])
 def test_among_one_hostile_peer_of_every_kind_the_honest_complete_every_round(
     scheme: str, tmp_path: Path
@@ -237,6 +240,8 @@ def bytes_of(notes: Notes) -> int:
     return notes.commits[-1].ledger.nbytes
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("liar", ["node", "node without letters", "relay"])
 def test_nobody_makes_all_letters_whole(liar: str, tmp_path: Path) -> None:
     """A node that cannot read anything, or a relay that says so, gets a tenth of them whole."""

@@ -111,6 +111,7 @@ def harmless(text: str) -> bool:
     return all(char.isprintable() or char == "\n" for char in text)
 
 
+@pytest.mark.slow
 def test_folders_of_the_users_own_data_may_be_called_anything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_runs_side_by_side_share_one_budget(tmp_path: Path) -> None:
 # --- T9: killed between two files ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
     nodes: list[Institution], tmp_path: Path
 ) -> None:
@@ -209,6 +210,7 @@ def played(
 AGAIN = replace(START, attempt="b", samples=np.array([rows // 2 for rows in ROWS]))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_over_is_not_played_again(played: tuple[Institution, Path, bytes]) -> None:
     """The control of the next two."""
     assert code_of(played[0].handle(AGAIN)) == "request"

@@ -74,6 +74,7 @@ def test_no_healthy_patient_was_recognised_but_three_prove_little() -> None:
     assert high == pytest.approx(0.5615, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["auroc", "brier"])
 def test_bootstrap_intervals_cover_the_truth(name: str) -> None:
     """About 95 % of the intervals of 200 samples of 80 contain the population's value."""

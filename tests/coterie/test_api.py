@@ -52,6 +52,7 @@ class Counting(nn.Module):
         return scores
 
 
+@pytest.mark.slow
 def test_an_iid_fedavg_run_evaluates_its_model_once_per_round(tmp_path: Path) -> None:
     """Eight equal models on 360 equal test images; the 60 training images are each peer's own.
 
@@ -92,6 +93,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[coterie.Run, list[An
     return run, reports
 
 
+@pytest.mark.slow
 def test_a_run_of_arrays_and_a_class(done: tuple[coterie.Run, list[Any]]) -> None:
     run, reports = done
     assert list(run.metrics["round"].unique()) == [0, 2, 4]
@@ -240,6 +242,7 @@ def test_a_comparison_of_objects(tmp_path: Path) -> None:
         compared(workers=2)
 
 
+@pytest.mark.slow
 def test_a_tuned_comparison(tmp_path: Path) -> None:
     done = coterie.compare(
         ["local", "fedavg"], None, {"partition": {"validation": 0.25}}, seeds=1, tune="halving",

@@ -55,6 +55,7 @@ def derived(of: type[Exception]) -> Iterator[tuple[str, str]]:
             yield from derived(each)
 
 
+@pytest.mark.slow
 def test_the_tree_is_drawn_as_it_is() -> None:
     modules = defined()
     for module in set(modules.values()):

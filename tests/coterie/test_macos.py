@@ -51,6 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_commands_of_this_process_work_on_macos(folder: Path) -> None:
     done = on_macos(folder, COMMANDS)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -59,6 +60,7 @@ def test_commands_of_this_process_work_on_macos(folder: Path) -> None:
         assert len(list(csv.DictReader(file))) == 30
 
 
+@pytest.mark.long
 def test_flower_on_this_machine_is_refused_there(folder: Path) -> None:
     done = on_macos(folder, [["run", *KEYS, "--nodes", "2"]])
     assert done.returncode == 1

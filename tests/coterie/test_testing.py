@@ -16,6 +16,7 @@ from coterie.testing import check_method
 __all__ = ["check_method"]
 
 
+@pytest.mark.slow
 def test_a_method_of_ours_passes(check_method: Callable[..., None]) -> None:
     check_method("fedavg")
 

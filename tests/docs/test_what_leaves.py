@@ -8,6 +8,8 @@ from coterie.strategies.flower.records import encode_fault, encode_response
 from tests.docs.leaving import FIELDS, PAGE, TABLES, run, sizes_of, written
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_what_leaves_now(name: str) -> None:
     """Compare a table of the page; to update it, run python -m tests.docs.leaving."""

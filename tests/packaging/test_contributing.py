@@ -59,6 +59,7 @@ def follow(checkout: Path) -> list[str]:
     return titles
 
 
+@pytest.mark.long
 def test_the_page_adds_a_method_a_model_a_topology_and_more(tmp_path: Path) -> None:
     checkout = copy(tmp_path / "checkout")
     titles = follow(checkout)

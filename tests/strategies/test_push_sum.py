@@ -26,6 +26,7 @@ def two_rounds(peers: int, seed: int) -> list[Matrix]:
     return graphs
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None)
 @given(st.integers(2, 9), st.integers(0, 99))
 def test_the_weighted_sum_is_kept_and_all_approach_the_mean(peers: int, seed: int) -> None:

@@ -48,6 +48,7 @@ def test_k_regular_is_regular_and_connected(peers: int, seed: int, data: st.Data
     assert (graph == topology("k-regular", peers, seed, degree=degree)).all()
 
 
+@pytest.mark.slow
 def test_k_regular_forgets_the_circle_it_starts_from() -> None:
     # In a uniform 4-regular graph of 30 peers, each pair is linked with probability 4/29.
     graphs = [topology("k-regular", 30, seed, degree=4) for seed in range(200)]
@@ -120,6 +121,7 @@ def test_missing_file() -> None:
         topology("file", 3, 0, file="/nowhere/graph.json")
 
 
+@pytest.mark.slow
 @quick
 @given(st.integers(1, 6).flatmap(lambda n: st.lists(st.tuples(*2 * [st.integers(0, n - 1)]))))
 def test_listed_is_sorted_and_the_inverse_of_matrix_of(pairs: list[tuple[int, int]]) -> None:

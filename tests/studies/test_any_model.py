@@ -13,6 +13,7 @@ from coterie.app.runs.rundir import Run
 from studies import any_model
 
 
+@pytest.mark.slow
 def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell is the mean over divisions of the mean gain over institutions, by hand."""
     monkeypatch.chdir(tmp_path)

@@ -93,6 +93,7 @@ def test_every_method_is_compared_that_can_run_on_a_set(
     assert {*institutions.COMPARED} == {*METHODS, "fedavg-own-intercept"} - refused
 
 
+@pytest.mark.long
 def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["institutions", "heart-disease", "azpro", "--workers", "1"])

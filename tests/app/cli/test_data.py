@@ -22,6 +22,7 @@ def test_the_list_has_licence_source_and_digest(capsys: pytest.CaptureFixture[st
             assert file.sha256 in text
 
 
+@pytest.mark.slow
 def test_a_fetched_set_runs_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,6 +189,7 @@ def test_a_run_that_goes_on_is_not_resumed(
     assert (elsewhere / "progress.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_whose_every_peer_diverged_exits_1(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def check(*cell: str) -> int:
     return command.main(["league", "check", "tiny", *cell])
 
 
+@pytest.mark.slow
 def test_every_method_has_the_same_rates_and_trials(place: Path) -> None:
     rows = lines(place)
     assert [row["method"] for row in rows if row["column"] == "accuracy"] == [
@@ -129,6 +130,7 @@ def test_measured_cells_are_not_measured_again(place: Path) -> None:
     assert (place / "league" / "tiny.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_missing_cell_is_measured_alone_and_comes_out_the_same(place: Path) -> None:
     before = (place / "league" / "tiny.csv").read_bytes()
     without(place, "knn-per attacked", "d-psgd")
@@ -137,6 +139,7 @@ def test_a_missing_cell_is_measured_alone_and_comes_out_the_same(place: Path) ->
     assert output.count("knn-per seed") == 2, "the two seeds under attack"
 
 
+@pytest.mark.slow
 def test_an_interrupted_league_continues_with_its_next_cell(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +161,7 @@ def test_an_interrupted_league_continues_with_its_next_cell(
     assert (place / "league" / "tiny.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_two_leagues_at_once_keep_each_other_s_cells(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +181,7 @@ def test_two_leagues_at_once_keep_each_other_s_cells(
     assert {row["method"] for row in lines(place)} == {*METHODS_HERE}
 
 
+@pytest.mark.slow
 def test_a_plugin_enters_with_the_rates_of_the_others(place: Path) -> None:
     run([MINE])
     rows = {(row["method"], row["column"]): row for row in lines(place)}
@@ -206,6 +211,7 @@ def test_a_wrong_digit_is_noticed(place: Path, capsys: pytest.CaptureFixture[str
     assert "1 of 2 seeds differ" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_cell_of_another_configuration_is_measured_again(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +239,7 @@ def digests(place: Path) -> dict[tuple[str, str], str]:
     }
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("key", "default", "stale"),
     [

@@ -79,6 +79,7 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "comparison.tex").read_text().count(r"\\") == 4
 
 
+@pytest.mark.long
 def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 2, "evaluate-every": 1, "dpfl.init-epochs": 1}
     text = compared(tmp_path, "local,dpfl", tuning="whole", flat=flat)
@@ -99,6 +100,7 @@ def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path)
         assert (best["settings"], best["edges"]) == (each["settings"], each["edges"])
 
 
+@pytest.mark.slow
 def test_poor_trials_end_early(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 9, "evaluate-every": 9, "learning-rate": 0.1}
     output = compared(tmp_path, "local", tuning="halving", flat=flat)
@@ -142,6 +144,7 @@ def test_a_comparison_survives_a_run_that_fails(
     assert re.search(r"<code>fedavg-seed1-\w+</code> .*ZeroDivisionError: by a test", page)
 
 
+@pytest.mark.slow
 def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3}
     output = compared(tmp_path, "local,fedavg", seeds=2, columns=["loss", "bytes"], flat=flat)
@@ -161,6 +164,7 @@ def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> N
     assert len(read(tmp_path / "comparison.csv")) == 6, "nothing of the first is lost"
 
 
+@pytest.mark.slow
 def test_a_key_that_a_comparison_does_not_state_has_its_default(tmp_path: Path) -> None:
     """As a key that did not exist when the comparison was made."""
     compared(tmp_path, "local", flat=TINY)
@@ -174,6 +178,7 @@ def test_a_key_that_a_comparison_does_not_state_has_its_default(tmp_path: Path) 
         compared(tmp_path / "b", "local", flat=TINY)
 
 
+@pytest.mark.slow
 def test_other_settings_take_the_next_free_name(tmp_path: Path) -> None:
     flat, sums = TINY | {"num-server-rounds": 2}, {}
     for methods, name in (
@@ -204,6 +209,7 @@ def test_the_same_command_continues_where_the_page_could_not_be_written(tmp_path
     assert page.is_file()
 
 
+@pytest.mark.slow
 def test_every_method_of_a_comparison_has_the_same_validation_data(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3, "dpfl.init-epochs": 1}
     output = compared(tmp_path / "auto", "local,dpfl", flat=flat)
@@ -338,6 +344,7 @@ HEARTS: dict[str, Scalar] = {
 YARDSTICKS = ["logistic", "logistic-pooled", "forest", "forest-pooled"]
 
 
+@pytest.mark.long
 def test_a_comparison_of_tables_has_rows_by_scikit_learn(tmp_path: Path) -> None:
     text = compared(tmp_path, "local,pooled", flat=HEARTS)
     lines = read(tmp_path / "comparison.csv")

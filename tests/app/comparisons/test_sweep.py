@@ -41,6 +41,7 @@ def rows_of(directory: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO((directory / "comparison.csv").read_text())))
 
 
+@pytest.mark.slow
 def test_a_row_for_each_combination(tmp_path: Path) -> None:
     swept(tmp_path, seeds=2, cobo__rho=[0.1, 0.2], learning_rate=[0.1, 0.3])
     rows = rows_of(tmp_path)
@@ -55,6 +56,7 @@ def test_a_row_for_each_combination(tmp_path: Path) -> None:
         assert int(row["seed"]) == config["seed"]
 
 
+@pytest.mark.slow
 def test_finished_runs_are_used_again_and_values_can_be_added(tmp_path: Path) -> None:
     swept(tmp_path, learning_rate=[0.1, 0.3])
     assert "1 run to do\n" in swept(tmp_path, learning_rate=[0.1, 0.3, 1.0])
@@ -73,6 +75,7 @@ def test_a_method_is_not_repeated_for_keys_that_it_ignores(tmp_path: Path) -> No
         assert float(row["gain"]) == pytest.approx(gain)
 
 
+@pytest.mark.slow
 def test_a_recipe_is_not_repeated_for_keys_that_it_sets(tmp_path: Path) -> None:
     """DFedAvgM sets momentum 0.9: one run of it, under its own name."""
     swept(tmp_path, method=["fedavg", "dfedavgm"], momentum=[0.0, 0.5])
@@ -97,6 +100,7 @@ def test_a_gain_is_over_local_with_the_same_values(tmp_path: Path) -> None:
         assert float(shared["gain"]) == pytest.approx(gain)
 
 
+@pytest.mark.slow
 def test_rows_with_different_data_are_not_ranked(tmp_path: Path) -> None:
     """Their peers cannot be paired: no bold, no gain, no maps."""
     text = swept(tmp_path, seeds=3, method=["fedavg"], peers=[2, 4])
@@ -125,6 +129,7 @@ def test_a_wrong_value_is_refused_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_dashboard_and_python_have_the_same_rows(tmp_path: Path) -> None:
     there = coterie.sweep({"cobo.rho": [0.1, 0.2]}, None, TINY, seeds=2, out=tmp_path / "sweep")
     labels = ["cobo.rho=0.1", "cobo.rho=0.2"]

@@ -56,6 +56,7 @@ def best(tmp_path: Path, *trials: Peers) -> object:
 # --- the grid --------------------------------------------------------------------------------
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_gets_the_same_rates_and_number_of_trials(method: str, tmp_path: Path) -> None:
     model = {"model": "boosted-trees"} if method == "boosting" else {}
@@ -146,6 +147,7 @@ def test_losses_decide_where_there_is_no_accuracy(tmp_path: Path) -> None:
     assert tune.best(runs[:1])[0].settings == {"k": 0}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(*[st.floats(0, 1)] * 4), min_size=2, max_size=9))
 def test_test_data_decides_nothing(
@@ -212,6 +214,8 @@ def tuned(
     return choices, list(csv.DictReader(io.StringIO(path.read_text())))
 
 
+@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("best_rate", "levels"),
     [
@@ -240,6 +244,7 @@ def test_the_rates_extend_until_the_best_lies_inside(
         assert -float(line["quality"]) == pytest.approx(loss, rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_grid_extends_only_so_often_and_the_edge_is_told(tmp_path: Path) -> None:
     for best_rate, edge, reached in ((1e6, "high", 100.0), (1e-6, "low", 1e-4)):
         directory = tmp_path / edge
@@ -252,6 +257,8 @@ def test_a_grid_extends_only_so_often_and_the_edge_is_told(tmp_path: Path) -> No
         assert len(lines) == 3 * (5 + tune.EXTENSIONS)
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole", "halving"])
 def test_what_one_method_needs_is_tried_with_every_method(tmp_path: Path, how: tune.Tuning) -> None:
     """Local's best rate is 3. FedAvg ends nowhere near its minima, whatever its rate."""
@@ -275,6 +282,7 @@ def test_what_one_method_needs_is_tried_with_every_method(tmp_path: Path, how: t
         )
 
 
+@pytest.mark.slow
 def test_halving_keeps_the_best_third_of_each_rung(tmp_path: Path) -> None:
     """With c = 0.01 the preset's rate of 0.1 is best after one round and after nine alike."""
     configs = quadratic(tmp_path, 10.0, ["local", "ditto"], **{"num-server-rounds": 9})
@@ -293,6 +301,7 @@ def test_halving_keeps_the_best_third_of_each_rung(tmp_path: Path) -> None:
         assert json.loads(rungs["9"][0][1]) == choice.settings
 
 
+@pytest.mark.slow
 def test_a_plateau_leaves_the_preset_alone(tmp_path: Path) -> None:
     """If all trials are equal, tuning chooses nothing and reaches no edge."""
     file = tmp_path / "problem.json"
@@ -372,6 +381,7 @@ def test_large_validation_parts_and_other_data_are_not_folded(
     assert tune.folds(Config.from_flat(flat | more)) == 1
 
 
+@pytest.mark.long
 def test_every_method_is_judged_by_the_mean_loss_over_the_folds(tmp_path: Path) -> None:
     """Methods without a key of their own have 15 trials of rate and decay, others 2 more decays."""
     flat = tables(tmp_path / "data", 50)

@@ -85,6 +85,7 @@ def closed_form(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
     return values, ends[0], ends[1]
 
 
+@pytest.mark.slow
 def test_a_round_of_fedavg_has_the_values_of_the_closed_form(tmp_path: Path) -> None:
     flat = quadratics(tmp_path, 4)
     result = computed(executed(tmp_path, flat))
@@ -111,6 +112,7 @@ def test_two_senders_by_hand(tmp_path: Path) -> None:
     assert result.shapley is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "cobo", "wga", "dpfl"])
 def test_values_are_efficient_over_several_rounds(method: str, tmp_path: Path) -> None:
     more = {"num-server-rounds": 4, "cobo.gamma": 1.0, "cobo.rho": 0.5, "dpfl.init-epochs": 1}
@@ -125,6 +127,7 @@ def test_values_are_efficient_over_several_rounds(method: str, tmp_path: Path) -
     assert np.allclose(result.together, recorded, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_sender_without_weight_is_worth_exactly_nothing(tmp_path: Path) -> None:
     """Peer 2 has no neighbour in the topology, so nobody gives it any weight."""
     (tmp_path / "edges.json").write_text("[[0, 1], [1, 3], [3, 0]]")
@@ -138,6 +141,7 @@ def test_a_sender_without_weight_is_worth_exactly_nothing(tmp_path: Path) -> Non
         assert (values[:2, 3] != 0).all()
 
 
+@pytest.mark.slow
 def test_peers_with_equal_data_are_worth_the_same(tmp_path: Path) -> None:
     centre = np.array([[1.0, 0, 2], [0.5, 1, 0], [-1, 2, 1], [0.5, 1, 0]])
     curvature = np.array([[1.0, 0.5, 1], [1, 1, 0.2], [0.3, 1, 1], [1, 1, 0.2]])
@@ -150,6 +154,7 @@ def test_peers_with_equal_data_are_worth_the_same(tmp_path: Path) -> None:
         assert not np.allclose(values[:, 0], values[:, 1], rtol=0.1)
 
 
+@pytest.mark.slow
 def test_sampled_values_are_efficient_and_near_the_exact_ones(tmp_path: Path) -> None:
     flat = quadratics(tmp_path, 6)
     run_dir = executed(tmp_path, flat)
@@ -163,6 +168,7 @@ def test_sampled_values_are_efficient_and_near_the_exact_ones(tmp_path: Path) ->
     assert np.isnan(computed(run_dir, 2).errors).all(), "a pair of orders has no deviation"
 
 
+@pytest.mark.slow
 def test_an_attackers_letters_harm_and_its_own_result_does_not_count(tmp_path: Path) -> None:
     flat = quadratics(tmp_path, 4, samples=[1, 1, 1, 1]) | {
         "attack.kind": "gaussian", "attack.peers": "2", "attack.strength": 9.0,
@@ -173,6 +179,7 @@ def test_an_attackers_letters_harm_and_its_own_result_does_not_count(tmp_path: P
     assert np.isnan(result.shapley[2]).all()
 
 
+@pytest.mark.slow
 def test_accuracy_is_the_measure_where_there_is_one(tmp_path: Path) -> None:
     run_dir = executed(tmp_path, digits("fedavg"))
     assert computed(run_dir, 0).measure == "validation_accuracy"
@@ -181,6 +188,7 @@ def test_accuracy_is_the_measure_where_there_is_one(tmp_path: Path) -> None:
     assert computed(run_dir, 0).measure == "test_accuracy"
 
 
+@pytest.mark.slow
 def test_the_kept_models_count(tmp_path: Path) -> None:
     """With keep-models = "best", the value is that of the round with the best validation loss."""
     more = {"num-server-rounds": 6, "evaluate-every": 1, "keep-models": "best"}
@@ -245,6 +253,7 @@ def test_files_hold_the_result(tmp_path: Path) -> None:
     assert table.alone.to_numpy()[::3].tolist() == result.alone.tolist()
 
 
+@pytest.mark.slow
 def test_python(tmp_path: Path) -> None:
     run = coterie.load(executed(tmp_path, quadratics(tmp_path, 3)))
     table = coterie.worth(run, orders=4)

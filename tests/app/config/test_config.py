@@ -272,6 +272,7 @@ def test_a_table_s_keys() -> None:
     assert schema.values(Table(lambda_=2.0)) == {"lambda": 2.0, "at-most": "all"}
 
 
+@pytest.mark.slow
 @given(
     st.booleans() | st.integers() | st.floats() | st.text(),
     st.sampled_from([bool, int, float, str]),
@@ -366,6 +367,7 @@ def test_a_method_is_told_the_truth_by_existing_options_only(name: str) -> None:
         assert method.knows_clusters({key: value})
 
 
+@pytest.mark.slow
 def test_methods_that_read_the_true_clusters_say_so() -> None:
     """Check by the code: the rule or its options use the true clusters."""
     readers = {

@@ -46,6 +46,8 @@ def others(key: str, value: Scalar) -> list[Scalar]:
     return [each for each in tried if each != value]
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", RUNS)
 def test_keys_that_do_not_decide_change_no_model(method: str, tmp_path: Path) -> None:
     flat = digits(method, **RUNS[method])

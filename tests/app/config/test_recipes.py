@@ -200,6 +200,8 @@ EXACT: dict[str, tuple[list[tuple[list[str], int]], list[str], bool]] = {
 """Recipe -> its phases, what it averages, and whether uniformly."""
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("name", EXACT)
 def test_a_recipe_of_layers_equals_a_plain_loop(tmp_path: Path, name: str, nodes: int) -> None:

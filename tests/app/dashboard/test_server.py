@@ -67,6 +67,7 @@ def test_open_streams_end_in_order_with_the_server(tmp_path: Path) -> None:
             assert each.read() == b"", "its last chunk came: it was not cut off"
 
 
+@pytest.mark.slow
 def test_a_page_says_what_the_report_says(tmp_path: Path) -> None:
     write_run(tmp_path / "mine", Story())
     report = Page(run_page.write(tmp_path / "mine"))
@@ -92,6 +93,7 @@ def test_a_page_is_made_again_only_when_its_run_has_more(tmp_path: Path) -> None
     assert pages.page("run", "mine") is second
 
 
+@pytest.mark.slow
 def test_a_thousand_peers(tmp_path: Path) -> None:
     """A live page of three rounds stays small and refreshes rarely."""
     directory = write_run(tmp_path / "mine", Story(peers=1000, clusters=10, rounds=2))

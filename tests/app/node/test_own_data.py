@@ -71,6 +71,8 @@ def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) 
     ]
 
 
+@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["fedavg", "cobo", "dpfl", "all-for-one", "federico", "apfl", "stacking"]
 )
@@ -167,6 +169,7 @@ def names_in(directory: Path, config: Config, nodes: list[Node]) -> list[str]:
     return [json.loads(line)["peer_name"] for line in lines[-config.peers :]]
 
 
+@pytest.mark.slow
 def test_a_simulation_calls_peers_by_folder_and_a_deployment_by_key(tmp_path: Path) -> None:
     data = fill(tmp_path / "data")
     (data / "0").rename(data / "0-ward of Jane Doe")
@@ -232,6 +235,7 @@ def policy_with(disclosure: Disclosure) -> Policy:
     return Policy(data=data, answers=answers, reports=ReportPolicy(disclosure=disclosure))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disclosure", ["loss", "none"])
 def test_reports_tell_no_more_than_the_operator_allows(
     disclosure: Disclosure, tmp_path: Path
@@ -260,6 +264,7 @@ def test_reports_tell_no_more_than_the_operator_allows(
     assert write_report(tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_one_silent_peer_among_others(tmp_path: Path) -> None:
     data = fill(tmp_path / "data")
     config = replace(Config.from_flat(FLAT), run_dir=str(tmp_path / "run"))

@@ -251,6 +251,7 @@ def test_odd_comparisons_have_a_page(tmp_path: Path, name: str) -> None:
     assert ("±" in page.text) == (seeds > 1)
 
 
+@pytest.mark.slow
 def test_unfinished_runs_are_told(tmp_path: Path) -> None:
     table = made(tmp_path, ["local", "cobo"])
     assert "not finished" not in page_of(tmp_path, table).text

@@ -48,6 +48,7 @@ def path(run: Run) -> Path:
     return page_of(run)
 
 
+@pytest.mark.slow
 def test_the_page_is_small_and_says_what_it_leaves_out(path: Path) -> None:
     page = Page(path)
     assert path.stat().st_size < 1_500_000
@@ -74,6 +75,7 @@ def test_every_peer_is_there(run: Run, path: Path) -> None:
     np.testing.assert_array_equal(first, others.argmax(axis=1))
 
 
+@pytest.mark.slow
 def test_the_pictures_show_bands_and_blocks(run: Run) -> None:
     for picture in png.draw(run):
         assert picture.stat().st_size < 200_000

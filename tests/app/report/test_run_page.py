@@ -107,6 +107,8 @@ STORIES = {
 }
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
 def test_odd_runs_have_a_report(tmp_path: Path, story: Story) -> None:
     page = Page(write(write_run(tmp_path, story)))

@@ -49,6 +49,8 @@ def test_a_senders_mean_is_over_the_others() -> None:
     assert lines.index("south +3.1 +3.1 +3.1") < lines.index("west -1.0 -2.0 0.0")
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("has_shapley", [True, False])
 def test_the_page_has_a_map(tmp_path: Path, has_shapley: bool) -> None:
     run_dir = write_run(tmp_path, Story(rounds=3))
@@ -70,6 +72,7 @@ def test_the_page_has_a_map(tmp_path: Path, has_shapley: bool) -> None:
     assert "worth for others" in dom
 
 
+@pytest.mark.slow
 def test_recipients_with_few_rows_of_the_measure_are_grey_without_numbers(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, Story(rounds=1), dataset="table", table={}, partition={})
     split = json.loads((run_dir / "split.json").read_text())  # 12 validation, 45 test rows
@@ -95,6 +98,7 @@ def test_recipients_with_few_rows_of_the_measure_are_grey_without_numbers(tmp_pa
     assert "worth for others" in toured(run_dir / "report.html")
 
 
+@pytest.mark.slow
 def test_many_peers_are_shown_in_blocks(tmp_path: Path) -> None:
     peers = 130
     run_dir = write_run(tmp_path, Story(peers=peers, clusters=2, rounds=1, weights="none"))

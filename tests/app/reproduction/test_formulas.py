@@ -40,6 +40,7 @@ def test_a_copy_speeds_up_by_the_number_of_peers_and_much_bias_not_at_all(helper
     assert speed_ups == pytest.approx([helpers + 1, 1.0])
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_bytes_again(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         save(formulas.wga_speed_up(), tmp_path / name)

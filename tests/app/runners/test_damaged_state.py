@@ -101,6 +101,7 @@ def removed(path: Path) -> None:
 DAMAGE = (flipped, cut, emptied, removed)
 
 
+@pytest.mark.slow
 def test_what_is_whole_goes_on_as_if_nothing_had_happened(
     flat: dict[str, Any], run: Path, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(flat: dict[str, Any], 
         resumed(flat | {"seed": 1}, run)
 
 
+@pytest.mark.slow
 def test_a_run_whose_states_are_gone_says_that_it_is_no_continuation(
     flat: dict[str, Any], run: Path
 ) -> None:

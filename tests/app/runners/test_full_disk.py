@@ -57,6 +57,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(config.run_dir)
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("when", "kilobytes"), [(0, 8), (3, 0), (6, 0), (6, 64)])
 def test_a_run_ends_with_one_line_and_goes_on_when_there_is_space(
     when: int, kilobytes: int, disk: Path, whole: Path, capsys: pytest.CaptureFixture[str]

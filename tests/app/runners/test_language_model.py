@@ -52,6 +52,8 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", "fedavg", "cobo", "dpfl"])
 def test_every_method_fine_tunes_adapters(
     method: str, flat: dict[str, Any], tmp_path: Path
@@ -73,6 +75,7 @@ def test_every_method_fine_tunes_adapters(
 INCREMENTS = {"letters.scheme": "increments", "letters.operator": "sign", "payload": "int8"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "trust"])
 def test_increments_of_adapters_have_one_bit_per_number(
     method: str, flat: dict[str, Any], tmp_path: Path
@@ -90,6 +93,8 @@ def test_increments_of_adapters_have_one_bit_per_number(
     assert (result.metric("test_loss") < result.metric("test_loss", 0) - 0.1).all()
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "trust"])
 def test_the_identity_increment_of_adapters_changes_no_number(
     method: str, flat: dict[str, Any], tmp_path: Path
@@ -100,6 +105,8 @@ def test_the_identity_increment_of_adapters_changes_no_number(
     assert same.reports == full.reports
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "trust"])
 def test_increments_of_adapters_are_the_same_over_nodes(
     method: str, flat: dict[str, Any], tmp_path: Path

@@ -72,6 +72,8 @@ def _nothing_from_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setattr(languages, "MANUALS", tmp_path / "system")
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ROWS)
 def test_a_run_on_tiny_files(tmp_path: Path, dataset: str) -> None:
     write, flat = ROWS[dataset]

@@ -31,6 +31,7 @@ def printed(config: Config) -> str:
     return console.file.getvalue()
 
 
+@pytest.mark.slow
 def test_a_run_without_nodes_is_whole(tmp_path: Path) -> None:
     here = config(tmp_path)
     text = printed(here)

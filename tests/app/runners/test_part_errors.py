@@ -150,6 +150,7 @@ def test_a_method_s_bug_has_its_place_peers_and_round(
         assert "The above exception was the direct cause" in log
 
 
+@pytest.mark.slow
 def test_a_model_that_a_method_makes_non_finite_is_told_at_once(elsewhere: Path) -> None:
     with pytest.raises(coterie.PartError) as failure:
         coterie.run(None, method=f"{elsewhere}:Broken", name="run", model="linear", **QUICK)
@@ -157,6 +158,7 @@ def test_a_model_that_a_method_makes_non_finite_is_told_at_once(elsewhere: Path)
     assert str(failure.value) == f"{place}: x is not finite"
 
 
+@pytest.mark.long
 def test_training_that_diverges_is_no_fault_of_the_method(elsewhere: Path) -> None:
     keys = {**QUICK, "learning_rate": 1e38, "local_steps": 5}
     with pytest.raises(coterie.DivergedError):

@@ -89,6 +89,7 @@ def same_results(one: Path, other: Path) -> None:
 # --- placement -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", "fedavg", "oracle", "wga", "cobo"])  # every strategy
 def test_results_do_not_depend_on_the_number_of_nodes(
     method: str, start: Callable[..., Path]
@@ -100,6 +101,7 @@ def test_results_do_not_depend_on_the_number_of_nodes(
         same_results(alone, start(nodes, f"on-{nodes}", method=method, **more))
 
 
+@pytest.mark.slow
 def test_one_peer_a_node_puts_on_the_wire_what_the_peers_say_they_sent(
     start: Callable[..., Path],
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_run_leaves_what_it_promises(start: Callable[..., Path]) -> None:
     assert "cobo" in (directory / "config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_without_a_run_directory_relay_and_nodes_agree_on_one(
     start: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -216,6 +219,7 @@ def test_a_setup_error_is_one_clear_line(start: Callable[..., Path], tmp_path: P
     assert "nowhere.json" in progress(tmp_path / "run")["error"]
 
 
+@pytest.mark.slow
 def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
     start: Callable[..., Path],
 ) -> None:
@@ -262,6 +266,7 @@ def test_a_peer_that_nobody_hosts_is_an_error(
 # --- resume ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_stop_and_resume_equals_the_uninterrupted_run(
     nodes: int, start: Callable[..., Path]

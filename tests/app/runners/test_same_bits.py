@@ -40,6 +40,7 @@ def cut(now: Mapping[str, Any]) -> None:
         raise PowerCutError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network", [marks.case(name, is_long=name == "resnet9") for name in NETWORKS]
 )

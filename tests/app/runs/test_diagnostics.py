@@ -40,6 +40,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run(FLAT, tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.slow
 def test_they_are_measured_on_the_test_examples_of_the_saved_model(done: Results) -> None:
     config = Config.from_flat(FLAT)
     problem = dataset_of("heart-disease").load(config.partition, 4, config.seed, Path("data"), None)
@@ -100,6 +101,7 @@ def test_the_page_shows_them(done: Results) -> None:
     assert "At the thresholds that validation examples chose" in text
 
 
+@pytest.mark.slow
 def test_a_comparison_averages_over_seeds(done: Results, tmp_path: Path) -> None:
     other = run(FLAT | {"seed": 1}, tmp_path)
     rows = Table.of_runs({"fedavg-ft": [done, other]}, {})

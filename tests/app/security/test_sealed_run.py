@@ -62,6 +62,7 @@ def test_the_price_of_sealing_is_counted_beside_the_payload(tmp_path: Path) -> N
     assert result.ledger.nbytes == 3 * (4 + answers) * D * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "rtol"), [(2, 0.0), (4, 1e-12)])
 def test_stop_and_resume_of_a_sealed_run(tmp_path: Path, nodes: int, rtol: float) -> None:
     """Exactly the same, and to rounding where other nodes go on: kernels depend on the cohort."""
@@ -123,6 +124,7 @@ def change_letters(
     return replace(request, letters=letters)
 
 
+@pytest.mark.slow
 def test_a_relay_that_alters_letters_is_one_that_drops_them(tmp_path: Path) -> None:
     flat = COBO | {"sealing": True}
 
@@ -154,6 +156,7 @@ def test_letters_of_the_round_before_are_no_letters_of_this_one(tmp_path: Path) 
     assert len(replayed.refused) == 2 * (1 + 2)  # rounds 2 and 3
 
 
+@pytest.mark.slow
 def test_a_letter_that_comes_twice_is_opened_once(tmp_path: Path) -> None:
     def double(request: Request) -> Request:
         return replace(request, letters=tuple(p for p in request.letters for _ in range(2)))

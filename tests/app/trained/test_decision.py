@@ -49,6 +49,7 @@ def rows(done: Path, folder: Path, *options: str) -> tuple[list[str], np.ndarray
     )
 
 
+@pytest.mark.slow
 def test_a_threshold_decides(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,8 @@ def cells(folder: Path) -> pd.DataFrame:
     return pd.read_csv(folder / "data" / PEER / "test.csv").drop(columns="readmitted")
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [["glucose", "sex", "age"], ["age", "sex", "glucose"]])
 def test_onnx_takes_columns_in_any_order(folder: Path, order: list[str]) -> None:
     table = cells(folder)[order]
@@ -85,6 +87,7 @@ def test_any_number_of_rows(folder: Path, rows: int) -> None:
     assert scores.shape == (rows, 2)
 
 
+@pytest.mark.slow
 def test_marks_of_missing_cells_are_missing_cells(folder: Path, tmp_path: Path) -> None:
     marks = {"table.na-values": "?, age=-9", "data-dir": str(folder / "data")}
     run(TABLE | {"table.columns": "all"} | marks, tmp_path / "run")
@@ -147,6 +150,7 @@ def test_exports_describe_columns_classes_and_preprocessing(folder: Path) -> Non
     assert steps["std"][1] == pytest.approx(raw["glucose"].std(ddof=0))
 
 
+@pytest.mark.slow
 def test_column_names_do_not_collide_with_names_in_the_graph(tmp_path: Path) -> None:
     """Names of the exporter's own: a value, a parameter, an input; and names that need quotes."""
     names = ["linear", "model.weights", "raw", "0:code", "blood pressure, mmHg", "é"]

@@ -65,6 +65,7 @@ class Mine(torch.nn.Sequential):
         super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, outputs))
 
 
+@pytest.mark.slow
 def test_what_a_run_was_given_its_results_are_given_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ def test_an_installed_part_may_be_named_by_a_file(
     assert personal_model(tmp_path / "run", 0).about.model == "two-layers"
 
 
+@pytest.mark.slow
 def test_resume_loads_what_the_user_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def assert_predicts_as_evaluated(result: Run) -> None:
             assert right == pytest.approx(result.metric("test_accuracy")[peer], abs=1e-6)
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("method", METHODS)
 def test_predict_is_evaluate_on_classes(method: str, tmp_path: Path) -> None:
     flat = DIGITS | {"method": method} | NEEDS.get(method, {})
@@ -58,6 +59,8 @@ def test_predict_is_evaluate_on_numbers(method: str, tmp_path: Path) -> None:
     assert_predicts_as_evaluated(run(SINE | {"method": method}, tmp_path))
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "kind"), [("fedavg", "pt2"), ("fedem", "onnx"), ("knn-per", "onnx")]
 )

@@ -34,6 +34,8 @@ def further(earlier: coterie.Run, **more: Any) -> coterie.Run:
     )  # fmt: skip
 
 
+@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", "fedavg", "pfedgraph", "clustered-fl", "cobo"])
 def test_round_0_is_the_end_of_the_earlier_run(earlier: coterie.Run, method: str) -> None:
     """Each peer has its own model, for methods that need a common start, too."""
@@ -43,6 +45,7 @@ def test_round_0_is_the_end_of_the_earlier_run(earlier: coterie.Run, method: str
     assert then == pytest.approx(losses, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_two_runs_of_local_are_one(earlier: coterie.Run) -> None:
     """Without momentum a model is all that training hands on: 2 + 2 rounds are 4.
 
@@ -60,6 +63,7 @@ def test_two_runs_of_local_are_one(earlier: coterie.Run) -> None:
             assert torch.allclose(one[key], value, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_running_statistics_and_personal_layers_start_there_too(tmp_path: Path) -> None:
     flat = {**KEYS, "model": "tests.plugins:Net", "model.personal": "fc", "method": "fedavg"}
     first = coterie.run(None, flat, out=tmp_path, name="first")

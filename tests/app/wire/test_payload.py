@@ -147,6 +147,7 @@ def test_a_pickle_is_refused_unopened() -> None:
         FORM.decode(pickle.dumps(Bomb()))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_mutated_letter_is_refused_or_still_has_the_layout(data: st.DataObject) -> None:

@@ -150,6 +150,7 @@ DIGITS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("method", ["fedavg", "cobo", "wga", "ifca"])
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_the_run_does_not_depend_on_who_hosts_whom(

@@ -155,6 +155,7 @@ def proven_epsilon(q: float, noise: float, steps: int, delta: float) -> float:
     return float(brentq(excess, 0.0, losses[-1])) if excess(0.0) > 0 else 0.0
 
 
+@pytest.mark.some(12)
 @pytest.mark.parametrize("noise", [1.0, 2.0, 4.0, 10.0])
 @pytest.mark.parametrize(("examples", "drawn"), [(64, 64), (64, 48), (64, 16), (200, 8), (50, 1)])
 @pytest.mark.parametrize("steps", [1, 20])
@@ -172,6 +173,7 @@ def test_epsilon_is_at_least_what_can_be_proven(
         assert exact - 2e-3 * steps <= proven <= exact, "the second accountant is one"
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("noise", np.geomspace(MIN_NOISE, MAX_NOISE, 9).tolist())
 @pytest.mark.parametrize("q", [1e-6, 0.01, 0.25, 0.5, 0.99])
 def test_divergences_are_sound_for_all_noise_that_is_allowed(noise: float, q: float) -> None:

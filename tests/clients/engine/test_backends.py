@@ -99,6 +99,7 @@ def computed(of: Engine) -> dict[str, Tensor]:
     return values | {f"buffers {name}": value.double() for name, value in fit.buffers.items()}
 
 
+@pytest.mark.some(9)
 @pytest.mark.parametrize(("name", "option"), pairs())
 def test_backends_agree(name: str, option: str, tmp_path: Path) -> None:
     model, options, problem = case(name, tmp_path)
@@ -400,6 +401,7 @@ PRIVATE = (
 )  # fmt: skip
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PRIVATE)
 @given(

@@ -183,6 +183,7 @@ def test_a_function_that_returns_one_network_again_is_refused(
         engine_of(problem, "again").initial()
 
 
+@pytest.mark.some(26)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", TRAININGS)
 @pytest.mark.parametrize("passes", [{"local_steps": 3}, {"local_epochs": 1}])
@@ -243,6 +244,7 @@ def test_batch_norm_and_dropout_equal_a_plain_loop(normed: str, passes: dict[str
         assert scores.losses[p].item() == pytest.approx(expected_loss.item(), rel=1e-12)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("model", ["linear", "normed"])
 @pytest.mark.parametrize("bounds", [{"chunk": 1}, {"chunk": 2}, {"chunk": 3}, {"memory": 1}])
 def test_how_many_models_a_call_takes_changes_nothing(

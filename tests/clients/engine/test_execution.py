@@ -364,6 +364,7 @@ def test_a_network_without_a_twin_goes_on_alone(monkeypatch: pytest.MonkeyPatch)
     assert everything(of)[0].isfinite().all()
 
 
+@pytest.mark.slow
 def test_private_gradients_go_side_by_side_too(cores: int) -> None:
     """They are charged before, and noise belongs to the peer."""
     privacy = Privacy(kind="examples", noise=1.0, clip=1.0)

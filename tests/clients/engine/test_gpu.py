@@ -59,6 +59,8 @@ def pairs() -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "option"), pairs())
 def test_numbers_are_the_cpus(name: str, option: str, tmp_path: Path) -> None:
     model, options, problem = case(name, tmp_path)
@@ -74,6 +76,7 @@ def test_numbers_are_the_cpus(name: str, option: str, tmp_path: Path) -> None:
         assert float((one - other).abs().max()) <= bound
 
 
+@pytest.mark.slow
 def test_augmented_mixed_and_alone() -> None:
     problem = classification([5, 4], shape=(1, 8, 8))
     settings: list[dict[str, Any]] = [
@@ -125,6 +128,8 @@ def counted(name: str, peers: int, path: Path, **more: Any) -> dict[str, int]:
     return step
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [marks.case(name, is_long=name in SLOW) for name in CASES])
 def test_a_step_does_not_grow_with_the_number_of_peers(name: str, tmp_path: Path) -> None:
     """And the host never waits in it: what a CUDA graph asks."""
@@ -135,6 +140,7 @@ def test_a_step_does_not_grow_with_the_number_of_peers(name: str, tmp_path: Path
     assert one["copies"] == 0
 
 
+@pytest.mark.slow
 def test_nor_does_a_private_step(tmp_path: Path) -> None:
     privacy = Privacy("examples", clip=1.0, noise=1.0)
     for name in ("mlp", "lenet", "transformer"):
@@ -142,6 +148,7 @@ def test_nor_does_a_private_step(tmp_path: Path) -> None:
         assert other["operations"] == one["operations"], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
 def test_calls_follow_the_memory_of_the_gpu(name: str, tmp_path: Path) -> None:
     """With room for two models, six take three calls and give the results of one call."""

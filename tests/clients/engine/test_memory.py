@@ -113,6 +113,8 @@ def test_answers_hold_the_gradients_and_one_chunk(
     assert x_pd.nbytes < most <= x_pd.nbytes + chunk * engine.holds(BATCH)
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_a_round_of_cobo_holds_the_gradients_of_all_pairs_and_nothing_else_of_that_size(
     chunk: int,

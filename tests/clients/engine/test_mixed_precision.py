@@ -71,6 +71,7 @@ def test_mixed_precision_leaves_alone_what_it_is_not_for() -> None:
         engine_of("mlp", dtype="float64", mixed_precision=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["lenet", "resnet9"])
 def test_channels_last_is_a_layout_and_nothing_else(model: str) -> None:
     seen = []

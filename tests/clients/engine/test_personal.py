@@ -108,6 +108,7 @@ def lines(shifts: list[float]) -> Problem:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shifts", [[-1.0, 0.0, 4.0], [1.0, 1.0, 1.0]])
 def test_a_personal_intercept_fits_what_differs_by_a_shift_alone(shifts: list[float]) -> None:
     """A common one leaves the variance of the shifts; without shifts, the models are the same."""

@@ -285,6 +285,7 @@ def test_without_noise_and_with_a_large_clip_nothing_changes(model: str) -> None
     torch.testing.assert_close(*fits, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_noise_is_normal_unbiased_and_of_its_size() -> None:
     problem = classification(SIZES)
     quiet = engine_of(problem, clip=0.5, noise=0.0)

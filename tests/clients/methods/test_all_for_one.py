@@ -102,6 +102,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
     return np.array(x), alpha
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "nodes"),
     [
@@ -210,6 +211,7 @@ def test_the_noise_of_a_step_is_that_of_weighted_independent_gradients(tmp_path:
 # ---- the estimates -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_products_across_halves_are_unbiased(tmp_path: Path) -> None:
     """Means over 1500 refreshes are within 4 standard errors; the plain ones differ by 2 s and s.
 
@@ -275,6 +277,7 @@ def test_the_plain_estimate_collapses_as_the_law_says(tmp_path: Path, signal: fl
     assert together(tmp_path, signal, "plain") == pytest.approx(law, abs=0.08)
 
 
+@pytest.mark.slow
 def test_the_debiased_estimate_keeps_identical_peers_together(tmp_path: Path) -> None:
     assert together(tmp_path, 0.3, "plain", refreshes=5) < 0.01
     assert together(tmp_path, 0.3, "debiased", refreshes=5) > 0.99
@@ -283,6 +286,7 @@ def test_the_debiased_estimate_keeps_identical_peers_together(tmp_path: Path) ->
 # ---- what travels ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "vectors"), [("plain", 1), ("debiased", 2)])
 def test_bytes_are_those_of_the_edges_that_are_needed(
     tmp_path: Path, estimator: str, vectors: int

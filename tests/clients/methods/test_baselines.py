@@ -22,6 +22,7 @@ RELATIVES = (
 GLOBAL = ("fedavg-ft", "fedprox-ft", "ditto", "apfl", "perfedavg", "knn-per")
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("method", RELATIVES)
 def test_buffers_never_travel(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS, "linear", replace(MODELS["linear"], build=normed))

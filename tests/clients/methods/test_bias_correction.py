@@ -86,6 +86,7 @@ def test_stationary_losses_of_the_paper() -> None:
     assert figure5 == pytest.approx([5.15e-3, 1.72e-3, 1.44e-3, 1.26e-3], abs=5e-6)
 
 
+@pytest.mark.slow
 def test_the_loss_falls_to_the_floor() -> None:
     """At eta = beta = 0.2 the slow mode of M has a time constant of 10 rounds."""
     flat = noisy(learning_rate=0.2, num_server_rounds=100, bias_correction__beta=0.2)
@@ -95,6 +96,7 @@ def test_the_loss_falls_to_the_floor() -> None:
     assert abs(A0 / 2 * np.mean((x - C0) ** 2) - expected) < 5 * spread
 
 
+@pytest.mark.slow
 def test_moving_the_helpers_moves_nothing_in_the_end() -> None:
     """With the same noise and other helpers, runs differ by M^t (0, d - d'), which vanishes."""
     flat = noisy(learning_rate=0.2, bias_correction__beta=0.2, noisy_quadratic__trials=5)

@@ -103,6 +103,8 @@ def test_alone_it_stops_early_at_a_multiple_of_its_stages() -> None:
     assert losses(rounds) == pytest.approx(losses(stepped(mine, **keys)), rel=1e-9)
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["three", "numbers"])
 def test_an_infinite_ridge_is_training_alone(task: str) -> None:
     three = problem(task, SIZES)
@@ -112,6 +114,8 @@ def test_an_infinite_ridge_is_training_alone(task: str) -> None:
     assert losses(penalised) == pytest.approx(losses(alone), rel=1e-9)
 
 
+@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["two", "three", "numbers"])
 @pytest.mark.parametrize("noise", [0.7, 20.0])
 def test_the_held_out_loss_never_rises(task: str, noise: float) -> None:
@@ -129,6 +133,7 @@ def test_the_held_out_loss_never_rises(task: str, noise: float) -> None:
     assert (np.diff(course, axis=0)[refused[:, 1:].T] == 0).all()
 
 
+@pytest.mark.slow
 def test_one_round_is_stacking() -> None:
     for task in ("three", "numbers"):
         three = problem(task, SIZES)
@@ -188,6 +193,7 @@ def ridge(base: Array, scores: list[Array], y: Array) -> tuple[Array, Array]:
     return best[: len(scores)], best[len(scores) :]
 
 
+@pytest.mark.slow
 def test_a_plain_loop_over_scikit_learns_trees_gives_the_same_coefficients() -> None:
     """Three peers, two classes, five chains without a fold, written out peer by peer."""
     three = problem("two", SIZES)
@@ -241,6 +247,7 @@ def test_stages_of_scikit_learn_continue_from_scores() -> None:
     assert np.allclose(ours(x), theirs.decision_function(x))
 
 
+@pytest.mark.slow
 def test_more_rounds_help_and_peers_learn_from_each_other() -> None:
     three = problem("three", SIZES)
     alone, one, four = (
@@ -254,6 +261,7 @@ def test_more_rounds_help_and_peers_learn_from_each_other() -> None:
     assert (weights > 0).all()
 
 
+@pytest.mark.slow
 def test_a_letter_that_does_not_arrive_is_not_added() -> None:
     def reaches(t: int, edges: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         return np.asarray((edges[:, 0] != 2) | (t != 2))
@@ -265,6 +273,7 @@ def test_a_letter_that_does_not_arrive_is_not_added() -> None:
     assert not s.trees[:2, 2, -1].any()
 
 
+@pytest.mark.long
 def test_nodes_and_a_restart_are_one_process_with_out_of_fold_rows(tmp_path: Path) -> None:
     """Byte for byte; the letters of each round are new trees."""
     flat = DIGITS | {"method": "boosting", "num-server-rounds": 3}
@@ -280,6 +289,7 @@ def test_nodes_and_a_restart_are_one_process_with_out_of_fold_rows(tmp_path: Pat
         assert (one.metric("gradient_evaluations", t) == 40 * t).all()
 
 
+@pytest.mark.long
 def test_a_hostile_tree_costs_its_sender_its_letters(tmp_path: Path) -> None:
     flat = DIGITS | {
         "method": "boosting", "num-server-rounds": 2, "peers": 4, "attack.peers": "0",
@@ -291,6 +301,7 @@ def test_a_hostile_tree_costs_its_sender_its_letters(tmp_path: Path) -> None:
     assert all(hostile.reports[1, peer].metrics["refused_models"] for peer in (1, 2, 3))
 
 
+@pytest.mark.long
 def test_a_saved_and_an_exported_model_predict_as_evaluated(tmp_path: Path) -> None:
     flat = DIGITS | {"method": "boosting", "num-server-rounds": 2}
     result = run(flat, tmp_path)

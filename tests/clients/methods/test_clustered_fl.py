@@ -162,6 +162,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, list[set[int]], int]:
     return x, clusters, cut
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("nodes", [1, 6])
 @pytest.mark.parametrize("starts", ["common", "own"])
 @pytest.mark.parametrize(("eps2", "parts"), [(0.3, 4), (0.6, 2)])
@@ -191,6 +192,7 @@ def test_before_a_split_it_is_fedavg(tmp_path: Path) -> None:
         assert np.array_equal(result.metric("bytes_received"), fedavg.metric("bytes_received"))
 
 
+@pytest.mark.slow
 def test_parts_go_their_own_way(tmp_path: Path) -> None:
     """The first split is that of the camps, and each converges to the minimum of its mean loss.
 

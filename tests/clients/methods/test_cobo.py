@@ -84,6 +84,8 @@ def by_bisection(row: Floats) -> Floats:
     return projected
 
 
+@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "nodes"),
     [
@@ -137,6 +139,7 @@ def test_the_penalty_alone_keeps_the_sum_of_all_models(tmp_path: Path, sampling:
     assert (result.weights() == 1).all()
 
 
+@pytest.mark.slow
 def test_clusters_separate_and_each_contracts_at_the_known_rate(tmp_path: Path) -> None:
     """c equal quadratics of curvature L: differences shrink by |1 - eta (L + rho c)| per step."""
     size, curvature, eta, rho = 3, 0.5, 0.1, 1.0
@@ -260,6 +263,7 @@ def test_the_simplex_projection_is_the_nearest_point(count: int) -> None:
         assert (((row - result) @ (np.eye(count) - result).T) <= 1e-9).all()
 
 
+@pytest.mark.slow
 def test_a_simplex_row_sums_to_one(tmp_path: Path) -> None:
     flat = two_clusters(tmp_path, noise=0.3) | {
         "cobo.simplex": True,

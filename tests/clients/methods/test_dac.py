@@ -59,6 +59,7 @@ def twin(flat: dict[str, Any], m: int, tau: float, *, gossip: bool, rising: bool
     return x, w, s, gossiped
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("full", 6), ("ring", 3)])
 @pytest.mark.parametrize(
     ("m", "tau", "gossip", "rising"),
@@ -175,6 +176,7 @@ def drawn(rule: DAC, scores: Floats, rounds: int) -> Floats:
     return count / rounds
 
 
+@pytest.mark.slow
 def test_the_draw_has_the_probabilities_of_the_paper(tmp_path: Path) -> None:
     """Two groups of 3 and 4, losses 1/2 inside and 1 outside: P(in) = 1 / (1 + 4/2 exp(-tau)).
 

@@ -75,6 +75,7 @@ def twin(flat: dict[str, Any], kept: int, prune: float, growth: str) -> tuple[Fl
     return x, mask
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 5)])
 @pytest.mark.parametrize(
     ("density", "prune", "growth"),

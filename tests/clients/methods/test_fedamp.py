@@ -44,6 +44,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
     return x, w
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 6)])
 @pytest.mark.parametrize("starts", ["common", "own"])
 @pytest.mark.parametrize(("sigma", "alpha"), [("auto", 0.1), ("auto", 0.9), (0.5, 0.3)])

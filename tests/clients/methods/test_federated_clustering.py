@@ -65,6 +65,7 @@ def twin(flat: dict[str, Any], quantile: float) -> Floats:
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 6)])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_it_equals_a_plain_loop(tmp_path: Path, steps: int, topology: str, nodes: int) -> None:

@@ -260,6 +260,7 @@ def sampler(path: Path, **options: Any) -> tuple[FedeRiCo, FedeRiCoState]:
     return rule, replace(rule.init(), tracked=tracked, last=tracked)
 
 
+@pytest.mark.slow
 def test_the_coin_chooses_between_the_best_and_anyone(tmp_path: Path) -> None:
     rule, state = sampler(tmp_path, neighbours=2, epsilon=0.0)
     assert wanted(rule, state, 20) == [[1, 2]] * 20

@@ -48,6 +48,8 @@ WORLDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.some(8)
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_run_gives_the_cpus_numbers(world: str, tmp_path: Path) -> None:
     flat = {**COMMON, **WORLDS[world], "device": "auto"}

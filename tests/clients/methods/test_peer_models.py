@@ -45,6 +45,7 @@ def hearts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return HEARTS | {"data-dir": str(folder / "heart-disease"), "peer-models": models}
 
 
+@pytest.mark.slow
 def test_alone_each_peer_is_what_it_is_in_a_run_of_its_kind(tmp_path: Path) -> None:
     """To the byte, with one backend; weight decay changes no kind."""
     flat = DIGITS | {"method": "local"}
@@ -68,6 +69,8 @@ def test_one_kind_for_all_is_a_run_with_this_model(tmp_path: Path, kind: str) ->
     assert (ours.weights() == theirs.weights()).all()
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_three_kinds_at_four_hospitals(tmp_path: Path, hearts: dict[str, Any], method: str) -> None:
     """Nodes and a resumed run give the bytes of one process; files predict what was evaluated."""
@@ -95,6 +98,8 @@ def test_three_kinds_at_four_hospitals(tmp_path: Path, hearts: dict[str, Any], m
         assert set(load_file(file)["members.kind"].tolist()) <= {0.0, 1.0, 2.0, 3.0}
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_hostile_model_costs_its_sender_its_letters(tmp_path: Path, method: str) -> None:
     """A forest with random numbers, its kind included; the others go on as if it were absent."""

@@ -43,6 +43,7 @@ def twin(flat: dict[str, Any], m: int, best: int, first: int) -> tuple[Floats, F
     return x, w, counts
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("full", 6), ("ring", 3)])
 @pytest.mark.parametrize(("m", "best", "first"), [(3, 1, 4), (9, 2, 3), (2, 2, 8)])
 def test_it_equals_a_plain_loop(

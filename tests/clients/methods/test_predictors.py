@@ -99,6 +99,8 @@ def test_stacking_minimises_its_objective() -> None:
     assert stacked.ridge(TASKS["classification"], z, y, 1.0)[0][1] == 0
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_trees_on_nodes_are_trees_in_process(tmp_path: Path, method: str) -> None:
     """Byte for byte; the second round neither fits nor sends again."""
@@ -113,6 +115,8 @@ def test_trees_on_nodes_are_trees_in_process(tmp_path: Path, method: str) -> Non
     assert (one.weights(2) == other.weights(2)).all()
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_hostile_tree_costs_its_sender_its_letters(tmp_path: Path, method: str) -> None:
     """The others' numbers are those of a run in which these letters are refused as not finite."""

@@ -52,6 +52,7 @@ def twin(flat: dict[str, Any], kind: str, beta: float, warmup: int) -> tuple[Flo
     return x, w
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 6)])
 @pytest.mark.parametrize(("beta", "warmup"), [(1.0, 0), (3.0, 2)])
 @pytest.mark.parametrize("kind", SIMILARITIES)

@@ -100,6 +100,8 @@ def close(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).abs().max() <= 1e-10 * b.abs().max().clamp_min(1.0))
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chunk"),
     [(name, 2) for name in CASES] + [(name, 1) for name in CASES if "resnet" not in name],

@@ -95,6 +95,7 @@ def test_the_test_loss_is_the_mean_over_trials_and_falls_to_the_floor() -> None:
     assert abs(loss - expected) < 5 * spread
 
 
+@pytest.mark.slow
 def test_moving_the_helpers_moves_the_fixed_point() -> None:
     """With the same noise and other helpers, settled runs differ by -alpha (d' - d) / abar."""
     flat = noisy(learning_rate=0.2, noisy_quadratic__trials=5)

@@ -26,6 +26,7 @@ HEARTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistic", "logistic-pooled"])
 def test_it_is_logistic_regression_with_c_by_cross_validation(tmp_path: Path, name: str) -> None:
     flat = HEARTS | {"method": name}
@@ -51,6 +52,8 @@ def test_it_is_logistic_regression_with_c_by_cross_validation(tmp_path: Path, na
     assert np.isfinite(result.metric("test_loss")).all()
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["forest", "logistic-pooled"])
 def test_neither_hosting_nor_chance_matters(tmp_path: Path, name: str) -> None:
     flat = HEARTS | {"method": name, "num-server-rounds": 1}

@@ -127,6 +127,7 @@ def test_hostile_arrays_are_found_and_evaluated(
     assert module(torch.from_numpy(x)).shape == (40, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_peers_on_nodes_are_peers_in_process(kind: str, tmp_path: Path) -> None:
     library(kind)

@@ -69,6 +69,7 @@ def reference(kind: str, task: str, leaves: int, seed: int) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.some(44)
 @pytest.mark.parametrize("number", range(MODELS))
 def test_predictions_are_those_of_scikit_learn(number: int) -> None:
     """Coarse inputs put rows on thresholds; the sizes, classes and absent classes are random."""

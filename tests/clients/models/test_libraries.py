@@ -44,6 +44,7 @@ def test_what_there_is_not(name: str, message: str) -> None:
         build(name, None, "classification", (3, 32, 32), 10)
 
 
+@pytest.mark.slow
 def test_a_classifier_from_a_folder(tmp_path: Path) -> None:
     """Images are resized to the side and channels of its pretraining."""
     transformers = pytest.importorskip("transformers")

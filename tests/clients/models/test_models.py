@@ -76,6 +76,8 @@ def test_an_mlp_of_given_widths() -> None:
     assert parameters("mlp", (1, 8, 8), 10) == 4_810
 
 
+@pytest.mark.some(8)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shape"),
     [

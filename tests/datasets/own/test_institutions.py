@@ -174,6 +174,7 @@ def strange(folder: Path) -> None:
     write_image(folder / "Jane Doe" / "1.png", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [

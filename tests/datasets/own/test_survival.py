@@ -112,6 +112,7 @@ def test_options_that_are_not_survivals_are_refused() -> None:
         TableOptions(columns="age, died", event="died", schema="file").check_peers(2)
 
 
+@pytest.mark.slow
 def test_from_tables_to_risks_of_new_patients(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,6 +199,7 @@ def run_of(method: str, folder: Path, **keys: Any) -> coterie.Run:
     return coterie.run(None, problem | needs.get(method, {}) | keys | {"method": method})
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_survival(tmp_path: Path, method: str) -> None:
     refused = {"oracle": "clusters", "boosting": 'set model = "boosted-trees"'} | dict.fromkeys(
@@ -218,6 +220,8 @@ def test_every_method_learns_survival(tmp_path: Path, method: str) -> None:
         assert np.allclose(TASKS["survival"].predict(scores), survival, atol=1e-6)
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["batched", "vmapped"])
 @pytest.mark.parametrize("privacy", ["none", "examples"])
 def test_backends_and_clipped_gradients_agree(tmp_path: Path, backend: str, privacy: str) -> None:

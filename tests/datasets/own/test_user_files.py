@@ -158,6 +158,7 @@ def test_damaged_leaf_files_are_refused(tmp_path: Path, content: str, message: s
 # ---- Office-Home ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_office_home_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from torchvision.models import ResNet18_Weights, resnet18

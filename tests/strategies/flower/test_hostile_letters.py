@@ -16,6 +16,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return Target(tmp_path_factory.mktemp("node"))
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.filterwarnings("ignore")
 def test_no_bad_letter_is_accepted_and_none_crashes_the_node(target: Target, seed: int) -> None:
@@ -34,6 +36,7 @@ def test_every_mutation_is_bad_on_its_own(target: Target) -> None:
             assert len(response.refused) == 1, (name, kind)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("form", formats.FORMATS, ids=" ".join)
 def test_a_broken_letter_of_any_format_costs_its_sender_only(
     form: tuple[str, str, str], tmp_path: Path

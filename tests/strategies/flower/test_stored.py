@@ -93,6 +93,8 @@ def payloads(message: Message) -> list[object]:
     return [letter.payload for letter in decode_request(message.content).letters]
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 def test_a_letter_survives_a_cut_after_any_of_its_objects(
     link: SuperLink, exchange: Exchange
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_letter_survives_a_cut_after_any_of_its_objects(
         assert isinstance(exchange(other, forwarded(payload), *response.letters), Response)
 
 
+@pytest.mark.slow
 def test_the_relay_sends_no_chunk(link: SuperLink, exchange: Exchange) -> None:
     """The chunks are in the store; the relay sends headers, to any number of recipients."""
     one, other = link.join(), link.join()
@@ -144,6 +147,7 @@ def test_the_relay_sends_no_chunk(link: SuperLink, exchange: Exchange) -> None:
     exchange(other, forwarded(), *response.letters)
 
 
+@pytest.mark.slow
 def test_a_letter_is_deleted_after_the_relay_drops_it_and_its_recipients_have_it(
     link: SuperLink, exchange: Exchange
 ) -> None:
@@ -179,6 +183,7 @@ def test_a_letter_is_deleted_after_the_relay_drops_it_and_its_recipients_have_it
     assert not any(chunk in link.store for chunk in chunks)
 
 
+@pytest.mark.slow
 def test_a_node_that_sends_slowly_does_not_hold_the_round_past_its_deadline(
     link: SuperLink, exchange: Exchange
 ) -> None:
@@ -250,6 +255,7 @@ def test_a_reply_without_its_own_objects_is_its_nodes_fault(
     assert outcome.startswith("not a response: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "nbytes"), [(4137, 4138), (2**16 + 1, 0)])
 def test_the_relay_knows_how_large_a_letter_is(
     link: SuperLink, exchange: Exchange, size: int, nbytes: int
@@ -291,6 +297,7 @@ _FULL = ArrayChunk(memoryview(np.random.default_rng(1).bytes(_CHUNK)))
 _TWICE = "an array that names a chunk twice, or what is not a chunk"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("letter", "nbytes", "line"),
     [
@@ -330,6 +337,8 @@ def test_what_is_no_chunk_is_limited(
     assert exchange(node, script()) == line
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, _CHUNK, 7 * _CHUNK])
 def test_an_honest_letter_of_zeros_names_no_chunk_twice(
     size: int, link: SuperLink, exchange: Exchange
@@ -352,6 +361,7 @@ def test_an_honest_letter_of_zeros_names_no_chunk_twice(
     exchange(other, forwarded(), *response.letters)
 
 
+@pytest.mark.slow
 def test_the_memory_of_the_relay_is_that_of_a_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

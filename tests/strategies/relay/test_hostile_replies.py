@@ -8,6 +8,8 @@ from coterie.strategies.brokering import Brokering
 from tests.fuzz.replies import KINDS, attack
 
 
+@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_forged_replies_cost_nobody_else_anything(kind: type[Brokering]) -> None:
     assert attack(kind, 100, seed=0) > 50

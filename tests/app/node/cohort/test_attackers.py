@@ -54,6 +54,7 @@ def centres(path: Path) -> np.ndarray[Any, Any]:
     return np.array(json.loads((path / "problem.json").read_text())["centre"])
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("kind", "method"), [*zip(KINDS, cycle(METHODS), strict=False)])
 def test_the_same_wherever_attackers_are_hosted(tmp_path: Path, method: str, kind: str) -> None:
     keys = flat(tmp_path, method=method) | METHODS[method] | {"attack.kind": kind}
@@ -64,6 +65,8 @@ def test_the_same_wherever_attackers_are_hosted(tmp_path: Path, method: str, kin
     ]  # fmt: skip
 
 
+@pytest.mark.some(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "method"),
     [("alie", "fedavg"), ("stale", "ifca"), ("gaussian", "cobo"), ("ipm", "wga"), ("stale", "wga")],
@@ -161,6 +164,7 @@ def test_labels_and_numbers_are_lies_about_the_own_data_only() -> None:
     assert problem.samples.tolist() == [4, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "wga"])
 def test_who_hears_nobody_learns_what_it_would_learn_alone(tmp_path: Path, method: str) -> None:
     """DPFL's figure 12, but for answers, too."""

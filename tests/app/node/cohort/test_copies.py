@@ -75,6 +75,7 @@ def still(tmp_path: Path, x: Floats) -> dict[str, Any]:
 # --- the identity ----------------------------------------------------------------------------
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("method", ["fedavg", "cobo", "dpfl", "wga", "ifca", "ditto", "fedamp"])
 @pytest.mark.parametrize("world", [{}, SLEEP, SLEEP | {"schedule.max-age": 2}])
 def test_the_identity_changes_no_number(method: str, world: dict[str, Any], tmp_path: Path) -> None:
@@ -122,6 +123,8 @@ def test_the_mean_is_conserved(operator: str, tmp_path: Path) -> None:
     assert abs(result - x).max() > 0.1
 
 
+@pytest.mark.some(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("operator", "delta"), [("top-k", 0.1), ("int4", 1 - 8 / 12.25)])
 def test_consensus_on_a_ring_is_at_least_as_fast_as_known(
     operator: str, delta: float, tmp_path: Path
@@ -224,6 +227,8 @@ def test_after_a_gap_the_cheaper_of_missed_increments_and_a_key_is_sent(
 # --- hosting, loss, resumption ---------------------------------------------------------------
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "cobo", "pfedgraph", "ditto", "fedamp", "trust"])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_one_node_and_many_give_the_same_bits(method: str, operator: str, tmp_path: Path) -> None:
@@ -235,6 +240,7 @@ def test_one_node_and_many_give_the_same_bits(method: str, operator: str, tmp_pa
         assert not result.refused
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("method", ["fedavg", "dpfl"])
@@ -304,6 +310,8 @@ def assert_copies_equal(nodes: Sequence[Node]) -> None:
                 assert torch.equal(x_d, own.x[0])
 
 
+@pytest.mark.some(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("away", [{3}, {2, 3, 4}, {2, 5}])
 def test_copies_agree_after_nodes_were_away(operator: str, away: set[int], tmp_path: Path) -> None:
@@ -370,6 +378,7 @@ def test_an_increment_to_no_number_is_refused(exponent: int) -> None:
         form.decode(payload, before, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_lengths_do_not_depend_on_data(operator: str, tmp_path: Path) -> None:
     """Letters have two lengths, chosen by the round alone: a key first, then increments."""

@@ -93,6 +93,7 @@ def test_answers_are_compared_with_each_other() -> None:
     assert not oversized(answers.select(np.array([False, False, True, True]))).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "strength"),
     [("fedavg", 30.0), ("fedavg", 900.0), ("ditto", 900.0), ("bias-correction", 100.0)],

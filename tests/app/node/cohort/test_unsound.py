@@ -34,6 +34,7 @@ def models(result: Run) -> np.ndarray[Any, Any]:
     return np.array([model["theta"].numpy() for model in result.models()])
 
 
+@pytest.mark.some(4)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of its own numbers
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - REFUSES.keys() - {"pooled"}))
 def test_one_that_diverges_spoils_nobody_wherever_it_is_hosted(tmp_path: Path, method: str) -> None:

@@ -39,6 +39,7 @@ def measured(result: Run, peers: list[int]) -> dict[tuple[int, str], list[float]
     }
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("method", METHOD_NAMES)
 def test_other_peers_do_not_depend_on_a_withheld_peer(method: str, tmp_path: Path) -> None:
     flat = configuration(method, "quadratic", tmp_path) | {"withhold": "1"}
@@ -49,6 +50,7 @@ def test_other_peers_do_not_depend_on_a_withheld_peer(method: str, tmp_path: Pat
     assert measured(before, [1]) != measured(after, [1])
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("method", [name for name in METHOD_NAMES if name not in ALONE])
 def test_a_withheld_peer_still_receives(method: str, tmp_path: Path) -> None:
     flat = configuration(method, "quadratic", tmp_path) | {"withhold": "1", "topology": "full"}
@@ -58,6 +60,7 @@ def test_a_withheld_peer_still_receives(method: str, tmp_path: Path) -> None:
     assert losses[0] != losses[1]
 
 
+@pytest.mark.slow
 def test_hosting_does_not_matter(tmp_path: Path) -> None:
     for method in ("fedavg", "cobo", "federico"):
         flat = configuration(method, "quadratic", tmp_path) | {"withhold": "0,2"}

@@ -337,6 +337,7 @@ def test_large_arrays_go_through_a_socket() -> None:
     assert array_in(received, "a").data == data
 
 
+@pytest.mark.slow
 def test_a_forged_message_ends_in_its_own_process() -> None:
     """A2: Flower joins letters before any code of ours, under the limit of the executor."""
     script = """
