@@ -141,8 +141,7 @@ class Library:
         outputs = None
         for fold, row_d in enumerate(self.without_folds(data, peer, name, like_d)):
             out = fold_b == fold
-            inputs = torch.tensor(inputs_bm[out])  # PyTorch's memory: kernels round by its alignment
-            result = self._outputs(row_d, inputs.to(row_d))
+            result = self._outputs(row_d, torch.from_numpy(inputs_bm[out]).to(row_d))
             if outputs is None:
                 outputs = result.new_zeros(len(fold_b), *result.shape[1:])
             outputs[torch.from_numpy(out)] = result

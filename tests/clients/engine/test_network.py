@@ -123,3 +123,14 @@ def test_a_mask_has_the_precision_of_its_input() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Dropout(0.5)(torch.ones(3, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_outputs_do_not_depend_on_the_place_in_a_stack() -> None:
+    """To the bit, with sizes for which MKL rounds by the alignment of its operands (MKL_CBWR)."""
+    g = torch.Generator().manual_seed(0)
+    inputs_bm, weights_km = torch.randn(31, 26, generator=g), torch.randn(2, 26, generator=g)
+    for count in (1, 2, 3, 4, 8):
+        outputs_ebk = torch.vmap(nn.functional.linear)(
+            inputs_bm.repeat(count, 1, 1), weights_km.repeat(count, 1, 1)
+        )
+        assert (outputs_ebk == outputs_ebk[0]).all()
