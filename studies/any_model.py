@@ -67,14 +67,13 @@ def results(directory: Path) -> list[Result]:
 
 
 def measured() -> dict[tuple[str, str, str], Result]:
-    """Return the results of every set and model with a file, in order of the catalogue."""
-    files = {
-        (name, model): RESULTS / name / f"{model}.csv" for name in CLASSIFIED for model in MODELS
-    }
+    """Return the results of every set with files of all models, in order of the catalogue."""
+    files = {name: [RESULTS / name / f"{model}.csv" for model in MODELS] for name in CLASSIFIED}
     return {
-        (*key, result.method): result
-        for key, file in files.items()
-        if file.exists()
+        (name, file.stem, result.method): result
+        for name, of_set in files.items()
+        if all(file.exists() for file in of_set)
+        for file in of_set
         for result in read(file)
     }
 
