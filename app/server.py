@@ -26,6 +26,7 @@ from coterie.errors import line_of
 from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.flower.transport import FlowerTransport
 from coterie.strategies.relay.preflight import survey
+from coterie.strategies.relay.roster import Proof
 
 app = ServerApp()
 
@@ -49,7 +50,8 @@ def main(grid: Grid, context: Context) -> None:
         if isinstance(grid, InMemoryGrid):
             raise ConfigError("preflight = true is set by `coterie preflight` only")
         directory.mkdir(parents=True, exist_ok=True)
-        result = survey(FlowerTransport(grid, config.round_seconds), config.peers)
+        transport = FlowerTransport(grid, config.round_seconds)
+        result = survey(transport, config.peers, _proves(config, grid))
         atomic.write(directory / rundir.SURVEY, json.dumps(asdict(result)))
         return
     watch = bare.begin(config) if is_bare else None
@@ -61,10 +63,6 @@ def main(grid: Grid, context: Context) -> None:
         atomic.write(directory / "config.toml", config.toml())
     with rundir.held(directory) if is_bare else nullcontext():  # else its launcher holds it
         try:
-            proves = None
-            if config.trust and not isinstance(grid, InMemoryGrid):
-                trust = read_trust(Path(config.trust))
-                proves = proof(trust, directory.name, config_digest_of(config))
             RelayStrategy(config.strategy()).start(
                 grid,
                 timeout=config.round_seconds,
@@ -73,7 +71,7 @@ def main(grid: Grid, context: Context) -> None:
                 join_timeout=config.join_seconds,
                 patience=config.patience,
                 quorum=config.quorum,
-                proves=proves,
+                proves=_proves(config, grid),
                 waits=recorder.waiting,
             )
         except Exception as error:
@@ -86,3 +84,11 @@ def main(grid: Grid, context: Context) -> None:
     if is_bare:
         bare.end(directory)
         progress.require_convergence(directory)
+
+
+def _proves(config: Config, grid: Grid) -> Proof | None:
+    """Return the verifier of nodes' claims; None in a simulation and without a trust file."""
+    if not config.trust or isinstance(grid, InMemoryGrid):
+        return None
+    trust = read_trust(Path(config.trust))
+    return proof(trust, Path(config.run_dir).name, config_digest_of(config))

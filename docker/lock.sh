@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Write requirements.txt: version and hashes of all that the image installs, PyTorch and torchvision
-# included, but for what only simulations need. Arguments go to `uv pip compile`:
+# Write requirements.txt: version and hashes of all that the image installs, PyTorch, torchvision,
+# XGBoost and LightGBM included, but for what only simulations need. Versions of the present file
+# stay unless `--upgrade` is an argument. Arguments go to `uv pip compile`:
 #
 #   docker/lock.sh                        PyPI's PyTorch, which runs on GPUs (CUDA) and CPUs
 #   docker/lock.sh --torch-backend cpu    a smaller one for CPUs only; README.md says how to build with it
@@ -11,8 +12,9 @@ wanted=$(python3 - <<'PYTHON'
 import tomllib
 
 with open("pyproject.toml", "rb") as file:
-    dependencies = tomllib.load(file)["project"]["dependencies"]
-kept = [name for name in dependencies if not name.startswith("pandas")]
+    project = tomllib.load(file)["project"]
+kept = [name for name in project["dependencies"] if not name.startswith("pandas")]
+kept += [name for extra in ("xgboost", "lightgbm") for name in project["optional-dependencies"][extra]]
 print("\n".join(kept).replace("[simulation]", ""))
 PYTHON
 )

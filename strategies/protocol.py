@@ -202,8 +202,8 @@ class Response:
         In the response to "start": round of the state that the node continues from, -1 if its peers
         start from their initial state.
     claims : tuple of bytes
-        In the response to "start" of a node with keys: a signature per hosted peer that proves that
-        the node is this peer's; else empty.
+        In the response to "preflight" and "start" of a node with keys: a signature per hosted peer
+        that proves that the node is this peer's; else empty.
     checks : tuple of (str, str)
         In the response to "preflight": names of the checks, and "ok", a band or a code.
     elapsed : float

@@ -179,7 +179,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     parts = [
         f"# Model of {content['name']}",
         _table(("", ""), used),
-        "## Collaborators\n\nWeight of each other peer's letters in the last round.",
+        "## Collaborators\n\nWeight of each other peer's letters as of the last round.",
         _table(("peer", "weight"), others) if others else "None: the peer trained alone.",
         *_quality_section(content.get("data_quality", [])),
         "## Measurements\n\nOn the peer's own test examples; costs are sums over the run.",

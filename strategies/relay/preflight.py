@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.strategies.protocol import Request, Transport
+from coterie.strategies.relay.roster import Proof
 from coterie.strategies.relay.vetting import NAME, one_line
 
 _CHECKS = 20
@@ -32,17 +34,27 @@ class Survey:
     missing: tuple[int, ...]
 
 
-def survey(transport: Transport, peers: int) -> Survey:
-    """Ask all nodes to check that they are ready for a run of `peers` peers."""
+def survey(transport: Transport, peers: int, proves: Proof | None = None) -> Survey:
+    """Ask all nodes to check that they are ready for a run of `peers` peers.
+
+    `proves` verifies a node's claim to a peer; without, the first node that claims a peer counts.
+    """
     nodes, by_peer, faults = transport.nodes(), dict[int, Mapping[str, str]](), list[str]()
-    request = Request("preflight", 0, 0, clock=time.time())
+    attempt = secrets.token_hex(8)
+    request = Request("preflight", 0, 0, clock=time.time(), attempt=attempt)
     for node, response in sorted(transport.exchange(dict.fromkeys(nodes, request)).items()):
         if isinstance(response, str):
             faults.append(f"node {node}: {one_line(response)}")
             continue
+        claims = dict(zip(response.peers, response.claims, strict=False))
         for peer in response.peers:
             if not 0 <= peer < peers:
                 faults.append(f"node {node}: claims peer {peer}: not from 0 to {peers - 1}")
+                continue
+            if proves is not None and not proves(peer, claims.get(peer, b""), attempt):
+                faults.append(
+                    f"node {node}: claims peer {peer} without the key that the relay trusts for it"
+                )
                 continue
             if peer in by_peer:
                 faults.append(f"node {node}: claims peer {peer}, as another node does")

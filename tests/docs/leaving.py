@@ -48,7 +48,7 @@ FIELDS: Mapping[str, str] = {
     "refused": "a line per refused letter: round, sender, reason",
     "samples": "its exact number of training examples; when a run starts",
     "names": "its name in its own trust file; when a run starts",
-    "claims": "a signature that proves its number; when a run starts",
+    "claims": "a signature that proves its number; when a run or a preflight starts",
     "restored": "the round from which it continues; when a run starts",
     "checks": "only to a preflight: ok, a band or a code for each check",
     "elapsed": "virtual seconds of its work; 0 unless the run has a virtual clock",

@@ -13,6 +13,8 @@ only measured: nothing lost, nothing played twice, epsilon exact (`audit`).
 - `twin`: a second SuperNode with keys of its own is started for the same peer on the same
   directory. The numbers must be those of a run without it.
 - `parallel`: four runs at once with a budget of epsilon 3 in each node's policy.
+- `models`: four hospitals with three kinds of model and no privacy; a worker, a node, the relay and
+  the SuperLink are killed after rounds 1 to 4. The losses must be those of a simulation.
 
 `python -m tests.drills.kills clock memory` runs two of them. SEED chooses the instants.
 """
@@ -37,10 +39,13 @@ from typing import Any
 
 import numpy as np
 
+from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
 from coterie.app.runners import guard
 from coterie.app.runs import atomic
+from coterie.app.runs.rundir import Run
 from coterie.clients.engine.accountant import ORDERS, epsilon
+from tests.drills.parity import simulated
 from tests.harness.deployment import Deployment, committed, finish, write_policy
 from tests.harness.hosts import network
 
@@ -63,6 +68,13 @@ RUN: Mapping[str, Scalar] = {
 DEMANDED: Mapping[str, Scalar] = {
     "privacy.kind": "examples", "privacy.max-epsilon": 8.0, "privacy.max-delta": DELTA,
     "answers.max-replays": KILLS,
+}  # fmt: skip
+HOSPITALS = 4
+MODELS: Mapping[str, Scalar] = {
+    "method": "stacking", "peers": HOSPITALS, "dataset": "heart-disease", "model": "logistic",
+    "peer-models.1": "forest", "peer-models.2": "boosted-trees", "num-server-rounds": 8,
+    "evaluate-every": 1, "quorum": HOSPITALS, "round-seconds": 120, "join-seconds": 300,
+    "device": "cpu",
 }  # fmt: skip
 UNIT = np.array(ORDERS) / (2 * (NOISE / 2) ** 2)
 """Rényi divergences of one gradient over all examples, in closed form."""
@@ -136,9 +148,9 @@ class Account:
 class Patient:
     """An operator who resumes a run as often as it fails."""
 
-    def __init__(self, deployment: Deployment, rounds: int, **keys: Scalar) -> None:
+    def __init__(self, deployment: Deployment, keys: Mapping[str, Scalar]) -> None:
         self.deployment, self.name, self.resumed = deployment, "run", 0
-        self._command = deployment.run({**RUN, **keys, "num-server-rounds": rounds}, self.name)
+        self._command = deployment.run(keys, self.name)
 
     @property
     def round(self) -> int:
@@ -265,7 +277,7 @@ def kills(deployment: Deployment, **keys: Scalar) -> Iterator[object]:
     draw = random.Random(SEED)
     victims = [victim for victim, times in VICTIMS.items() for _ in range(times)]
     draw.shuffle(victims)
-    run, began = Patient(deployment, ROUNDS, **keys), time.monotonic()
+    run, began = Patient(deployment, {**RUN, **keys, "num-server-rounds": ROUNDS}), time.monotonic()
     run.wait(lambda: run.round >= 1)
     for number, victim in enumerate(victims):
         until = time.monotonic() + draw.uniform(0, PAUSE)
@@ -319,7 +331,7 @@ def clock(deployment: Deployment) -> Iterator[object]:
     Flower refuses requests of a SuperNode whose clock is minutes away from the SuperLink's. While
     a node's clock is wrong, the run continues without it; while the relay's is, it stands still.
     """
-    run = Patient(deployment, 20)
+    run = Patient(deployment, {**RUN, "num-server-rounds": 20})
     run.wait(lambda: run.round >= 2)
     for host in ("node-1", "relay"):
         for hours in (1, -1):
@@ -369,7 +381,7 @@ def clocked(deployment: Deployment) -> None:
 
 def memory(deployment: Deployment) -> Iterator[object]:
     """Limit the memory of three nodes' workers in turn."""
-    run, died = Patient(deployment, 2 * NODES + 3), 0
+    run, died = Patient(deployment, {**RUN, "num-server-rounds": 2 * NODES + 3}), 0
     for peer in range(NODES):
         run.wait(lambda peer=peer: run.round >= 2 * peer + 1)  # type: ignore[misc]
         executor = deployment.services[deployment.of_node(peer)[1]].process
@@ -450,9 +462,31 @@ def parallel(deployment: Deployment) -> Iterator[object]:
         yield f"peer {peer} spent {spent:.3f} of 3 in {len({x['run'] for x in lines})} runs"
 
 
+# ---- any model ----------------------------------------------------------------------------------
+
+
+def models(deployment: Deployment) -> Iterator[object]:
+    """Kill each process once while hospitals with different models stack predictions."""
+    write_policy(deployment.policy)
+    run, began = Patient(deployment, MODELS), time.monotonic()
+    for after, victim in enumerate(VICTIMS, start=1):
+        run.wait(lambda after=after: run.round >= after)  # type: ignore[misc]
+        require(not run.is_over(), f"the run was over before round {after}")
+        print(f"after round {run.round}: {_kill(deployment, victim, after - 1)}", flush=True)
+    run.end()
+    seconds = time.monotonic() - began
+    ended = Run.read(deployment.home("operator") / run.name)
+    require(bool(ended.reported[-1].all()), "a hospital is missing in the last round")
+    config = Config.from_flat({**MODELS, "run-dir": str(deployment.directory / "simulated")})
+    expected = simulated(config).metric("test_loss")[-1]
+    require(bool((ended.metric("test_loss")[-1] == expected).all()), "the test losses differ")
+    sent = ended.metric("bytes_sent")[-1].astype(int).tolist()
+    yield f"{run.resumed} times resumed, {seconds:.0f} s; bytes sent: {sent}"
+
+
 SCENARIOS: Mapping[str, Callable[[Deployment], Iterator[object]]] = {
     "kills": kills, "increments": increments, "clock": clock, "memory": memory, "twin": twin,
-    "parallel": parallel,
+    "parallel": parallel, "models": models,
 }  # fmt: skip
 
 
@@ -461,8 +495,9 @@ def main() -> None:
     if os.geteuid():
         sys.exit("network namespaces need root")
     for name in sys.argv[1:] or SCENARIOS:
-        with tempfile.TemporaryDirectory() as directory, network(NODES) as hosts:
-            nodes = {peer: hosts[f"node-{peer}"] for peer in range(NODES)}
+        peers = HOSPITALS if name == "models" else NODES
+        with tempfile.TemporaryDirectory() as directory, network(peers) as hosts:
+            nodes = {peer: hosts[f"node-{peer}"] for peer in range(peers)}
             deployment = Deployment(Path(directory), hosts["relay"], nodes)
             write_policy(deployment.policy, **DEMANDED)
             if name == "clock":

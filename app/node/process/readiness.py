@@ -27,7 +27,9 @@ from coterie.app.runs import units
 from coterie.app.security import approval
 from coterie.app.security.approval import ApprovalError
 from coterie.app.security.policy import Policy, read_policy
+from coterie.app.security.proof import claim
 from coterie.app.security.run_check import check_counts, check_run, check_statistics, is_own
+from coterie.app.security.seal import Scope
 from coterie.app.security.sealing import deployed
 from coterie.app.security.split import split_seed
 from coterie.app.security.trust import KeysError
@@ -87,7 +89,21 @@ def answer(request: Request, job: Job) -> Response:
         else:
             hidden = check.name == "data" and _policy(job).reports.disclosure != "all"
             results[check.name] = result if check.disclosed and not hidden else "ok"
-    return Response(hosted(job, config.peers), checks=tuple(results.items()))
+    claims = _claims(job, request.attempt) if results["keys"] == "ok" else ()
+    return Response(hosted(job, config.peers), checks=tuple(results.items()), claims=claims)
+
+
+def _claims(job: Job, attempt: str) -> tuple[bytes, ...]:
+    """Return a signature that this is the node of its peer; none without keys."""
+    config = job.config()
+    (peer,) = hosted(job, config.peers)
+    sealing = deployed(config, job.node_config, peer, required=_policy(job).sealing)
+    if not sealing.keys:
+        return ()
+    keys, _ = sealing.read()
+    return (
+        claim(peer, Scope(Path(config.run_dir).name, sealing.config_digest, attempt), keys[peer]),
+    )
 
 
 def _versions() -> str:

@@ -212,6 +212,7 @@ class Weak(nn.Linear):
         return super().forward(x)
 
 
+@pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("training", [True, False])
 def test_an_error_of_a_layer_names_layer_peers_and_round(
     training: bool, monkeypatch: pytest.MonkeyPatch

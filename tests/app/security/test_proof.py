@@ -15,6 +15,7 @@ from coterie.app.security.seal import Scope
 from coterie.app.security.trust import Entry
 from coterie.strategies.protocol import Request, Response
 from coterie.strategies.relay.broker import Broker
+from coterie.strategies.relay.preflight import survey
 from coterie.strategies.relay.vetting import fault_of
 from tests.attacks.consortium import Institution, Relay, config_of, institutions
 from tests.strategies.relay.runs import Notes
@@ -75,6 +76,21 @@ def test_an_impostor_that_comes_first_is_refused(checked: bool, tmp_path: Path) 
     else:
         assert "node 3: claims peers [2] of another node" in fault
         assert trained == [nodes[0], nodes[1], impostor]
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_preflight_counts_an_impostor_as_the_run_does(checked: bool, tmp_path: Path) -> None:
+    nodes = institutions(tmp_path)
+    impostor = impostor_of(nodes[2], tmp_path / "impostor")
+    known = trust.read_trust(tmp_path / "keys" / "trust.toml")
+    proves = proof(known, "run", config_digest_of(config_of(nodes[0]))) if checked else None
+    result = survey(Relay([impostor, nodes[0], nodes[2]]), 3, proves)
+    (fault,) = result.faults
+    if checked:
+        assert fault.endswith("claims peer 2 without the key that the relay trusts for it")
+    else:
+        assert fault.endswith("claims peer 2, as another node does")
+    assert (set(result.peers), result.missing) == ({0, 2}, (1,))
 
 
 def test_a_node_has_as_many_claims_as_peers() -> None:

@@ -70,6 +70,7 @@ def test_a_card_lies_beside_the_model(hospitals: tuple[Path, Run]) -> None:
     page = (result.directory / "models" / "peer-0002.md").read_text()
     assert page.startswith("# Model of west\n")
     assert "40 for train, 30 for test" in page
+    assert "weight of each other peer's letters as of the last round" in page.lower()
 
 
 @pytest.mark.parametrize(
