@@ -132,7 +132,7 @@ class Figure:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """What size "paper" needs: the figure's and its panels' needs, GPUs last."""
+        """Requirements of size "paper": those of the figure and of its panels, GPUs last."""
         of_panels = (need for panel in self.panels for need in panel.needs)
         needs = dict.fromkeys((*self.needs, *of_panels))
         return tuple(sorted(needs, key=lambda need: need.startswith("a GPU")))
