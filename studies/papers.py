@@ -235,7 +235,7 @@ def needs(figure: Figure) -> str:
     if not figure.exists("paper") or figure.form == "drawn":
         return ""
     time = [f"{figure.hours:g} hours"] if figure.hours else []
-    listed = ", ".join((*figure.needs, *time))
+    listed = ", ".join((*figure.required, *time))
     return f"Size paper needs {listed}; it was not run." if listed else ""
 
 

@@ -27,7 +27,11 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         "--list", action="store_true", help="list the tables and figures of all papers, or of some"
     )
     parser.add_argument("--size", choices=get_args(Size), default="small", help="(small)")
-    parser.add_argument("--seeds", type=int, help="number of seeds (the figure's number)")
+    parser.add_argument("--seeds", type=int, help="number of seeds from 0 (the figure's seeds)")
+    parser.add_argument(
+        "--panel", action="append", default=[], metavar="LABEL",
+        help="only this panel of the figure, as in \"Heart Disease\"; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
     parser.add_argument(
         "--workers", type=int, help="number of parallel runs (as many as cores allow)"
@@ -45,8 +49,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     counts: Counter[bool | None] = Counter()
     for name in _chosen(options.names, options.size):
         request = FigureRequest(
-            name, options.size, options.seeds, Path(options.out), options.workers
-        )
+            name, options.size, options.seeds, Path(options.out), options.workers,
+            tuple(options.panel),
+        )  # fmt: skip
         made = reproduce(request, console)
         for verdict in made.verdicts:
             counts[verdict.holds] += 1
@@ -110,7 +115,7 @@ def _paper(figure: Figure) -> str:
     """Return what size "paper" needs: a GPU with hours, then data."""
     if figure.form == "drawn" or not figure.exists("paper"):
         return "-"
-    data = [need for need in figure.needs if not need.startswith("a GPU")]
-    gpu = "GPU" if len(data) < len(figure.needs) else ""
+    data = [need for need in figure.required if not need.startswith("a GPU")]
+    gpu = "GPU" if len(data) < len(figure.required) else ""
     time = f"{figure.hours:g} h" if figure.hours else ""
     return ", ".join(filter(None, (f"{gpu} {time}".strip(), *data))) or "CPU"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -53,9 +53,12 @@ def digest(config: Config, flat: Mapping[str, Any]) -> str:
     return hashed.hexdigest()[:8]
 
 
-def trials(first: int, seeds: int, splits: int = 1) -> list[Keys]:
-    """Return the keys of each trial: a division per seed, or every seed with every division."""
-    every = range(first, first + seeds)
+def trials(first: int, seeds: Iterable[int], splits: int = 1) -> list[Keys]:
+    """Return the keys of each trial: a division per seed, or every seed with every division.
+
+    Seeds and divisions count from `first`.
+    """
+    every = [first + seed for seed in seeds]
     if splits == 1:
         return [{"seed": seed} for seed in every]
     divisions = range(first, first + splits)
@@ -73,20 +76,24 @@ class Grid:
         cls,
         rows: Mapping[str, Keys],
         shared: Keys,
-        seeds: int,
+        seeds: int | Sequence[int],
         *,
         panel: str = "",
         points: Sequence[Point] = (Point(),),
         splits: int = 1,
     ) -> Grid:
-        """Cross the rows of a panel with points and trials; seeds count from the key `seed`."""
+        """Cross the rows of a panel with points and trials; seeds count from the key `seed`.
+
+        `seeds` is their number, or the seeds themselves.
+        """
+        every = range(seeds) if isinstance(seeds, int) else seeds
         cells = {}
         for row, own in rows.items():
             for x, keys in points:
                 flat = {**shared, **own, **keys}
                 first = int(flat.get("seed", Config.seed))
                 cells[Cell(row, panel, x)] = [
-                    Config.from_flat({**flat, **trial}) for trial in trials(first, seeds, splits)
+                    Config.from_flat({**flat, **trial}) for trial in trials(first, every, splits)
                 ]
         return cls(cells)
 

@@ -8,8 +8,8 @@ offline in minutes, "paper" is the paper's own size.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -37,6 +37,7 @@ class Panel:
     keys: Mapping[str, Scalar] = field(default_factory=dict)  # overrides at both sizes
     small_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "small" only
     paper_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "paper" only
+    needs: tuple[str, ...] = ()  # what size "paper" of this panel needs besides the figure's
 
     def preset(self, size: Size) -> str:
         """Return the preset's name at a size; "" if there is none."""
@@ -116,16 +117,36 @@ class Figure:
     drawn: str = ""
     """With "drawn" the name of a function of `coterie.app.reproduction.formulas`; nothing runs."""
     seeds: int = 3  # number of seeds
+    paper_seeds: tuple[int, ...] = ()  # seeds of size "paper"; empty: as many as `seeds`, from 0
     splits: int = 1
     """Size "paper": number of divisions of the data, each with every seed; 1: one per seed."""
     minutes: float = 0.0  # duration of size "small" on two cores
     hours: float = 0.0  # duration of size "paper", stated in the paper or measured; 0: unknown
-    needs: tuple[str, ...] = ()  # requirements of size "paper", for people ("CIFAR-100", "a GPU")
+    needs: tuple[str, ...] = ()
+    """Requirements of size "paper" of every panel, for people ("CIFAR-100", "a GPU")."""
     differs: tuple[str, ...] = ()  # differences from the paper, one sentence each
     missing: str = ""  # reason why the figure is not reproduced; then nothing runs
     panels: tuple[Panel, ...] = (Panel(),)
     rows: tuple[Row, ...] = ()
     claims: tuple[Claim, ...] = ()
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Requirements of size "paper": those of the figure and of its panels, GPUs last."""
+        of_panels = (need for panel in self.panels for need in panel.needs)
+        needs = dict.fromkeys((*self.needs, *of_panels))
+        return tuple(sorted(needs, key=lambda need: need.startswith("a GPU")))
+
+    def only(self, labels: Collection[str]) -> Figure:
+        """Return the figure with these panels only; without labels, the figure itself."""
+        if not labels:
+            return self
+        _known(labels, {panel.label for panel in self.panels}, f"figures.{self.name}: no panel")
+        return replace(self, panels=tuple(p for p in self.panels if p.label in labels))
+
+    def seeds_at(self, size: Size) -> Sequence[int]:
+        """Return the seeds at a size."""
+        return (size == "paper" and self.paper_seeds) or range(self.seeds)
 
     def sweep(self, size: Size) -> list[Point]:
         """Return the points of a sweep at a size; empty without a sweep."""

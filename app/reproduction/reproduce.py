@@ -33,10 +33,11 @@ class FigureRequest:
 
     name: str  # "paper/figure"
     size: Size = "small"
-    seeds: int | None = None  # number of seeds; None: the number that the figure sets
+    seeds: int | None = None  # number of seeds, from 0; None: those that the figure sets
     out: Path = Path(OUT)  # directory of all reproductions; figures share equal runs
     workers: int | None = None
     """Maximum number of parallel runs; None: as many as cores, memory and GPUs allow."""
+    panels: tuple[str, ...] = ()  # labels of the panels to make; empty: every panel
 
     @property
     def directory(self) -> Path:
@@ -66,6 +67,10 @@ def reproduce(request: FigureRequest, console: Console) -> Reproduction:
     paper, figure = figures.find(request.name)
     if figure.missing:
         raise ConfigError(f"{request.name} is not reproduced: {figure.missing}")
+    try:
+        figure = figure.only(request.panels)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if not figure.exists(request.size):
         (other,) = {*get_args(Size)} - {request.size}
         raise ConfigError(f"{request.name} has no size {request.size}; use --size {other}")
@@ -118,9 +123,9 @@ def _base(panel: Panel, request: FigureRequest) -> Config:
 
 def _grid(figure: Figure, request: FigureRequest) -> Grid:
     """Return the configurations of a figure, with their run directories."""
-    number = figure.seeds if request.seeds is None else request.seeds
-    if number < 1:
-        raise ConfigError(f"--seeds {number}: must be at least 1")
+    seeds = figure.seeds_at(request.size) if request.seeds is None else range(request.seeds)
+    if not seeds:
+        raise ConfigError(f"--seeds {request.seeds}: must be at least 1")
     splits = figure.splits if request.size == "paper" else 1
     grid = Grid({})
     for panel in figure.panels:
@@ -137,7 +142,7 @@ def _grid(figure: Figure, request: FigureRequest) -> Grid:
             try:
                 points = figure.sweep(request.size) or [Point()]
                 grid |= Grid.product(
-                    own, shared, number, panel=panel.label, points=points, splits=splits
+                    own, shared, seeds, panel=panel.label, points=points, splits=splits
                 )
             except ConfigError as error:
                 raise ConfigError(f"{request.name}, {row.label}: {error}") from None
@@ -146,8 +151,8 @@ def _grid(figure: Figure, request: FigureRequest) -> Grid:
 
 def _require(figure: Figure, request: FigureRequest, grid: Grid) -> None:
     """Refuse to start without the data or the GPU; the message names which."""
-    if request.size == "paper" and "a GPU" in figure.needs and not cluster.here("auto").gpus:
-        needs = ", ".join(figure.needs)
+    if request.size == "paper" and "a GPU" in figure.required and not cluster.here("auto").gpus:
+        needs = ", ".join(figure.required)
         raise ConfigError(f"{request.name} at size paper needs {needs}: no GPU is visible here")
     for configs in grid.cells.values():
         try:

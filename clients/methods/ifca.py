@@ -12,10 +12,10 @@ Its personal model is the theta_k that fits best after that.
 
 Readings and deviations: means are weighted by the training samples, p_i, as in FedAvg (the paper's
 peers have the same number), so K = 1 is FedAvg. The K models are different random draws, known to
-every peer; where a problem prescribes starts, the k-th model is that of peer k. Losses that differ
-only by rounding are ties, won by the first model: models with the same start separate once the
-first one fits some peers worse than the next. A peer has one set of batch-norm statistics for all K
-models.
+every peer, or with `starts` = "common" all FedAvg's start; where a problem prescribes starts, the
+k-th model is that of peer k. Losses that differ only by rounding are ties, won by the first model:
+from a common start all peers train it, as in FedAvg, until it fits some of them worse than the
+start. A peer has one set of batch-norm statistics for all K models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -62,6 +62,10 @@ class Ifca(
         "know.",
         low=0,
     )
+    starts: Literal["different", "common"] = option(
+        "different",
+        "Start of the K models: different random draws, or FedAvg's start for all of them.",
+    )
 
     def models_kept(self, peers: int) -> int:
         return max(1, self.clusters)
@@ -80,7 +84,10 @@ class Ifca(
 
     def init(self) -> IfcaState:
         start = self.start()
-        centres_pkd = self.engine.starts(self.k).expand(len(start.x), -1, -1)
+        if self.starts == "common":
+            centres_pkd = start.x[:, None].expand(-1, self.k, -1)
+        else:
+            centres_pkd = self.engine.starts(self.k).expand(len(start.x), -1, -1)
         choice = best_of(self.engine, centres_pkd, start.buffers)
         start = replace(start, x=centres_pkd[np.arange(len(choice)), choice])
         return self.begin(start, centres=centres_pkd, choice=choice)

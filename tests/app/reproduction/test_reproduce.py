@@ -271,6 +271,38 @@ def test_size_paper_crosses_splits_with_seeds(folder: Path) -> None:
     assert [(config.division, config.seed) for config in small[cell]] == [(0, 0), (1, 1)]
 
 
+def test_size_paper_takes_the_papers_seeds(folder: Path) -> None:
+    """Unless a number is asked for, which counts from 0; size small has seeds of its own."""
+    file = folder / "papers" / "toy.toml"
+    text = file.read_text().replace('small = "default"', 'small = "default"\npaper = "default"', 1)
+    file.write_text(text.replace("seeds = 2", "seeds = 2\npaper-seeds = [127, 496]", 1))
+    figure = figures.find("toy/table-1")[1]
+
+    def seeds(size: figures.Size, number: int | None = None) -> list[int]:
+        cells = _grid(figure, FigureRequest("toy/table-1", size, number)).cells
+        return [config.seed for config in cells[Cell("Local")]]
+
+    assert seeds("paper") == [127, 496]
+    assert seeds("paper", 3) == [0, 1, 2]
+    assert seeds("small") == [0, 1]
+
+
+def test_one_panel_needs_no_data_of_the_others(tmp_path: Path) -> None:
+    """Heart disease runs at size paper without a GPU; MNIST, CIFAR-10 and IXI have other panels."""
+    _, figure = figures.find("all-for-one/table-2")
+    assert figure.required == ("MNIST", "CIFAR-10", "IXI", "a GPU")
+    hearts = figure.only(["Heart Disease"])
+    assert hearts.required == ()
+    grid = _grid(hearts, FigureRequest("all-for-one/table-2", "paper", out=tmp_path))
+    assert {cell.panel for cell in grid.cells} == {"Heart Disease"}
+    assert {config.dataset for config in grid} == {"heart-disease"}
+    with pytest.raises(ConfigError, match='no panel "Heart"'):
+        reproduce(
+            FigureRequest("all-for-one/table-2", out=tmp_path, panels=("Heart",)),
+            Console(quiet=True),
+        )
+
+
 @pytest.mark.parametrize("paper", figures.names())
 def test_the_list_of_a_paper_fits_a_screen(paper: str) -> None:
     lines = list(listed([paper], 80))

@@ -91,6 +91,30 @@ def test_models_that_start_alike_part(tmp_path: Path) -> None:
     assert np.array_equal(first.weights()[left], np.eye(6)[left])
 
 
+def test_from_a_common_start_it_is_fedavg_while_no_peer_leaves(tmp_path: Path) -> None:
+    """On permuted digits the first model stays below the start's loss for every peer."""
+    common = {"ifca.clusters": 4, "ifca.starts": "common", "partition.kind": "label-permutation"}
+    result = run(digits("ifca", **common), tmp_path / "a")
+    fedavg = run(digits("fedavg", **{"partition.kind": "label-permutation"}), tmp_path / "b")
+    assert stacked(result).equal(stacked(fedavg))
+    assert np.array_equal(result.weights(), fedavg.weights())
+    different = run(digits("ifca", **common | {"ifca.starts": "different"}), tmp_path / "c")
+    assert not stacked(different).equal(stacked(fedavg))
+
+
+def test_from_a_common_start_a_peer_leaves_a_model_that_it_fits_worse(tmp_path: Path) -> None:
+    """The first of three camps' rounds equals FedAvg; then a camp chooses another model."""
+    common = {"ifca.clusters": 3, "ifca.starts": "common"}
+    first = run(camps(tmp_path / "a", "ifca", **common) | {"num-server-rounds": 1}, tmp_path / "a")
+    later = run(camps(tmp_path / "b", "ifca", **common), tmp_path / "b")
+    assert not (later.weights() > 0).all()
+    fedavg = run(camps(tmp_path / "c", "fedavg") | {"num-server-rounds": 1}, tmp_path / "c")
+    stay = (first.weights() > 0).all(axis=1)
+    assert stay.any()
+    assert not stay.all()
+    assert np.array_equal(first.theta()[stay], fedavg.theta()[stay])
+
+
 def test_the_true_number_of_clusters_is_the_default(tmp_path: Path) -> None:
     explicit = run(digits("ifca", **{"ifca.clusters": 3}), tmp_path / "a")
     known = run(digits("ifca"), tmp_path / "b")  # a split into 3 clusters
