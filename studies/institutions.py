@@ -51,7 +51,7 @@ WHOLE = ("heart-disease",)
 LEVEL = 0.95
 ALONE = "local"
 PLAIN = "logistic"
-"""What each institution can do without any of this: scikit-learn's logistic regression."""
+"""Yardstick of what an institution gets without Coterie: logistic regression on its own rows."""
 LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto", "boosting")
 """Methods that need the true clusters or their number, a network with a hidden layer, or trees."""
 CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")

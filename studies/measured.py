@@ -1,4 +1,4 @@
-"""What a study measured on a set of institutions, as a file of its page: a value per seed."""
+"""Results of a study of institutions, in a file beside its page: a value per seed."""
 
 from __future__ import annotations
 
