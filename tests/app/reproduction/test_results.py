@@ -18,7 +18,7 @@ from coterie.app.experiments.measures import SameSeed
 from coterie.app.experiments.table import Cell, Trial
 from coterie.app.reproduction import claims, formulas, page, results
 from coterie.app.reproduction.figures import Claim, Figure, Panel, Row
-from coterie.app.reproduction.results import Results
+from coterie.app.reproduction.results import Numbers, Results
 from coterie.app.runs.rundir import Run
 from studies.papers import ours
 
@@ -133,7 +133,8 @@ def test_a_claim_on_divisions_of_the_same_rows_needs_more(tmp_path: Path) -> Non
         for seed, (a, b) in enumerate(((0.9, 0.88), (0.9, 0.875), (0.9, 0.885))):
             for name, end in (("a", a), ("b", b)):
                 cells[Cell(name)][Trial(seed, seed)] = made_run(tmp_path, [[end, end]], **more)
-        (verdict,) = claims.judge(replace(figure, claims=(claim,)), "small", Results(cells))
+        of = replace(figure, claims=(claim,))
+        (verdict,) = claims.judge(of, "small", Numbers.of(of, Results(cells)))
         assert verdict.holds is holds, verdict.evidence
 
 
