@@ -567,6 +567,7 @@ def index() -> str:
     parts += [
         "## How claims are judged",
         HOW,
+        progress(of),
         "The same command gives the same digits on the same kind of processor; on another one, 3 "
         "of 182 numbers of nine figures differed, by at most 0.1 points, and losses below 1e-10 in "
         "their rounding.",
@@ -576,6 +577,18 @@ def index() -> str:
         if tables_:
             parts += [f"## {paper.short}", *tables_]
     return "\n\n".join(parts) + "\n"
+
+
+def progress(of: Mapping[str, Mapping[str, Kept | None]]) -> str:
+    """Return how many figures were made with numbers per seed."""
+    made = [kept for kept_of in of.values() for kept in kept_of.values() if kept is not None]
+    judged_ = sum(kept.stored is None for kept in made)
+    if judged_ == len(made):
+        return "All figures have numbers per seed."
+    return (
+        f"So far {judged_} of {len(made)} figures have been run with numbers per seed; the "
+        f"verdicts on the others are those of the earlier version ({MEANS})."
+    )
 
 
 def anchor(text: str) -> str:

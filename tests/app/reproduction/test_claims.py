@@ -17,17 +17,17 @@ A = np.array([0.91, 0.95, 0.92, 0.94])
 B = np.array([0.90, 0.90, 0.91, 0.90])
 
 
-def judged(claim: dict[str, Any], values: dict[str, Any], **figure: Any) -> Verdict:
+def judged(claim: dict[str, Any], of_rows: dict[str, Any], **figure: Any) -> Verdict:
     """Judge one claim about rows with the values of seeds 0, 1, ...; or by panel and row."""
-    rows = {name.partition("/")[2] or name for name in values}
-    panels = {name.partition("/")[0] if "/" in name else "" for name in values}
+    rows = {name.partition("/")[2] or name for name in of_rows}
+    panels = {name.partition("/")[0] if "/" in name else "" for name in of_rows}
     made = Figure(
         "table-1", "", "", rows=tuple(Row(row) for row in sorted(rows)),
         panels=tuple(Panel(panel, small="default") for panel in sorted(panels)),
         claims=(Claim("", **claim),), **figure,
     )  # fmt: skip
     places = {}
-    for name, of in values.items():
+    for name, of in of_rows.items():
         panel, row = name.split("/") if "/" in name else ("", name)
         for x, numbers in of.items() if isinstance(of, dict) else [("", of)]:
             seeds = {str(seed): float(value) for seed, value in enumerate(numbers)}

@@ -126,7 +126,7 @@ def test_a_claim_on_divisions_of_the_same_rows_needs_more(tmp_path: Path) -> Non
     """Differences 0.02, 0.025, 0.015: t = 6.9 (p = 0.02); with a test row per training row 0.07."""
     split = [{"train": {"size": 10}, "test": {"size": 10}}] * 2
     keys = {"method": "dpfl", "peers": 2, "dataset": "table", "table": {"test": 0.5}}
-    claim = Claim("a is better", "beats", ("a", "b"))
+    claim = Claim("a is better", "beats", rows=("a", "b"))
     figure = Figure("f", "", "", rows=(Row("a"), Row("b")), panels=(Panel(small="default"),))
     for more, holds in (({}, True), ({"config": keys, "split": tuple(split)}, None)):
         cells: dict[Cell, dict[Trial, Run]] = {Cell("a"): {}, Cell("b"): {}}
