@@ -35,6 +35,7 @@ PLACE = Path(__file__).resolve().parents[1] / "docs" / "papers"
 METHODS = PLACE.parent / "methods"
 SIZE: Size = "small"
 FILES = ("results.csv", "seeds.csv", "made.json", "figure.svg")
+FRONT = "---\nhide: [toc]\n---"
 NOTE = "<!-- Written by python -m studies.papers; do not edit. -->"
 EMPTY = ""
 HEADS = ("figure", "sentence", "paper", "ours", "p", "verdict", "why")
@@ -139,7 +140,7 @@ def results(paper: Paper) -> dict[str, Kept | None]:
 def page(paper: Paper) -> str:
     """Return the page of a paper in Markdown."""
     of = results(paper)
-    parts = [NOTE, f"# {title(paper)}", f"*{authors(paper)}.*", idea(paper.method)]
+    parts = [FRONT, NOTE, f"# {title(paper)}", f"*{authors(paper)}.*", idea(paper.method)]
     parts += [summary(paper, of), *sentences(paper, of, ""), *ranks(paper, of)]
     seen: set[tuple[str, ...]] = set()
     for name, figure in paper.figures.items():
@@ -153,8 +154,11 @@ def sentences(paper: Paper, of: Mapping[str, Kept | None], page: str) -> Iterato
     """Yield the table of the paper's sentences, and that of our own questions."""
     verdicts = judged(paper, of)
     for quoted, before in ((True, ""), (False, "Questions of ours, and our closed forms:")):
+        of_kind = [each for each in verdicts if bool(each.verdict.quote) is quoted]
+        quotes = Counter(each.verdict.quote for each in of_kind)
         lines = [
-            line_of(paper, each, page) for each in verdicts if bool(each.verdict.quote) is quoted
+            line_of(paper, each, page, is_repeated=quotes[each.verdict.quote] > 1)
+            for each in of_kind
         ]
         if lines:
             table = markdown(HEADS, lines)
@@ -163,13 +167,15 @@ def sentences(paper: Paper, of: Mapping[str, Kept | None], page: str) -> Iterato
             yield f'<div class="sentences" markdown>\n\n{table}\n\n</div>'
 
 
-def line_of(paper: Paper, each: Judged, page: str) -> list[str]:
-    """Return the line of a claim in a table."""
+def line_of(paper: Paper, each: Judged, page: str, *, is_repeated: bool) -> list[str]:
+    """Return the line of a claim in a table; a repeated quote is followed by the claim."""
     verdict, name = each.verdict, heading_of(each.figure)
     where = f"[{name.partition(':')[0]}]({page}#{anchor(name)})"
     sentence = f"“{verdict.quote}”" if verdict.quote else verdict.claim
     if re.match(r"(Table|Corollary) \d", verdict.quote):
         sentence = verdict.quote
+    if verdict.quote and is_repeated:
+        sentence += f": {verdict.claim}"
     is_from_means = each.is_stored and verdict.verdict != UNDEFINED and verdict.evidence != NEW
     mark = f" {MEANS}" if is_from_means else ""
     why = linked(paper, cell(verdict.why), page)
@@ -542,6 +548,7 @@ def index() -> str:
     papers = [figures.read(name) for name in figures.names()]
     of = {paper.name: results(paper) for paper in papers}
     parts = [
+        FRONT,
         NOTE,
         "# The papers, figure by figure",
         "`coterie reproduce PAPER/FIGURE` makes a table or figure of one of these papers and "
