@@ -27,7 +27,15 @@ from coterie.app.experiments.measures import reached
 from coterie.app.reproduction import claims, figures
 from coterie.app.reproduction.claims import UNDEFINED, WORDS, Verdict
 from coterie.app.reproduction.figures import Figure, Panel, Paper, Row, Size
-from coterie.app.reproduction.page import heading, heading_of, ours_of, paper_of, shown, spread
+from coterie.app.reproduction.page import (
+    data_of,
+    heading,
+    heading_of,
+    ours_of,
+    paper_of,
+    shown,
+    spread,
+)
 from coterie.app.reproduction.results import Numbers, Place, SeedNumbers, better_of
 from coterie.app.runs import units
 
@@ -304,18 +312,14 @@ def charts(paper: Paper, of: Mapping[str, Kept | None]) -> Iterator[tuple[str, s
             assert kept is not None
             column, found = leads(figure, panel, kept.lines)
             if found:
-                heads = (_head(panel, paper_of(panel)), ours_of(panel, SIZE))
+                heads = (paper_of(panel), f"{data_of(panel, SIZE)} (ours)")
                 kind = heading_of(figure).partition(":")[0]
+                where = f"{kind}, {panel.label}" if panel.label else kind
                 caption = (
-                    f"{kind}, {heading(column).removesuffix(' %')}. "
+                    f"{where}, {heading(column).removesuffix(' %')}. "
                     f"Spearman's rank correlation {rank_correlation(found):.2f}"
                 )
                 yield f"{paper.name}/{name}/leads-{k}.svg", caption, slopes(heads, found, column)
-
-
-def _head(panel: Panel, data: str) -> str:
-    name = data.removesuffix(" (paper)")
-    return data if not panel.label or name in panel.label else f"{panel.label}, {data}"
 
 
 def ranks(paper: Paper, of: Mapping[str, Kept | None]) -> Iterator[str]:
@@ -335,6 +339,20 @@ def ranks(paper: Paper, of: Mapping[str, Kept | None]) -> Iterator[str]:
         yield f'<div class="slopes" markdown>\n{figures_}\n</div>'
 
 
+def within(heights: Sequence[float], height: float) -> list[float]:
+    """Return the places of labels at sorted heights: 15 apart, between head and foot."""
+    places = spread(heights, 15)
+    lowest = 32.0
+    for k, place in enumerate(places):
+        places[k] = lowest = max(place, lowest)
+        lowest += 15
+    highest = height - 8
+    for k in reversed(range(len(places))):
+        places[k] = highest = min(places[k], highest)
+        highest -= 15
+    return places
+
+
 def slopes(heads: tuple[str, str], of: Sequence[Lead], column: str) -> str:
     """Draw a slope chart as SVG: leads of the paper on the left, ours on the right."""
     unit = 100 if shown(1.0, column) == "100.00" else 1
@@ -342,11 +360,11 @@ def slopes(heads: tuple[str, str], of: Sequence[Lead], column: str) -> str:
     scaled = [[value / max(map(abs, side)) for value in side] for side in sides]
     top = max(0.0, *scaled[0], *scaled[1])
     low = min(0.0, *scaled[0], *scaled[1])
-    height = max(190, 19 * len(of) + 30)
+    height = max(190, 17 * len(of) + 50)
     left, right = 168, 292
 
     def y(value: float) -> float:
-        return 34 + (height - 50) * (top - value) / (top - low)
+        return 38 + (height - 58) * (top - value) / (top - low)
 
     def text(x: float, y: float, side: str, words: str, colour: str) -> str:
         at = f'x="{x}" y="{y:.1f}" text-anchor="{side}" fill="{colour}"'
@@ -364,14 +382,21 @@ def slopes(heads: tuple[str, str], of: Sequence[Lead], column: str) -> str:
     lines += [
         line(scaled[0][k], scaled[1][k], COLOURS[k % len(COLOURS)], "") for k in range(len(of))
     ]
-    for x, anchor_, values, heights in (
-        (left - 6, "end", sides[0], scaled[0]), (right + 6, "start", sides[1], scaled[1]),
-    ):  # fmt: skip
+    for x, out, values, heights in (
+        (left, -14, sides[0], scaled[0]),
+        (right, 14, sides[1], scaled[1]),
+    ):
+        anchor_ = "end" if out < 0 else "start"
         order = sorted(range(len(of)), key=lambda k: y(heights[k]))
-        for k, place in zip(order, spread([y(heights[k]) for k in order], 15), strict=True):
+        for k, place in zip(order, within([y(heights[k]) for k in order], height), strict=True):
+            colour = COLOURS[k % len(COLOURS)]
             both = of[k].method, f"{values[k]:+.3g}"
-            label = " ".join(both if anchor_ == "end" else both[::-1])
-            lines.append(text(x, place + 4, anchor_, label, COLOURS[k % len(COLOURS)]))
+            label = " ".join(both if out < 0 else both[::-1])
+            lines.append(text(x + out * 1.2, place + 4, anchor_, label, colour))
+            lines.append(
+                f'<path d="M{x} {y(heights[k]):.1f}L{x + out} {place:.1f}" '
+                f'stroke="{colour}" stroke-width="0.7"/>'
+            )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 460 {height}" width="460" '
         f'height="{height}" font-family="sans-serif" font-size="12" fill="#333">\n'
