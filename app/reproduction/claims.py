@@ -102,7 +102,7 @@ def judged(claim: Claim, of: Sequence[Comparison]) -> Verdict:
     weakest = min((each for each in of if each.holds is holds), key=lambda each: each.slack)
     seeds = _seeds(of) if holds is None else None
     power = f"about {seeds} seeds would judge it" if seeds else ""
-    reasons = ", ".join(filter(None, (weakest.why, power))) if holds is None else ""
+    reasons = ", ".join(filter(None, (weakest.why, power)))
     ours = f"{weakest.name}: {weakest.ours}" if weakest.ours else ""
     why = ". ".join(filter(None, (reasons, claim.note)))
     return Verdict(claim.text, claim.quote, WORDS[holds], holds, weakest.paper, ours, weakest.p,
@@ -369,7 +369,7 @@ def _printed(claim: Claim, statistic: _Statistic, rows: Mapping[str, Row], panel
 def _shown(value: float, column: str, unit: str) -> str:
     """Write a statistic: shares and relative differences in per cent, others with four digits."""
     if unit == "relative":
-        return f"{100 * value:+.1f} %"
+        return f"{100 * value:+.3g} %"
     if unit in ("ratio", "slope"):
         return f"{value:.3g}"
     sign = "+" if unit == "difference" else ""
