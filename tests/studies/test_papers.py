@@ -55,7 +55,7 @@ def test_stored_numbers_give_the_verdicts_of_the_runs(
     (paper,) = (figures.read(name) for name in figures.names())
     kept = papers.results(paper)["table-1"]
     assert kept is not None
-    assert kept.numbers == made.numbers
+    assert kept.numbers.as_csv() == made.numbers.as_csv()
     assert tuple(kept.verdicts(made.figure)) == made.verdicts
     (near,) = (claim for claim in made.figure.claims if claim.kind == "near")
     wide = replace(made.figure, claims=(replace(near, within=0.3),))
