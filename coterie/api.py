@@ -432,7 +432,7 @@ def reproduce(
     -------
     Reproduction
         Its `verdicts` say of each claim whether it holds; `directory` has page.html,
-        results.csv and claims.json.
+        results.csv, seeds.csv and claims.json.
 
     Raises
     ------

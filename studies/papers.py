@@ -2,7 +2,9 @@
 
 `python -m studies.papers [RUNS]` copies the results of all figures in RUNS (runs/reproduce, size
 small) into docs/papers/<paper>/<figure>, and writes docs/papers/<paper>.md and docs/papers/index.md
-from the results there. Without RUNS it only rewrites the pages from the results in docs/papers.
+from the results there: claims are judged from seeds.csv, without runs. Without RUNS it only
+rewrites the pages. A figure that was made before seeds.csv existed has a claims.json instead, with
+the verdicts of that time.
 """
 
 from __future__ import annotations
@@ -10,64 +12,71 @@ from __future__ import annotations
 import csv
 import html
 import json
+import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from coterie.app.experiments.measures import reached
-from coterie.app.reproduction import figures
-from coterie.app.reproduction.figures import Figure, Paper, Row, Size
-from coterie.app.reproduction.page import HOLDS, heading, heading_of, shown
+from coterie.app.reproduction import claims, figures
+from coterie.app.reproduction.claims import UNDEFINED, WORDS, Verdict
+from coterie.app.reproduction.figures import Figure, Panel, Paper, Row, Size
+from coterie.app.reproduction.page import (
+    data_of,
+    heading,
+    heading_of,
+    ours_of,
+    paper_of,
+    shown,
+    spread,
+)
+from coterie.app.reproduction.results import Numbers, Place, SeedNumbers, better_of
 from coterie.app.runs import units
 
 PLACE = Path(__file__).resolve().parents[1] / "docs" / "papers"
 METHODS = PLACE.parent / "methods"
 SIZE: Size = "small"
-FILES = ("results.csv", "claims.json", "made.json", "figure.svg")
+FILES = ("results.csv", "seeds.csv", "made.json", "figure.svg")
+FRONT = "---\nhide: [toc]\n---"
 NOTE = "<!-- Written by python -m studies.papers; do not edit. -->"
 EMPTY = ""
-KEYS: tuple[bool | str | None, ...] = (*HOLDS, "law")
-THAT: Mapping[bool | str | None, str] = {
-    True: "Claims that hold",
-    False: "Claims that do not hold",
-    None: "Claims that cannot be judged at this size",
-    "law": "Runs that agree with our closed forms",
-}
-COLOURS: Mapping[bool | None, str] = {True: "#2f855a", False: "#c44e52", None: "#b5b9c0"}
-"""Verdict -> colour of its dots."""
+HEADS = ("figure", "sentence", "paper", "ours", "p", "verdict", "why")
+COLOURS = ("#3f7fb5", "#c44e52", "#3c8a4e", "#b96a12", "#8064a2", "#5f6b7a", "#8a7a1f", "#1f8f84",
+           "#a0527f", "#7a5f3f")  # fmt: skip
+SHORT = 70
+"""Maximum length of a reason in a table; longer ones are folded."""
 LONG = 160
 """Maximum length of numbers that are shown beside a claim; longer ones are folded."""
-SEEDS = (
-    "Behind a claim: the number of seeds that would judge it with a power of 80 %, if mean and "
-    "standard deviation of the difference stay as measured; no number: more than 100."
+NEW = "not run again since the claim was added"
+MEANS = "†"
+"""Mark of verdicts on figures without numbers per seed."""
+HOW = (
+    "Each claim is one number per seed, and its verdict a test over seeds: a paired t-test for an "
+    "order, with the paper's margin where it states one; two one-sided tests (TOST) for equality "
+    "within a tolerance; a t-interval for slopes, ratios and ranges. Fewer than three seeds judge "
+    "nothing. “Ours” is the weakest comparison of a claim, with its 95 % interval. Accuracies and "
+    "their differences are in points. A sentence that does not hold here, on smaller problems and "
+    "mostly on other data, may well hold on the paper's. "
+    f"{MEANS}: judged from means by an earlier version, and not run again since."
 )
-Key = tuple[str, str, str, str]
-"""Panel, row, swept value ("" without), column."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Results of a figure in docs/papers.
+    """Results of a figure in docs/papers."""
 
-    Attributes
-    ----------
-    lines : Mapping of tuple to Mapping of str to str
-        Lines of results.csv by panel, row, swept value and column.
-    claims : Sequence of Mapping of str to Any
-        Content of claims.json.
-    made : Mapping of str to Any
-        Content of made.json.
-    drawing : bool
-        True if there is a figure.svg.
-    """
-
-    lines: Mapping[Key, Mapping[str, str]]
-    claims: Sequence[Mapping[str, Any]]
-    made: Mapping[str, Any]
-    drawing: bool
+    lines: Mapping[Place, Mapping[str, str]]  # lines of results.csv
+    numbers: Numbers  # of each seed; of means if there is no seeds.csv
+    stored: Mapping[str, Mapping[str, Any]] | None
+    """Verdicts of an earlier version by claim; None if there is a seeds.csv."""
+    made: Mapping[str, Any]  # content of made.json
+    drawing: bool  # True if there is a figure.svg
 
     @classmethod
     def read(cls, directory: Path) -> Kept | None:
@@ -75,13 +84,46 @@ class Kept:
         if not (directory / "made.json").exists():
             return None
         with (directory / "results.csv").open(encoding="utf-8", newline="") as file:
-            lines = {
-                (line["panel"], line["row"], line["x"], line["column"]): line
-                for line in csv.DictReader(file)
-            }
-        claims = json.loads((directory / "claims.json").read_text(encoding="utf-8"))
+            lines = {Place(*(line[key] for key in Place._fields)): line
+                     for line in csv.DictReader(file)}  # fmt: skip
         made = json.loads((directory / "made.json").read_text(encoding="utf-8"))
-        return cls(lines, claims, made, (directory / "figure.svg").exists())
+        drawing, stored = (directory / "figure.svg").exists(), None
+        if (file_ := directory / "seeds.csv").exists():
+            numbers = Numbers.read(file_.read_text(encoding="utf-8"))
+        else:
+            text = (directory / "claims.json").read_text(encoding="utf-8")
+            stored = {each["claim"]: each for each in json.loads(text)}
+            means = {place: line["mean"] for place, line in lines.items() if line["mean"]}
+            numbers = Numbers(
+                {place: SeedNumbers({"mean": float(mean)}) for place, mean in means.items()}
+            )
+        return cls(lines, numbers, stored, made, drawing)
+
+    def verdicts(self, figure: Figure) -> list[Verdict]:
+        """Return the verdicts on a figure's claims."""
+        judged = claims.judge(figure, SIZE, self.numbers)
+        if self.stored is None:
+            return judged
+        return [
+            verdict if claim.kind == "undefined" else _earlier(verdict, claim.note, self.stored)
+            for claim, verdict in zip(figure.claims, judged, strict=True)
+        ]
+
+
+def _earlier(verdict: Verdict, note: str, stored: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    """Return a verdict of an earlier version, beside the means."""
+    known = stored.get(verdict.claim, {"holds": None, "evidence": NEW})
+    why = note if verdict.claim in stored else ". ".join(filter(None, (NEW, note)))
+    return replace(verdict, verdict=WORDS[known["holds"]], holds=known["holds"], p="", why=why,
+                   evidence=known["evidence"], seeds=None)  # fmt: skip
+
+
+class Judged(NamedTuple):
+    """A verdict and its figure."""
+
+    figure: Figure
+    verdict: Verdict
+    is_stored: bool
 
 
 def copy(runs: Path) -> None:
@@ -106,13 +148,67 @@ def results(paper: Paper) -> dict[str, Kept | None]:
 def page(paper: Paper) -> str:
     """Return the page of a paper in Markdown."""
     of = results(paper)
-    parts = [NOTE, f"# {title(paper)}", f"*{authors(paper)}.*", idea(paper.method)]
-    parts += [f"![Verdicts on the paper's claims]({paper.name}/claims.svg)", summary(paper, of)]
+    parts = [FRONT, NOTE, f"# {title(paper)}", f"*{authors(paper)}.*", idea(paper.method)]
+    parts += [summary(paper, of), *sentences(paper, of, ""), *ranks(paper, of)]
+    seen: set[tuple[str, ...]] = set()
     for name, figure in paper.figures.items():
-        parts += section(paper, figure, of[name])
+        parts += section(paper, figure, of[name], seen)
     if paper.contradictions:
         parts += ["## Contradictions and errata", bullets(paper.contradictions)]
     return "\n\n".join(parts) + "\n"
+
+
+def sentences(paper: Paper, of: Mapping[str, Kept | None], page: str) -> Iterator[str]:
+    """Yield the table of the paper's sentences, and that of our own questions."""
+    verdicts = judged(paper, of)
+    for quoted, before in ((True, ""), (False, "Questions of ours, and our closed forms:")):
+        of_kind = [each for each in verdicts if bool(each.verdict.quote) is quoted]
+        quotes = Counter(each.verdict.quote for each in of_kind)
+        lines = [
+            line_of(paper, each, page, is_repeated=quotes[each.verdict.quote] > 1)
+            for each in of_kind
+        ]
+        if lines:
+            table = markdown(HEADS, lines)
+            if before:
+                yield before
+            yield f'<div class="sentences" markdown>\n\n{table}\n\n</div>'
+
+
+def line_of(paper: Paper, each: Judged, page: str, *, is_repeated: bool) -> list[str]:
+    """Return the line of a claim in a table; a repeated quote is followed by the claim."""
+    verdict, name = each.verdict, heading_of(each.figure)
+    where = f"[{name.partition(':')[0]}]({page}#{anchor(name)})"
+    sentence = f"“{verdict.quote}”" if verdict.quote else verdict.claim
+    if re.match(r"(Table|Corollary) \d", verdict.quote):
+        sentence = verdict.quote
+    if verdict.quote and is_repeated:
+        sentence += f": {verdict.claim}"
+    is_from_means = each.is_stored and verdict.verdict != UNDEFINED and verdict.evidence != NEW
+    mark = f" {MEANS}" if is_from_means else ""
+    why = linked(paper, cell(verdict.why), page)
+    if len(verdict.why) > SHORT:
+        why = f"<details><summary>why</summary>{why}</details>"
+    return [where, cell(sentence), cell(verdict.paper), cell(verdict.ours), cell(verdict.p),
+            f"{verdict.verdict}{mark}", why]  # fmt: skip
+
+
+def cell(text: str) -> str:
+    """Return text for a cell of a table in Markdown."""
+    return html.escape(text, quote=False).replace("|", "&#124;")
+
+
+def linked(paper: Paper, text: str, page: str) -> str:
+    """Return text with links to the figures of the paper that it names."""
+    names = sorted((name for name in paper.figures if name in text), key=len, reverse=True)
+    if not names:
+        return text
+
+    def link(match: re.Match[str]) -> str:
+        to = heading_of(paper.figures[match[0]])
+        return f"[{to.partition(':')[0]}]({page}#{anchor(to)})"
+
+    return re.sub(rf"(?<![\w-])({'|'.join(names)})(?![\w-])", link, text)
 
 
 def title(paper: Paper) -> str:
@@ -134,47 +230,21 @@ def idea(method: str) -> str:
 
 
 def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
-    """Return the number of figures and of claims that hold."""
-    of = published(paper, of)
-    held, against, open_, laws = (len(list(judged(paper, of, key))) for key in KEYS)
-    made = sum(kept is not None for kept in of.values())
-    claims = held + against + open_
-    checks = f" Comparisons of runs with closed forms that agree: {laws}." if laws else ""
+    """Return the number of figures and of claims by verdict."""
+    made = sum(kept is not None for kept in published(paper, of).values())
+    words = Counter(each.verdict.verdict for each in judged(paper, of) if each.verdict.quote)
+    listed = ", ".join(f"{words[word]} {_short(word)}" for word in (*WORDS.values(), UNDEFINED)
+                       if words[word])  # fmt: skip
+    quoted = units.plural(sum(words.values()), "sentence")
     return (
-        f"We repeated {made} of {len(of)} tables and figures on smaller problems that run offline "
-        f"(size small). There, {held} of {units.plural(claims, 'claim')} of the paper hold, "
-        f"{against} do not, and {open_} cannot be judged.{checks} "
-        "[Measures](../reference/measures.md) defines the columns."
+        f"We repeated {made} of {len(published(paper, of))} tables and figures on smaller problems "
+        f"that run offline (size small). Of {quoted} of the paper: {listed}. "
+        "[How claims are judged](index.md#how-claims-are-judged)"
     )
 
 
-def claims_figure(paper: Paper, of: Mapping[str, Kept | None]) -> str:
-    """Draw a line of dots for each table or figure, one dot for each claim, by verdict, as SVG."""
-    of = published(paper, of)
-    dots: dict[str, list[tuple[str, str, str]]] = {}
-    for key, colour in COLOURS.items():
-        for name, claim in judged(paper, of, key):
-            dots.setdefault(name, []).append((colour, HOLDS[key], claim["claim"]))
-    lines = [
-        f'<circle cx="{x}" cy="12" r="6" fill="{colour}"/>'
-        f'<text x="{x + 12}" y="16">{HOLDS[key]}</text>'
-        for x, (key, colour) in zip((8, 80, 190), COLOURS.items(), strict=True)
-    ]
-    for k, name in enumerate(name for name in of if name in dots):
-        y = 40 + 21 * k
-        label = heading_of(paper.figures[name]).partition(": ")[0]
-        lines.append(f'<text x="2" y="{y + 4}">{html.escape(label)}</text>')
-        lines += [
-            f'<circle cx="{172 + 17 * j}" cy="{y}" r="6" fill="{colour}">'
-            f"<title>{html.escape(claim)}: {verdict}</title></circle>"
-            for j, (colour, verdict, claim) in enumerate(dots[name])
-        ]
-    height = 36 + 21 * len(dots)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 370 {height}" width="370" '
-        f'height="{height}" font-family="sans-serif" font-size="13" fill="#333">\n'
-        '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(lines) + "\n</svg>\n"
-    )
+def _short(word: str) -> str:
+    return {"holds here": "hold here", "does not hold here": "do not hold here"}.get(word, word)
 
 
 def published(paper: Paper, of: Mapping[str, Kept | None]) -> dict[str, Kept | None]:
@@ -184,20 +254,160 @@ def published(paper: Paper, of: Mapping[str, Kept | None]) -> dict[str, Kept | N
     }
 
 
-def judged(
-    paper: Paper, of: Mapping[str, Kept | None], key: bool | str | None
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield figure and claim of one verdict; "law": runs that agree with our closed form."""
+def judged(paper: Paper, of: Mapping[str, Kept | None]) -> list[Judged]:
+    """Return every claim of the figures that were made."""
+    return [
+        Judged(paper.figures[name], verdict, kept.stored is not None)
+        for name, kept in of.items()
+        if kept is not None
+        for verdict in kept.verdicts(paper.figures[name])
+    ]
+
+
+class Lead(NamedTuple):
+    """Lead of a method over Local, positive if the method is better."""
+
+    method: str
+    paper: float
+    ours: float
+
+
+def leads(
+    figure: Figure, panel: Panel, lines: Mapping[Place, Mapping[str, str]]
+) -> tuple[str, list[Lead]]:
+    """Return the first column with a better end that the paper prints, and the leads in it."""
+    for column in figure.columns:
+        if figure.form != "table" or not better_of(column):
+            continue
+        both = {}
+        for row in figure.rows:
+            line = lines.get(Place(panel.label, row.label, "", column))
+            printed = row.printed(panel.label, column)
+            if line is not None and line["mean"] and printed is not None:
+                both[row.label] = (printed, float(line["mean"]))
+        local = next((row.label for row in figure.rows if row.keys.get("method") == "local"), "")
+        if local in both and len(both) > 3:
+            sign = -1 if better_of(column) == "low" else 1
+            base = both.pop(local)
+            return column, [
+                Lead(row, sign * (a - base[0]), sign * (b - base[1]))
+                for row, (a, b) in both.items()
+            ]
+    return "", []
+
+
+def rank_correlation(of: Sequence[Lead]) -> float:
+    """Return Spearman's rank correlation of the paper's leads with ours, Local's 0 among them."""
+    from scipy.stats import spearmanr
+
+    both = np.array([(0.0, 0.0), *((lead.paper, lead.ours) for lead in of)])
+    return float(spearmanr(both[:, 0], both[:, 1]).statistic)
+
+
+def charts(paper: Paper, of: Mapping[str, Kept | None]) -> Iterator[tuple[str, str, str]]:
+    """Yield the file, the caption and the drawing of each slope chart."""
     for name, kept in of.items():
-        kinds = {claim.text: claim.kind for claim in paper.figures[name].claims}
-        for claim in () if kept is None else kept.claims:
-            is_law = kinds.get(claim["claim"]) == "formula" and claim["holds"]
-            if ("law" if is_law else claim["holds"]) == key:
-                yield name, claim
+        figure = paper.figures[name]
+        for k, panel in enumerate(figure.panels if kept else ()):
+            assert kept is not None
+            column, found = leads(figure, panel, kept.lines)
+            if found:
+                heads = (paper_of(panel), f"{data_of(panel, SIZE)} (ours)")
+                kind = heading_of(figure).partition(":")[0]
+                where = f"{kind}, {panel.label}" if panel.label else kind
+                caption = (
+                    f"{where}, {heading(column).removesuffix(' %')}. "
+                    f"Spearman's rank correlation {rank_correlation(found):.2f}"
+                )
+                yield f"{paper.name}/{name}/leads-{k}.svg", caption, slopes(heads, found, column)
 
 
-def section(paper: Paper, figure: Figure, kept: Kept | None) -> Iterator[str]:
-    """Yield the parts of a figure's section."""
+def ranks(paper: Paper, of: Mapping[str, Kept | None]) -> Iterator[str]:
+    """Yield the slope charts."""
+    drawn = list(charts(paper, of))
+    if drawn:
+        yield "## Leads over Local"
+        yield (
+            "A line is a method, from its lead over Local in the paper to its lead here, in the "
+            "same order as its rank. Zero is Local; each side has a scale of its own."
+        )
+        figures_ = "\n".join(
+            f"<figure markdown>\n![Leads over Local: {caption}]({file})\n"
+            f"<figcaption>{caption}</figcaption>\n</figure>"
+            for file, caption, _ in drawn
+        )
+        yield f'<div class="slopes" markdown>\n{figures_}\n</div>'
+
+
+def within(heights: Sequence[float], height: float) -> list[float]:
+    """Return the places of labels at sorted heights: 15 apart, between head and foot."""
+    places = spread(heights, 15)
+    lowest = 32.0
+    for k, place in enumerate(places):
+        places[k] = lowest = max(place, lowest)
+        lowest += 15
+    highest = height - 8
+    for k in reversed(range(len(places))):
+        places[k] = highest = min(places[k], highest)
+        highest -= 15
+    return places
+
+
+def slopes(heads: tuple[str, str], of: Sequence[Lead], column: str) -> str:
+    """Draw a slope chart as SVG: leads of the paper on the left, ours on the right."""
+    unit = 100 if shown(1.0, column) == "100.00" else 1
+    sides = [[unit * lead.paper for lead in of], [unit * lead.ours for lead in of]]
+    scaled = [[value / max(map(abs, side)) for value in side] for side in sides]
+    top = max(0.0, *scaled[0], *scaled[1])
+    low = min(0.0, *scaled[0], *scaled[1])
+    height = max(190, 17 * len(of) + 50)
+    left, right = 168, 292
+
+    def y(value: float) -> float:
+        return 38 + (height - 58) * (top - value) / (top - low)
+
+    def text(x: float, y: float, side: str, words: str, colour: str) -> str:
+        at = f'x="{x}" y="{y:.1f}" text-anchor="{side}" fill="{colour}"'
+        return f"<text {at}>{html.escape(words)}</text>"
+
+    def line(start: float, end: float, colour: str, more: str) -> str:
+        at = f'x1="{left}" x2="{right}" y1="{y(start):.1f}" y2="{y(end):.1f}"'
+        return f'<line {at} stroke="{colour}" stroke-width="1.6" {more}/>'
+
+    lines = [
+        text(left, 13, "end", heads[0], "#333"),
+        text(right, 13, "start", heads[1], "#333"),
+        line(0, 0, "#999", "stroke-dasharray='3 3'"),
+    ]
+    lines += [
+        line(scaled[0][k], scaled[1][k], COLOURS[k % len(COLOURS)], "") for k in range(len(of))
+    ]
+    for x, out, values, heights in (
+        (left, -14, sides[0], scaled[0]),
+        (right, 14, sides[1], scaled[1]),
+    ):
+        anchor_ = "end" if out < 0 else "start"
+        order = sorted(range(len(of)), key=lambda k: y(heights[k]))
+        for k, place in zip(order, within([y(heights[k]) for k in order], height), strict=True):
+            colour = COLOURS[k % len(COLOURS)]
+            both = of[k].method, f"{values[k]:+.3g}"
+            label = " ".join(both if out < 0 else both[::-1])
+            lines.append(text(x + out * 1.2, place + 4, anchor_, label, colour))
+            lines.append(
+                f'<path d="M{x} {y(heights[k]):.1f}L{x + out} {place:.1f}" '
+                f'stroke="{colour}" stroke-width="0.7"/>'
+            )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 460 {height}" width="460" '
+        f'height="{height}" font-family="sans-serif" font-size="12" fill="#333">\n'
+        '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(lines) + "\n</svg>\n"
+    )
+
+
+def section(
+    paper: Paper, figure: Figure, kept: Kept | None, seen: set[tuple[str, ...]]
+) -> Iterator[str]:
+    """Yield the parts of a figure's section; `seen` are the numbers of sections before it."""
     yield f"## {heading_of(figure)}"
     where = figure.where[0].upper() + figure.where[1:]
     if figure.missing:
@@ -206,28 +416,33 @@ def section(paper: Paper, figure: Figure, kept: Kept | None) -> Iterator[str]:
     yield f"{where}. {needs(figure)}".strip()
     if kept is None:
         yield "Not made at size small."
-        yield from tables(figure, {})
+        yield from tables(figure, {}, seen)
         return
     yield f"```text\ncoterie reproduce {paper.name}/{figure.name}\n```"
-    yield effort(kept.made)
+    runs = units.plural(kept.made["runs"], "run")
+    yield f"{str(kept.made['seeds']).capitalize()}; {runs}." if kept.made["runs"] else "Calculated."
     if kept.drawing:
         yield f"![{figure.title}]({paper.name}/{figure.name}/figure.svg)"
-    yield from tables(figure, kept.lines)
-    if kept.claims:
-        notes = {claim.text: claim.note for claim in figure.claims}
-        yield bullets(verdict(claim, notes.get(claim["claim"], "")) for claim in kept.claims)
+    yield from tables(figure, kept.lines, seen)
+    if figure.claims:
+        if kept.stored is not None:
+            yield ("These verdicts were judged from means by an earlier version; the figure has "
+                   "not been run again since.")  # fmt: skip
+        yield bullets(comparisons(paper, each) for each in kept.verdicts(figure))
     if figure.differs:
         yield "What differs from the paper:"
         yield bullets(figure.differs)
 
 
-def effort(made: Mapping[str, Any]) -> str:
-    """Return seeds, runs and minutes of a figure; runs that figures share count for each."""
-    if not made["runs"]:
-        return "Calculated in seconds, without runs."
-    seeds = str(made["seeds"]).capitalize()
-    minutes = f"{made['minutes']:.1f} minutes of one core of a busy machine"
-    return f"{seeds}; {units.plural(made['runs'], 'run')}, {minutes}."
+def comparisons(paper: Paper, verdict: Verdict) -> str:
+    """Return a claim in our words, its verdict, and all of its comparisons."""
+    claim = verdict.claim[0].upper() + verdict.claim[1:]
+    head = f"{claim}: {verdict.verdict}."
+    evidence = verdict.evidence.replace("<", "&lt;")
+    if not evidence or len(evidence) <= LONG:
+        return f"{head} {evidence}{'.' if evidence else ''}".rstrip()
+    folded = "<br>".join(evidence.split("; "))
+    return f"{head} <details><summary>comparisons</summary>{folded}</details>"
 
 
 def needs(figure: Figure) -> str:
@@ -239,13 +454,21 @@ def needs(figure: Figure) -> str:
     return f"Size paper needs {listed}; it was not run." if listed else ""
 
 
-def tables(figure: Figure, lines: Mapping[Key, Mapping[str, str]]) -> Iterator[str]:
-    """Yield a table for each panel that has numbers of ours or of the paper."""
+def tables(
+    figure: Figure, lines: Mapping[Place, Mapping[str, str]], seen: set[tuple[str, ...]]
+) -> Iterator[str]:
+    """Yield a table for each panel that has numbers of ours or of the paper.
+
+    Columns whose numbers stand in a table before are left out.
+    """
     points = [str(point.x) for point in figure.sweep(SIZE)] or [""]
-    columns = (figure.y,) if figure.form == "sweep" else figure.columns
     for panel in figure.panels:
+        columns = [figure.y] if figure.form == "sweep" else [
+            column for column in figure.columns
+            if not _is_repeated(figure, panel, column, lines, seen)
+        ]  # fmt: skip
         rows = [
-            (row, [lines.get((panel.label, row.label, x, column)) for x in points
+            (row, [lines.get(Place(panel.label, row.label, x, column)) for x in points
                    for column in columns])
             for row in figure.rows
         ]  # fmt: skip
@@ -254,13 +477,33 @@ def tables(figure: Figure, lines: Mapping[Key, Mapping[str, str]]) -> Iterator[s
         )
         if not printed and not any(any(cells) for _, cells in rows):
             continue
-        if panel.label:
-            preset = f" (our numbers: preset `{panel.small}`)" if panel.small else ""
-            yield f"**{panel.label}**{preset}"
+        if panel.preset(SIZE):
+            preset = "" if panel.small == figures.DEFAULTS else f" (preset `{panel.small}`)"
+            yield f"**{ours_of(panel, SIZE)}**{preset}"
+        elif panel.label:
+            yield f"**{panel.label}**"
         if figure.form == "sweep":
             yield swept(figure, columns[0], points, rows)
         else:
-            yield listed(columns, panel.label, rows, printed=printed)
+            yield listed(figure, columns, panel, rows, lines)
+
+
+def _is_repeated(
+    figure: Figure,
+    panel: Panel,
+    column: str,
+    lines: Mapping[Place, Mapping[str, str]],
+    seen: set[tuple[str, ...]],
+) -> bool:
+    """Return whether all numbers of a column stand in a table before; remember them."""
+    if any(row.printed(panel.label, column) is not None for row in figure.rows):
+        seen |= {(*place, line["mean"]) for place, line in lines.items()}
+        return False
+    at = [Place(panel.label, row.label, "", column) for row in figure.rows]
+    numbers = {(*place, lines[place]["mean"]) for place in at if place in lines}
+    is_repeated = bool(numbers) and numbers <= seen
+    seen |= numbers
+    return is_repeated
 
 
 def swept(
@@ -273,27 +516,46 @@ def swept(
 
 
 def listed(
+    figure: Figure,
     columns: Sequence[str],
-    panel: str,
+    panel: Panel,
     rows: Sequence[tuple[Row, Sequence[Any]]],
-    *,
-    printed: bool,
+    lines: Mapping[Place, Mapping[str, str]],
 ) -> str:
-    """Return a table with our number and, where it prints any, the paper's for each column."""
+    """Return a table with our number and, where it prints any, the paper's for each column.
+
+    The last two columns are the leads over Local, ours and the paper's.
+    """
+    printed = {
+        column: any(row.printed(panel.label, column) is not None for row, _ in rows)
+        for column in columns
+    }
+    data = ours_of(panel, SIZE) if panel.preset(SIZE) else ""
     head = [""]
     for column in columns:
-        of_paper = printed and any(row.printed(panel, column) is not None for row, _ in rows)
-        head += [heading(column), "paper"] if of_paper else [heading(column)]
+        name = f"{heading(column)}, {data}" if data and printed[column] else heading(column)
+        head += [name, paper_of(panel)] if printed[column] else [name]
+    column, found = leads(figure, panel, lines)
+    beside = {lead.method: lead for lead in found if column in columns}
+    head += ["lead over Local (ours)", "lead (paper)"] if beside else []
     body = []
     for row, cells in rows:
         line = [row.label]
-        for column, cell in zip(columns, cells, strict=True):
-            line.append(ours(cell, column))
-            if printed and any(each.printed(panel, column) is not None for each, _ in rows):
-                value = row.printed(panel, column)
-                line.append(EMPTY if value is None else shown(value, column))
+        for each, cell_ in zip(columns, cells, strict=True):
+            line.append(ours(cell_, each))
+            if printed[each]:
+                value = row.printed(panel.label, each)
+                line.append(EMPTY if value is None else shown(value, each))
+        if beside:
+            lead = beside.get(row.label)
+            line += [signed(lead.ours, column), signed(lead.paper, column)] if lead else ["", ""]
         body.append(line)
     return markdown(head, body)
+
+
+def signed(value: float, column: str) -> str:
+    """Write a difference."""
+    return f"{'+' if value >= 0 else ''}{shown(value, column)}"
 
 
 def ours(line: Mapping[str, str] | None, column: str) -> str:
@@ -306,56 +568,59 @@ def ours(line: Mapping[str, str] | None, column: str) -> str:
     return f"{mean} ± {shown(float(line['std']), column)}" if line["std"] else mean
 
 
-def verdict(claim: Mapping[str, Any], note: str) -> str:
-    """Return a claim, whether it holds, the numbers, and the note of the paper's file."""
-    seeds = f" About {claim['seeds']} seeds would judge it." if claim.get("seeds") else ""
-    evidence, holds = f"{claim['evidence']}.", HOLDS[claim["holds"]].capitalize()
-    head = f"**{holds}**: {claim['claim']}."
-    if len(evidence) <= LONG:
-        return f"{head} {evidence}{seeds} {note}".rstrip()
-    folded = evidence.replace("<", "&lt;").replace("; ", "<br>")
-    numbers = f"<details><summary>numbers</summary>{folded}</details>"
-    return " ".join(filter(None, (f"{head}{seeds}", note, numbers)))
-
-
 def index() -> str:
-    """Return the front page: every paper with its counts, and every claim by verdict."""
+    """Return the front page: counts of all papers, and a table of sentences for each."""
     papers = [figures.read(name) for name in figures.names()]
-    of = {paper.name: published(paper, results(paper)) for paper in papers}
+    of = {paper.name: results(paper) for paper in papers}
     parts = [
+        FRONT,
         NOTE,
         "# The papers, figure by figure",
         "`coterie reproduce PAPER/FIGURE` makes a table or figure of one of these papers and "
-        "judges the paper's claims about it. At size small it runs offline on stand-in data: "
-        "digits, Fashion-MNIST, synthetic problems; `coterie reproduce all` makes all figures "
-        "(1,503 runs) in 95 minutes of one core. A claim is judged by a paired test over seeds, "
-        "or by a closed form; it cannot be judged if a difference is not significant. A claim that "
-        "does not hold on stand-in data may hold on the paper's. The same command gives the same "
-        "digits on the same kind of processor; on another one, 3 of 182 numbers of nine figures "
-        "differed, by at most 0.1 points, and losses below 1e-10 in their rounding.",
+        "judges the paper's sentences about it. At size small it runs offline on stand-in data: "
+        "digits, Fashion-MNIST, synthetic problems; `coterie reproduce all` makes all figures.",
     ]
     table = []
     for paper in papers:
-        made = sum(kept is not None for kept in of[paper.name].values())
+        own = published(paper, of[paper.name])
+        made = sum(kept is not None for kept in own.values())
         name = f"[{title(paper)}]({paper.name}.md)" if made else title(paper)
-        counts = [str(len(list(judged(paper, of[paper.name], key)))) for key in KEYS]
-        table.append([name, f"{made} of {len(of[paper.name])}", *counts])
-    parts.append(markdown(["paper", "figures made", *HOLDS.values(), "closed forms"], table))
-    for key in KEYS:
-        sentences = [
-            f"{claim['claim']}{seeds_of(claim)} ([{paper.name}, {figure.replace('-', ' ')}]"
-            f"({paper.name}.md#{anchor(heading_of(paper.figures[figure]))}))"
-            for paper in papers
-            for figure, claim in judged(paper, of[paper.name], key)
+        words = [each.verdict for each in judged(paper, of[paper.name])]
+        counts = [
+            sum(bool(each.quote) and each.verdict == word for each in words)
+            for word in (*WORDS.values(), UNDEFINED)
         ]
-        if sentences:
-            parts += [f"## {THAT[key]}", *([SEEDS] if key is None else []), bullets(sentences)]
+        own_words = Counter(each.holds for each in words if not each.quote)
+        counted = f"{own_words[True]} of {own_words.total()}" if own_words else ""
+        table.append([name, f"{made} of {len(own)}", *map(str, counts), counted])
+    parts.append(markdown(
+        ["paper", "figures made", *WORDS.values(), UNDEFINED, "ours that hold"], table
+    ))  # fmt: skip
+    parts += [
+        "## How claims are judged",
+        HOW,
+        progress(of),
+        "The same command gives the same digits on the same kind of processor; on another one, 3 "
+        "of 182 numbers of nine figures differed, by at most 0.1 points, and losses below 1e-10 in "
+        "their rounding.",
+    ]
+    for paper in papers:
+        tables_ = list(sentences(paper, of[paper.name], f"{paper.name}.md"))
+        if tables_:
+            parts += [f"## {paper.short}", *tables_]
     return "\n\n".join(parts) + "\n"
 
 
-def seeds_of(claim: Mapping[str, Any]) -> str:
-    """Return the number of seeds that would judge a claim, if it is known."""
-    return f"; about {claim['seeds']} seeds" if claim.get("seeds") else ""
+def progress(of: Mapping[str, Mapping[str, Kept | None]]) -> str:
+    """Return how many figures were made with numbers per seed."""
+    made = [kept for kept_of in of.values() for kept in kept_of.values() if kept is not None]
+    judged_ = sum(kept.stored is None for kept in made)
+    if judged_ == len(made):
+        return "All figures have numbers per seed."
+    return (
+        f"So far {judged_} of {len(made)} figures have been run with numbers per seed; the "
+        f"verdicts on the others are those of the earlier version ({MEANS})."
+    )
 
 
 def anchor(text: str) -> str:
@@ -383,8 +648,8 @@ def main(arguments: Sequence[str]) -> None:
         paper = figures.read(name)
         if any(results(paper).values()):
             (PLACE / f"{name}.md").write_text(page(paper), encoding="utf-8")
-            drawing = claims_figure(paper, results(paper))
-            (PLACE / name / "claims.svg").write_text(drawing, encoding="utf-8")
+            for file, _, drawing in charts(paper, results(paper)):
+                (PLACE / file).write_text(drawing, encoding="utf-8")
     (PLACE / "index.md").write_text(index(), encoding="utf-8")
 
 

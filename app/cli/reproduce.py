@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
@@ -43,24 +42,26 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         return
     if not options.names:
         raise ConfigError("name a figure, as in cobo/table-1; --list shows every one")
-    from coterie.app.reproduction.page import HOLDS
+    from coterie.app.reproduction.claims import counted
     from coterie.app.reproduction.reproduce import FigureRequest, reproduce
 
-    counts: Counter[bool | None] = Counter()
+    verdicts = []
     for name in _chosen(options.names, options.size):
         request = FigureRequest(
             name, options.size, options.seeds, Path(options.out), options.workers,
             tuple(options.panel),
         )  # fmt: skip
         made = reproduce(request, console)
+        verdicts += made.verdicts
         for verdict in made.verdicts:
-            counts[verdict.holds] += 1
-            console.print(f"{HOLDS[verdict.holds]}: {verdict.claim}", soft_wrap=True)
-            console.print(f"  {verdict.evidence}", soft_wrap=True)
+            console.print(f"{verdict.verdict}: {verdict.claim}", soft_wrap=True)
+            if verdict.quote:
+                console.print(f"  paper: “{verdict.quote}”", soft_wrap=True)
+            for line in filter(None, (verdict.evidence, verdict.why)):
+                console.print(f"  {line}", soft_wrap=True)
         console.print(f"{name}: {made.directory / 'page.html'}", soft_wrap=True)
-    total = ", ".join(f"{counts[key]} {HOLDS[key]}" for key in HOLDS if counts[key])
-    if len(options.names) > 1 or sum(counts.values()) > 1:
-        console.print(f"claims: {total}", soft_wrap=True)
+    if len(options.names) > 1 or len(verdicts) > 1:
+        console.print(counted(verdicts), soft_wrap=True)
 
 
 def _chosen(names: list[str], size: Size) -> list[str]:

@@ -639,12 +639,23 @@ def variance(run: Run) -> float:
 @measure("recovered", "share of the rounds until the true graph %", "low")
 def recovered(run: Run) -> float:
     """Return the share of all rounds until a recorded graph equals the true clusters."""
+    return _until_graph(run, lambda scores: scores.exact)
+
+
+@measure("similar", "share of the rounds until the graph's F1 is 0.9 %", "low")
+def similar(run: Run) -> float:
+    """Return the share of all rounds until a recorded graph has an F1 of 0.9 to the clusters."""
+    return _until_graph(run, lambda scores: (scores.f1 or 0.0) >= 0.9)
+
+
+def _until_graph(run: Run, test: Callable[[GraphScores], bool]) -> float:
+    """Return the share of all rounds until a recorded graph passes a test; infinite: never."""
     if run.clusters_to_recover is None:
         return np.nan
-    exact = [score(weights, run.clusters_to_recover).exact for weights in run.weights]
-    if not any(exact):
+    passed = [test(score(weights, run.clusters_to_recover)) for weights in run.weights]
+    if not any(passed):
         return np.inf
-    return float(run.weight_rounds[exact.index(True)] / run.config["num-server-rounds"])
+    return float(run.weight_rounds[passed.index(True)] / run.config["num-server-rounds"])
 
 
 @measure("components", "clusters of the final graph")

@@ -1,55 +1,123 @@
-"""Judge a paper's claims by the numbers of our runs.
+"""Judge claims by the numbers of our runs.
 
-A claim holds (true), is contradicted (false), or cannot be judged (null: not significant, a single
-seed, a failed run). Differences between rows are judged by the paired test of
-`coterie.app.experiments.paired` over seeds and peers, at its level; where a problem has no noise at
-all (equal differences for every seed) their sign decides.
+A claim is one statistic per seed and an interval in which its mean over seeds should lie:
+
+| kind | statistic of a seed | interval |
+|---|---|---|
+| order, beats | difference of two rows | above `margin` (below -`margin` where low is better) |
+| near | difference to the last row | -`within` to `within` |
+| ratio, slope, range | first row / second; of the logarithms over x; value | `low` to `high` |
+| formula, bound | value / closed form - 1 | -`within` to `within`; at most 0 |
+
+One end: a paired t-test over seeds of the mean against the end, two-sided at `paired.LEVEL`. Two
+ends: the claim holds by two one-sided tests (TOST, Schuirmann 1987), each at the level, and does
+not hold if a t-test rejects the nearer end. A statistic that is the same with every seed needs no
+test. Fewer than `paired.MIN_SEEDS` seeds, or a seed in which an event never comes, judge nothing.
+"beats" and claims on several panels are several comparisons: all must hold, and one that does not
+is enough. "only": each other row is below the last one in its worst panel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from coterie.app.config.schema import Scalar
-from coterie.app.experiments.paired import LEVEL, p_value, seeds_needed
-from coterie.app.experiments.table import Cell
-from coterie.app.reproduction import formulas
-from coterie.app.reproduction.figures import Claim, Figure, Size
-from coterie.app.reproduction.results import Results, better_of, is_share, measure
+from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, p_value, seeds_needed
+from coterie.app.reproduction.figures import Claim, Figure, Row, Size
+from coterie.app.reproduction.results import Numbers, SeedNumbers, better_of, is_share
+from coterie.app.runs import units
+from coterie.app.runs.rundir import Floats
+
+Word = Literal["holds here", "does not hold here", "cannot be judged", "undefined in the paper"]
+UNDEFINED: Word = "undefined in the paper"
+WORDS: Mapping[bool | None, Word] = {
+    True: "holds here",
+    False: "does not hold here",
+    None: "cannot be judged",
+}
+NO_NUMBERS = "no numbers"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on a claim, with the numbers that support it."""
+    """Verdict on a claim, with the numbers that support it.
+
+    `ours`, `paper` and `p` are those of the weakest comparison, `evidence` has all comparisons.
+    """
 
     claim: str
-    holds: bool | None  # True: it holds; False: it is contradicted; None: it cannot be judged
-    evidence: str  # numbers
-    note: str = ""  # explanation in the paper's file
+    quote: str  # the paper's words; empty: the claim is ours
+    verdict: Word
+    holds: bool | None  # None: it cannot be judged, or is undefined in the paper
+    paper: str
+    ours: str
+    p: str
+    why: str  # reason why it cannot be judged, and the note of the paper's file
+    evidence: str
     seeds: int | None = None
     """Number of seeds that would judge it, see `coterie.app.experiments.paired.seeds_needed`."""
 
 
-class _Part(NamedTuple):
-    """Verdict on one comparison of a claim.
+class Comparison(NamedTuple):
+    """Verdict on one comparison of a claim."""
 
-    `favours` is the direction of a difference that is not significant, `seeds` the number of seeds
-    that would judge it.
-    """
-
+    name: str
+    ours: str
+    paper: str
     holds: bool | None
-    text: str
-    favours: bool = True
-    seeds: int | None = None
+    p: str = ""
+    why: str = ""  # reason why it cannot be judged
+    slack: float = -np.inf  # distance of the mean from the nearer end; negative outside
+    seeds: int | None = None  # number of seeds that would judge it
+
+    @property
+    def text(self) -> str:
+        """Name, numbers, and p-value or reason."""
+        beside = ", ".join(filter(None, (self.p and f"p {self.p}", self.why)))
+        paper = f"; paper {self.paper}" if self.paper else ""
+        return f"{self.name}: {self.ours or NO_NUMBERS}{f' ({beside})' if beside else ''}{paper}"
 
 
-def judge(figure: Figure, size: Size, results: Results) -> list[Verdict]:
+def judge(figure: Figure, size: Size, numbers: Numbers) -> list[Verdict]:
     """Judge every claim of a figure."""
-    return [_judged(claim, figure, size, results) for claim in figure.claims]
+    return [judged(claim, comparisons(claim, figure, size, numbers)) for claim in figure.claims]
+
+
+def judged(claim: Claim, of: Sequence[Comparison]) -> Verdict:
+    """Return the verdict on a claim."""
+    if claim.kind == "undefined":
+        return Verdict(
+            claim.text, claim.quote, UNDEFINED, None, claim.paper, "", "", claim.note, ""
+        )
+    holds = together(each.holds for each in of)
+    evidence = "; ".join(each.text for each in of) or "no run at this size"
+    if not of:
+        return Verdict(claim.text, claim.quote, WORDS[None], None, claim.paper, "", "",
+                       ". ".join(filter(None, (evidence, claim.note))), evidence)  # fmt: skip
+    weakest = min((each for each in of if each.holds is holds), key=lambda each: each.slack)
+    seeds = _seeds(of) if holds is None else None
+    power = f"about {seeds} seeds would judge it" if seeds else ""
+    reasons = ", ".join(filter(None, (weakest.why, power)))
+    ours = f"{weakest.name}: {weakest.ours}" if weakest.ours else ""
+    why = ". ".join(filter(None, (reasons, claim.note)))
+    return Verdict(claim.text, claim.quote, WORDS[holds], holds, weakest.paper, ours, weakest.p,
+                   why, evidence, seeds)  # fmt: skip
+
+
+def counted(verdicts: Sequence[Verdict]) -> str:
+    """Return the numbers of verdicts, the paper's claims apart from ours, in a sentence."""
+    sentences = []
+    for of, are_ours in (("claims of the paper", False), ("claims of ours", True)):
+        words = Counter(each.verdict for each in verdicts if bool(each.quote) is not are_ours)
+        listed = ", ".join(f"{words[word]} {word}" for word in (*WORDS.values(), UNDEFINED)
+                           if words[word])  # fmt: skip
+        sentences += [f"{of}: {listed}"] if listed else []
+    return "; ".join(sentences)
 
 
 def together(parts: Iterable[bool | None]) -> bool | None:
@@ -60,150 +128,157 @@ def together(parts: Iterable[bool | None]) -> bool | None:
     return None if not seen or any(part is None for part in seen) else True
 
 
-def _judged(claim: Claim, figure: Figure, size: Size, results: Results) -> Verdict:
-    panels = [
-        panel.label
-        for panel in figure.panels
-        if panel.preset(size) and (not claim.panels or panel.label in claim.panels)
-    ]
-    judged = [_KINDS[claim.kind](claim, figure, size, results, panel) for panel in panels]
-    texts = [", ".join(part.text for part in of_panel) for of_panel in judged]
-    evidence = "; ".join(
-        f"{panel}: {text}" if panel else text for panel, text in zip(panels, texts, strict=True)
-    )
-    parts = [part for of_panel in judged for part in of_panel]
-    holds = together(part.holds for part in parts)
-    seeds = _seeds(parts) if holds is None else None
-    return Verdict(claim.text, holds, evidence or "no run at this size", claim.note, seeds)
-
-
-def _seeds(parts: Sequence[_Part]) -> int | None:
+def _seeds(of: Sequence[Comparison]) -> int | None:
     """Return the number of seeds that would judge a claim: one contradiction, or every part."""
-    open_ = [part for part in parts if part.holds is None]
-    against = [part.seeds for part in open_ if not part.favours and part.seeds]
+    open_ = [each for each in of if each.holds is None]
+    against = [each.seeds for each in open_ if each.slack < 0 and each.seeds]
     if against:
         return min(against)
-    wanted = [part.seeds for part in open_ if part.favours]
-    known = [seeds for seeds in wanted if seeds]
+    known = [each.seeds for each in open_ if each.slack > 0 and each.seeds]
     return max(known) if known and len(known) == len(open_) else None
 
 
-def _order(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
-    pairs = zip(claim.rows[:-1], claim.rows[1:], strict=True)
-    return [_is_better(results, panel, a, b, claim.column) for a, b in pairs]
+def comparisons(claim: Claim, figure: Figure, size: Size, numbers: Numbers) -> list[Comparison]:
+    """Return the comparisons of a claim, panel by panel."""
+    if claim.kind == "undefined":
+        return []
+    rows = {row.label: row for row in figure.rows}
+    found: list[tuple[str, Comparison]] = []
+    for panel in figure.panels:
+        if not panel.preset(size) or (claim.panels and panel.label not in claim.panels):
+            continue
+        of = _Of(claim, figure, size, numbers, panel.label, rows)
+        for statistic in _KINDS[claim.kind](of):
+            name = ", ".join(filter(None, (panel.label, statistic.name)))
+            compared = _compared(claim, statistic._replace(name=name), rows, panel.label)
+            found.append((statistic.name, compared))
+    if claim.kind == "only":
+        worst: dict[str, Comparison] = {}
+        for name, each in found:
+            worst[name] = max(worst.get(name, each), each, key=lambda one: one.slack)
+        return [*worst.values()]
+    return [each for _, each in found]
 
 
-def _beats(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
-    winner, *others = claim.rows
-    others = others or [row.label for row in figure.rows if row.label != winner]
-    return [_is_better(results, panel, winner, other, claim.column) for other in others]
+@dataclass(frozen=True)
+class _Of:
+    """A claim, and the numbers of one panel."""
+
+    claim: Claim
+    figure: Figure
+    size: Size
+    numbers: Numbers
+    panel: str
+    rows: Mapping[str, Row]
+
+    def at(self, row: str, x: object = "") -> SeedNumbers:
+        return self.numbers.at(self.panel, row, self.claim.column, x)
 
 
-def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Part:
-    """Judge whether row `a` is better than row `b`, by the paired test."""
-    first, second = (results.repeats(Cell(row, panel), measure(column)) for row in (a, b))
-    seeds = sorted(first.keys() & second.keys())
-    sign = -1.0 if better_of(column) == "low" else 1.0
-    differences = [sign * (first[seed] - second[seed]) for seed in seeds]
-    means = np.array([np.nanmean(d) for d in differences if not np.isnan(d).all()])
-    a_mean, b_mean = (
-        float(np.mean([np.nanmean(v) for v in of.values()])) if of else np.nan
-        for of in (first, second)
-    )
-    between = "<" if a_mean < b_mean else ">" if a_mean > b_mean else "and"
-    text = f"{a} {_number(a_mean, column)} {between} {b} {_number(b_mean, column)}"
-    if not len(means):
-        return _Part(None, f"{text} (no numbers)")
-    p = p_value(differences, results.shared)
-    exact = len(means) > 1 and np.ptp(means) == 0 and all(np.ptp(d) == 0 for d in differences)
-    favours = bool(means.mean() > 0)
-    if not exact and p > LEVEL:
-        why = "one seed allows no test" if len(means) == 1 else f"not significant, p = {p:.2f}"
-        return _Part(None, f"{text} ({why})", favours, seeds_needed(differences, results.shared))
-    shown = "p < 0.001" if exact or p < 0.0005 else f"p = {p:.3f}"
-    return _Part(favours, f"{text} ({shown})")
+class _Statistic(NamedTuple):
+    """One number per seed, and the interval of their mean."""
+
+    name: str
+    values: Mapping[str, float]
+    low: float
+    high: float
+    redivided: float = 0.0
+    rows: tuple[str, ...] = ()  # rows whose printed numbers make the paper's value
+    unit: Literal["", "difference", "relative", "ratio", "slope"] = ""
 
 
-def _near(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
-    """Judge whether every row lies within the tolerance of the last one."""
-    *rows, reference = claim.rows
-    values = {row: results.mean(Cell(row, panel), claim.column) for row in claim.rows}
-    parts: list[_Part] = []
+def _order(of: _Of) -> Iterator[_Statistic]:
+    return (_difference(of, a, b) for a, b in pairwise(of.claim.rows))
+
+
+def _beats(of: _Of) -> Iterator[_Statistic]:
+    winner, *others = of.claim.rows
+    others = others or [row for row in of.rows if row != winner]
+    return (_difference(of, winner, other) for other in others)
+
+
+def _only(of: _Of) -> Iterator[_Statistic]:
+    *others, reference = of.claim.rows
+    return (_difference(of, reference, other) for other in others)
+
+
+def _near(of: _Of) -> Iterator[_Statistic]:
+    *rows, reference = of.claim.rows
+    within = of.claim.within
     for row in rows:
-        away = abs(values[row] - values[reference])
-        text = " and ".join(f"{each} {_number(values[each], claim.column)}"
-                            for each in (row, reference))  # fmt: skip
-        holds = None if np.isnan(away) else bool(away <= claim.within)
-        parts.append(_Part(holds, f"{text}, within {_number(claim.within, claim.column)}"))
-    return parts
+        yield _difference(of, row, reference)._replace(low=-within, high=within)
 
 
-def _ratio(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
-    a, b = (results.mean(Cell(row, panel), claim.column) for row in claim.rows)
-    if np.isnan(a / b):
-        return [_Part(None, "no numbers")]
-    first, second = (
-        f"{row} {_number(value, claim.column)}"
-        for row, value in zip(claim.rows, (a, b), strict=True)
-    )
-    text = f"{first} / {second} = {a / b:.3g}{_bounds(claim)}"
-    return [_Part(bool(claim.low <= a / b <= claim.high), text)]
+def _difference(of: _Of, a: str, b: str) -> _Statistic:
+    """Return a - b, which should be better than the margin; equal is not better."""
+    first, second = of.at(a), of.at(b)
+    with np.errstate(invalid="ignore"):
+        values = {
+            seed: float(np.subtract(first.values[seed], second.values[seed]))
+            for seed in first.values
+            if seed in second.values
+        }
+    end = float(np.nextafter(of.claim.margin, np.inf))
+    low, high = (-np.inf, -end) if better_of(of.claim.column) == "low" else (end, np.inf)
+    return _Statistic(f"{a} − {b}", values, low, high, first.redivided, (a, b), "difference")
 
 
-def _slope(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
-    """Judge the slope of log(measure) over log(x) by least squares over the swept values."""
-    parts: list[_Part] = []
-    for row in claim.rows:
-        points = [point.x for point in figure.sweep(size)]
-        x = np.array([float(each or 0) for each in points])
-        y = np.array([results.mean(Cell(row, panel, each), claim.column) for each in points])
-        there = np.isfinite(y) & (y > 0)
-        if there.sum() < 2:
-            parts.append(_Part(None, f"{row}: fewer than two values"))
-            continue
-        slope = float(np.polyfit(np.log(x[there]), np.log(y[there]), 1)[0])
-        inside = bool(claim.low <= slope <= claim.high)
-        parts.append(_Part(inside, f"{row}: slope {slope:.2f}{_bounds(claim)}"))
-    return parts
+def _ratio(of: _Of) -> Iterator[_Statistic]:
+    a, b = of.claim.rows
+    first, second = of.at(a), of.at(b)
+    values = {
+        # 5 rounds / never is no ratio
+        seed: first.values[seed] / second.values[seed]
+        if np.isfinite(second.values[seed])
+        else np.inf
+        for seed in first.values
+        if second.values.get(seed)
+    }
+    claim = of.claim
+    yield _Statistic(f"{a} / {b}", values, claim.low, claim.high, first.redivided, (a, b), "ratio")
 
 
-def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
-    """Judge whether each point of the rows lies at its closed form, or below it ("bound")."""
-    parts: list[_Part] = []
-    for row in figure.rows:
-        if row.label not in claim.rows or not row.formula:
-            continue
-        points: list[Scalar | None] = [point.x for point in figure.sweep(size)]
-        for x in points or [None]:
-            cell = Cell(row.label, panel, x)
-            value = results.mean(cell, claim.column)
-            runs = list(results.results.get(cell, {}).values())
-            if not runs or np.isnan(value):
-                parts.append(_Part(None, f"{row.label}: no numbers"))
-                continue
-            wanted = formulas.PREDICTIONS[row.formula](runs[0].config)
-            off = value / wanted - 1
-            at = "" if x is None else f" at {figure.x} {x}"
-            name = "bound" if claim.kind == "bound" else "closed form"
-            text = f"{row.label}{at}: {value:.3g}, {name} {wanted:.3g} ({off:+.1%})"
-            inside = off <= 0 if claim.kind == "bound" else abs(off) <= claim.within
-            parts.append(_Part(bool(inside), text))
-    return parts
+def _slope(of: _Of) -> Iterator[_Statistic]:
+    """Yield the slope of log(measure) over log(x) by least squares over the swept values."""
+    points = [point.x for point in of.figure.sweep(of.size)]
+    log_x = np.log([float(x or np.nan) for x in points])
+    for row in of.claim.rows:
+        at = [of.at(row, x) for x in points]
+        values = {}
+        for seed in at[0].values if at else ():
+            y = np.array([each.values.get(seed, np.nan) for each in at])
+            if (np.isfinite(y) & (y > 0)).all() and len(y) > 1:
+                values[seed] = float(np.polyfit(log_x, np.log(y), 1)[0])
+        yield _Statistic(f"{row}, slope", values, of.claim.low, of.claim.high, unit="slope")
 
 
-def _range(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> list[_Part]:
-    parts: list[_Part] = []
-    for row in claim.rows:
-        value = results.mean(Cell(row, panel), claim.column)
-        inside = None if np.isnan(value) else bool(claim.low <= value <= claim.high)
-        text = f"{row} {_number(value, claim.column)}{_bounds(claim, claim.column)}"
-        parts.append(_Part(inside, text))
-    return parts
+def _formula(of: _Of) -> Iterator[_Statistic]:
+    """Yield value / closed form - 1 of each point of the rows."""
+    points = [point.x for point in of.figure.sweep(of.size)] or [""]
+    within = of.claim.within
+    low, high = (-np.inf, 0.0) if of.claim.kind == "bound" else (-within, within)
+    for row in of.claim.rows:
+        for x in points:
+            numbers = of.at(row, x)
+            closed = numbers.closed_form
+            values = {seed: each / closed - 1 for seed, each in numbers.values.items()}
+            if np.isnan(closed):
+                values = {}
+            name = f"{row} at {of.figure.x} {x}" if x != "" else row
+            yield _Statistic(name, values, low, high, numbers.redivided, unit="relative")
 
 
-_KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], list[_Part]]] = {
+def _range(of: _Of) -> Iterator[_Statistic]:
+    for row in of.claim.rows:
+        numbers = of.at(row)
+        low, high = of.claim.low, of.claim.high
+        yield _Statistic(row, numbers.values, low, high, numbers.redivided, (row,))
+
+
+_KINDS: dict[str, Callable[[_Of], Iterator[_Statistic]]] = {
     "order": _order,
     "beats": _beats,
+    "only": _only,
     "near": _near,
     "ratio": _ratio,
     "slope": _slope,
@@ -213,16 +288,91 @@ _KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], list[_Part]]] = 
 }
 
 
-def _number(value: float, column: str) -> str:
-    if np.isinf(value):
-        return "never"
-    return f"{100 * value:.2f}" if column and is_share(column) else f"{value:.4g}"
+def _compared(
+    claim: Claim, statistic: _Statistic, rows: Mapping[str, Row], panel: str
+) -> Comparison:
+    """Test a statistic."""
+    name, values, low, high, redivided, *_ = statistic
+    paper = claim.paper or _printed(claim, statistic, rows, panel)
+    known_s = np.array([value for value in values.values() if not np.isnan(value)])
+    if not len(known_s):
+        return Comparison(name, "", paper, None, why=NO_NUMBERS)
+    if never := int(np.isinf(known_s).sum()):
+        why = f"never reached with {never} of {units.plural(len(known_s), 'seed')}"
+        return Comparison(name, "", paper, None, why=why)
+    mean = float(known_s.mean())
+    slack = float(min(mean - low, high - mean))
+    ours = _shown(mean, claim.column, statistic.unit)
+    if len(known_s) < MIN_SEEDS:
+        why = f"{units.plural(len(known_s), 'seed')}, no test"
+        return Comparison(name, ours, paper, None, why=why, slack=slack)
+    if np.ptp(known_s) == 0:
+        why = f"the same with all {len(known_s)} seeds"
+        return Comparison(name, ours, paper, slack >= 0, why=why, slack=slack)
+    holds, p = tested(known_s, low, high, redivided)
+    _, start, end = interval([np.array([value]) for value in known_s], redivided)
+    ends = " to ".join(_shown(each, claim.column, statistic.unit) for each in (start, end))
+    why, seeds = "", None
+    if holds is None:
+        why = "not significant"
+        if np.isinf(low) or np.isinf(high):
+            finite = high if np.isinf(low) else low
+            seeds = seeds_needed([np.array([value - finite]) for value in known_s], redivided)
+    shown = "< 0.001" if p < 0.0005 else f"{p:.3f}"
+    return Comparison(name, f"{ours} [{ends}]", paper, holds, shown, why, slack, seeds)
 
 
-def _bounds(claim: Claim, column: str = "") -> str:
-    low, high = (_number(value, column) for value in (claim.low, claim.high))
-    if np.isinf(claim.low):
-        return f" (claimed: at most {high})"
-    if np.isinf(claim.high):
-        return f" (claimed: at least {low})"
-    return f" (claimed: {low})" if low == high else f" (claimed: {low} to {high})"
+def tested(
+    values_s: Floats, low: float, high: float, redivided: float
+) -> tuple[bool | None, float]:
+    """Return whether the mean of (S,) values lies from `low` to `high`, and the p-value.
+
+    The values must differ. True and False are significant at `paired.LEVEL`, None is neither.
+    """
+    mean = float(values_s.mean())
+    two_sided = {
+        end: p_value([np.array([value - end]) for value in values_s], redivided)
+        for end in (low, high)
+        if np.isfinite(end)
+    }
+    outside = [end for end in two_sided if (mean < end if end == low else mean > end)]
+    if outside:
+        p = min(two_sided[end] for end in outside)
+        return (False if p <= LEVEL else None), p
+    if not two_sided:
+        return True, 0.0
+    p = max(two_sided.values()) / len(two_sided)  # half of it: one-sided
+    return (True if p <= LEVEL else None), p
+
+
+def _printed(claim: Claim, statistic: _Statistic, rows: Mapping[str, Row], panel: str) -> str:
+    """Return the statistic of the paper's printed numbers, or the claimed interval."""
+    printed = [rows[row].printed(panel, claim.column) for row in statistic.rows]
+    numbers = [number for number in printed if number is not None]
+    if numbers and len(numbers) == len(printed):
+        value = numbers[0]
+        if statistic.unit == "difference":
+            value = numbers[0] - numbers[1]
+        if statistic.unit == "ratio":
+            value = numbers[0] / numbers[1]
+        return _shown(value, claim.column, statistic.unit)
+    if claim.kind in ("order", "beats") and not claim.margin:
+        return ""
+    low, high = (_shown(end, claim.column, statistic.unit) for end in statistic[2:4])
+    if np.isinf(statistic.low):
+        return f"≤ {high}"
+    if np.isinf(statistic.high):
+        return f"≥ {low}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _shown(value: float, column: str, unit: str) -> str:
+    """Write a statistic: shares and relative differences in per cent, others with four digits."""
+    if unit == "relative":
+        return f"{100 * value:+.3g} %"
+    if unit in ("ratio", "slope"):
+        return f"{value:.3g}"
+    sign = "+" if unit == "difference" else ""
+    if is_share(column):
+        return f"{100 * value:{sign}.2f}"
+    return f"{value:{sign}.4g}"

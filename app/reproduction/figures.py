@@ -19,9 +19,13 @@ from coterie.app.config.schema import Scalar
 from coterie.app.experiments.grid import Point
 
 FOLDER = ROOT / "papers"
+DEFAULTS = "default"
+"""Instead of a preset: the default configuration."""
 Form = Literal["table", "curves", "sweep", "maps", "weights", "scatter", "drawn"]
 Size = Literal["small", "paper"]
-Kind = Literal["order", "beats", "near", "ratio", "slope", "formula", "bound", "range"]
+Kind = Literal[
+    "order", "beats", "only", "near", "ratio", "slope", "formula", "bound", "range", "undefined"
+]
 T = TypeVar("T")
 
 
@@ -74,20 +78,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper that numbers can support or contradict."""
+    """A sentence of the paper, or a question of ours, that numbers can support or contradict."""
 
     text: str  # in our words
     kind: Kind  # kind of check, see `coterie.app.reproduction.claims`
+    quote: str = ""
+    """The paper's words, or the numbers of its table ("Table 2: ..."); empty: the claim is ours."""
+    paper: str = ""  # the paper's value, where its tables do not print it
     rows: tuple[str, ...] = ()
     """Labels. "order": from best to worst; "beats": the winner, then the others; "near": the row
-    that the others are near to comes last."""
+    that the others are near to comes last; "only": the row that no other beats in every panel."""
     column: str = "accuracy"  # key of the measure
     panels: tuple[str, ...] = ()  # labels of the panels that the claim is about; empty: every panel
     low: float = float("-inf")  # lower bound of "ratio", "slope" and "range"
     high: float = float("inf")
     """Upper bound of the same; the upper bound of "bound" is the closed form."""
     within: float = 0.0  # tolerance of "near" (absolute) and "formula" (relative)
-    note: str = ""  # reason why the claim does not hold here, if known
+    margin: float = 0.0  # "order" and "beats": minimum difference
+    note: str = ""  # reason of the verdict, if known
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,18 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
 
+from coterie.app.config.items import read_items
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.measures import components, reached
-from coterie.app.experiments.table import Cell
+from coterie.app.experiments.table import Cell, Trial
 from coterie.app.report import html
 from coterie.app.reproduction import formulas
-from coterie.app.reproduction.figures import Figure, Row, Size
+from coterie.app.reproduction.claims import counted
+from coterie.app.reproduction.figures import DEFAULTS, Figure, Panel, Row, Size
 from coterie.app.reproduction.results import (
     Results,
     course,
@@ -28,7 +32,7 @@ from coterie.app.reproduction.results import (
     title_of,
 )
 from coterie.app.runs import atomic, cells, units
-from coterie.app.runs.rundir import Bools, Floats, Ints
+from coterie.app.runs.rundir import Bools, Floats, Ints, Run
 
 if TYPE_CHECKING:
     from coterie.app.reproduction.reproduce import Reproduction
@@ -56,9 +60,25 @@ _NAMES = {
     "office-home": "Office-Home",
 }
 """Part of a figure's name -> the same for people."""
+_DATA = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "cinic10": "CINIC-10",
+    "fashion-mnist": "Fashion-MNIST",
+    "femnist": "FEMNIST",
+    "heart-disease": "Heart Disease",
+    "ixi": "IXI",
+    "languages": "four manuals",
+    "least-squares": "least squares",
+    "mnist": "MNIST",
+    "noisy-quadratic": "quadratics",
+    "office-home": "Office-Home",
+    "phantoms": "phantoms",
+    "wiki40b": "Wiki-40B",
+}
+"""Data set -> its name for people, if it differs."""
 _LISTED = 6
 """Maximum number of seeds that are listed one by one."""
-HOLDS = {True: "holds", False: "does not hold", None: "cannot be judged"}
 
 
 class Entry(NamedTuple):
@@ -76,6 +96,7 @@ class Entry(NamedTuple):
 def write(made: Reproduction) -> None:
     """Write every file of a figure but claims.json."""
     atomic.write(made.directory / "results.csv", as_csv(made.figure, made.results))
+    atomic.write(made.directory / "seeds.csv", made.numbers.as_csv())
     drawing = drawn(made.figure, made.size, made.results)
     svg = "" if drawing is None else as_svg(drawing)
     if svg:
@@ -93,12 +114,11 @@ def render(made: Reproduction, svg: str) -> str:
         outcome=outcome(made),
         reference=made.paper.reference,
         svg=Markup(svg[svg.find("<svg") :]) if svg else "",
-        panels=[panel.label for panel in figure.panels if panel.preset(made.size)],
+        panels=[ours_of(panel, made.size) for panel in figure.panels if panel.preset(made.size)],
         columns=[(column, heading(column)) for column in figure.columns],
         rows=table(figure, made.size, made.results) if figure.form in _TABLES else {},
         number=shown,
         verdicts=made.verdicts,
-        holds=HOLDS,
         differs=figure.differs,
         command=f"coterie reproduce {made.paper.name}/{figure.name} --size {made.size}",
         data={},
@@ -120,14 +140,41 @@ def heading_of(figure: Figure) -> str:
     return f"{name}: {figure.title}"
 
 
+def data_of(panel: Panel, size: Size) -> str:
+    """Return the name of a panel's data at a size; "" if there is no such panel."""
+    preset = panel.preset(size)
+    if not preset:
+        return ""
+    _, keys = read_items([] if preset == DEFAULTS else [preset])
+    name = str({**keys, **panel.overrides(size)}.get("dataset", "digits"))
+    return _DATA.get(name, name)
+
+
+def ours_of(panel: Panel, size: Size) -> str:
+    """Return the title of a panel with the name of our data in place of the paper's."""
+    data, papers = data_of(panel, size), data_of(panel, "paper")
+    parts = [data if _same(part, papers) else part for part in panel.label.split(", ") if part]
+    if data not in parts and (data != papers or not parts):
+        parts = [data, *parts]
+    return f"{', '.join(parts)} (ours)" if data != papers else ", ".join(parts)
+
+
+def paper_of(panel: Panel) -> str:
+    """Return the name of the paper's data; "paper" if its preset is not known."""
+    data = data_of(panel, "paper")
+    return f"{data} (paper)" if data else "paper"
+
+
+def _same(a: str, b: str) -> bool:
+    return a.casefold().replace("-", "") == b.casefold().replace("-", "")
+
+
 def outcome(made: Reproduction) -> str:
     """Return the number of claims that hold, in a sentence."""
     if not made.verdicts:
         return "The paper claims nothing about it that numbers could judge."
-    held, against = (sum(v.holds is key for v in made.verdicts) for key in (True, False))
-    claims = units.plural(len(made.verdicts), "claim")
-    open_ = len(made.verdicts) - held - against
-    return f"{claims}: {held} held, {against} contradicted, {open_} that cannot be judged here."
+    sentence = counted(made.verdicts)
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Entry]]:
@@ -206,19 +253,64 @@ def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
         return _maps(figure, size, results)
     if figure.form == "weights":
         return _weights(figure, results)
-    labels = [panel.label for panel in figure.panels if panel.preset(size)]
-    drawing = Drawing(figsize=(1.5 + 4.5 * len(labels), 3.6), layout="constrained")
-    draw = _DRAW[figure.form]
-    every = drawing.subplots(1, len(labels), squeeze=False)[0]
-    for axes, label in zip(every, labels, strict=True):
+    panels = [panel for panel in figure.panels if panel.preset(size)]
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    drawing = Drawing(figsize=(5.6 * columns, 3.6 * lines), layout="constrained")
+    every = drawing.subplots(lines, columns, squeeze=False).ravel()
+    for axes, panel in zip(every, panels, strict=False):
         for row, colour in zip(figure.rows, _COLOURS * 3, strict=False):
-            draw(axes, figure, size, results, Cell(row.label, label), row, colour)
-        axes.set_title(label)
+            _DRAW[figure.form](
+                axes, figure, size, results, Cell(row.label, panel.label), row, colour
+            )
+        axes.set_title(ours_of(panel, size), fontsize="medium")
         axes.set_xscale("log" if "x" in figure.log else "linear")
         axes.set_yscale("log" if "y" in figure.log else "linear")
         axes.spines[["top", "right"]].set_visible(False)
-    every[-1].legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+        if figure.form != "scatter":
+            _label_ends(axes)
+    for axes in every[len(panels) :]:
+        axes.set_axis_off()
     return drawing
+
+
+def _label_ends(axes: Axes) -> None:
+    """Write the label of each line beside its end, in the order of the ends."""
+    ends = []
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+        line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
+        x, y = (np.asarray(part, dtype=np.float64) for part in line.get_data())
+        if len(kept := np.flatnonzero(np.isfinite(y))):
+            end = axes.transData.transform((x[kept[-1]], y[kept[-1]]))
+            height = axes.transAxes.inverted().transform(end)[1]
+            ends.append((float(height), label, line.get_color()))
+    ends.sort(key=lambda end: end[0])
+    places = spread([end[0] for end in ends], 0.07)
+    for (height, label, colour), place in zip(ends, places, strict=True):
+        axes.annotate(
+            label, (1.0, height), (1.06, place), xycoords="axes fraction", color=colour,
+            va="center", fontsize="small", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkB": 0},
+        )  # fmt: skip
+
+
+def spread(heights: Sequence[float], distance: float) -> list[float]:
+    """Return sorted heights moved apart to a minimum distance, around their mean."""
+    places: list[list[float]] = []  # groups of labels that touch: their heights
+    for height in heights:
+        places.append([height])
+        while len(places) > 1 and _bottom(places[-1], distance) < _top(places[-2], distance):
+            last = places.pop()
+            places[-1] += last
+    return [_bottom(of, distance) + distance * (k + 0.5) for of in places for k in range(len(of))]
+
+
+def _bottom(group: Sequence[float], distance: float) -> float:
+    return float(np.mean(group)) - len(group) * distance / 2
+
+
+def _top(group: Sequence[float], distance: float) -> float:
+    return float(np.mean(group)) + len(group) * distance / 2
 
 
 def _curve(
@@ -264,25 +356,31 @@ def _swept(
 def _scattered(
     axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
 ) -> None:
-    """Draw the second column over the first: each seed faint, and their mean."""
+    """Draw the mean of the second column over that of the first, with the row's label beside it."""
     for axis, column in zip((axes.xaxis, axes.yaxis), figure.columns, strict=False):
         axis.set_label_text(heading(column))
-    x, y = (results.of_trials(cell, column) * (100 if is_share(column) else 1)
-            for column in figure.columns[:2])  # fmt: skip
-    marker = "os^"[figure.rows.index(row) // len(_COLOURS) % 3]
-    axes.scatter(x, y, color=colour, marker=marker, alpha=0.3, s=12)
-    axes.scatter(x.mean(), y.mean(), color=colour, marker=marker, label=row.label)
+    x, y = (
+        float(results.mean(cell, column)) * (100 if is_share(column) else 1)
+        for column in figure.columns[:2]
+    )
+    axes.scatter(x, y, color=colour, s=18)
+    axes.annotate(row.label, (x, y), (4, 2), textcoords="offset points", fontsize="x-small",
+                  color=colour)  # fmt: skip
 
 
 def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
-    """Draw collaboration graphs: a line of maps for each row, one for each of the rounds."""
-    cells_x = [cell for cell in results.results if cell.x is None]
+    """Draw collaboration graphs: a line of maps for each row, one for each of the rounds.
+
+    The runs are those of the first seed; with a column F1 also of the seed with the lowest, if it
+    is lower. Peers that have names are named.
+    """
+    runs = [each for cell in results.results if cell.x is None
+            for each in _mapped(results, cell, has_f1="f1" in figure.columns)]  # fmt: skip
     rounds = figure.shown_rounds(size)
     columns = max(1, len(rounds))
-    drawing = Drawing(figsize=(2.2 * columns + 1, 2.2 * len(cells_x)), layout="constrained")
-    every = drawing.subplots(len(cells_x), columns, squeeze=False)
-    for line, cell in zip(every, cells_x, strict=True):
-        run = next(iter(results.results[cell].values()))
+    drawing = Drawing(figsize=(2.2 * columns + 1, 2.2 * len(runs)), layout="constrained")
+    every = drawing.subplots(len(runs), columns, squeeze=False)
+    for line, (cell, trial, run) in zip(every, runs, strict=True):
         for axes, round_ in zip(line, rounds or (int(run.rounds[-1]),), strict=True):
             axes.set(xticks=[], yticks=[])
             if not len(run.weight_rounds):
@@ -297,9 +395,23 @@ def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
                 weights = _without_diagonal(run.weights[nearest])
                 axes.imshow(weights, cmap="Blues", vmin=0, vmax=float(np.nanmax(weights)) or 1.0)
             axes.set_title(f"round {run.weight_rounds[nearest]}", fontsize="small")
+            if axes is line[0] and not run.names[0].startswith("peer "):
+                axes.set_yticks(range(run.peers), run.names, fontsize="x-small")
+                axes.set_xticks(range(run.peers), run.names, fontsize="x-small", rotation=90)
         label = f"{cell.panel}, {cell.row}" if cell.panel else cell.row
-        line[0].set_ylabel(label)
+        line[0].set_ylabel(f"{label}\nseed {trial.seed}", fontsize="small")
     return drawing
+
+
+def _mapped(results: Results, cell: Cell, *, has_f1: bool) -> list[tuple[Cell, Trial, Run]]:
+    """Return the runs of a cell that are drawn, with their trials."""
+    of = results.results[cell]
+    trials = [next(iter(of))]
+    if has_f1:
+        scores = dict(zip(of, results.of_trials(cell, "f1"), strict=True))
+        worst = min(of, key=lambda trial: scores[trial])
+        trials += [worst] if scores[worst] < scores[trials[0]] else []
+    return [(cell, trial, of[trial]) for trial in trials]
 
 
 def links(shown_nn: Floats, initial_nn: Floats, attackers_n: Bools) -> Ints:
@@ -319,28 +431,41 @@ def _weights(figure: Figure, results: Results) -> Drawing:
     """Draw each client's weights over rounds: a line of plots for each row, of its first seed.
 
     A curve is the weight of a peer, coloured by its true cluster, or of a component of a mixture.
+    Curves are shifted by a little, so that equal ones stay visible.
     """
-    lines = [(cell, next(iter(of.values()))) for cell, of in results.results.items()]
-    clients = figure.clients or tuple(range(lines[0][1].peers))
-    drawing = Drawing(figsize=(1.6 * len(clients) + 0.6, 1.5 * len(lines)), layout="constrained")
+    lines = [(cell, *next(iter(of.items()))) for cell, of in results.results.items()]
+    clients = figure.clients or tuple(range(lines[0][2].peers))
+    width = max(4.6, 1.6 * len(clients) + 0.6)
+    drawing = Drawing(figsize=(width, 1.5 * len(lines) + 0.4), layout="constrained")
     every = drawing.subplots(len(lines), len(clients), squeeze=False, sharex=True, sharey=True)
-    for line, (cell, run) in zip(every, lines, strict=True):
+    noun = "of group"
+    for line, (cell, trial, run) in zip(every, lines, strict=True):
         mixture_rkn = components(run)
         groups = np.arange(run.peers) if run.clusters is None else run.clusters
         for axes, client in zip(line, clients, strict=True):
             if mixture_rkn.shape[1]:
                 rounds, weights_rk = run.rounds, mixture_rkn[:, :, client]
-                colours = np.arange(weights_rk.shape[1])
+                colours, noun = np.arange(weights_rk.shape[1]), "component"
             else:
                 kept = run.weight_rounds > 0
                 rounds, weights_rk = run.weight_rounds[kept], run.weights[kept, client]
                 colours = groups
-            for weight_r, colour in zip(weights_rk.T, colours, strict=True):
-                axes.plot(rounds, weight_r, color=_COLOURS[colour % len(_COLOURS)], linewidth=0.9)
+            for k, (weight_r, colour) in enumerate(zip(weights_rk.T, colours, strict=True)):
+                shown_r = weight_r + 0.012 * (k - (len(colours) - 1) / 2)
+                axes.plot(rounds, shown_r, color=_COLOURS[colour % len(_COLOURS)], linewidth=0.9)
             axes.set_title(f"client {client}, group {groups[client]}", fontsize="x-small")
-            axes.set_ylim(-0.05, 1.05)
+            axes.set_ylim(-0.08, 1.08)
             axes.tick_params(labelsize="x-small")
-        line[0].set_ylabel(cell.row.replace(", ", "\n"), fontsize="x-small")
+        name = cell.row.replace(", ", "\n")
+        line[0].set_ylabel(f"{name}\nseed {trial.seed}\nweight", fontsize="x-small")
+    for axes in every[-1]:
+        axes.set_xlabel("round", fontsize="x-small")
+    handles = [
+        Line2D([], [], color=_COLOURS[colour % len(_COLOURS)], label=f"{noun} {colour}")
+        for colour in np.unique(colours)
+    ]
+    drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles),
+                   fontsize="x-small", frameon=False)  # fmt: skip
     return drawing
 
 

@@ -15,16 +15,14 @@ from coterie.app.config.items import read_items
 from coterie.app.experiments.grid import Grid, Point, with_run_dir
 from coterie.app.reproduction import claims, figures, page
 from coterie.app.reproduction.claims import Verdict
-from coterie.app.reproduction.figures import Figure, Panel, Paper, Size
-from coterie.app.reproduction.results import Results
+from coterie.app.reproduction.figures import DEFAULTS, Figure, Panel, Paper, Size
+from coterie.app.reproduction.results import Numbers, Results
 from coterie.app.runners import cluster, sweep
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs import atomic
 from coterie.datasets.problem import DataError
 
 OUT = "runs/reproduce"
-DEFAULTS = "default"
-"""Instead of a preset: the default configuration."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class FigureRequest:
 
     @property
     def directory(self) -> Path:
-        """Directory of the figure: its page, results.csv and claims.json."""
+        """Directory of the figure: its page, results.csv, seeds.csv and claims.json."""
         return self.out / self.size / self.name
 
 
@@ -52,8 +50,9 @@ class Reproduction:
     paper: Paper
     figure: Figure
     size: Size
-    directory: Path  # of page.html, figure.svg, results.csv, claims.json and made.json
+    directory: Path  # of page.html, figure.svg, results.csv, seeds.csv, claims.json and made.json
     results: Results
+    numbers: Numbers
     verdicts: tuple[Verdict, ...]
 
 
@@ -84,8 +83,9 @@ def reproduce(request: FigureRequest, console: Console) -> Reproduction:
         count = f"{len(failed)} of {len(configs)} runs of {request.name}"
         raise SweepError(f"{count} failed: {run}: {why}")
     results = Results(grid.results())
-    verdicts = tuple(claims.judge(figure, request.size, results))
-    made = Reproduction(paper, figure, request.size, request.directory, results, verdicts)
+    numbers = Numbers.of(figure, results)
+    verdicts = tuple(claims.judge(figure, request.size, numbers))
+    made = Reproduction(paper, figure, request.size, request.directory, results, numbers, verdicts)
     request.directory.mkdir(parents=True, exist_ok=True)
     page.write(made)
     text = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)

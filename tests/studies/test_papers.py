@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from coterie.app.reproduction import figures
 from coterie.app.reproduction.reproduce import FigureRequest, reproduce
 from studies import papers
+from studies.papers import Lead
 from tests.app.reproduction.test_reproduce import folder as folder  # the toy paper
 
 
@@ -23,22 +26,70 @@ def test_a_page_has_our_numbers_the_papers_and_the_verdicts(
     monkeypatch.setattr(papers, "PLACE", folder / "docs")
     papers.main([str(out)])
     page = (folder / "docs" / "toy.md").read_text()
-    assert page.splitlines()[2] == "# Toy: A title"
+    assert "\n# Toy: A title\n" in page
     assert "We repeated 2 of 3 tables and figures on smaller problems" in page
-    assert "1 of 3 claims of the paper hold, 2 do not, and 0 cannot be judged." in page
-    assert "Comparisons of runs with closed forms that agree: 1." in page
-    drawn = (folder / "docs" / "toy" / "claims.svg").read_text()
-    colours = [drawn.count(f'fill="{colour}"><title>') for colour in papers.COLOURS.values()]
-    assert colours == [1, 2, 0], "a dot for each claim"
+    assert "Of 2 sentences of the paper: 1 hold here, 1 do not hold here." in page
+    figure = "[Table 1](#table-1-two-curvatures)"
+    assert (
+        f"| {figure} | “Averaging helps” |  | FedAvg − Local: +0.2343 |  | does not hold here |"
+        " the same with all 3 seeds |"
+    ) in page
     assert "| Local | 0.2657 ± 0 | 0.25 |" in page
-    assert "| Local | 0.2812 | 0.125 |" in page  # (1 - eta)^2 / 2 at eta = 0.25 and 0.5
+    assert "| Local | 0.2812 ± 0 | 0.125 ± 0 |" in page  # (1 - eta)^2 / 2 at eta = 0.25 and 0.5
     assert "Not reproduced: its data are not public." in page
-    assert "- **Does not hold**: averaging is better. FedAvg 0.5 > Local 0.2657" in page
     made = json.loads((folder / "docs" / "toy" / "table-1" / "made.json").read_text())
-    assert made["runs"] == 4
+    assert made["runs"] == 6
     front = (folder / "docs" / "index.md").read_text()
-    assert "| [Toy: A title](toy.md) | 2 of 3 | 1 | 2 | 0 | 1 |" in front
-    assert "(toy.md#table-1-two-curvatures)" in front
+    assert "| [Toy: A title](toy.md) | 2 of 3 | 1 | 1 | 0 | 0 | 1 of 2 |" in front
+    assert "[Table 1](toy.md#table-1-two-curvatures)" in front
+
+
+def test_stored_numbers_give_the_verdicts_of_the_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims are judged again without runs, also after a change of a claim."""
+    made = reproduce(FigureRequest("toy/table-1", out=folder / "out", workers=1),
+                     Console(quiet=True))  # fmt: skip
+    monkeypatch.setattr(papers, "PLACE", folder / "docs")
+    papers.main([str(folder / "out")])
+    (paper,) = (figures.read(name) for name in figures.names())
+    kept = papers.results(paper)["table-1"]
+    assert kept is not None
+    assert kept.numbers.as_csv() == made.numbers.as_csv()
+    assert tuple(kept.verdicts(made.figure)) == made.verdicts
+    (near,) = (claim for claim in made.figure.claims if claim.kind == "near")
+    wide = replace(made.figure, claims=(replace(near, within=0.3),))
+    assert [verdict.holds for verdict in kept.verdicts(wide)] == [True]
+
+
+def test_a_figure_without_numbers_per_seed_keeps_its_verdicts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an earlier version there are means and verdicts; new claims are not judged."""
+    out, kept = folder / "out", folder / "docs" / "toy" / "table-1"
+    reproduce(FigureRequest("toy/table-1", out=out, workers=1), Console(quiet=True))
+    monkeypatch.setattr(papers, "PLACE", folder / "docs")
+    papers.main([str(out)])
+    (kept / "seeds.csv").unlink()
+    stored = [{"claim": "averaging is better", "holds": True, "evidence": "3 < 4", "note": ""}]
+    (kept / "claims.json").write_text(json.dumps(stored))
+    papers.main([])
+    page = (folder / "docs" / "toy.md").read_text()
+    assert "| FedAvg − Local: +0.2343 |  | holds here † |" in page
+    assert page.count("not run again since the claim was added") > 1
+    assert "judged from means by an earlier version" in page
+    papers.main([str(out)])
+    page = (folder / "docs" / "toy.md").read_text()
+    assert "†" not in page, "a figure that was run again is judged"
+
+
+def test_leads_and_their_rank_correlation() -> None:
+    """Four methods of which two change places: 1 - 6 (1 + 1) / (5 (25 - 1)) with Local's 0."""
+    of = [Lead("a", 4, 40), Lead("b", 3, 10), Lead("c", 2, 20), Lead("d", -1, -5)]
+    assert papers.rank_correlation(of) == pytest.approx(0.9)
+    drawn = papers.slopes(("paper", "digits (ours)"), of, "loss")
+    assert [drawn.count(f"{name} ") for name in "abcd"] == [1, 1, 1, 1]
+    assert drawn.count("<line") == 5
 
 
 @pytest.mark.parametrize("name", figures.names())
@@ -48,18 +99,18 @@ def test_the_pages_are_up_to_date(name: str) -> None:
     if not any(papers.results(paper).values()):
         pytest.skip("no results of this paper are kept")
     assert (papers.PLACE / f"{name}.md").read_text(encoding="utf-8") == papers.page(paper)
-    drawn = (papers.PLACE / name / "claims.svg").read_text(encoding="utf-8")
-    assert drawn == papers.claims_figure(paper, papers.results(paper))
+    for file, _, drawing in papers.charts(paper, papers.results(paper)):
+        assert (papers.PLACE / file).read_text(encoding="utf-8") == drawing
 
 
 @pytest.mark.parametrize("name", figures.names())
-def test_kept_results_judge_the_claims_of_the_papers_file(name: str) -> None:
-    """After a change of claims: `coterie reproduce` judges finished runs again."""
-    paper = figures.read(name)
-    for figure, kept in papers.results(paper).items():
-        if kept is not None:
-            texts = [claim.text for claim in paper.figures[figure].claims]
-            assert [claim["claim"] for claim in kept.claims] == texts, f"{name}/{figure}"
+def test_numbers_per_seed_have_the_means_of_the_tables(name: str) -> None:
+    """results.csv and seeds.csv are of the same runs."""
+    for kept in papers.results(figures.read(name)).values():
+        for place, line in kept.lines.items() if kept and kept.stored is None else ():
+            if line["mean"]:
+                values = [*kept.numbers.places[place].values.values()]
+                assert np.nanmean(values) == pytest.approx(float(line["mean"]), rel=1e-12)
 
 
 def test_the_front_page_is_up_to_date() -> None:

@@ -16,7 +16,8 @@ from coterie.app.config.config import ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.experiments.table import Cell
 from coterie.app.reproduction import claims, figures, formulas, page
-from coterie.app.reproduction.reproduce import DEFAULTS, FigureRequest, _base, _grid, reproduce
+from coterie.app.reproduction.figures import DEFAULTS
+from coterie.app.reproduction.reproduce import FigureRequest, _base, _grid, reproduce
 from coterie.app.reproduction.results import better_of
 
 FILE = """
@@ -29,7 +30,7 @@ reference = "Somebody, somewhere"
 title = "two curvatures"
 where = "table 1"
 columns = ["loss"]
-seeds = 2
+seeds = 3
 
 [[figures.table-1.panels]]
 small = "default"
@@ -47,12 +48,14 @@ keys = {method = "fedavg"}
 
 [[figures.table-1.claims]]
 text = "training alone is better"
+quote = "Alone is better"
 kind = "beats"
 rows = ["Local"]
 column = "loss"
 
 [[figures.table-1.claims]]
 text = "averaging is better"
+quote = "Averaging helps"
 kind = "order"
 rows = ["FedAvg", "Local"]
 column = "loss"
@@ -71,7 +74,7 @@ form = "sweep"
 x = "learning-rate"
 y = "loss"
 values = [0.25, 0.5]
-seeds = 1
+seeds = 3
 
 [[figures.figure-2.panels]]
 small = "default"
@@ -129,14 +132,18 @@ def test_a_table_is_made_and_its_claims_are_judged(folder: Path) -> None:
     made = reproduce(FigureRequest("toy/table-1", out=out, workers=1), Console(quiet=True))
     assert [verdict.holds for verdict in made.verdicts] == [True, False, False]
     verdicts = json.loads((made.directory / "claims.json").read_text())
-    assert verdicts[0]["evidence"].startswith("Local 0.2657 < FedAvg 0.5")
+    assert verdicts[0]["evidence"] == "Local − FedAvg: -0.2343 (the same with all 3 seeds)"
+    assert [verdict["verdict"] for verdict in verdicts] == [
+        verdict.verdict for verdict in made.verdicts
+    ]
     with (made.directory / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [line["row"] for line in lines] == ["Local", "FedAvg"]
     assert float(lines[0]["mean"]) == pytest.approx(0.9**6 / 2, rel=1e-12)
     assert lines[0]["published"] == "0.25"
     text = (made.directory / "page.html").read_text()
-    assert "3 claims: 1 held, 2 contradicted, 0 that cannot be judged here." in text
+    counts = "Claims of the paper: 1 holds here, 1 does not hold here; "
+    assert f"{counts}claims of ours: 1 does not hold here." in text
     assert "0.2657" in text
 
 
@@ -157,11 +164,11 @@ def test_a_sweep_meets_its_closed_form(folder: Path) -> None:
     assert "<svg" in (made.directory / "page.html").read_text()
 
 
-def test_one_seed_judges_no_difference(folder: Path) -> None:
+def test_one_seed_judges_nothing(folder: Path) -> None:
     request = FigureRequest("toy/table-1", seeds=1, out=folder / "out", workers=1)
     made = reproduce(request, Console(quiet=True))
-    assert [verdict.holds for verdict in made.verdicts] == [None, None, False]
-    assert "one seed allows no test" in made.verdicts[0].evidence
+    assert [verdict.holds for verdict in made.verdicts] == [None, None, None]
+    assert made.verdicts[0].why == "1 seed, no test"
 
 
 @pytest.mark.parametrize(
@@ -261,7 +268,7 @@ def test_size_paper_crosses_splits_with_seeds(folder: Path) -> None:
     """Differences are tested over divisions: the seeds of a division are averaged first."""
     file = folder / "papers" / "toy.toml"
     text = file.read_text().replace('small = "default"', 'small = "default"\npaper = "default"', 1)
-    file.write_text(text.replace("seeds = 2", "seeds = 2\nsplits = 3", 1))
+    file.write_text(text.replace("seeds = 3", "seeds = 2\nsplits = 3", 1))
     figure = figures.find("toy/table-1")[1]
     paper = _grid(figure, FigureRequest("toy/table-1", "paper")).cells
     cell = Cell("Local")
@@ -336,9 +343,10 @@ def test_another_size_is_named(folder: Path) -> None:
 
 def test_the_number_of_seeds_that_would_judge_a_claim() -> None:
     """One significant contradiction decides; otherwise all parts must become significant."""
-    holds, few = claims._Part(True, ""), claims._Part(None, "", favours=True, seeds=5)
+    holds = claims.Comparison("", "", "", True, slack=1)
+    few = claims.Comparison("", "", "", None, slack=1, seeds=5)
     many, none = few._replace(seeds=30), few._replace(seeds=None)
-    against = claims._Part(None, "", favours=False, seeds=12)
+    against = few._replace(slack=-1, seeds=12)
     assert claims._seeds([holds, few, many]) == 30
     assert claims._seeds([holds, few, many, against]) == 12
     assert claims._seeds([few, none]) is None
@@ -350,9 +358,11 @@ def _agrees(claim: figures.Claim, values: list[float]) -> bool:
     first, *others = values
     match claim.kind:
         case "order":
-            return all(a > b for a, b in itertools.pairwise(values))
+            margin = claim.margin - 1e-9
+            return all(a > b and a - b >= margin for a, b in itertools.pairwise(values))
         case "beats":
-            return all(first > other for other in others)
+            margin = claim.margin - 1e-9
+            return all(first > other and first - other >= margin for other in others)
         case "near":
             return all(abs(value - values[-1]) <= claim.within + 1e-9 for value in values)
         case "range":

@@ -18,7 +18,7 @@ from coterie.app.experiments.measures import SameSeed
 from coterie.app.experiments.table import Cell, Trial
 from coterie.app.reproduction import claims, formulas, page, results
 from coterie.app.reproduction.figures import Claim, Figure, Panel, Row
-from coterie.app.reproduction.results import Results
+from coterie.app.reproduction.results import Numbers, Results
 from coterie.app.runs.rundir import Run
 from studies.papers import ours
 
@@ -126,14 +126,15 @@ def test_a_claim_on_divisions_of_the_same_rows_needs_more(tmp_path: Path) -> Non
     """Differences 0.02, 0.025, 0.015: t = 6.9 (p = 0.02); with a test row per training row 0.07."""
     split = [{"train": {"size": 10}, "test": {"size": 10}}] * 2
     keys = {"method": "dpfl", "peers": 2, "dataset": "table", "table": {"test": 0.5}}
-    claim = Claim("a is better", "beats", ("a", "b"))
+    claim = Claim("a is better", "beats", rows=("a", "b"))
     figure = Figure("f", "", "", rows=(Row("a"), Row("b")), panels=(Panel(small="default"),))
     for more, holds in (({}, True), ({"config": keys, "split": tuple(split)}, None)):
         cells: dict[Cell, dict[Trial, Run]] = {Cell("a"): {}, Cell("b"): {}}
         for seed, (a, b) in enumerate(((0.9, 0.88), (0.9, 0.875), (0.9, 0.885))):
             for name, end in (("a", a), ("b", b)):
                 cells[Cell(name)][Trial(seed, seed)] = made_run(tmp_path, [[end, end]], **more)
-        (verdict,) = claims.judge(replace(figure, claims=(claim,)), "small", Results(cells))
+        of = replace(figure, claims=(claim,))
+        (verdict,) = claims.judge(of, "small", Numbers.of(of, Results(cells)))
         assert verdict.holds is holds, verdict.evidence
 
 
