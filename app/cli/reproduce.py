@@ -42,10 +42,10 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         return
     if not options.names:
         raise ConfigError("name a figure, as in cobo/table-1; --list shows every one")
-    from coterie.app.reproduction.claims import counted
+    from coterie.app.reproduction.claims import Verdict, counted
     from coterie.app.reproduction.reproduce import FigureRequest, reproduce
 
-    verdicts = []
+    verdicts: list[Verdict] = []
     for name in _chosen(options.names, options.size):
         request = FigureRequest(
             name, options.size, options.seeds, Path(options.out), options.workers,

@@ -279,6 +279,7 @@ def _label_ends(axes: Axes) -> None:
     ends = []
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
         line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
+        assert isinstance(line, Line2D)
         x, y = (np.asarray(part, dtype=np.float64) for part in line.get_data())
         if len(kept := np.flatnonzero(np.isfinite(y))):
             end = axes.transData.transform((x[kept[-1]], y[kept[-1]]))

@@ -107,7 +107,9 @@ def test_the_pages_are_up_to_date(name: str) -> None:
 def test_numbers_per_seed_have_the_means_of_the_tables(name: str) -> None:
     """results.csv and seeds.csv are of the same runs."""
     for kept in papers.results(figures.read(name)).values():
-        for place, line in kept.lines.items() if kept and kept.stored is None else ():
+        if kept is None or kept.stored is not None:
+            continue
+        for place, line in kept.lines.items():
             if line["mean"]:
                 values = [*kept.numbers.places[place].values.values()]
                 assert np.nanmean(values) == pytest.approx(float(line["mean"]), rel=1e-12)
