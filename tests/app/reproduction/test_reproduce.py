@@ -282,7 +282,7 @@ def test_size_paper_takes_the_papers_seeds(folder: Path) -> None:
     """Unless a number is asked for, which counts from 0; size small has seeds of its own."""
     file = folder / "papers" / "toy.toml"
     text = file.read_text().replace('small = "default"', 'small = "default"\npaper = "default"', 1)
-    file.write_text(text.replace("seeds = 2", "seeds = 2\npaper-seeds = [127, 496]", 1))
+    file.write_text(text.replace("seeds = 3", "seeds = 3\npaper-seeds = [127, 496]", 1))
     figure = figures.find("toy/table-1")[1]
 
     def seeds(size: figures.Size, number: int | None = None) -> list[int]:
@@ -290,8 +290,8 @@ def test_size_paper_takes_the_papers_seeds(folder: Path) -> None:
         return [config.seed for config in cells[Cell("Local")]]
 
     assert seeds("paper") == [127, 496]
-    assert seeds("paper", 3) == [0, 1, 2]
-    assert seeds("small") == [0, 1]
+    assert seeds("paper", 2) == [0, 1]
+    assert seeds("small") == [0, 1, 2]
 
 
 def test_one_panel_needs_no_data_of_the_others(tmp_path: Path) -> None:
