@@ -65,7 +65,7 @@ def test_stored_numbers_give_the_verdicts_of_the_runs(
 def test_a_figure_without_numbers_per_seed_keeps_its_verdicts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an earlier version there are means and verdicts; new claims are not judged."""
+    """An earlier version left means and verdicts; new claims are not judged."""
     out, kept = folder / "out", folder / "docs" / "toy" / "table-1"
     reproduce(FigureRequest("toy/table-1", out=out, workers=1), Console(quiet=True))
     monkeypatch.setattr(papers, "PLACE", folder / "docs")
