@@ -26,16 +26,17 @@ import numpy as np
 from coterie.app.experiments.measures import reached
 from coterie.app.reproduction import claims, figures
 from coterie.app.reproduction.claims import UNDEFINED, WORDS, Verdict
-from coterie.app.reproduction.figures import Figure, Panel, Paper, Row, Size
-from coterie.app.reproduction.page import (
+from coterie.app.reproduction.figures import (
+    Figure,
+    Panel,
+    Paper,
+    Row,
+    Size,
     data_of,
-    heading,
-    heading_of,
     ours_of,
     paper_of,
-    shown,
-    spread,
 )
+from coterie.app.reproduction.page import heading, heading_of, shown, spread
 from coterie.app.reproduction.results import Numbers, Place, SeedNumbers, better_of
 from coterie.app.runs import units
 

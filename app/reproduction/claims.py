@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, p_value, seeds_needed
-from coterie.app.reproduction.figures import Claim, Figure, Row, Size
+from coterie.app.reproduction.figures import Claim, Figure, Row, Size, ours_of
 from coterie.app.reproduction.results import Numbers, SeedNumbers, better_of, is_share
 from coterie.app.runs import units
 from coterie.app.runs.rundir import Floats
@@ -148,8 +148,9 @@ def comparisons(claim: Claim, figure: Figure, size: Size, numbers: Numbers) -> l
         if not panel.preset(size) or (claim.panels and panel.label not in claim.panels):
             continue
         of = _Of(claim, figure, size, numbers, panel.label, rows)
+        where = ours_of(panel, size).removesuffix(" (ours)") if panel.label else ""
         for statistic in _KINDS[claim.kind](of):
-            name = ", ".join(filter(None, (panel.label, statistic.name)))
+            name = ", ".join(filter(None, (where, statistic.name)))
             compared = _compared(claim, statistic._replace(name=name), rows, panel.label)
             found.append((statistic.name, compared))
     if claim.kind == "only":

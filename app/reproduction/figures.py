@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
+from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError, flatten, nearest
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
@@ -21,6 +22,23 @@ from coterie.app.experiments.grid import Point
 FOLDER = ROOT / "papers"
 DEFAULTS = "default"
 """Instead of a preset: the default configuration."""
+_DATA = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "cinic10": "CINIC-10",
+    "fashion-mnist": "Fashion-MNIST",
+    "femnist": "FEMNIST",
+    "heart-disease": "Heart Disease",
+    "ixi": "IXI",
+    "languages": "four manuals",
+    "least-squares": "least squares",
+    "mnist": "MNIST",
+    "noisy-quadratic": "quadratics",
+    "office-home": "Office-Home",
+    "phantoms": "phantoms",
+    "wiki40b": "Wiki-40B",
+}
+"""Data set -> its name for people, if it differs."""
 Form = Literal["table", "curves", "sweep", "maps", "weights", "scatter", "drawn"]
 Size = Literal["small", "paper"]
 Kind = Literal[
@@ -226,6 +244,35 @@ def find(name: str, folder: Path = FOLDER) -> tuple[Paper, Figure]:
         hint = nearest(name, known) or f"; coterie reproduce --list {of} shows every one"
         raise ConfigError(f'no figure "{name}"{hint}')
     return paper, paper.figures[which]
+
+
+def data_of(panel: Panel, size: Size) -> str:
+    """Return the name of a panel's data at a size; "" if there is no such panel."""
+    preset = panel.preset(size)
+    if not preset:
+        return ""
+    _, keys = read_items([] if preset == DEFAULTS else [preset])
+    name = str({**keys, **panel.overrides(size)}.get("dataset", "digits"))
+    return _DATA.get(name, name)
+
+
+def ours_of(panel: Panel, size: Size) -> str:
+    """Return the title of a panel with the name of our data in place of the paper's."""
+    data, papers = data_of(panel, size), data_of(panel, "paper")
+    parts = [data if _same(part, papers) else part for part in panel.label.split(", ") if part]
+    if data not in parts and (data != papers or not parts):
+        parts = [data, *parts]
+    return f"{', '.join(parts)} (ours)" if data != papers else ", ".join(parts)
+
+
+def paper_of(panel: Panel) -> str:
+    """Return the name of the paper's data; "paper" if its preset is not known."""
+    data = data_of(panel, "paper")
+    return f"{data} (paper)" if data else "paper"
+
+
+def _same(a: str, b: str) -> bool:
+    return a.casefold().replace("-", "") == b.casefold().replace("-", "")
 
 
 def _figure(name: str, table: Mapping[str, Any]) -> Figure:

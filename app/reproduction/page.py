@@ -17,14 +17,13 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
-from coterie.app.config.items import read_items
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.measures import components, reached
 from coterie.app.experiments.table import Cell, Trial
 from coterie.app.report import html
 from coterie.app.reproduction import formulas
 from coterie.app.reproduction.claims import counted
-from coterie.app.reproduction.figures import DEFAULTS, Figure, Panel, Row, Size
+from coterie.app.reproduction.figures import Figure, Row, Size, ours_of
 from coterie.app.reproduction.results import (
     Results,
     course,
@@ -60,23 +59,6 @@ _NAMES = {
     "office-home": "Office-Home",
 }
 """Part of a figure's name -> the same for people."""
-_DATA = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "cinic10": "CINIC-10",
-    "fashion-mnist": "Fashion-MNIST",
-    "femnist": "FEMNIST",
-    "heart-disease": "Heart Disease",
-    "ixi": "IXI",
-    "languages": "four manuals",
-    "least-squares": "least squares",
-    "mnist": "MNIST",
-    "noisy-quadratic": "quadratics",
-    "office-home": "Office-Home",
-    "phantoms": "phantoms",
-    "wiki40b": "Wiki-40B",
-}
-"""Data set -> its name for people, if it differs."""
 _LISTED = 6
 """Maximum number of seeds that are listed one by one."""
 
@@ -138,35 +120,6 @@ def heading_of(figure: Figure) -> str:
     elif part:
         name += f", {_NAMES.get(part, part.replace('-', ' '))}"
     return f"{name}: {figure.title}"
-
-
-def data_of(panel: Panel, size: Size) -> str:
-    """Return the name of a panel's data at a size; "" if there is no such panel."""
-    preset = panel.preset(size)
-    if not preset:
-        return ""
-    _, keys = read_items([] if preset == DEFAULTS else [preset])
-    name = str({**keys, **panel.overrides(size)}.get("dataset", "digits"))
-    return _DATA.get(name, name)
-
-
-def ours_of(panel: Panel, size: Size) -> str:
-    """Return the title of a panel with the name of our data in place of the paper's."""
-    data, papers = data_of(panel, size), data_of(panel, "paper")
-    parts = [data if _same(part, papers) else part for part in panel.label.split(", ") if part]
-    if data not in parts and (data != papers or not parts):
-        parts = [data, *parts]
-    return f"{', '.join(parts)} (ours)" if data != papers else ", ".join(parts)
-
-
-def paper_of(panel: Panel) -> str:
-    """Return the name of the paper's data; "paper" if its preset is not known."""
-    data = data_of(panel, "paper")
-    return f"{data} (paper)" if data else "paper"
-
-
-def _same(a: str, b: str) -> bool:
-    return a.casefold().replace("-", "") == b.casefold().replace("-", "")
 
 
 def outcome(made: Reproduction) -> str:
