@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -110,6 +111,8 @@ def play(place: Path, scene: Scene, inside: Sequence[str]) -> None:
                     stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
         wait_for(lambda: len(list(place.glob("runs/**/metrics.jsonl"))) >= 4, place)
+        for process in running.values():  # one may be ahead of the other
+            wait_for(partial(has_ray, process, inside), place)
         none: dict[str, str] = {}
         tokens = (none, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "guessed"})
         strangers = {}
@@ -140,6 +143,10 @@ def wait_for(is_so: Callable[[], bool], place: Path) -> None:
     while not is_so():
         assert time.monotonic() < until, "".join(p.read_text() for p in place.glob("*.log"))
         time.sleep(0.1)
+
+
+def has_ray(process: subprocess.Popen[bytes], inside: Sequence[str]) -> bool:
+    return "gcs_server" in listening(process, inside)
 
 
 def listening(process: subprocess.Popen[bytes], inside: Sequence[str]) -> dict[str, list[str]]:
