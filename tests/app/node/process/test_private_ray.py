@@ -146,7 +146,9 @@ def wait_for(is_so: Callable[[], bool], place: Path) -> None:
 
 
 def has_ray(process: subprocess.Popen[bytes], inside: Sequence[str]) -> bool:
-    return "gcs_server" in listening(process, inside)
+    """Return whether Ray's server and its services have their ports."""
+    ports = listening(process, inside)
+    return "gcs_server" in ports and sum(map(len, ports.values())) > 3
 
 
 def listening(process: subprocess.Popen[bytes], inside: Sequence[str]) -> dict[str, list[str]]:
