@@ -56,12 +56,12 @@ Results = Mapping[tuple[str, str, str], Result]
 
 def results(directory: Path) -> list[Result]:
     """Read the runs of a set and a model, by method."""
-    found: dict[str, dict[int, Run]] = {}
+    runs: dict[str, dict[int, Run]] = {}
     for path in directory.glob("*/summary.json"):
         run = Run.read(path.parent)
-        found.setdefault(run.config["method"], {})[run.config["seed"]] = run
+        runs.setdefault(run.config["method"], {})[run.config["seed"]] = run
     return [
-        Result.of_runs(method, "", [found[method][seed] for seed in range(SEEDS)], MEASURES)
+        Result.of_runs(method, "", [runs[method][seed] for seed in range(SEEDS)], MEASURES)
         for method in METHODS
     ]
 

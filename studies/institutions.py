@@ -50,8 +50,6 @@ WHOLE = ("heart-disease",)
 """Sets on which every trial has all rounds; successive halving on the others."""
 LEVEL = 0.95
 ALONE = "local"
-PLAIN = "logistic"
-"""Yardstick of what an institution gets without Coterie: logistic regression on its own rows."""
 LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto", "boosting")
 """Methods that need the true clusters or their number, a network with a hidden layer, or trees."""
 CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")
@@ -228,13 +226,8 @@ def flamby() -> list[str]:
     return lines
 
 
-def gains(
-    sets: Mapping[str, Sequence[Result]], base: str = ALONE, measure: str = "accuracy"
-) -> list[str]:
-    """Return the gains over a method in points, a row per method and a column per set.
-
-    Over the institutions that have a value of the measure with every seed.
-    """
+def gains(sets: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return the gains over Local, a row per method and a column per set."""
     lines = [f"| method | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
     for method in (*COMPARED, *YARDSTICKS):
         cells = []
@@ -242,11 +235,10 @@ def gains(
             of = {result.method: result for result in made}
             cell = ""
             if method in of:
-                gain_sn = of[method][measure] - of[base][measure]
-                gain_s = gain_sn[:, ~np.isnan(gain_sn).any(axis=0)].mean(axis=1)
+                gain_s = (of[method]["accuracy"] - of[ALONE]["accuracy"]).mean(axis=1)
                 cell = written(*interval(gain_s, of[method].ratio))
             cells.append(cell)
-        if method != base and any(cells):
+        if method != ALONE and any(cells):
             lines.append(f"| {method} | {' | '.join(cells)} |")
     return lines
 
@@ -277,8 +269,6 @@ def blocks(
     """Return the tables by their names on the page."""
     made = {"gains": gains(sets), "kinds": by_kind(sets, SHOWN), "flamby": flamby()}
     made["scales"] = by_scale(sets, own)
-    made["plain"] = gains(sets, PLAIN)
-    made["ranking"] = gains(sets, PLAIN, "auroc")
     for name, of_set in sets.items():
         made[f"{name} methods"] = by_method(of_set)
         if len(of_set[0].names) <= FEW:

@@ -311,16 +311,17 @@ def charts(paper: Paper, of: Mapping[str, Kept | None]) -> Iterator[tuple[str, s
         figure = paper.figures[name]
         for k, panel in enumerate(figure.panels if kept else ()):
             assert kept is not None
-            column, found = leads(figure, panel, kept.lines)
-            if found:
+            column, of_methods = leads(figure, panel, kept.lines)
+            if of_methods:
                 heads = (paper_of(panel), f"{data_of(panel, SIZE)} (ours)")
                 kind = heading_of(figure).partition(":")[0]
                 where = f"{kind}, {panel.label}" if panel.label else kind
                 caption = (
                     f"{where}, {heading(column).removesuffix(' %')}. "
-                    f"Spearman's rank correlation {rank_correlation(found):.2f}"
+                    f"Spearman's rank correlation {rank_correlation(of_methods):.2f}"
                 )
-                yield f"{paper.name}/{name}/leads-{k}.svg", caption, slopes(heads, found, column)
+                drawing = slopes(heads, of_methods, column)
+                yield f"{paper.name}/{name}/leads-{k}.svg", caption, drawing
 
 
 def ranks(paper: Paper, of: Mapping[str, Kept | None]) -> Iterator[str]:
@@ -536,8 +537,8 @@ def listed(
     for column in columns:
         name = f"{heading(column)}, {data}" if data and printed[column] else heading(column)
         head += [name, paper_of(panel)] if printed[column] else [name]
-    column, found = leads(figure, panel, lines)
-    beside = {lead.method: lead for lead in found if column in columns}
+    column, of_methods = leads(figure, panel, lines)
+    beside = {lead.method: lead for lead in of_methods if column in columns}
     head += ["lead over Local (ours)", "lead (paper)"] if beside else []
     body = []
     for row, cells in rows:

@@ -12,7 +12,6 @@ from xdist.scheduler import LoadScopeScheduling
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Virtual machines may show matrix instructions for bfloat16 (AMX) that they then forbid.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-os.environ.setdefault("MKL_CBWR", "AUTO")  # before a test imports PyTorch; see coterie/__init__.py
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

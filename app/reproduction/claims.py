@@ -143,7 +143,7 @@ def comparisons(claim: Claim, figure: Figure, size: Size, numbers: Numbers) -> l
     if claim.kind == "undefined":
         return []
     rows = {row.label: row for row in figure.rows}
-    found: list[tuple[str, Comparison]] = []
+    named: list[tuple[str, Comparison]] = []
     for panel in figure.panels:
         if not panel.preset(size) or (claim.panels and panel.label not in claim.panels):
             continue
@@ -152,13 +152,13 @@ def comparisons(claim: Claim, figure: Figure, size: Size, numbers: Numbers) -> l
         for statistic in _KINDS[claim.kind](of):
             name = ", ".join(filter(None, (where, statistic.name)))
             compared = _compared(claim, statistic._replace(name=name), rows, panel.label)
-            found.append((statistic.name, compared))
+            named.append((statistic.name, compared))
     if claim.kind == "only":
         worst: dict[str, Comparison] = {}
-        for name, each in found:
+        for name, each in named:
             worst[name] = max(worst.get(name, each), each, key=lambda one: one.slack)
         return [*worst.values()]
-    return [each for _, each in found]
+    return [each for _, each in named]
 
 
 @dataclass(frozen=True)

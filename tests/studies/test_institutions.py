@@ -16,7 +16,7 @@ from coterie.app.config.items import read_items
 from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
 from studies import institutions
-from studies.institutions import by_kind, by_method, gains, interval
+from studies.institutions import by_kind, by_method, interval
 from studies.measured import Result, read, write
 
 
@@ -51,16 +51,11 @@ def test_a_row_has_the_worst_institution_and_what_each_gains() -> None:
     assert "| +0.0 ± 0.0 | small 62.0 | 80.0 ± 0.0 | 1 | 1 | rate 1 |" in fedavg
 
 
-def test_gains_are_over_any_method_where_both_have_a_value() -> None:
-    assert gains({"a": MADE}, "local")[2:] == ["| fedavg | +0.0 ± 0.0 |"]
-    assert gains({"a": MADE}, "fedavg", "auroc")[2:] == ["| local | **+10.0 ± 0.0** |"]
-
-
 def test_results_are_written_and_read(tmp_path: Path) -> None:
     write(tmp_path / "a" / "set.csv", MADE)
-    found = read(tmp_path / "a" / "set.csv")
-    assert [result.method for result in found] == ["local", "fedavg"]
-    for made, result in zip(MADE, found, strict=True):
+    results = read(tmp_path / "a" / "set.csv")
+    assert [result.method for result in results] == ["local", "fedavg"]
+    for made, result in zip(MADE, results, strict=True):
         assert (result.names, result.settings) == (made.names, made.settings)
         for key in ("samples", "tests", "positives"):
             np.testing.assert_array_equal(getattr(result, key), getattr(made, key))
