@@ -50,6 +50,8 @@ WHOLE = ("heart-disease",)
 """Sets on which every trial has all rounds; successive halving on the others."""
 LEVEL = 0.95
 ALONE = "local"
+AT_HOME = "logistic"
+"""What an institution has without us: scikit-learn's logistic regression on its own rows."""
 LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto", "boosting")
 """Methods that need the true clusters or their number, a network with a hidden layer, or trees."""
 CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")
@@ -226,8 +228,13 @@ def flamby() -> list[str]:
     return lines
 
 
-def gains(sets: Mapping[str, Sequence[Result]]) -> list[str]:
-    """Return the gains over Local, a row per method and a column per set."""
+def gains(
+    sets: Mapping[str, Sequence[Result]], base: str = ALONE, measure: str = "accuracy"
+) -> list[str]:
+    """Return the gains over a method, a row per method and a column per set.
+
+    Institutions without the measure in some division (AUROC: test rows of one class) are left out.
+    """
     lines = [f"| method | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
     for method in (*COMPARED, *YARDSTICKS):
         cells = []
@@ -235,10 +242,13 @@ def gains(sets: Mapping[str, Sequence[Result]]) -> list[str]:
             of = {result.method: result for result in made}
             cell = ""
             if method in of:
-                gain_s = (of[method]["accuracy"] - of[ALONE]["accuracy"]).mean(axis=1)
-                cell = written(*interval(gain_s, of[method].ratio))
+                gain_sn = of[method][measure] - of[base][measure]
+                is_defined_n = ~np.isnan(gain_sn).any(axis=0)
+                if is_defined_n.any():
+                    gain_s = gain_sn[:, is_defined_n].mean(axis=1)
+                    cell = written(*interval(gain_s, of[method].ratio))
             cells.append(cell)
-        if method != ALONE and any(cells):
+        if method != base and any(cells):
             lines.append(f"| {method} | {' | '.join(cells)} |")
     return lines
 
@@ -268,6 +278,8 @@ def blocks(
 ) -> dict[str, list[str]]:
     """Return the tables by their names on the page."""
     made = {"gains": gains(sets), "kinds": by_kind(sets, SHOWN), "flamby": flamby()}
+    for measure in MEASURES:
+        made[f"gains over {AT_HOME} in {measure}"] = gains(sets, AT_HOME, measure)
     made["scales"] = by_scale(sets, own)
     for name, of_set in sets.items():
         made[f"{name} methods"] = by_method(of_set)

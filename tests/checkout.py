@@ -16,6 +16,15 @@ from coterie.app.runners.guard import working_in
 from coterie.app.runners.superlink import QUIET, free_port
 
 ROOT = Path(__file__).parents[1]
+LOCAL_SUPERLINK = """python -c '
+from flwr.cli import local_superlink
+local_superlink.LOCAL_SUPERLINK_STARTUP_TIMEOUT = 300.0
+local_superlink._start_local_superlink()
+'"""
+"""Shell command: start Flower's local SuperLink as `flwr run` does, which gives up after 15 s.
+
+A machine that runs other tests beside it needs longer now and then.
+"""
 
 
 def copy(place: Path) -> Path:
@@ -57,6 +66,7 @@ def bare_environment(home: Path) -> dict[str, str]:
         "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
         "COLUMNS": "200",
         "OMP_NUM_THREADS": "1",
+        "RAY_worker_niceness": "0",  # see tests/conftest.py
         "no_proxy": "127.0.0.1",
     }
 

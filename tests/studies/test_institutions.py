@@ -16,7 +16,7 @@ from coterie.app.config.items import read_items
 from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
 from studies import institutions
-from studies.institutions import by_kind, by_method, interval
+from studies.institutions import by_kind, by_method, gains, interval
 from studies.measured import Result, read, write
 
 
@@ -49,6 +49,14 @@ def test_a_row_has_the_worst_institution_and_what_each_gains() -> None:
     assert local.startswith("| local | 67.0 ± ")
     assert "| small 52.0 | 90.0 ± 0.0 |" in local
     assert "| +0.0 ± 0.0 | small 62.0 | 80.0 ± 0.0 | 1 | 1 | rate 1 |" in fedavg
+
+
+def test_gains_over_a_method_leave_out_who_lacks_the_measure() -> None:
+    """AUROC of the large institution alone: 90 against 80 in every split."""
+    assert gains({"a": MADE})[2:] == ["| fedavg | +0.0 ± 0.0 |"]
+    assert gains({"a": MADE}, "fedavg", "auroc")[2:] == ["| local | **+10.0 ± 0.0** |"]
+    nobody = [result("local", [[50, 80]] * 3, [[np.nan, np.nan]] * 3), MADE[1]]
+    assert gains({"a": nobody}, "local", "auroc")[2:] == []
 
 
 def test_results_are_written_and_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coterie.app.runs.rundir import Run
-from tests.checkout import bare_environment, copy, end_processes, install
+from tests.checkout import LOCAL_SUPERLINK, bare_environment, copy, end_processes, install
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +34,11 @@ def environment(checkout: Path) -> dict[str, str]:
     federation = '[superlink]\ndefault = "local"\n[superlink.local]\naddress = ":local:"\n'
     federation += '[superlink.four]\naddress = ":local:"\noptions.num-supernodes = 4\n'
     (home / "flwr" / "config.toml").write_text(federation)
-    return bare_environment(home)
+    bare = bare_environment(home)
+    (home / "elsewhere").mkdir()
+    activated = f"source {checkout}/.venv/bin/activate && {LOCAL_SUPERLINK}"
+    subprocess.run(["bash", "-c", activated], cwd=home / "elsewhere", env=bare, check=True)
+    return bare
 
 
 def flwr_run(
@@ -59,9 +63,8 @@ def flwr_run(
 def test_it_ends_with_the_table_and_a_finished_run_in_the_checkout(
     checkout: Path, environment: dict[str, str]
 ) -> None:
-    """Also if Flower's SuperLink was started elsewhere."""
+    """Flower's SuperLink was started elsewhere, and nothing is written there."""
     elsewhere = checkout.parent / "elsewhere"
-    elsewhere.mkdir()
     output = flwr_run(elsewhere, checkout, environment, str(checkout), "--run-config", TINY)
     assert not list(elsewhere.iterdir())
     assert "uv" not in output, "nothing is installed"
