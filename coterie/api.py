@@ -336,6 +336,8 @@ def _flat(
     peers_data: Sequence[Arrays] | None,
 ) -> tuple[str, dict[str, Any]]:
     """Return the name of the preset and all keys, flat."""
+    if isinstance(preset, Mapping):
+        raise ConfigError("a dict of keys comes after the preset, as in coterie.run(None, {...})")
     chosen: dict[str, Any] = flatten(keys or {})
     chosen |= {
         key.replace("__", ".").replace("_", "-"): value

@@ -210,6 +210,12 @@ def test_arrays_that_make_no_problem(data: list[Any], message: str, tmp_path: Pa
     assert message in str(refusal.value)
 
 
+def test_a_dict_in_the_place_of_the_preset() -> None:
+    keys: Any = {"method": "fedavg"}
+    with pytest.raises(coterie.ConfigError, match=r"comes after the preset.*run\(None, \{"):
+        coterie.run(keys)
+
+
 def test_a_comparison_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(coterie.ConfigError, match="there are no methods to compare"):
         coterie.compare([], out=tmp_path)
