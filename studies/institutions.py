@@ -63,6 +63,8 @@ SCALED = ("local", "fedavg", "fedavg-ft", "ditto", "cobo", "pfedgraph", "knn-per
 """Methods that are also compared where each institution is on its own scale."""
 OWN = "own-scale"
 """Name of the folder of these comparisons."""
+BOTH = ("heart-disease", "contraception")
+"""Sets that are compared on both scales."""
 SHOWN = ("fedavg", "fedavg-ft", "ditto", "cobo", "all-for-one", "dpfl", "pfedgraph")
 """Methods of the tables by institution."""
 FEW = 8
@@ -329,7 +331,8 @@ def main() -> None:
             methods=SCALED,
             directory=OUT / OWN / name,
         )
-        for request, folder in ((common, RESULTS), (own, RESULTS / OWN)):
+        requests = [(common, RESULTS), (own, RESULTS / OWN)]
+        for request, folder in requests if name in BOTH else requests[:1]:
             compare(request, console)
             write(folder / f"{name}.csv", results(request.directory))
     fill(PAGE, blocks(measured(RESULTS), measured(RESULTS / OWN)))
