@@ -51,7 +51,7 @@ WHOLE = ("heart-disease",)
 LEVEL = 0.95
 ALONE = "local"
 AT_HOME = "logistic"
-"""What an institution has without us: scikit-learn's logistic regression on its own rows."""
+"""scikit-learn's logistic regression, each institution on its own rows."""
 LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto", "boosting")
 """Methods that need the true clusters or their number, a network with a hidden layer, or trees."""
 CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")
@@ -325,14 +325,15 @@ def main() -> None:
         common = ComparisonRequest(
             title, keys, COMPARED, OUT / name, SEEDS, tuning, options.workers
         )
-        own = replace(
-            common,
-            keys={**keys, "table.scale": "own"},
-            methods=SCALED,
-            directory=OUT / OWN / name,
-        )
-        requests = [(common, RESULTS), (own, RESULTS / OWN)]
-        for request, folder in requests if name in BOTH else requests[:1]:
+        requests = {RESULTS: common}
+        if name in BOTH:
+            requests[RESULTS / OWN] = replace(
+                common,
+                keys={**keys, "table.scale": "own"},
+                methods=SCALED,
+                directory=OUT / OWN / name,
+            )
+        for folder, request in requests.items():
             compare(request, console)
             write(folder / f"{name}.csv", results(request.directory))
     fill(PAGE, blocks(measured(RESULTS), measured(RESULTS / OWN)))

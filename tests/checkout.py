@@ -16,7 +16,7 @@ from coterie.app.runners.guard import working_in
 from coterie.app.runners.superlink import QUIET, free_port
 
 ROOT = Path(__file__).parents[1]
-LOCAL_SUPERLINK = """python -c '
+START_SUPERLINK = """python -c '
 from flwr.cli import local_superlink
 local_superlink.LOCAL_SUPERLINK_STARTUP_TIMEOUT = 300.0
 local_superlink._start_local_superlink()

@@ -23,7 +23,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
-from tests.checkout import LOCAL_SUPERLINK, copy, install
+from tests.checkout import START_SUPERLINK, copy, install
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -191,7 +191,7 @@ def test_the_blocks_of_a_page_run(page: Path, checkout: Path) -> None:
         pytest.skip("the stand-in for docker compose mounts: root only")
     script = ["set -euo pipefail", "shopt -s expand_aliases"]
     if any("flwr run" in block.text and how[block.first] == RUN for block in executable(page)):
-        script.append(f"( source .venv/bin/activate && {LOCAL_SUPERLINK} )")
+        script.append(f"( source .venv/bin/activate && {START_SUPERLINK} )")
     program = ""
     for number, block in enumerate(executable(page), start=1):
         if how[block.first] not in (RUN, ENDLESS):

@@ -18,6 +18,9 @@ from coterie.app.config.registry import METHODS
 from studies import institutions
 from studies.institutions import by_kind, by_method, gains, interval
 from studies.measured import Result, read, write
+from studies.tables import fill
+
+PUBLISHED = Path(__file__).parents[2] / institutions.PAGE
 
 
 def test_the_interval_of_nadeau_and_bengio() -> None:
@@ -51,7 +54,7 @@ def test_a_row_has_the_worst_institution_and_what_each_gains() -> None:
     assert "| +0.0 ± 0.0 | small 62.0 | 80.0 ± 0.0 | 1 | 1 | rate 1 |" in fedavg
 
 
-def test_gains_over_a_method_leave_out_who_lacks_the_measure() -> None:
+def test_institutions_without_the_measure_are_left_out_of_gains() -> None:
     """AUROC of the large institution alone: 90 against 80 in every split."""
     assert gains({"a": MADE})[2:] == ["| fedavg | +0.0 ± 0.0 |"]
     assert gains({"a": MADE}, "fedavg", "auroc")[2:] == ["| local | **+10.0 ± 0.0** |"]
@@ -69,6 +72,15 @@ def test_results_are_written_and_read(tmp_path: Path) -> None:
             np.testing.assert_array_equal(getattr(result, key), getattr(made, key))
         for measure, value_sn in made.values.items():
             np.testing.assert_array_equal(result[measure], value_sn)
+
+
+def test_the_page_has_the_tables_of_the_files_beside_it(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PUBLISHED.read_text())
+    common = institutions.measured(PUBLISHED.with_suffix(""))
+    own = institutions.measured(PUBLISHED.with_suffix("") / institutions.OWN)
+    fill(page, institutions.blocks(common, own))
+    assert page.read_text() == PUBLISHED.read_text()
 
 
 def test_institutions_are_grouped_by_size_and_distance() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coterie.app.runs.rundir import Run
-from tests.checkout import LOCAL_SUPERLINK, bare_environment, copy, end_processes, install
+from tests.checkout import START_SUPERLINK, bare_environment, copy, end_processes, install
 
 pytestmark = pytest.mark.e2e
 
@@ -36,7 +36,7 @@ def environment(checkout: Path) -> dict[str, str]:
     (home / "flwr" / "config.toml").write_text(federation)
     bare = bare_environment(home)
     (home / "elsewhere").mkdir()
-    activated = f"source {checkout}/.venv/bin/activate && {LOCAL_SUPERLINK}"
+    activated = f"source {checkout}/.venv/bin/activate && {START_SUPERLINK}"
     subprocess.run(["bash", "-c", activated], cwd=home / "elsewhere", env=bare, check=True)
     return bare
 
