@@ -41,7 +41,7 @@ for path in /*; do
     esac
 done
 mount -t tmpfs tmpfs "$root/var/lib"
-mount --bind "$root/../hosts" "$root/etc/hosts"
+mount --bind "$root.hosts" "$root/etc/hosts"
 while [ "$1" != -- ]; do
     target=$root$2
     if [ -d "$1" ]; then mkdir -p "$target"; else mkdir -p "${target%/*}"; touch "$target"; fi
@@ -95,7 +95,8 @@ def command(service: Service, arguments: Sequence[str]) -> list[str]:
     root = STATE / f"root-{os.getpid()}-{time.monotonic_ns()}"
     root.mkdir()
     names = " ".join(hosts())
-    (STATE / "hosts").write_text(f"127.0.0.1 localhost {names}\n")
+    # A file of its own: the others read theirs.
+    root.with_suffix(".hosts").write_text(f"127.0.0.1 localhost {names}\n")
     bound = [word for mount in mounts(service) for word in map(str, mount)]
     entry = list(service.get("entrypoint", ()))
     inside = ["env", *environment(), *entry, *arguments]
