@@ -14,6 +14,7 @@ Augmentation = Literal["none", "crop-flip"]
 Weighting = Literal["samples", "uniform", "metropolis"]
 """Weights of an average over neighbours."""
 ClassWeights = Literal["none", "balanced"]
+Decayed = Literal["all", "weights"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,12 @@ class Training:
         0.0,
         'Weight decay; "adamw" applies it to the parameters, the others add it to the gradient.',
         low=0,
+    )
+    weight_decay_on: Decayed = option(
+        "all",
+        'Parameters that decay: "all", or "weights", which leaves out tensors of one dimension: '
+        "intercepts and the scales of normalisation. With it, weight decay of a linear model is "
+        "the penalty of scikit-learn's LogisticRegression.",
     )
     gradient_clip: float = option(
         0.0,

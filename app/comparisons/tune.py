@@ -11,7 +11,8 @@ on.
 Where institutions have fewer than `SMALL` validation examples on average, every trial is a
 cross-validation: a run for each disjoint validation part inside the training rows, judged by the
 mean validation loss. Methods with an own key then also try three values of weight-decay, with the
-best of the others: all methods have their regularisation tuned.
+best of the others, and a method that is best with the largest tries ten times as much, up to
+`MOST_DECAY`: all methods have their regularisation tuned.
 
 The rates are the same for all methods. While the best trial of any method has the lowest or the
 highest of them, the next rate on that side is added for every method, at most `EXTENSIONS` times.
@@ -56,6 +57,8 @@ _SURVIVORS = 3
 _VALUES = 3
 _RATE, _DECAY = "learning-rate", "weight-decay"
 _DECAYS = (0.001, 0.01)
+MOST_DECAY = 10.0
+"""Weight decay that a cross-validation tries at most."""
 
 Settings = Mapping[str, Scalar]
 
@@ -241,6 +244,7 @@ class _Search:
         self._configs, self._directory = configs, directory
         self._workers, self._console = workers, console
         self._ended: dict[str, list[Trial]] = {method: [] for method in configs}
+        self._tried: dict[str, list[Settings]] = {method: [] for method in configs}
         one = next(iter(configs.values()))
         self._folds = folds(one)
         if self._folds > 1:
@@ -285,12 +289,15 @@ class _Search:
                 if not self.failed.keys() & {run_dir for run_dir, _ in trial}:
                     run, *others = (Run.read(run_dir) for run_dir, _ in trial)
                     ended[method].append(Trial(trial[0][1][0], run, tuple(others)))
-        for method, of in ended.items():
-            self._ended[method] += of
+            self._ended[method] += ended[method]
+            self._tried[method] += settings[method]
         return ended
 
     def regularised(self, left: dict[str, list[Trial]]) -> dict[str, list[Trial]]:
-        """In a cross-validation, add trials of weight-decay for methods with an own key."""
+        """In a cross-validation, add trials of weight-decay: two for methods with an own key.
+
+        While a method is best with the largest decay, ten times as much is tried.
+        """
         if self._folds == 1:
             return left
         more = {
@@ -301,8 +308,28 @@ class _Search:
             for method, ended in left.items()
             if ended and grid(self._configs[method])[0] != _DECAY
         }
-        added = self.run(more, 1)
-        return {method: [*of, *added.get(method, ())] for method, of in left.items()}
+        while True:
+            added = self.run(more, 1)
+            left = {method: [*of, *added.get(method, ())] for method, of in left.items()}
+            more = {
+                method: [{**best(ended)[0].settings, _DECAY: decay}]
+                for method, ended in left.items()
+                if ended and (decay := self._more_decay(method, best(ended)[0].settings))
+            }
+            if not more:
+                return left
+
+    def _more_decay(self, method: str, settings: Settings) -> float:
+        """Return ten times the decay of the best trial if it is the largest; 0 to try no more."""
+        decay = float(f"{10 * self._decay(method, settings):.6g}")
+        return decay if max(self._decays(method)) < decay <= MOST_DECAY else 0.0
+
+    def _decays(self, method: str) -> list[float]:
+        """Return the values of weight-decay of all trials, also of those that failed."""
+        return [self._decay(method, settings) for settings in self._tried[method]]
+
+    def _decay(self, method: str, settings: Settings) -> float:
+        return float(settings.get(_DECAY, self._configs[method].training.weight_decay))
 
     def _beyond(self, left: Mapping[str, Sequence[Trial]]) -> list[int]:
         """Return the levels next to those tried, on each side where some method's best lies."""
@@ -319,15 +346,20 @@ class _Search:
     def choice(self, method: str, settings: Settings) -> Choice:
         """Return settings with the edges of the tried ranges at which they lie.
 
-        A second key has edges only if its values are numbers; 0 is no edge, as it is the minimum.
+        Only numbers have edges; 0 is none, as it is the minimum.
         """
         edges = {}
         level = self._level(method, settings)
         if level in (self.levels[0], self.levels[-1]):
             edges[_RATE] = "low" if level == self.levels[0] else "high"
         key, values = grid(self._configs[method])
-        numbers = [float(value) for value in values if not isinstance(value, str)]
-        if len(numbers) == len(values):
+        ranges: dict[str, Sequence[Scalar]] = {key: values}
+        if _DECAY in settings:
+            ranges[_DECAY] = self._decays(method)
+        for key, tried in ranges.items():
+            numbers = [float(value) for value in tried if not isinstance(value, str)]
+            if len(numbers) < len(tried):
+                continue
             value = float(settings[key])
             if value == max(numbers):
                 edges[key] = "high"

@@ -73,6 +73,9 @@ def _unused(config: Config) -> list[str]:
         "schedule.": config.schedule.kind != "all" or has_clock,
         "topology-degree": config.topology not in ("full", "ring"),
         "topology-probability": config.topology not in ("full", "ring"),
+        "weight-decay-on": (
+            config.training.weight_decay > 0 and config.training.weight_decay_on != "all"
+        ),
         **{
             f"partition.{key}": kind not in KINDS or kind in each.used_by
             for key, each in options_in("partition").items()

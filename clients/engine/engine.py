@@ -534,7 +534,8 @@ class Engine(Evaluation):
             opt_state = self.opt_state(x_ed, training)
         x_ed, after = x_ed.clone(), {name: value.clone() for name, value in opt_state.items()}
         rows = {name: [value] for name, value in after.items()}
-        optimizers.step(training, training.rate(round_), [x_ed], [g_ed], rows)
+        decay = optimizers.row_decay(training, self.network.shapes, x_ed)
+        optimizers.step(training, training.rate(round_), [x_ed], [g_ed], rows, [decay])
         return Fit(x_ed, {}, after)
 
     def _forgetful(self, before: Fit, training: Training) -> Fit:

@@ -9,7 +9,8 @@ process and resumed like everything else a peer keeps. Legend: e = models, d = p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch.optim and the papers
 ALPHA = 0.99  # RMSprop's smoothing, as in torch.optim
 OptState = dict[str, Tensor]
+Decay = float | Tensor
+"""Weight decay of all values of a tensor, or of each column (d,) of rows."""
 COUNT = "count"
 
 
@@ -37,12 +40,28 @@ def opt_state(training: Training, x_ed: Tensor) -> OptState:
     return {name: x_ed.new_zeros(x_ed.shape) for name in names}
 
 
+def decays(training: Training, shapes: Iterable[Sequence[int]]) -> list[float]:
+    """Return the weight decay of each tensor of a model, given the tensors' shapes."""
+    on_all = training.weight_decay_on == "all"
+    return [training.weight_decay if on_all or len(shape) > 1 else 0.0 for shape in shapes]
+
+
+def row_decay(training: Training, shapes: Sequence[Sequence[int]], like: Tensor) -> Decay:
+    """Return the weight decay of rows with tensors of these shapes, on the device of `like`."""
+    values = decays(training, shapes)
+    if len({*values}) < 2:
+        return next(iter(values), 0.0)
+    columns = zip(shapes, values, strict=True)
+    return torch.cat([like.new_full((math.prod(shape),), value) for shape, value in columns])
+
+
 def step(
     training: Training,
     rate: float,
     models: Sequence[Tensor],
     gradients: Sequence[Tensor],
     opt_state: Mapping[str, Sequence[Tensor]],
+    decays: Sequence[Decay],
 ) -> None:
     """Take one step down the gradients; change models and opt_state in place.
 
@@ -54,14 +73,16 @@ def step(
         Rows (E, d), or tensors (E, ...).
     opt_state : Mapping of str to Sequence of Tensor
         State tensors, split like the models; "count" may be a single tensor.
+    decays : Sequence of float or Tensor
+        Weight decay of each of `models`.
     """
     if training.gradient_clip:
         gradients = clipped(gradients, training.gradient_clip)
     if training.optimizer == "adamw":
-        torch._foreach_mul_([*models], 1 - rate * training.weight_decay)
+        for x, decay in zip(models, decays, strict=True):
+            x.mul_(1 - rate * decay)
     elif training.weight_decay:
-        pairs = zip(models, gradients, strict=True)
-        gradients = [g.add(x, alpha=training.weight_decay) for x, g in pairs]
+        gradients = [*map(_pulled, gradients, models, decays)]
     if training.optimizer in ("adam", "adamw"):
         for count in opt_state[COUNT]:
             count.add_(1)
@@ -88,6 +109,13 @@ def step(
             velocity.mul_(training.momentum).add_(g)
         gradients = velocities
     torch._foreach_add_([*models], [*gradients], alpha=-rate)
+
+
+def _pulled(g: Tensor, x: Tensor, decay: Decay) -> Tensor:
+    """Return a gradient plus weight decay."""
+    if isinstance(decay, Tensor):
+        return torch.addcmul(g, x, decay)
+    return g.add(x, alpha=decay) if decay else g
 
 
 def clipped(gradients: Sequence[Tensor], clip: float) -> list[Tensor]:

@@ -58,5 +58,6 @@ class PersonalLayers:
         }
         rate = self._training.rate(round_)
         values = [after[name] for name in self.names]
-        optimizers.step(self._training, rate, values, gradients, memory)
+        decays = optimizers.decays(self._training, (value.shape[1:] for value in values))
+        optimizers.step(self._training, rate, values, gradients, memory, decays)
         return after

@@ -147,10 +147,11 @@ class Trainer:
 
         def work(backend: Backend, at: slice) -> None:
             stack = _Stack.of(before, at, self.network.tensors)
+            decays = optimizers.decays(training, self.network.shapes)
             minibatches = self.data.in_turn([whole.part(at) for whole in batches])
             for batch, minibatch in minibatches:
                 for some, gradients in self._own(backend, stack, batch, minibatch):
-                    some.descend(gradients, training, training.rate(batch.round), drift)
+                    some.descend(gradients, training, batch.round, drift, decays)
                     some.put_back(stack)
                     del some, gradients  # free the memory before the next step
             stack.store(after)
@@ -169,12 +170,13 @@ class Trainer:
         """Train down the gradients of an objective, which sees all models at once."""
         stack = _Stack.of(before, slice(0, len(before.x)), lambda x_ed: [x_ed])
         x_ed = before.x
+        decay = optimizers.row_decay(training, self.network.shapes, x_ed)
         for batch in batches:
             result = gradient(x_ed, stack.buffers, batch)
             x_ed, stack.buffers = stack.x, dict(result.buffers)
             at = working(batch.counts_e)
             some = stack.rows(at)
-            some.descend([result.values[at]], training, training.rate(batch.round), drift)
+            some.descend([result.values[at]], training, batch.round, drift, [decay])
             some.put_back(stack)
         return Fit(stack.x, stack.buffers, stack.opt_state)
 
@@ -314,11 +316,13 @@ class _Stack:
         _write_rows(fit.opt_state, self.opt_state, self._at)
 
     def descend(
-        self, gradients: Sequence[Tensor], training: Training, rate: float, drift: Drift | None
-    ) -> None:
+        self, gradients: Sequence[Tensor], training: Training, round_: int, drift: Drift | None,
+        decays: Sequence[optimizers.Decay],
+    ) -> None:  # fmt: skip
         """Take a step down gradients, and down the drift at the models before the step."""
         pull_ed = None if drift is None else drift(self.x, self._drifting)
-        optimizers.step(training, rate, self.tensors, gradients, self._moments)
+        rate = training.rate(round_)
+        optimizers.step(training, rate, self.tensors, gradients, self._moments, decays)
         if pull_ed is not None:
             self.x.sub_(pull_ed, alpha=rate)
 

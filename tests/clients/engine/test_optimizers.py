@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from coterie.clients.engine import optimizers
-from coterie.clients.engine.optimizers import OptState
+from coterie.clients.engine.optimizers import COUNT, OptState
 from coterie.clients.training import RateSchedule, Training
 
 RATE = 0.05
@@ -46,7 +47,7 @@ def of_torch(training: Training, x_ed: torch.Tensor) -> torch.optim.Optimizer:
 def step(training: Training, x_ed: torch.Tensor, g_ed: torch.Tensor, state: OptState) -> None:
     """One step of whole rows."""
     rows = {name: [value] for name, value in state.items()}
-    optimizers.step(training, RATE, [x_ed], [g_ed], rows)
+    optimizers.step(training, RATE, [x_ed], [g_ed], rows, [training.weight_decay])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -63,6 +64,46 @@ def test_twenty_steps_equal_torch(name: str, dtype: torch.dtype) -> None:
         assert x_ed.dtype == dtype
         difference = (x_ed - twin).abs().max() / twin.abs().max()
         assert difference < (1e-13 if dtype == torch.float64 else 1e-6)
+
+
+SHAPES = [(3, 4), (3,), (2, 3), (2,)]
+"""A network of two linear layers."""
+
+
+@pytest.mark.parametrize("name", [name for name in TRAININGS if "decay" in name or "adamw" in name])
+def test_decay_of_weights_alone_equals_torchs_parameter_groups(name: str) -> None:
+    """As tensors, and as rows of the same values."""
+    training = replace(TRAININGS[name], weight_decay_on="weights")
+    models = [gradient(k, torch.zeros(2, *shape).double()) for k, shape in enumerate(SHAPES)]
+    twins = [x.clone().requires_grad_() for x in models]
+    rows = torch.cat([x.flatten(1) for x in models], dim=1)
+    of_tensors = [optimizers.opt_state(training, x) for x in models]
+    of_rows = optimizers.opt_state(training, rows)
+    kinds = [
+        (training, twins[::2]),
+        (replace(training, weight_decay=0.0), twins[1::2]),
+    ]
+    groups = [of_torch(kind, x) for kind, group in kinds for x in group]
+    decay = optimizers.row_decay(training, SHAPES, rows)
+    for number in range(20):
+        gradients = [gradient(10 * number + k, x) for k, x in enumerate(models)]
+        for twin, g in zip(twins, gradients, strict=True):
+            twin.grad = g
+        for optimizer in groups:
+            optimizer.step()
+        memory = {key: [state[key] for state in of_tensors] for key in of_rows}
+        if COUNT in memory:
+            memory[COUNT] = memory[COUNT][:1]
+        optimizers.step(
+            training, RATE, models, gradients, memory, optimizers.decays(training, SHAPES)
+        )
+        row = torch.cat([g.flatten(1) for g in gradients], dim=1)
+        of_row = {key: [value] for key, value in of_rows.items()}
+        optimizers.step(training, RATE, [rows], [row], of_row, [decay])
+        for x, twin in zip(models, twins, strict=True):
+            torch.testing.assert_close(x, twin.data, rtol=1e-11, atol=1e-12)
+        as_row = torch.cat([x.flatten(1) for x in models], dim=1)
+        torch.testing.assert_close(rows, as_row, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
@@ -162,7 +203,7 @@ def test_gradients_are_clipped_model_by_model(clip: float) -> None:
     gradients = [gradient(k, x) * torch.tensor([0.01, 1.0]).view(2, *[1] * (x.dim() - 1))
                  for k, x in enumerate(models)]  # fmt: skip
     twins = [torch.nn.ParameterList(x[e].clone() for x in models) for e in range(2)]
-    optimizers.step(training, RATE, models, gradients, {})
+    optimizers.step(training, RATE, models, gradients, {}, [0.0, 0.0])
     for e, twin in enumerate(twins):
         for x, g in zip(twin, gradients, strict=True):
             x.grad = g[e].clone()
