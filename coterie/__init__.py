@@ -9,14 +9,9 @@ frames and modules. Build your own parts with `Rule`, `option`, `State`, `Inbox`
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-# Matrix products that round alike wherever their operands lie in memory: the same numbers however
-# many models a node hosts. Read by MKL at its first use.
-os.environ.setdefault("MKL_CBWR", "AUTO")
 
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "clients").is_dir():  # a checkout: the subpackages lie beside this folder

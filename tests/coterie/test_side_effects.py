@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import signal
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -61,3 +62,11 @@ def test_run_and_compare_change_nothing(tmp_path: Path) -> None:
     torch.set_num_threads(threads)
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
     assert {key for key in before if before[key] != after[key]} == set()
+
+
+def test_imports_change_no_environment() -> None:
+    code = (
+        "import os; before = dict(os.environ); import coterie; coterie.run, coterie.Model; "
+        "import coterie.clients.engine.network; assert dict(os.environ) == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -381,6 +381,31 @@ def test_large_validation_parts_and_other_data_are_not_folded(
     assert tune.folds(Config.from_flat(flat | more)) == 1
 
 
+@pytest.mark.slow
+def test_weight_decay_grows_as_long_as_it_helps(tmp_path: Path) -> None:
+    """Labels are chance: the larger the decay, the better, to the most that is tried."""
+    flat = tables(tmp_path / "data", 30) | {"weight-decay-on": "weights", "local-steps": 50}
+    for name in ("a", "b"):
+        file = tmp_path / "data" / name / "train.csv"
+        header, *lines = file.read_text().splitlines()
+        rows = [f"{line.split(',')[0]},{('no', 'yes')[k % 2]}" for k, line in enumerate(lines)]
+        file.write_text("\n".join([header, *rows]) + "\n")
+    configs = {m: Config.from_flat({**flat, "method": m}) for m in ("local", "ditto")}
+    console = Console(file=io.StringIO())
+    choices, _ = tune.tuned(configs, "whole", tmp_path / "out", 1, console, rates=[0.03])
+    rows_of = [*csv.DictReader((tmp_path / "out" / FILE).read_text().splitlines())]
+    for method, choice in choices.items():
+        tried = {
+            json.loads(row["settings"]).get("weight-decay", 0.0)
+            for row in rows_of
+            if row["method"] == method
+        }
+        assert tried == {0.0, 0.001, 0.01, 0.1, 1.0, 10.0}
+        decay = choice.settings["weight-decay"]
+        assert decay in (1.0, tune.MOST_DECAY)
+        assert ("weight-decay" in choice.edges) == (decay == tune.MOST_DECAY)
+
+
 @pytest.mark.long
 def test_every_method_is_judged_by_the_mean_loss_over_the_folds(tmp_path: Path) -> None:
     """Methods without a key of their own have 15 trials of rate and decay, others 2 more decays."""

@@ -52,6 +52,25 @@ def test_it_is_logistic_regression_with_c_by_cross_validation(tmp_path: Path, na
     assert np.isfinite(result.metric("test_loss")).all()
 
 
+def test_decay_of_the_weights_is_the_penalty_of_logistic_regression(tmp_path: Path) -> None:
+    """Mean loss + (decay / 2) (|w_0|^2 + |w_1|^2), w_1 = -w_0 = w / 2: C = 2 / (n decay)."""
+    decay = 0.1
+    flat = HEARTS | {
+        "method": "local", "num-server-rounds": 1, "evaluate-every": 1, "local-steps": 300,
+        "batch-size": 1000, "learning-rate": 1.0, "momentum": 0.9, "weight-decay": decay,
+        "weight-decay-on": "weights",
+    }  # fmt: skip
+    problem = problem_of(Config.from_flat(flat))
+    inputs = (problem.inputs - problem.mean) / problem.std
+    for peer, model in enumerate(run(flat, tmp_path).models()):
+        rows, labels = problem.train.rows[peer], problem.train.targets[peer]
+        twin = LogisticRegression(C=2 / (len(rows) * decay), tol=1e-9, max_iter=1000)
+        twin.fit(inputs[rows], labels)
+        slopes, biases = (model[name].numpy() for name in ("1.weight", "1.bias"))
+        assert slopes[1] - slopes[0] == pytest.approx(twin.coef_[0], abs=1e-5)
+        assert biases[1] - biases[0] == pytest.approx(twin.intercept_[0], abs=1e-4)
+
+
 @pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["forest", "logistic-pooled"])
