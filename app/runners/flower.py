@@ -132,8 +132,9 @@ def _follow(
     FlowerError or RunError: the run failed, or the SuperLink is down for too long.
     """
     while True:
-        if _watch(space.stream(run_id, connection), config, show):
-            return True
+        with space.stream(run_id, connection) as stream:
+            if _watch(stream, config, show):
+                return True
         status, details = _status(space, run_id, connection)
         if status == "finished:completed":
             return bool(progress.read(Path(config.run_dir)))

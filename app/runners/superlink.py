@@ -79,9 +79,14 @@ class Workspace:
             command += ["--federation-config", pairs]
         return str(ask(*command, environment=self.environment)["run-id"])
 
-    def stream(self, run_id: str, connection: str) -> subprocess.Popen[bytes]:
-        """Append the output of a run to the log, until the run ends."""
-        return self.popen("flwr", "log", run_id, connection, "--stream")
+    @contextmanager
+    def stream(self, run_id: str, connection: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Append the output of a run to the log, until the run or the context ends."""
+        with self.popen("flwr", "log", run_id, connection, "--stream") as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
