@@ -255,8 +255,10 @@ class Method:
 class Formulas(Method):
     """Operations that the formulas of methods share."""
 
-    common_start: ClassVar[bool] = True
-    """All peers start from the same model."""
+    @property
+    def common_start(self) -> bool:
+        """True if all peers start from the same model."""
+        return True
 
     def start(self) -> State:
         """Return the initial models, buffers and optimizer state."""

@@ -404,7 +404,8 @@ COLUMNS = (
     Column(
         "best_accuracy", "best on val. %", _statistic("mean_test_accuracy", _best), _percent,
         "high", "Personal models",
-        "Mean test accuracy in each peer's best round on its validation data.",
+        "Mean test accuracy in each peer's best round on its validation data: highest accuracy, of "
+        "equals the lowest loss.",
         of_peers=_best,
     ),
     Column(
@@ -634,6 +635,29 @@ def variance(run: Run) -> float:
     if best is None:
         return np.nan
     return float(np.nanvar(100 * run.at("test_accuracy", best)))
+
+
+def _trained(run: Run) -> Floats:
+    if "best_before_averaging_test_accuracy" in run.metrics:
+        return run.last("best_before_averaging_test_accuracy")
+    loss = run.metric("validation_loss")
+    if np.isnan(loss).all():
+        return np.full(run.peers, np.nan)
+    return run.at("test_accuracy", np.where(np.isnan(loss), np.inf, loss).argmin(axis=0))
+
+
+@measure(
+    "before_averaging",
+    "lowest validation loss, before averaging %",
+    "high",
+    of_peers=lambda run, _: _trained(run),
+)
+def before_averaging(run: Run) -> float | None:
+    """Return the mean test accuracy in the round with the lowest validation loss of each peer.
+
+    Of a method that records its models before averaging (DPFL), of these.
+    """
+    return mean(_trained(run))
 
 
 @measure("recovered", "share of the rounds until the true graph %", "low")

@@ -234,19 +234,20 @@ class Run:
         return np.asarray(lost_n & ~self.attackers, dtype=np.bool_)
 
     def best_row(self) -> Ints | None:
-        """Row of each peer's best round on its validation data, (n,), earliest of equals.
+        """Row of each peer's best round on its validation data, (n,).
 
-        Highest validation accuracy if the run measures it, else lowest validation loss. A peer
+        Highest validation accuracy if the run measures it, of equals the lowest validation loss;
+        without accuracies the lowest loss. Of rounds that are equal in both, the earliest. A peer
         without validation data keeps its last report; None if no peer has any.
         """
-        quality = self.metric("validation_accuracy")
-        if np.isnan(quality).all():
-            quality = -self.metric("validation_loss")
-        if np.isnan(quality).all():
+        accuracy, loss = self.metric("validation_accuracy"), self.metric("validation_loss")
+        measured_n = ~(np.isnan(accuracy) & np.isnan(loss)).all(axis=0)
+        if not measured_n.any():
             return None
-        best_n = np.where(np.isnan(quality), -np.inf, quality).argmax(axis=0)
-        measured_n = ~np.isnan(quality).all(axis=0)
-        return np.where(measured_n, best_n, self.last_row())
+        accuracy = np.where(np.isnan(accuracy), -np.inf, accuracy)
+        loss = np.where(np.isnan(loss), np.finfo(np.float64).max, loss)
+        loss = np.where(accuracy == accuracy.max(axis=0), loss, np.inf)
+        return np.where(measured_n, loss.argmin(axis=0), self.last_row())
 
 
 class RunReader:

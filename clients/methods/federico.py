@@ -67,8 +67,6 @@ class FedeRiCo(
 ):  # fmt: skip
     """FedeRiCo: train the models that explain a peer's data, and predict with their mixture."""
 
-    common_start = False
-
     neighbours: int = option(3, "Number of other peers that a peer samples per round, M.", low=0)
     epsilon: float = option(0.3, "Probability of sampling uniformly.", low=0, high=1)
     coin: Literal["per-round", "per-slot"] = option(
@@ -94,6 +92,9 @@ class FedeRiCo(
         "full-batch",
         '"full-batch" is the gradient on all of the peer\'s data, "epoch" the sum of the gradients '
         "along an epoch.",
+    )
+    starts: Literal["different", "common"] = option(
+        "different", "Start of the peers: a random draw each, or one model for all."
     )
     ensemble: int = option(
         16, "Number of other peers' models kept for prediction; 0 for all.", low=0

@@ -87,6 +87,17 @@ def test_the_variance_is_of_the_best_rounds(tmp_path: Path) -> None:
     assert measures.variance(run) == pytest.approx(100)
 
 
+def test_models_before_averaging_are_those_of_the_lowest_validation_loss(tmp_path: Path) -> None:
+    """Rounds 1 and 0: (0.2 + 0.9) / 2; DPFL's own records of such models: (0.4 + 0.6) / 2."""
+    run = made_run(tmp_path, [[0.5, 0.9], [0.2, 0.7]])
+    losses = {"validation_loss": np.array([[2.0, 1.0], [1.0, np.nan]])}
+    run = replace(run, metrics={**run.metrics, **losses})
+    assert measures.before_averaging(run) == pytest.approx(0.55)
+    own = {"best_before_averaging_test_accuracy": np.array([[0.1, 0.1], [0.4, 0.6]])}
+    run = replace(run, metrics={**run.metrics, **own})
+    assert measures.before_averaging(run) == pytest.approx(0.5)
+
+
 def test_the_distance_in_clusters_is_that_of_the_saved_models(tmp_path: Path) -> None:
     """Clusters {0, 1} at distance (3, 4) and {2}: |.|^2 / d = 12.5 in two of five ordered pairs."""
     (tmp_path / "models").mkdir()

@@ -116,11 +116,11 @@ def test_a_peer_whose_budget_was_used_up_before_is_counted(tmp_path: Path) -> No
         assert (line in " ".join(shown.get().split())) == bool(untrained)
 
 
-def test_validation_accuracy_beats_validation_loss_and_ties_go_to_the_earliest(
+def test_the_best_round_has_the_highest_accuracy_then_the_lowest_loss_then_comes_first(
     tmp_path: Path,
 ) -> None:
     write_config(tmp_path, {"peers": 1})
-    rows = [(0.1, 3.0, 0.2), (0.6, 2.0, 0.9), (0.7, 1.0, 0.9), (0.8, 0.5, 0.8)]
+    rows = [(0.1, 3.0, 0.2), (0.6, 2.0, 0.9), (0.7, 1.0, 0.9), (0.75, 1.0, 0.9), (0.8, 0.5, 0.8)]
     write_metrics(
         tmp_path,
         [
@@ -129,7 +129,7 @@ def test_validation_accuracy_beats_validation_loss_and_ties_go_to_the_earliest(
         ],
     )
     summary = summarise(Run.read(tmp_path))
-    assert summary["best_mean_test_accuracy"] == 0.6
+    assert summary["best_mean_test_accuracy"] == 0.7
     assert summary["mean_test_accuracy"] == 0.8
     assert summary["weighted_mean_test_accuracy"] is None, "sample counts are unknown"
 

@@ -171,6 +171,19 @@ def test_without_neighbours_it_is_local_training(
     assert not torch.allclose(one, flat_models(ours)[1])  # the others have different starts
 
 
+def test_from_a_common_start_every_peer_without_neighbours_is_local_training(
+    tmp_path: Path,
+) -> None:
+    flat: dict[str, Any] = {
+        "peers": 3, "num-server-rounds": 2, "evaluate-every": 2, "local-steps": 1,
+        "partition.clusters": 1, "batch-size": 1000, "partition.samples-per-peer": 20,
+    }  # fmt: skip
+    keys = {"method": "federico", "federico.neighbours": 0, "federico.starts": "common"}
+    ours, theirs = run(flat | keys, tmp_path / "a"), run(flat | {"method": "local"}, tmp_path / "b")
+    for one, other in zip(flat_models(ours), flat_models(theirs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
 def test_one_peer_alone_just_trains(tmp_path: Path) -> None:
     flat: dict[str, Any] = write_quadratic(tmp_path / "p.json", [[1.0, 2]], [[3.0, 4]], [0.0, 0])
     flat |= {"num-server-rounds": 7, "local-steps": 1, "learning-rate": 0.1}
