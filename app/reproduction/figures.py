@@ -27,6 +27,7 @@ _DATA = {
     "cifar100": "CIFAR-100",
     "cinic10": "CINIC-10",
     "fashion-mnist": "Fashion-MNIST",
+    "mnist-5000": "5,000 images of MNIST",
     "femnist": "FEMNIST",
     "heart-disease": "Heart Disease",
     "ixi": "IXI",
