@@ -100,6 +100,10 @@ class FedeRiCo(
         16, "Number of other peers' models kept for prediction; 0 for all.", low=0
     )
 
+    @property
+    def common_start(self) -> bool:
+        return self.starts == "common"
+
     def models_kept(self, peers: int) -> int:
         return 1 + min(self.ensemble or peers, peers)
 
