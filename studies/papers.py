@@ -440,10 +440,10 @@ def comparisons(paper: Paper, verdict: Verdict) -> str:
     """Return a claim in our words, its verdict, and all of its comparisons."""
     claim = verdict.claim[0].upper() + verdict.claim[1:]
     head = f"{claim}: {verdict.verdict}."
-    evidence = verdict.evidence.replace("<", "&lt;")
-    if not evidence or len(evidence) <= LONG:
-        return f"{head} {evidence}{'.' if evidence else ''}".rstrip()
-    folded = "<br>".join(evidence.split("; "))
+    evidence = [part.replace("<", "&lt;") for part in verdict.evidence.split("; ") if part]
+    if len(verdict.evidence) <= LONG:
+        return f"{head} {'; '.join(evidence)}{'.' if evidence else ''}".rstrip()
+    folded = "<br>".join(evidence)
     return f"{head} <details><summary>comparisons</summary>{folded}</details>"
 
 
