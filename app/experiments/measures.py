@@ -134,9 +134,15 @@ _percent, _points = _shown(".2f", 100), _shown("+.2f", 100)
 _plain, _signed, _short = _shown(".4g"), _shown("+.4g"), _shown(".2g")
 
 
-def _best(run: Run, _: SameSeed) -> Floats:
-    best = run.best_row()
+def _best(run: Run, _: SameSeed, *, by_accuracy: bool = True) -> Floats:
+    best = run.best_row(by_accuracy=by_accuracy)
     return np.full(run.peers, np.nan) if best is None else run.at("test_accuracy", best)
+
+
+def _before_averaging(run: Run, beside: SameSeed) -> Floats:
+    if "best_before_averaging_test_accuracy" in run.metrics:
+        return run.last("best_before_averaging_test_accuracy")
+    return _best(run, beside, by_accuracy=False)
 
 
 def _weighted(run: Run, _: SameSeed) -> Floats:
@@ -637,27 +643,15 @@ def variance(run: Run) -> float:
     return float(np.nanvar(100 * run.at("test_accuracy", best)))
 
 
-def _trained(run: Run) -> Floats:
-    if "best_before_averaging_test_accuracy" in run.metrics:
-        return run.last("best_before_averaging_test_accuracy")
-    loss = run.metric("validation_loss")
-    if np.isnan(loss).all():
-        return np.full(run.peers, np.nan)
-    return run.at("test_accuracy", np.where(np.isnan(loss), np.inf, loss).argmin(axis=0))
-
-
 @measure(
-    "before_averaging",
-    "lowest validation loss, before averaging %",
-    "high",
-    of_peers=lambda run, _: _trained(run),
+    "before_averaging", "lowest validation loss, before averaging %", "high", _before_averaging
 )
 def before_averaging(run: Run) -> float | None:
     """Return the mean test accuracy in the round with the lowest validation loss of each peer.
 
     Of a method that records its models before averaging (DPFL), of these.
     """
-    return mean(_trained(run))
+    return mean(_before_averaging(run, SameSeed()))
 
 
 @measure("recovered", "share of the rounds until the true graph %", "low")

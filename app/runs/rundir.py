@@ -233,18 +233,18 @@ class Run:
         lost_n = finite_rn.any(axis=0) & ~ends_n | unsound_n
         return np.asarray(lost_n & ~self.attackers, dtype=np.bool_)
 
-    def best_row(self) -> Ints | None:
+    def best_row(self, *, by_accuracy: bool = True) -> Ints | None:
         """Row of each peer's best round on its validation data, (n,).
 
         Highest validation accuracy if the run measures it, of equals the lowest validation loss;
-        without accuracies the lowest loss. Of rounds that are equal in both, the earliest. A peer
-        without validation data keeps its last report; None if no peer has any.
+        without accuracies, or not `by_accuracy`, the lowest loss. Of rounds that are equal in both,
+        the earliest. A peer without validation data keeps its last report; None if no peer has any.
         """
         accuracy, loss = self.metric("validation_accuracy"), self.metric("validation_loss")
         measured_n = ~(np.isnan(accuracy) & np.isnan(loss)).all(axis=0)
         if not measured_n.any():
             return None
-        accuracy = np.where(np.isnan(accuracy), -np.inf, accuracy)
+        accuracy = np.where(np.isnan(accuracy) | (not by_accuracy), -np.inf, accuracy)
         loss = np.where(np.isnan(loss), np.finfo(np.float64).max, loss)
         loss = np.where(accuracy == accuracy.max(axis=0), loss, np.inf)
         return np.where(measured_n, loss.argmin(axis=0), self.last_row())
