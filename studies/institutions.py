@@ -233,13 +233,13 @@ def flamby() -> list[str]:
 def gains(
     sets: Mapping[str, Sequence[Result]], base: str = ALONE, measure: str = "accuracy"
 ) -> list[str]:
-    """Return the gains over a method, a row per method and a column per set.
+    """Return the gains over a method, a row per method and a column per set, and their mean.
 
     Institutions without the measure in some division (AUROC: test rows of one class) are left out.
     """
-    lines = [f"| method | {' | '.join(sets)} |", f"|---|{'---|' * len(sets)}"]
+    lines = [f"| method | {' | '.join(sets)} | mean |", f"|---|{'---|' * len(sets)}---|"]
     for method in (*COMPARED, *YARDSTICKS):
-        cells = []
+        cells, means = [], []
         for made in sets.values():
             of = {result.method: result for result in made}
             cell = ""
@@ -249,9 +249,11 @@ def gains(
                 if is_defined_n.any():
                     gain_s = gain_sn[:, is_defined_n].mean(axis=1)
                     cell = written(*interval(gain_s, of[method].ratio))
+                    means.append(gain_s.mean())
             cells.append(cell)
         if method != base and any(cells):
-            lines.append(f"| {method} | {' | '.join(cells)} |")
+            mean = f"{np.mean(means):+.1f}" if all(cells) else ""
+            lines.append(f"| {method} | {' | '.join(cells)} | {mean} |")
     return lines
 
 

@@ -56,10 +56,17 @@ def test_a_row_has_the_worst_institution_and_what_each_gains() -> None:
 
 def test_institutions_without_the_measure_are_left_out_of_gains() -> None:
     """AUROC of the large institution alone: 90 against 80 in every split."""
-    assert gains({"a": MADE})[2:] == ["| fedavg | +0.0 ± 0.0 |"]
-    assert gains({"a": MADE}, "fedavg", "auroc")[2:] == ["| local | **+10.0 ± 0.0** |"]
+    assert gains({"a": MADE})[2:] == ["| fedavg | +0.0 ± 0.0 | +0.0 |"]
+    assert gains({"a": MADE}, "fedavg", "auroc")[2:] == ["| local | **+10.0 ± 0.0** | +10.0 |"]
     nobody = [result("local", [[50, 80]] * 3, [[np.nan, np.nan]] * 3), MADE[1]]
     assert gains({"a": nobody}, "local", "auroc")[2:] == []
+
+
+def test_gains_have_their_mean_over_the_sets() -> None:
+    """0 in one set, 8 in the other (75 against 67): 4 in the mean."""
+    better = [MADE[0], result("fedavg", [[60, 90]] * 3, [[np.nan, 90]] * 3)]
+    row = gains({"a": MADE, "b": better})[-1]
+    assert row.endswith("| +4.0 |")
 
 
 def test_results_are_written_and_read(tmp_path: Path) -> None:
