@@ -84,8 +84,7 @@ def compared(setting: str, peers: int, rounds: int, turns: int, names: Sequence[
         taken: dict[str, list[Taken]] = {name: [] for name in names}
         for _ in range(turns):
             for name in names:
-                threads = 1 if name == "loop" else None
-                taken[name].append(carried_out(commands[name], threads))
+                taken[name].append(carried_out(commands[name]))
     show(str(flat["model"]), rounds, taken)
 
 

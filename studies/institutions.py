@@ -65,7 +65,10 @@ OWN = "own-scale"
 """Name of the folder of these comparisons."""
 BOTH = ("heart-disease", "contraception")
 """Sets that are compared on both scales."""
-SHOWN = ("fedavg", "fedavg-ft", "ditto", "cobo", "all-for-one", "dpfl", "pfedgraph")
+SHOWN = (
+    "fedavg", "fedavg-own-intercept", "fedavg-ft", "ditto", "cobo", "all-for-one", "dpfl",
+    "pfedgraph",
+)  # fmt: skip
 """Methods of the tables by institution."""
 FEW = 8
 """Maximum number of institutions of a set with a table by institution."""
