@@ -21,6 +21,7 @@ from rich.console import Console
 from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.config.schema import Scalar
 from coterie.app.runs.rundir import Run
+from studies import institutions
 from studies.institutions import (
     ALONE,
     CLASSIFIED,
@@ -39,7 +40,9 @@ PAGE = Path("docs/results/any-model.md")
 RESULTS = PAGE.with_suffix("")
 """A file per set and model, with the values of every seed at every institution."""
 MODELS = ("logistic", "forest", "boosted-trees")
-METHODS = (ALONE, "mixture", "selection", "stacking", "pooled")
+PREDICTIONS = ("mixture", "selection", "stacking")
+METHODS = (ALONE, *PREDICTIONS, "pooled")
+AVERAGING = {*institutions.COMPARED} - {*METHODS}
 MEASURES: Mapping[str, tuple[str, float]] = {
     "accuracy": ("test_accuracy", 100.0),
     "auroc": ("auroc", 100.0),
@@ -134,6 +137,36 @@ def losers(made: Results) -> list[str]:
     return lines
 
 
+def beside_networks(made: Results) -> list[str]:
+    """Return the best mean accuracies of a set: alone, with predictions, pooled, and networks.
+
+    The last column is the best method of `studies.institutions`. What is best is read from test
+    data, so each cell is the maximum of several: an upper bound.
+    """
+    lines = [
+        "| set | alone | with predictions of others | pooled | methods that average networks |",
+        "|---|---|---|---|---|",
+    ]
+    for name, networks in institutions.measured(institutions.RESULTS).items():
+        here = {(model, method): r for (of, model, method), r in made.items() if of == name}
+        if here:
+            cells = (
+                best({model: r for (model, method), r in here.items() if method == ALONE}),
+                best({", ".join(w): r for w, r in here.items() if w[1] in PREDICTIONS}),
+                best({model: r for (model, method), r in here.items() if method == "pooled"}),
+                best({r.method: r for r in networks if r.method in AVERAGING}),
+            )
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def best(results: Mapping[str, Result]) -> str:
+    """Return the highest mean accuracy and its name."""
+    means = {name: float(result["accuracy"].mean()) for name, result in results.items()}
+    name = max(means, key=means.__getitem__)
+    return f"{means[name]:.1f} ({name})"
+
+
 def main() -> None:
     """Run the sets that have been fetched, and write the tables."""
     options, console = arguments(__doc__), Console()
@@ -151,7 +184,8 @@ def main() -> None:
             write(RESULTS / name / f"{model}.csv", results(place))
     made = measured()
     tables = {measure: gains(made, measure) for measure in DECIMALS}
-    fill(PAGE, {**tables, "costs": costs(made), "institutions": losers(made)})
+    tables |= {"networks": beside_networks(made), "costs": costs(made)}
+    fill(PAGE, {**tables, "institutions": losers(made)})
     console.print(RESULTS, PAGE)
 
 
