@@ -236,6 +236,10 @@ class Config(Settings):
             why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"
             if why:
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
+            if self.adaptation.personal:
+                raise ConfigError(
+                    "privacy: layers of model.personal are trained without noise: unset it"
+                )
             if self.start_from:
                 raise ConfigError(
                     "privacy does not cover start-from: its models were trained on the same data"

@@ -72,10 +72,6 @@ class Guard:
                 "privacy: batch norm mixes the examples of a minibatch, so none can be protected "
                 "alone: use a model without it"
             )
-        if network.personal:
-            raise ModelError(
-                "privacy: layers of model.personal are trained without noise: unset it"
-            )
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
         self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
         self.account: Account = lambda: nullcontext((self.rdp.copy(), np.zeros_like(self.rdp)))
