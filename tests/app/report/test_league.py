@@ -83,11 +83,19 @@ def test_a_group_is_bold_and_a_reference_is_not_ranked(cells: Lines) -> None:
     assert not leading(two, "accuracy")
 
 
-def test_no_method_leads_on_divisions_of_the_same_patients() -> None:
-    measured = league.read("heart-disease", league.PUBLISHED)
+def test_a_gain_that_a_test_of_repeated_divisions_doubts_is_not_bold() -> None:
+    """Differences 1, 3, 5 and 3 points: t = 3.7, p = 0.035.
+
+    If every seed divides the rows again, with 0.74 test rows per training row, t is smaller by the
+    root of 1 + 4 * 0.74, p = 0.16.
+    """
+    cells: Lines = {
+        ("local", "accuracy"): of(0.80, 0.80, 0.80, 0.80),
+        ("cobo", "accuracy"): of(0.81, 0.83, 0.85, 0.83),
+    }
     keys = league.problem("heart-disease", league.PUBLISHED).keys
-    assert leading(measured, "accuracy") == {"knn-per"}
-    assert leading(measured, "accuracy", keys) == set()
+    assert leading(cells, "accuracy") == {"cobo"}
+    assert leading(cells, "accuracy", keys) == set()
 
 
 def test_harming_every_peer_with_every_seed_is_not_bold(cells: Lines) -> None:
