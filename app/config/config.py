@@ -228,39 +228,43 @@ class Config(Settings):
             model = f'model = "{self.network}" is fitted by {library} at once'
             self._check_library(model, is_mixed=False)
         if self.privacy.kind != "none":
-            if self.schedule.kind != "all" or self.clock.deadline:
-                raise ConfigError(
-                    'privacy requires schedule.kind = "all" and no deadline: spending is '
-                    "counted only if all peers of a node train together"
-                )
-            why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"
-            if why:
-                raise ConfigError(f"privacy does not cover {self.method}: {why}")
-            if self.adaptation.personal:
-                raise ConfigError(
-                    "privacy: layers of model.personal are trained without noise: unset it"
-                )
-            if self.start_from:
-                raise ConfigError(
-                    "privacy does not cover start-from: its models were trained on the same data"
-                )
-            if getattr(self.dataset_options, "missing", "") == "median":
-                raise ConfigError(
-                    'privacy: table.missing = "median" would put values of single examples into '
-                    'models; set it to "mean" or "indicator"'
-                )
-            if self.training.gradient_clip or self.training.sam_radius:
-                raise ConfigError(
-                    "privacy: gradient-clip would scale the noise, and sam-radius computes "
-                    "every gradient twice; set both to 0 and use privacy.clip"
-                )
-            if self.training.class_weights != "none":
-                raise ConfigError(
-                    "privacy: class-weights would give single examples more influence than "
-                    'privacy.clip allows; set class-weights = "none"'
-                )
-            if self.compute.mixed_precision:
-                raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
+            self._check_privacy()
+
+    def _check_privacy(self) -> None:
+        """Refuse what the noise on gradients does not cover."""
+        if self.schedule.kind != "all" or self.clock.deadline:
+            raise ConfigError(
+                'privacy requires schedule.kind = "all" and no deadline: spending is '
+                "counted only if all peers of a node train together"
+            )
+        why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"
+        if why:
+            raise ConfigError(f"privacy does not cover {self.method}: {why}")
+        if self.adaptation.personal:
+            raise ConfigError(
+                "privacy: layers of model.personal are trained without noise: unset it"
+            )
+        if self.start_from:
+            raise ConfigError(
+                "privacy does not cover start-from: its models were trained on the same data"
+            )
+        if getattr(self.dataset_options, "missing", "") == "median":
+            raise ConfigError(
+                'privacy: table.missing = "median" would put values of single examples into '
+                'models; set it to "mean" or "indicator"'
+            )
+        if self.training.gradient_clip or self.training.sam_radius:
+            raise ConfigError(
+                "privacy: gradient-clip would scale the noise, and sam-radius computes "
+                "every gradient twice; set both to 0 and use privacy.clip"
+            )
+        if self.training.class_weights != "none":
+            raise ConfigError(
+                "privacy: class-weights would give single examples more influence than "
+                'privacy.clip allows; set class-weights = "none"'
+            )
+        if self.compute.mixed_precision:
+            raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 
     def _check_library(self, model: str, is_mixed: bool) -> None:
         """Refuse what needs gradients or sums of parameters for models that have none."""
