@@ -138,33 +138,36 @@ def losers(made: Results) -> list[str]:
 
 
 def beside_networks(made: Results) -> list[str]:
-    """Return the best mean accuracies of a set: alone, with predictions, pooled, and networks.
+    """Return the best mean accuracies of a set, with their gains over logistic regression alone.
 
-    The last column is the best method of `studies.institutions`. What is best is read from test
-    data, so each cell is the maximum of several: an upper bound.
+    Alone, with predictions, pooled, and the best method of `studies.institutions`. What is best is
+    read from test data, so each cell is the maximum of several: an upper bound.
     """
     lines = [
-        "| set | alone | with predictions of others | pooled | methods that average networks |",
-        "|---|---|---|---|---|",
+        "| set | logistic, alone | best alone | with predictions of others | pooled "
+        "| methods that average networks |",
+        "|---|---|---|---|---|---|",
     ]
     for name, networks in institutions.measured(institutions.RESULTS).items():
         here = {(model, method): r for (of, model, method), r in made.items() if of == name}
         if here:
+            base = here["logistic", ALONE]
             cells = (
-                best({model: r for (model, method), r in here.items() if method == ALONE}),
-                best({", ".join(w): r for w, r in here.items() if w[1] in PREDICTIONS}),
-                best({model: r for (model, method), r in here.items() if method == "pooled"}),
-                best({r.method: r for r in networks if r.method in AVERAGING}),
+                f"{base['accuracy'].mean():.1f}",
+                best({model: r for (model, method), r in here.items() if method == ALONE}, base),
+                best({", ".join(w): r for w, r in here.items() if w[1] in PREDICTIONS}, base),
+                best({model: r for (model, method), r in here.items() if method == "pooled"}, base),
+                best({r.method: r for r in networks if r.method in AVERAGING}, base),
             )
             lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
-def best(results: Mapping[str, Result]) -> str:
-    """Return the highest mean accuracy and its name."""
-    means = {name: float(result["accuracy"].mean()) for name, result in results.items()}
-    name = max(means, key=means.__getitem__)
-    return f"{means[name]:.1f} ({name})"
+def best(results: Mapping[str, Result], base: Result) -> str:
+    """Return the name of the highest mean accuracy, and its gain over a base."""
+    name = max(results, key=lambda name: float(results[name]["accuracy"].mean()))
+    gain_s = (results[name]["accuracy"] - base["accuracy"]).mean(axis=1)
+    return f"{name} {written(*interval(gain_s, base.ratio))}"
 
 
 def main() -> None:
