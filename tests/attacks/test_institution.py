@@ -307,6 +307,8 @@ def test_a_class_of_few_is_not_measured_by_itself(nodes: list[Institution]) -> N
     table.write_text(
         "\n".join(["a,b,y", *(f"{k},1,{'yes' if k < 4 else 'no'}" for k in range(80))])
     )
+    (node.home / "institution").mkdir(parents=True)
+    (node.home / "institution" / "split.key").write_bytes(bytes(32))  # has a patient in the test
     node.run_config |= {"method": "local", "num-server-rounds": 1}
     for least, disclosed in ((20, False), (1, True)):
         node.run_config["name"] = f"least-{least}"
