@@ -170,6 +170,13 @@ def best(results: Mapping[str, Result], base: Result) -> str:
     return f"{name} {written(*interval(gain_s, base.ratio))}"
 
 
+def blocks(made: Results) -> dict[str, list[str]]:
+    """Return the tables by their names on the page."""
+    tables = {measure: gains(made, measure) for measure in DECIMALS}
+    tables |= {"institutions": losers(made), "networks": beside_networks(made)}
+    return {**tables, "costs": costs(made)}
+
+
 def main() -> None:
     """Run the sets that have been fetched, and write the tables."""
     options, console = arguments(__doc__), Console()
@@ -185,10 +192,7 @@ def main() -> None:
                 console,
             )  # fmt: skip
             write(RESULTS / name / f"{model}.csv", results(place))
-    made = measured()
-    tables = {measure: gains(made, measure) for measure in DECIMALS}
-    tables |= {"networks": beside_networks(made), "costs": costs(made)}
-    fill(PAGE, {**tables, "institutions": losers(made)})
+    fill(PAGE, blocks(measured()))
     console.print(RESULTS, PAGE)
 
 

@@ -11,6 +11,40 @@ import pytest
 
 from coterie.app.runs.rundir import Run
 from studies import any_model
+from studies.measured import Result
+from studies.tables import fill
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_has_the_tables_of_the_files_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    page = tmp_path / "page.md"
+    page.write_text(any_model.PAGE.read_text())
+    fill(page, any_model.blocks(any_model.measured()))
+    assert page.read_text() == any_model.PAGE.read_text()
+
+
+def test_the_front_page_has_the_numbers_of_loans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (row,) = re.findall(r"^\| loans \|.*boosted.*$", any_model.PAGE.read_text(), re.M)
+    stacked, pooled, averaged = re.findall(r"\+([\d.]+) ±", row)[1:]
+    (paragraph,) = re.findall(r"^\*\*Trees\*\*.*?\n\n", Path("README.md").read_text(), re.M | re.S)
+    assert re.findall(r"\d\.\d", paragraph) == [stacked, pooled, averaged]
+
+
+def test_the_highest_mean_stands_with_its_gain() -> None:
+    """Gains 1 and 3 points over two divisions, a test row per training row.
+
+    The interval is 12.7 (t with one degree of freedom) times the root of 2 (1/2 + 1).
+    """
+    base, worse, better = (
+        Result("", "", ("a",), np.ones(1), np.ones(1), np.ones(1), {"accuracy": np.array(of)})
+        for of in ([[60.0], [62.0]], [[60.0], [60.0]], [[61.0], [65.0]])
+    )
+    assert any_model.best({"one": worse, "two": better}, base) == "two +2.0 ± 22.0"
 
 
 @pytest.mark.slow
