@@ -1,9 +1,9 @@
 """Change the product in small ways, and see which tests fail: `python -m tests.mutants`.
 
 `COUNT` mutants, spread evenly over the folders of the product; each changes one expression of one
-file: a comparison, an operation, a number, a condition, a truth value. The tests of that file
-(`tests.changed`) run until one fails: the mirror first, then those of `make unit`, then those of
-`make test`. It changes the files of this checkout, so run it in a copy.
+file: a comparison, an operation, a number, a condition, a truth value. Tests run until one fails:
+the mirror of the file, the quick tests that import it (`tests.changed`), its other tests, then all
+of `make unit`. It changes the files of this checkout, so run it in a copy.
 
 `python -m tests.mutants 40 7` makes 40 mutants from seed 7.
 """
@@ -121,17 +121,17 @@ def mutants() -> dict[str, list[Mutant]]:
 
 
 def noticed(path: Path) -> str | None:
-    """Return the tests that fail: "mirror", "unit" or "test"; None if none does."""
+    """Return the tests that fail: "mirror", "quick", "slow" or "unit"; None if none does."""
     mirror = ROOT / "tests" / path.parent / f"test_{path.name}"
     tests = sorted(select([str(path)]) - ALWAYS)
     if mirror.exists() and _fails(["-m", QUICK, str(mirror)]):
         return "mirror"
     parallel = ["-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
     if tests and _fails([*parallel, "-m", QUICK, *tests, *sorted(ALWAYS)]):
-        return "unit"
+        return "quick"
     if tests and _fails([*parallel, "-m", "e2e or slow", *tests]):
-        return "test"
-    return None
+        return "slow"
+    return "unit" if _fails([*parallel, "-m", QUICK]) else None
 
 
 def _fails(options: list[str]) -> bool:

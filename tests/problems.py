@@ -100,3 +100,8 @@ def write_quadratic(
         table["validation_centre"] = np.asarray(validation_centre, dtype=float).tolist()
     path.write_text(json.dumps(table), encoding="utf-8")
     return {"dataset": "quadratic", "quadratic.file": str(path), "peers": n}
+
+
+def parabolas(folder: Path, peers: int) -> dict[str, str | int]:
+    """Write f_i(x) = x^2 / 2 in one dimension, from 0."""
+    return write_quadratic(folder / "problem.json", [[1.0]] * peers, [[0.0]] * peers, [0.0])

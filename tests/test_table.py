@@ -136,6 +136,7 @@ def test_neither_who_hosts_whom_nor_a_restart_matters(
     assert_same(runs(method, problem), runs(method, problem, shared=True))
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize(("method", "problem"), ROWS)
 def test_another_seed_is_another_run(runs: Runs, method: str, problem: str) -> None:
     one, other = runs(method, problem), runs(method, problem, seed=1)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import coterie
@@ -64,6 +65,7 @@ def test_run_and_compare_change_nothing(tmp_path: Path) -> None:
     assert {key for key in before if before[key] != after[key]} == set()
 
 
+@pytest.mark.e2e
 def test_imports_change_no_environment() -> None:
     code = (
         "import os; before = dict(os.environ); import coterie; coterie.run, coterie.Model; "

@@ -118,6 +118,7 @@ def test_every_method_has_the_same_rates_and_trials(place: Path) -> None:
     assert settings["d-psgd", "attacked"] == settings["d-psgd", "accuracy"]
 
 
+@pytest.mark.slow
 def test_a_method_that_privacy_does_not_cover_is_refused_with_the_reason(place: Path) -> None:
     cell = league.read("tiny", place / "league")["knn-per", "private"]
     assert not cell.values

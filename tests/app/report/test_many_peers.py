@@ -63,6 +63,7 @@ def test_the_page_is_small_and_says_what_it_leaves_out(path: Path) -> None:
         assert (rounds[0], rounds[-1]) == (0, last), "the ends are never thinned out"
 
 
+@pytest.mark.slow
 def test_every_peer_is_there(run: Run, path: Path) -> None:
     data = Page(path).data
     accuracy = decoded(data["metrics"]["test_accuracy"], 3, -1, PEERS)

@@ -63,6 +63,7 @@ def test_onnx_takes_columns_in_any_order(folder: Path, order: list[str]) -> None
     assert np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True) == pytest.approx(there)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [["glucose", "sex", "age"], ["age", "sex", "glucose"]])
 def test_pt2_takes_columns_in_any_order(folder: Path, order: list[str]) -> None:
     table = cells(folder)[order]

@@ -158,6 +158,11 @@ def test_forged_indices_are_refused_and_never_reach_outside(fill: int) -> None:
         op.decode(forged, torch.float64)
 
 
+def test_an_index_twice_is_refused() -> None:
+    with pytest.raises(PayloadError, match="3 ascending ones below 10"):
+        unpacked_indices(packed_indices(np.array([2, 2, 5]), 10), 3, 10)
+
+
 def test_every_bit_flip_in_indices_is_refused_or_another_valid_choice() -> None:
     op = operator("top-k", 0.01)
     parts, _ = op.encode(vector(0), op.memory(torch.float64))

@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Bools, Letters
 from coterie.clients.methods.clustered_fl import ClusteredFL, bipartition
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, SAMPLES, N, Plain, camps, one_peer
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
+from tests.stepping import bound
 
 NONE = np.empty(0, dtype=np.int64)
 NOTHING = Letters(NONE, NONE, NONE, NONE, {})
@@ -71,9 +69,7 @@ def rule_of(directory: Path, options: ClusteredFL, peers: int = 4, **more: Any) 
     flat: dict[str, Any] = write_quadratic(
         directory / "problem.json", np.ones((peers, 2)), np.zeros((peers, 2)), np.zeros(2), **more
     )
-    config = Config.from_flat(flat | {"method": "clustered-fl"})
-    engine = engine_of(config, problem_of(config), range(peers))
-    return options.bind(engine, 10)
+    return bound(options, flat)
 
 
 def letters(x: torch.Tensor, edges: Bools) -> Letters:

@@ -13,13 +13,12 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.cobo import CoBo
 from coterie.clients.parts.simplex import project_onto_simplex
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
-from tests.stepping import Stepping
+from tests.stepping import Stepping, bound
 
 ROUNDS = 30
 
@@ -172,9 +171,7 @@ def rule_of(
 ) -> CoBo:
     n, d = np.shape(centre)
     flat = write_quadratic(tmp_path / "rule.json", curvature, centre, np.zeros((n, d)))
-    config = Config.from_flat({"method": "local", **flat, "learning-rate": 0.1, "local-steps": 1})
-    engine = engine_of(config, problem_of(config), range(n))
-    return CoBo(**options).bind(engine, 10)
+    return bound(CoBo(**options), {**flat, "learning-rate": 0.1, "local-steps": 1})
 
 
 def letters(ends: list[tuple[int, int]], stack: torch.Tensor, name: str) -> Letters:

@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Letters
 from coterie.clients.methods.dac import DAC, decoded, encoded, learned, similarity
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
-from tests.problems import write_quadratic
+from tests.problems import parabolas
+from tests.stepping import bound
 
 NONE = np.empty(0, dtype=np.int64)
 NOTHING = Letters(NONE, NONE, NONE, NONE, {})
@@ -94,23 +92,13 @@ def test_pulling_everything_is_fedavg(tmp_path: Path) -> None:
         assert np.array_equal(result.weights(), fedavg.weights())
 
 
-def rule_of(directory: Path, options: DAC, n: int, peers: Sequence[int] | None = None) -> DAC:
-    """Make the rule on f_i(x) = x^2 / 2 in one dimension, from 0."""
-    flat: dict[str, Any] = write_quadratic(
-        directory / "problem.json", [[1.0]] * n, [[0.0]] * n, [0.0]
-    )
-    config = Config.from_flat(flat | {"method": "dac"})
-    engine = engine_of(config, problem_of(config), range(n) if peers is None else peers)
-    return options.bind(engine, 10)
-
-
 def test_a_round_by_hand(tmp_path: Path) -> None:
     """Peer 0 receives models 1 and 2: losses 1/2 and 2, scores 2 and 1/2.
 
     Both know peer 3, so peer 0 believes 1, which is closer; only 2 knows peer 4, and its claim of
     70 is cut to 2. Nobody is asked about the sender itself or about peer 0.
     """
-    rule = rule_of(tmp_path, DAC(models=2), 5)
+    rule = bound(DAC(models=2), parabolas(tmp_path, 5))
     x = torch.tensor([[4.0], [1.0], [2.0], [9.0], [9.0]], dtype=torch.float64)
     claims = np.array([[0.0] * 5, [9, 0, 9, 1.5, 0], [9, 9, 0, 0.3, 70], [0] * 5, [0] * 5])
     senders = np.array([1, 2])
@@ -136,7 +124,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
 
 
 def test_gossip_never_replaces_what_a_peer_measured(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, DAC(models=1), 3)
+    rule = bound(DAC(models=1), parabolas(tmp_path, 3))
     x = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
     measured = np.array([[False, False, True]] * 3)
     state = replace(rule.init(), x=x, scores=np.array([[0.0, 0, 0.25]] * 3), measured=measured)
@@ -185,17 +173,18 @@ def test_the_draw_has_the_probabilities_of_the_paper(tmp_path: Path) -> None:
     group = np.array([0, 0, 0, 1, 1, 1, 1])
     scores = np.where(group[:, None] == group, 2.0, 1.0) * (1 - np.eye(7))
     rounds = 2000
-    inside = drawn(rule_of(tmp_path, DAC(1, 1.5, "constant"), 7), scores, rounds)[0, 1:3].sum()
+    rule = bound(DAC(1, 1.5, "constant"), parabolas(tmp_path, 7))
+    inside = drawn(rule, scores, rounds)[0, 1:3].sum()
     expected = 1 / (1 + 4 / 2 * np.exp(-1.5 * (2 - 1)))
     assert inside == pytest.approx(expected, abs=5 * (expected * (1 - expected) / rounds) ** 0.5)
-    uniform = drawn(rule_of(tmp_path, DAC(2, 0.0, "constant"), 7), scores, rounds)
+    uniform = drawn(bound(DAC(2, 0.0, "constant"), parabolas(tmp_path, 7)), scores, rounds)
     assert np.abs(uniform - 2 / 6 * (1 - np.eye(7))).max() < 5 * (2 / 9 / rounds) ** 0.5
-    certain = drawn(rule_of(tmp_path, DAC(2, 1e6, "constant"), 7), scores, 50)
+    certain = drawn(bound(DAC(2, 1e6, "constant"), parabolas(tmp_path, 7)), scores, 50)
     assert certain[0].tolist() == [0, 1, 1, 0, 0, 0, 0]
 
 
 def test_tau_rises_from_1_to_tau_plus_1(tmp_path: Path) -> None:
-    rising = rule_of(tmp_path, DAC(tau=30.0, tau_schedule="rising"), 2)
+    rising = bound(DAC(tau=30.0, tau_schedule="rising"), parabolas(tmp_path, 2))
     assert rising.temperature(2) == 1
     assert rising.temperature(7) == pytest.approx(60 / (1 + np.exp(-1)) - 29)
     assert rising.temperature(200) == pytest.approx(31)
@@ -203,7 +192,7 @@ def test_tau_rises_from_1_to_tau_plus_1(tmp_path: Path) -> None:
 
 def test_permuting_peers_permutes_a_round(tmp_path: Path) -> None:
     n, g = 5, np.random.default_rng(4)
-    rule = rule_of(tmp_path, DAC(models=2), n)
+    rule = bound(DAC(models=2), parabolas(tmp_path, n))
     x, scores = g.normal(size=(n, 1)), g.random((n, n)) * (1 - np.eye(n))
     order = g.permutation(n)
 
@@ -223,8 +212,8 @@ def test_permuting_peers_permutes_a_round(tmp_path: Path) -> None:
 
 
 def test_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
-    whole = rule_of(tmp_path, DAC(models=2), 7)
-    part = rule_of(tmp_path, DAC(models=2), 7, peers=[2, 5])
+    whole = bound(DAC(models=2), parabolas(tmp_path, 7))
+    part = bound(DAC(models=2), parabolas(tmp_path, 7), [2, 5])
     for t in (1, 2, 3):
         every, some = (
             whole.edges(whole.wants(whole.init(), t)),

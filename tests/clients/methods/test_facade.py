@@ -19,6 +19,7 @@ from coterie.clients.methods.facade import Facade
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.stepping import bound
 
 NONE = np.empty(0, dtype=np.int64)
 NOTHING = Letters(NONE, NONE, NONE, NONE, {})
@@ -160,10 +161,7 @@ def test_one_peer_alone_trains(tmp_path: Path) -> None:
 
 
 def rule_of(tmp_path: Path) -> Facade:
-    flat = camps(tmp_path, "facade", starts="own", **{"facade.clusters": 3})
-    config = Config.from_flat(flat)
-    engine = assembly.engine_of(config, problem_of(config), range(6))
-    return Facade(3).bind(engine, 10)
+    return bound(Facade(3), camps(tmp_path, "facade", starts="own", **{"facade.clusters": 3}))
 
 
 def test_heads_by_hand(tmp_path: Path) -> None:

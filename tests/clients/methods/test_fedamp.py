@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedamp import FedAMP
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
-from tests.problems import write_quadratic
+from tests.problems import parabolas
+from tests.stepping import bound
 
 NONE = np.empty(0, dtype=np.int64)
 NOTHING = Letters(NONE, NONE, NONE, NONE, {})
@@ -63,13 +61,7 @@ def test_it_equals_a_plain_loop(
 
 
 def rule_of(directory: Path, options: FedAMP, n: int = 4) -> FedAMP:
-    """Make the rule on n peers with one parameter."""
-    flat: dict[str, Any] = write_quadratic(
-        directory / "problem.json", [[1.0]] * n, [[0.0]] * n, [0.0]
-    )
-    config = Config.from_flat(flat | {"method": "fedamp"})
-    engine = engine_of(config, problem_of(config), range(n))
-    return options.bind(engine, 10)
+    return bound(options, parabolas(directory, n))
 
 
 def offers_of(x: Floats, ages: list[int] | None = None, heard: Any = None) -> Letters:

@@ -11,9 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedem import FedEM, FedEMState
@@ -24,6 +22,7 @@ from tests.camps import CAMP, D, N, Plain, camps, one_peer
 from tests.inline import Floats, run
 from tests.networks import outputs
 from tests.problems import classification
+from tests.stepping import bound
 
 NONE = np.empty(0, dtype=np.int64)
 NOTHING = Letters(NONE, NONE, NONE, NONE, {})
@@ -113,9 +112,7 @@ def test_one_peer_alone_learns_its_own_mixture(tmp_path: Path) -> None:
 
 
 def rule_of(directory: Path, peers: list[int] | None = None, k: int = 2, **more: Any) -> FedEM:
-    config = Config.from_flat(camps(directory, "fedem", starts="own", **more))
-    engine = engine_of(config, problem_of(config), range(N) if peers is None else peers)
-    return FedEM(k).bind(engine, 10)
+    return bound(FedEM(k), camps(directory, "fedem", starts="own", **more), peers)
 
 
 def everybody_hears(offers: dict[str, torch.Tensor]) -> Letters:

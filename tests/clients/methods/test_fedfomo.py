@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedfomo import FedFomo, first_order
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
+from tests.stepping import bound
 
 NONE = np.empty(0, dtype=np.int64)
 NOTHING = Letters(NONE, NONE, NONE, NONE, {})
@@ -70,13 +68,10 @@ def rule_of(
     directory: Path, options: FedFomo, centre: Sequence[float], peers: Sequence[int] | None = None
 ) -> FedFomo:
     """Make the rule on f_i(x) = (x - c_i)^2 / 2 in one dimension, from 0."""
-    n = len(centre)
-    flat: dict[str, Any] = write_quadratic(
-        directory / "problem.json", [[1.0]] * n, [[c] for c in centre], [0.0]
+    flat = write_quadratic(
+        directory / "problem.json", [[1.0]] * len(centre), [[c] for c in centre], [0.0]
     )
-    config = Config.from_flat(flat | {"method": "fedfomo"})
-    engine = engine_of(config, problem_of(config), range(n) if peers is None else peers)
-    return options.bind(engine, 10)
+    return bound(options, flat, peers)
 
 
 def test_a_round_by_hand(tmp_path: Path) -> None:

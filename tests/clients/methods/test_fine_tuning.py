@@ -12,11 +12,11 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fine_tuning import FineTuned
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
+from tests.stepping import bound
 
 
 def twin(flat: dict[str, Any], mu: float, epochs: int) -> Floats:
@@ -84,9 +84,7 @@ def test_without_validation_data_the_current_global_model_is_tuned(tmp_path: Pat
 
 
 def test_a_diverged_model_is_not_the_best(tmp_path: Path) -> None:
-    config = Config.from_flat(quadratic(tmp_path, "fedavg-ft"))
-    engine = engine_of(config, problem_of(config), range(4))
-    rule = FineTuned().bind(engine, 10)
+    rule = bound(FineTuned(), quadratic(tmp_path, "fedavg-ft"))
     state = rule.init()
     no = np.empty(0, dtype=np.int64)
     x = state.x + torch.tensor([[0.0], [torch.nan], [torch.inf], [1e3]])

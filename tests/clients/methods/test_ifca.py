@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.ifca import Ifca
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.stepping import bound
 
 NONE = np.empty(0, dtype=np.int64)
 NOTHING = Letters(NONE, NONE, NONE, NONE, {})
@@ -130,10 +128,7 @@ def test_one_peer_alone_trains(tmp_path: Path) -> None:
 
 
 def rule_of(tmp_path: Path) -> Ifca:
-    flat = camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 3})
-    config = Config.from_flat(flat)
-    engine = engine_of(config, problem_of(config), range(6))
-    return Ifca(3).bind(engine, 10)
+    return bound(Ifca(3), camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 3}))
 
 
 def test_means_are_means_and_a_model_that_nobody_chose_stays(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.l2c import L2C, WEIGHT_DECAY, slope
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.stepping import bound
 
 NONE = np.empty(0, dtype=np.int64)
 NOTHING = Letters(NONE, NONE, NONE, NONE, {})
@@ -125,9 +125,7 @@ def test_after_the_warm_up_a_peer_requests_those_it_keeps(tmp_path: Path) -> Non
 
 
 def rule_of(directory: Path, options: L2C) -> L2C:
-    config = Config.from_flat(camps(directory, "l2c"))
-    engine = engine_of(config, problem_of(config), range(6))
-    return options.bind(engine, 10)
+    return bound(options, camps(directory, "l2c"))
 
 
 def test_a_missing_update_has_no_weight_and_its_logit_stays(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.methods.pens import PENS
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
-from tests.problems import write_quadratic
-from tests.stepping import Stepping
+from tests.problems import parabolas
+from tests.stepping import Stepping, bound
 
 
 def twin(flat: dict[str, Any], m: int, best: int, first: int) -> tuple[Floats, Floats, Floats]:
@@ -78,19 +74,9 @@ def test_averaging_with_everybody_is_fedavg(tmp_path: Path) -> None:
         assert np.array_equal(result.weights(), fedavg.weights())
 
 
-def rule_of(directory: Path, options: PENS, n: int, peers: Sequence[int] | None = None) -> PENS:
-    """Make the rule on f_i(x) = x^2 / 2 in one dimension, from 0."""
-    flat: dict[str, Any] = write_quadratic(
-        directory / "problem.json", [[1.0]] * n, [[0.0]] * n, [0.0]
-    )
-    config = Config.from_flat(flat | {"method": "pens"})
-    engine = engine_of(config, problem_of(config), range(n) if peers is None else peers)
-    return options.bind(engine, 10)
-
-
 def test_neighbours_by_hand(tmp_path: Path) -> None:
     """Counts 3, 1, 2 have mean 2: only the first is above it. Equal counts exclude nobody."""
-    rule = rule_of(tmp_path, PENS(), 4)
+    rule = bound(PENS(), parabolas(tmp_path, 4))
     counts = np.array([[0.0, 3, 1, 2], [5, 0, 5, 5], [0, 0, 0, 0], [1, 0, 0, 0]])
     neighbours = rule.neighbours(replace(rule.init(), counts=counts))
     assert neighbours.astype(int).tolist() == [
@@ -103,7 +89,7 @@ def test_a_random_chooser_selects_a_peer_best_t_over_n_minus_1_times(tmp_path: P
 
     With best = m the count of a peer after T rounds is binomial(T, m / (n - 1)).
     """
-    rule, rounds = rule_of(tmp_path, PENS(2, 2, 10_000), 6), 2000
+    rule, rounds = bound(PENS(2, 2, 10_000), parabolas(tmp_path, 6)), 2000
     pulled = np.zeros((6, 6))
     for t in range(1, rounds + 1):
         sender, recipient = rule.edges(rule.wants(rule.init(), t)).T
@@ -115,8 +101,8 @@ def test_a_random_chooser_selects_a_peer_best_t_over_n_minus_1_times(tmp_path: P
 
 
 def test_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
-    whole = rule_of(tmp_path, PENS(models=2), 7)
-    part = rule_of(tmp_path, PENS(models=2), 7, peers=[2, 5])
+    whole = bound(PENS(models=2), parabolas(tmp_path, 7))
+    part = bound(PENS(models=2), parabolas(tmp_path, 7), [2, 5])
     for t in (1, 2, 30):
         every, some = (
             whole.edges(whole.wants(whole.init(), t)),

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.methods.perfedavg import PerFedAvg
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
+from tests.stepping import bound
 
 
 def twin(flat: dict[str, Any], alpha: float) -> tuple[Floats, Floats]:
@@ -59,9 +57,7 @@ def test_the_two_minibatches_are_independent(tmp_path: Path) -> None:
     flat = write_quadratic(
         tmp_path / "p.json", np.ones((1, d)), np.zeros((1, d)), np.ones(d), noise=1
     )
-    config = Config.from_flat({**flat, "method": "perfedavg", "local-steps": 1, "learning-rate": 1})
-    engine = engine_of(config, problem_of(config), [0])
-    rule = PerFedAvg(alpha=1.0).bind(engine, 1)
+    rule = bound(PerFedAvg(alpha=1.0), {**flat, "local-steps": 1, "learning-rate": 1})
     moved = rule.train(rule.init(), 1).x
     tolerance = 5 * np.sqrt(2 / d)  # five standard deviations of the variance's estimate
     assert float(moved.var()) == pytest.approx(2, rel=tolerance)

@@ -10,14 +10,12 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node.assembly import engine_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.pfedgraph import PFedGraph
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.stepping import bound
 
 
 def on_simplex(v: Floats) -> Floats:
@@ -115,9 +113,7 @@ def test_one_peer_alone_turns_towards_itself_only(tmp_path: Path) -> None:
 
 
 def rule_of(tmp_path: Path) -> PFedGraph:
-    config = Config.from_flat(camps(tmp_path, "pfedgraph"))
-    engine = engine_of(config, problem_of(config), range(6))
-    return PFedGraph().bind(engine, 10)
+    return bound(PFedGraph(), camps(tmp_path, "pfedgraph"))
 
 
 def test_the_turn_is_the_gradient_of_a_cosine(tmp_path: Path) -> None:
