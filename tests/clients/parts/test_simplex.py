@@ -13,11 +13,21 @@ from coterie.clients.parts.simplex import (
     Floats,
     minimise_on_simplex,
     project_onto_simplex,
+    softmax,
 )
 
 points = arrays(
     np.float64, st.tuples(st.integers(1, 3), st.integers(1, 8)), elements=st.floats(-5, 5)
 )
+
+
+def test_softmax_of_large_scores_and_of_those_in_a_mask() -> None:
+    """Scores that differ by log 3 have the ratio 3; -inf and nan have no weight."""
+    scores = np.array([[1e4, 1e4 - np.log(3), -np.inf, np.nan, 2e4], [-1e4, -1e4, 5, 5, 5]])
+    among = np.array([[True] * 4 + [False], [True] * 2 + [False] * 3])
+    expected = [[3 / 4, 1 / 4, 0, 0, 0], [1 / 2, 1 / 2, 0, 0, 0]]
+    np.testing.assert_allclose(softmax(scores, among), expected)
+    assert not softmax(scores, np.zeros_like(among)).any()
 
 
 @given(points)

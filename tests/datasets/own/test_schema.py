@@ -292,6 +292,7 @@ def test_a_draft_of_several_tables_fits_all_of_them(tmp_path: Path) -> None:
         ([-2.6, 6.2], -11, 14),
         ([-20.0, -10.0], -29, 0),
         ([0.001, 0.004], 0, 0.007),
+        ([-0.004, -0.001], -0.007, 0),
         ([5.0, 5.0], None, None),
     ],
 )

@@ -295,6 +295,7 @@ def test_a_quorum_does_without_a_node_whose_set_up_is_wrong() -> None:
     notes = Notes()
     Broker(strategy, InProcessTransport(nodes), notes, join_timeout=0.3, quorum=4).run()
     assert {peer for _, peer in notes.losses()} == {0, 1, 2, 3}
+    assert [len(commit.faults) for commit in notes.commits] == [2, 1, 1, 1, 1]
     with pytest.raises(RelayError, match="disk full"):
         run(strategy, toys_failing(strategy))
 
