@@ -109,6 +109,11 @@ def test_metadata_of_others_are_checked(strings: dict[str, str]) -> None:
         decision.of_strings(strings)
 
 
+@pytest.mark.parametrize("threshold", [0, 1])
+def test_a_threshold_that_decides_the_same_for_all_is_valid(threshold: int) -> None:
+    assert decision.of_strings({"threshold": str(threshold)}).threshold == threshold
+
+
 def test_a_threshold_that_few_examples_chose_is_warned_about() -> None:
     assert decision.OperatingPoint(0.3, 1.0, 19).caution.startswith(
         "19 validation examples chose the threshold and the temperature, fewer than 20: "
