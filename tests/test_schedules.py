@@ -268,3 +268,15 @@ def test_a_letter_is_heard_until_it_is_too_old(tmp_path: Path, a: float) -> None
         received.append(report.metrics["bytes_received"])
     assert received == [8, 16, 24, 24, 24]
     assert [t for t, peer in sorted(result.reports) if peer == 1] == [0, 1, 5]
+
+
+def test_whoever_fell_asleep_is_asked_as_long_as_its_offer_is_young(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    lines = ["0,1,1", *(f"{peer},1,8" for peer in range(1, PEERS))]
+    trace.write_text("\n".join(["peer,from,to", *lines]), encoding="utf-8")
+    keys: dict[str, Any] = {"schedule.kind": "trace", "schedule.file": str(trace)}
+    keys |= {"schedule.max-age": 2}
+    asked = dict[int, bool]()
+    flat = scheduled("dac", tmp_path, keys)
+    Stepping(flat, ended=lambda t, edges, _: asked.update({t: 0 in edges[:, 0]})).to(5)
+    assert asked == {1: True, 2: True, 3: True, 4: False, 5: False}

@@ -54,6 +54,8 @@ REFUSES = {
     "boosting": "does not support quadratic",
 }
 """Methods that refuse quadratics, with a word of the error message."""
+WEIGHTED_BY_EXAMPLES = {"wga", "fedproto"}
+"""Methods that learn no graph, but how much to help, and who has which classes."""
 ON_DIGITS = (
     "oracle",
     "pooled",
@@ -141,6 +143,8 @@ def test_neither_who_hosts_whom_nor_a_restart_matters(
 def test_another_seed_is_another_run(runs: Runs, method: str, problem: str) -> None:
     one, other = runs(method, problem), runs(method, problem, seed=1)
     assert not np.allclose(one.metric("test_loss"), other.metric("test_loss"), rtol=1e-4)
+    if not METHODS[method].learns_graph and method not in WEIGHTED_BY_EXAMPLES:
+        assert np.allclose(one.weights(), other.weights(), rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(("method", "problem"), ROWS)

@@ -156,7 +156,7 @@ class Node:
         peer = self.peers[0]
         return Reports(
             self._policy, problem.sizes(peer), problem.rarest_class(peer), self._accounts.answers,
-            own=is_own(config.dataset), learns_graph=config.row.learns_graph,
+            own=is_own(config.dataset),
         )  # fmt: skip
 
     def _engine(self, config: Config, problem: Problem, *, doubts: bool) -> Engine:

@@ -36,12 +36,10 @@ class Reports:
         ledger: Ledger,
         *,
         own: bool,
-        learns_graph: bool,  # collaboration weights depend on the examples
     ) -> None:
         self._policy, self._own = policy.reports, own
         self._sizes, self._ledger = sizes, ledger
         self._rarest = rarest if rarest >= policy.data.min_examples else 0
-        self._counts_weights = learns_graph and policy.reports.disclosure != "none"
 
     def disclosed(self, report: Report) -> Report:
         """Return a report as disclosed to the relay, without numbers if their budget is used up."""
@@ -49,10 +47,9 @@ class Reports:
             return limited(report, self._policy.disclosure)
         result = protected(report, self._policy, self._sizes, self._rarest)
         budget = self._policy.max_numbers_per_example * sum(self._sizes.values())
-        weights: dict[int, float] = {}
-        if self._counts_weights:
-            weights = {k: w for k, w in result.weight_by_peer.items() if k != result.peer}
-        if self._ledger.reporting(result.round, numbers_in(result), weights, budget):
+        weights = {k: w for k, w in result.weight_by_peer.items() if k != result.peer}
+        counted = weights if any(weights.values()) else {}  # before a peer has received anything
+        if self._ledger.reporting(result.round, numbers_in(result), counted, budget):
             return result
         _log.warning(
             "reports.max-numbers-per-example = %g is used up: no numbers are reported",

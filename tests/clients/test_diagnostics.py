@@ -142,6 +142,7 @@ def test_diagnosis_is_json_and_uses_validation_only_to_choose() -> None:
     assert plain["measures"] == both["measures"]
     assert (plain["threshold"], plain["temperature"], plain["at_threshold"]) == (None, None, {})
     assert both["threshold"] == youden(own, labels)
+    assert both["chosen_by"] == 40
     expected = decisions(p, positive, both["threshold"])
     assert {k: tuple(v) for k, v in both["at_threshold"].items()} == expected
     temperature = fitted_temperature(pairs(own), labels.astype(int))
@@ -163,7 +164,9 @@ def test_a_private_threshold_is_no_examples_value() -> None:
 def test_validation_examples_of_one_class_choose_nothing() -> None:
     p, positive = drawn(50)
     test = pairs(p), positive.astype(int)
-    assert diagnose(test, (pairs(p[:4]), np.ones(4, dtype=int)))["threshold"] is None
+    diagnosis = diagnose(test, (pairs(p[:4]), np.ones(4, dtype=int)))
+    assert diagnosis["threshold"] is None
+    assert "chosen_by" not in diagnosis
 
 
 def lifetimes(n: int, seed: int = 0) -> tuple[Floats, npt.NDArray[np.bool_], Floats]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from coterie.app.runs import atomic
-from coterie.app.security.disclosure import numbers_in, protected
+from coterie.app.security.disclosure import Reports, numbers_in, protected
 from coterie.app.security.journal import Journal, LedgerError
 from coterie.app.security.ledger import Ledger
-from coterie.app.security.policy import AnswerPolicy, ReportPolicy
+from coterie.app.security.policy import AnswerPolicy, Policy, ReportPolicy
 from coterie.strategies.protocol import Report
 
 SIZES = {"train": 400, "test": 100, "validation": 0}
@@ -65,6 +65,17 @@ def test_weights_of_other_peers_are_other_numbers(tmp_path: Path) -> None:
     assert ledger(tmp_path).reporting(1, {}, {1: 0.5}, 1)
     assert not ledger(tmp_path).reporting(2, {}, {2: 0.5}, 1)
     assert ledger(tmp_path).reporting(2, {}, {1: 0.5}, 1)
+
+
+def test_weights_of_every_method_count_once_a_peer_has_received_something(tmp_path: Path) -> None:
+    """Three rows have a budget of three numbers; two weights cost two, and others two more."""
+    reports = Reports(Policy(), {"train": 3}, 0, ledger(tmp_path), own=True)
+    start, learned, others = (1.0, 0.0, 0.0), (0.5, 0.3, 0.2), (0.5, 0.2, 0.3)
+    told = [
+        reports.disclosed(Report(t, 0, {}, weights)).weights
+        for t, weights in enumerate((start, learned, learned, others))
+    ]
+    assert told == [start, learned, learned, start]
 
 
 @pytest.mark.parametrize("number", ["-5", "1e9", "NaN", '"1"', "true"])
