@@ -3,8 +3,7 @@
 `python -m studies.papers [RUNS]` copies the results of all figures in RUNS (runs/reproduce, size
 small) into docs/papers/<paper>/<figure>, and writes docs/papers/<paper>.md and docs/papers/index.md
 from the results there: claims are judged from seeds.csv, without runs. Without RUNS it only
-rewrites the pages. A figure that was made before seeds.csv existed has a claims.json instead, with
-the verdicts of that time.
+rewrites the pages.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ from coterie.app.reproduction.figures import (
     paper_of,
 )
 from coterie.app.reproduction.page import heading, heading_of, shown, spread
-from coterie.app.reproduction.results import Numbers, Place, SeedNumbers, better_of
+from coterie.app.reproduction.results import Numbers, Place, better_of
 from coterie.app.runs import units
 
 PLACE = Path(__file__).resolve().parents[1] / "docs" / "papers"
@@ -54,17 +53,13 @@ SHORT = 70
 """Maximum length of a reason in a table; longer ones are folded."""
 LONG = 160
 """Maximum length of numbers that are shown beside a claim; longer ones are folded."""
-NEW = "not run again since the claim was added"
-MEANS = "†"
-"""Mark of verdicts on figures without numbers per seed."""
 HOW = (
     "Each claim is one number per seed, and its verdict a test over seeds: a paired t-test for an "
     "order, with the paper's margin where it states one; two one-sided tests (TOST) for equality "
     "within a tolerance; a t-interval for slopes, ratios and ranges. Fewer than three seeds judge "
     "nothing. “Ours” is the weakest comparison of a claim, with its 95 % interval. Accuracies and "
     "their differences are in points. A sentence that does not hold here, on smaller problems and "
-    "mostly on other data, may well hold on the paper's. "
-    f"{MEANS}: judged from means by an earlier version, and not run again since."
+    "mostly on other data, may well hold on the paper's."
 )
 
 
@@ -73,9 +68,7 @@ class Kept:
     """Results of a figure in docs/papers."""
 
     lines: Mapping[Place, Mapping[str, str]]  # lines of results.csv
-    numbers: Numbers  # of each seed; of means if there is no seeds.csv
-    stored: Mapping[str, Mapping[str, Any]] | None
-    """Verdicts of an earlier version by claim; None if there is a seeds.csv."""
+    numbers: Numbers
     made: Mapping[str, Any]  # content of made.json
     drawing: bool  # True if there is a figure.svg
 
@@ -88,35 +81,12 @@ class Kept:
             lines = {Place(*(line[key] for key in Place._fields)): line
                      for line in csv.DictReader(file)}  # fmt: skip
         made = json.loads((directory / "made.json").read_text(encoding="utf-8"))
-        drawing, stored = (directory / "figure.svg").exists(), None
-        if (file_ := directory / "seeds.csv").exists():
-            numbers = Numbers.read(file_.read_text(encoding="utf-8"))
-        else:
-            text = (directory / "claims.json").read_text(encoding="utf-8")
-            stored = {each["claim"]: each for each in json.loads(text)}
-            means = {place: line["mean"] for place, line in lines.items() if line["mean"]}
-            numbers = Numbers(
-                {place: SeedNumbers({"mean": float(mean)}) for place, mean in means.items()}
-            )
-        return cls(lines, numbers, stored, made, drawing)
+        numbers = Numbers.read((directory / "seeds.csv").read_text(encoding="utf-8"))
+        return cls(lines, numbers, made, (directory / "figure.svg").exists())
 
     def verdicts(self, figure: Figure) -> list[Verdict]:
         """Return the verdicts on a figure's claims."""
-        judged = claims.judge(figure, SIZE, self.numbers)
-        if self.stored is None:
-            return judged
-        return [
-            verdict if claim.kind == "undefined" else _earlier(verdict, claim.note, self.stored)
-            for claim, verdict in zip(figure.claims, judged, strict=True)
-        ]
-
-
-def _earlier(verdict: Verdict, note: str, stored: Mapping[str, Mapping[str, Any]]) -> Verdict:
-    """Return a verdict of an earlier version, beside the means."""
-    known = stored.get(verdict.claim, {"holds": None, "evidence": NEW})
-    why = note if verdict.claim in stored else ". ".join(filter(None, (NEW, note)))
-    return replace(verdict, verdict=WORDS[known["holds"]], holds=known["holds"], p="", why=why,
-                   evidence=known["evidence"], seeds=None)  # fmt: skip
+        return claims.judge(figure, SIZE, self.numbers)
 
 
 class Judged(NamedTuple):
@@ -124,7 +94,6 @@ class Judged(NamedTuple):
 
     figure: Figure
     verdict: Verdict
-    is_stored: bool
 
 
 def copy(runs: Path) -> None:
@@ -185,13 +154,11 @@ def line_of(paper: Paper, each: Judged, page: str, *, is_repeated: bool) -> list
         sentence = verdict.quote
     if verdict.quote and is_repeated:
         sentence += f": {verdict.claim}"
-    is_from_means = each.is_stored and verdict.verdict != UNDEFINED and verdict.evidence != NEW
-    mark = f" {MEANS}" if is_from_means else ""
     why = linked(paper, cell(verdict.why), page)
     if len(verdict.why) > SHORT:
         why = f"<details><summary>why</summary>{why}</details>"
     return [where, cell(sentence), cell(verdict.paper), cell(verdict.ours), cell(verdict.p),
-            f"{verdict.verdict}{mark}", why]  # fmt: skip
+            verdict.verdict, why]  # fmt: skip
 
 
 def cell(text: str) -> str:
@@ -258,7 +225,7 @@ def published(paper: Paper, of: Mapping[str, Kept | None]) -> dict[str, Kept | N
 def judged(paper: Paper, of: Mapping[str, Kept | None]) -> list[Judged]:
     """Return every claim of the figures that were made."""
     return [
-        Judged(paper.figures[name], verdict, kept.stored is not None)
+        Judged(paper.figures[name], verdict)
         for name, kept in of.items()
         if kept is not None
         for verdict in kept.verdicts(paper.figures[name])
@@ -427,9 +394,6 @@ def section(
         yield f"![{figure.title}]({paper.name}/{figure.name}/figure.svg)"
     yield from tables(figure, kept.lines, seen)
     if figure.claims:
-        if kept.stored is not None:
-            yield ("These verdicts were judged from means by an earlier version; the figure has "
-                   "not been run again since.")  # fmt: skip
         yield bullets(comparisons(paper, each) for each in kept.verdicts(figure))
     if figure.differs:
         yield "What differs from the paper:"
@@ -601,7 +565,6 @@ def index() -> str:
     parts += [
         "## How claims are judged",
         HOW,
-        progress(of),
         "The same command gives the same digits on the same kind of processor; on another one, 3 "
         "of 182 numbers of nine figures differed, by at most 0.1 points, and losses below 1e-10 in "
         "their rounding.",
@@ -611,18 +574,6 @@ def index() -> str:
         if tables_:
             parts += [f"## {paper.short}", *tables_]
     return "\n\n".join(parts) + "\n"
-
-
-def progress(of: Mapping[str, Mapping[str, Kept | None]]) -> str:
-    """Return how many figures were made with numbers per seed."""
-    made = [kept for kept_of in of.values() for kept in kept_of.values() if kept is not None]
-    judged_ = sum(kept.stored is None for kept in made)
-    if judged_ == len(made):
-        return "All figures have numbers per seed."
-    return (
-        f"So far {judged_} of {len(made)} figures have been run with numbers per seed; the "
-        f"verdicts on the others are those of the earlier version ({MEANS})."
-    )
 
 
 def anchor(text: str) -> str:

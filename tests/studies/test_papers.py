@@ -62,27 +62,6 @@ def test_stored_numbers_give_the_verdicts_of_the_runs(
     assert [verdict.holds for verdict in kept.verdicts(wide)] == [True]
 
 
-def test_a_figure_without_numbers_per_seed_keeps_its_verdicts(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An earlier version left means and verdicts; new claims are not judged."""
-    out, kept = folder / "out", folder / "docs" / "toy" / "table-1"
-    reproduce(FigureRequest("toy/table-1", out=out, workers=1), Console(quiet=True))
-    monkeypatch.setattr(papers, "PLACE", folder / "docs")
-    papers.main([str(out)])
-    (kept / "seeds.csv").unlink()
-    stored = [{"claim": "averaging is better", "holds": True, "evidence": "3 < 4", "note": ""}]
-    (kept / "claims.json").write_text(json.dumps(stored))
-    papers.main([])
-    page = (folder / "docs" / "toy.md").read_text()
-    assert "| FedAvg − Local: +0.2343 |  | holds here † |" in page
-    assert page.count("not run again since the claim was added") > 1
-    assert "judged from means by an earlier version" in page
-    papers.main([str(out)])
-    page = (folder / "docs" / "toy.md").read_text()
-    assert "†" not in page, "a figure that was run again is judged"
-
-
 def test_leads_and_their_rank_correlation() -> None:
     """Four methods of which two change places: 1 - 6 (1 + 1) / (5 (25 - 1)) with Local's 0."""
     of = [Lead("a", 4, 40), Lead("b", 3, 10), Lead("c", 2, 20), Lead("d", -1, -5)]
@@ -109,7 +88,7 @@ def test_the_pages_are_up_to_date(name: str) -> None:
 def test_numbers_per_seed_have_the_means_of_the_tables(name: str) -> None:
     """results.csv and seeds.csv are of the same runs."""
     for kept in papers.results(figures.read(name)).values():
-        if kept is None or kept.stored is not None:
+        if kept is None:
             continue
         for place, line in kept.lines.items():
             if line["mean"]:
