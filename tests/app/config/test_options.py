@@ -19,6 +19,16 @@ def test_every_key_is_described(table: str) -> None:
         assert each.text.split()[0] not in ("int", "float", "str", "bool"), "a type is no text"
 
 
+@pytest.mark.parametrize("table", ["", *tables()])
+def test_a_share_and_a_probability_are_at_most_1(table: str) -> None:
+    shares = ("Share", "Fraction", "Probability")
+    for each in options_in(table).values():
+        if each.text.startswith(shares):
+            for value in (-0.01, 1.01):
+                with pytest.raises(RangeError):
+                    each.take(value)
+
+
 @dataclass(frozen=True)
 class Base:
     rate_limit: float | Literal["auto"] = option("auto", "At most once.", low=0, below=1)

@@ -81,6 +81,12 @@ def test_preprocessing_survives_as_text(tmp_path: Path) -> None:
     assert again.columns == held.preprocessing.columns
 
 
+@pytest.mark.parametrize("age", [0, 120])
+def test_the_ends_of_a_range_are_in_it(age: int, tmp_path: Path) -> None:
+    _, held = read_table(write(tmp_path, [*ROWS, f"{age},f,2020-01-01,no"]), OPTIONS, 0, 0)
+    assert len(held.rows["train"]) == 7
+
+
 def test_bad_rows_are_named_by_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bad = [*ROWS, "151,f,2020-01-01,no", "x1,q,20-1,yes", "40,f,2020-01-01,"]
     write(tmp_path, bad)
