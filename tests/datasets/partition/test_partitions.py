@@ -469,6 +469,17 @@ def test_natural_groups() -> None:
     assert len(owners) == 5
 
 
+def test_a_natural_group_is_tested_on_its_own_examples_only() -> None:
+    """Even if none of them has a class that it trains on."""
+    groups, of = np.zeros(len(SOURCE.targets), dtype=np.int64), SOURCE.targets
+    groups[SOURCE.train] = of[SOURCE.train] < 5
+    groups[SOURCE.test] = of[SOURCE.test] >= 5
+    problem = split(replace(SOURCE, groups=groups), replace(ALL, kind="natural"), 2, 0)
+    for train, test in zip(problem.train.targets, problem.test.targets, strict=True):
+        assert not np.isin(test, train).any()
+    assert sum(map(len, problem.test.rows)) == len(SOURCE.test)
+
+
 def rows_of(rows: Ints, owner: int) -> Ints:
     assert SOURCE.groups is not None
     mine: Ints = rows[SOURCE.groups[rows] == owner]
