@@ -2,8 +2,8 @@
 
 `COUNT` mutants, spread evenly over the folders of the product; each changes one expression of one
 file: a comparison, an operation, a number, a condition, a truth value. Tests run until one fails:
-the mirror of the file, the quick tests that import it (`tests.changed`), its other tests, then all
-of `make unit`. It changes the files of this checkout, so run it in a copy.
+the mirror of the file, the quick tests of it (`tests.changed`), its slow ones, then all of
+`make unit`. It changes the files of this checkout, so run it in a copy.
 
 `python -m tests.mutants 40 7` makes 40 mutants from seed 7.
 """

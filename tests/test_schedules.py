@@ -270,7 +270,7 @@ def test_a_letter_is_heard_until_it_is_too_old(tmp_path: Path, a: float) -> None
     assert [t for t, peer in sorted(result.reports) if peer == 1] == [0, 1, 5]
 
 
-def test_whoever_fell_asleep_is_asked_as_long_as_its_offer_is_young(tmp_path: Path) -> None:
+def test_a_sleeping_peer_is_asked_while_its_offer_is_young_enough(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     lines = ["0,1,1", *(f"{peer},1,8" for peer in range(1, PEERS))]
     trace.write_text("\n".join(["peer,from,to", *lines]), encoding="utf-8")

@@ -55,7 +55,8 @@ REFUSES = {
 }
 """Methods that refuse quadratics, with a word of the error message."""
 WEIGHTED_BY_EXAMPLES = {"wga", "fedproto"}
-"""Methods that learn no graph, but how much to help, and who has which classes."""
+"""Methods whose weights follow from examples although they learn no graph: WGA estimates how much
+to help, FedProto counts the examples of each class."""
 ON_DIGITS = (
     "oracle",
     "pooled",

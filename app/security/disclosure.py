@@ -48,7 +48,7 @@ class Reports:
         result = protected(report, self._policy, self._sizes, self._rarest)
         budget = self._policy.max_numbers_per_example * sum(self._sizes.values())
         weights = {k: w for k, w in result.weight_by_peer.items() if k != result.peer}
-        counted = weights if any(weights.values()) else {}  # before a peer has received anything
+        counted = weights if any(weights.values()) else {}  # all are 0 if it received nothing
         if self._ledger.reporting(result.round, numbers_in(result), counted, budget):
             return result
         _log.warning(

@@ -67,15 +67,15 @@ def test_weights_of_other_peers_are_other_numbers(tmp_path: Path) -> None:
     assert ledger(tmp_path).reporting(2, {}, {1: 0.5}, 1)
 
 
-def test_weights_of_every_method_count_once_a_peer_has_received_something(tmp_path: Path) -> None:
+def test_weights_count_with_every_method_if_a_peer_received_something(tmp_path: Path) -> None:
     """Three rows have a budget of three numbers; two weights cost two, and others two more."""
     reports = Reports(Policy(), {"train": 3}, 0, ledger(tmp_path), own=True)
     start, learned, others = (1.0, 0.0, 0.0), (0.5, 0.3, 0.2), (0.5, 0.2, 0.3)
-    told = [
+    reported = [
         reports.disclosed(Report(t, 0, {}, weights)).weights
         for t, weights in enumerate((start, learned, learned, others))
     ]
-    assert told == [start, learned, learned, start]
+    assert reported == [start, learned, learned, start]
 
 
 @pytest.mark.parametrize("number", ["-5", "1e9", "NaN", '"1"', "true"])
