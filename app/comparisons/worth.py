@@ -166,9 +166,8 @@ def _label(senders: Coalition, config: Config) -> str:
 
 
 def _trim(config: Config) -> None:
-    """Delete models and states of a finished run; its metrics are all that is needed."""
-    for folder in ("models", "nodes"):
-        shutil.rmtree(Path(config.run_dir, folder), ignore_errors=True)
+    """Delete the models of a finished run; its metrics are all that is needed."""
+    shutil.rmtree(Path(config.run_dir, "models"), ignore_errors=True)
 
 
 def _announce(

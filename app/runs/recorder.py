@@ -55,7 +55,7 @@ class RunRecorder:
         run: bytes = b"",  # digest of the configuration; the checkpoint of another run is rejected
         machine: str = "",  # name of the machine
         joules: Callable[[], float | None] = lambda: None,  # since the start; None: not measured
-        # Sync committed rounds to disk, so that they survive a power failure.
+        # Of a deployment: sync committed rounds to disk, so that they survive a power failure.
         durable: bool = False,
     ) -> None:
         self._watch = watch
@@ -172,6 +172,10 @@ class RunRecorder:
             self._progress("diverged", "every peer diverged: try a smaller learning-rate")
         else:
             self._progress("finished")
+        if not self._durable:  # the nodes of a simulation share the directory; nothing resumes it
+            for states in ("peer*/[0-9]*", "letters-*", "copies-*"):
+                for state in self._directory.glob(f"nodes/{states}.state"):
+                    state.unlink(missing_ok=True)
 
     def fail(self, error: str) -> None:
         """Record the error, in one line, that ended the run early."""

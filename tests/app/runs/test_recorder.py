@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +28,10 @@ def record(recorder: RunRecorder, t: int, *reports: Report, refused: int = 0) ->
     recorder.round(Commit(ledger, reports, refused * ("bad letter",), here))
 
 
-def make(directory: Path, resume: bool = False) -> RunRecorder:
+def make(directory: Path, resume: bool = False, durable: bool = False) -> RunRecorder:
     directory.mkdir(exist_ok=True)
     (directory / "config.toml").write_text('method = "cobo"\npeers = 2\n')
-    return RunRecorder(directory, peers=2, rounds=9, resume=resume)
+    return RunRecorder(directory, peers=2, rounds=9, resume=resume, durable=durable)
 
 
 def test_numbers_come_back_exactly(tmp_path: Path) -> None:
@@ -114,6 +115,21 @@ def test_a_peer_that_did_not_report_heard_nobody(tmp_path: Path) -> None:
     assert run.weights.tolist() == [[[1.0, 0.3], [0.0, 1.0]]]
     assert run.reported.tolist() == [[True, False]]
     assert math.isnan(run.metric("test_loss")[0, 1])
+
+
+@pytest.mark.parametrize("ends", [RunRecorder.finish, RunRecorder.stop])
+@pytest.mark.parametrize("durable", [False, True])  # a node of a deployment may be on this machine
+def test_only_a_finished_simulation_loses_its_states(
+    tmp_path: Path, ends: Callable[[RunRecorder], None], durable: bool
+) -> None:
+    recorder = make(tmp_path, durable=durable)
+    kept, state = tmp_path / "nodes" / "attempt", tmp_path / "nodes/peer-0000/00000009-0.state"
+    state.parent.mkdir(parents=True)
+    for file in (kept, state):
+        file.touch()
+    ends(recorder)
+    assert kept.exists()
+    assert state.exists() == (durable or ends is RunRecorder.stop)
 
 
 def test_resume_cuts_what_the_checkpoint_does_not_cover(tmp_path: Path) -> None:
