@@ -25,20 +25,11 @@ from coterie.app.runs.rundir import Run
 from coterie.clients.engine import execution, tuning
 from coterie.clients.privacy import Privacy
 from coterie.errors import RunError
+from tests.app.runners.test_sweep import TINY
 from tests.inprocess import ROOT, simulate
 from tests.machines import machines
 
 PEERS, ROUNDS = 3, 2
-TINY = {
-    "method": "local",
-    "peers": 2,
-    "num-server-rounds": 4,
-    "evaluate-every": 2,
-    "local-steps": 1,
-    "partition.clusters": 2,
-}
-
-
 SWEEP = """
 import json, sys
 from pathlib import Path

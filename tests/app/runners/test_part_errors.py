@@ -96,6 +96,13 @@ QUICK: dict[str, Any] = {
     "peers": 3, "num_server_rounds": 4, "evaluate_every": 2, "device": "cpu", "dataset": "digits",
     "partition__kind": "iid", "local_steps": 1,
 }  # fmt: skip
+IN_OFFER = [
+    "method-options.bug=offer",
+    "peers=3",
+    "num-server-rounds=4",
+    "partition.kind=iid",
+    "--name=run",
+]
 
 
 @pytest.fixture
@@ -168,15 +175,7 @@ def test_training_that_diverges_is_no_fault_of_the_method(elsewhere: Path) -> No
 def test_the_command_names_place_and_traceback(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = [
-        "method-options.bug=offer",
-        "peers=3",
-        "num-server-rounds=4",
-        "partition.kind=iid",
-        "--name",
-        "run",
-    ]
-    assert main.main(["run", f"method={elsewhere}:Mine", *keys]) == 1
+    assert main.main(["run", f"method={elsewhere}:Mine", *IN_OFFER]) == 1
     assert capsys.readouterr().err.endswith(
         f"the run failed: {elsewhere}.py:20, in offer(), peers 0 to 2, round 3: KeyError: "
         f"'weights' (traceback: {Path('runs/run/error.log').absolute()})\n"
@@ -280,15 +279,7 @@ def test_a_failed_run_of_a_comparison_is_the_cause(elsewhere: Path) -> None:
 
 @pytest.mark.e2e
 def test_the_same_through_flower(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = [
-        "method-options.bug=offer",
-        "peers=3",
-        "num-server-rounds=4",
-        "partition.kind=iid",
-        "--name",
-        "run",
-    ]
-    assert main.main(["run", f"method={elsewhere}:Mine", *keys, "--nodes", "2"]) == 1
+    assert main.main(["run", f"method={elsewhere}:Mine", *IN_OFFER, "--nodes", "2"]) == 1
     errors = capsys.readouterr().err
     assert re.search(
         r"mine_\w+\.py:20, in offer\(\), peers? [\d to]+, round 3: KeyError: 'wei", errors

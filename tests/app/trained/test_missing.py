@@ -13,20 +13,10 @@ import torch
 from coterie.app.cli.main import main
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.trained.personal import personal_model
+from tests.datasets.own.test_schema import NA_SCHEMA
 from tests.inline import run
 
 HEADER = "age,chol,sex,ill"
-SCHEMA = """
-[columns.age]
-[columns.chol]
-na-values = ["0"]
-[columns.sex]
-kind = "category"
-categories = ["f", "m"]
-[columns.ill]
-kind = "category"
-categories = ["no", "yes"]
-"""
 
 
 def fill(folder: Path) -> Path:
@@ -40,7 +30,7 @@ def fill(folder: Path) -> Path:
             sex = "-9" if k % 7 == 0 else "fm"[k % 2]
             rows.append(f"{age},{chol},{sex},{('no', 'yes')[int(g.integers(2))]}")
         (folder / name / "data.csv").write_text("\n".join(rows) + "\n")
-    (folder / "schema.toml").write_text(SCHEMA)
+    (folder / "schema.toml").write_text(NA_SCHEMA)
     return folder
 
 
