@@ -91,7 +91,7 @@ def compared(setting: str, peers: int, rounds: int, turns: int, names: Sequence[
 def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
     """Measure one run of `LARGE` in this process, without its report."""
     method, model, peers, awake = of
-    ends: list[float] = []
+    ends, files = list[float](), 0
     with tempfile.TemporaryDirectory() as directory:
         run = Path(directory, "run")
         config = Config.from_flat(
@@ -105,14 +105,16 @@ def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
         )  # fmt: skip
 
         def on_round(now: Mapping[str, Any]) -> None:
+            nonlocal files
             if now["round"] == len(ends):  # the first and last one also record metrics afterwards
                 ends.append(time.process_time())
+            if now["status"] == "finished":  # its checkpoints are deleted next
+                files = sum(each.stat().st_size for each in run.glob("nodes/*/*.state"))
 
         began = time.process_time()
         rundir.create(config, check(config))
         inline.run(config, on_round)
         taken = [after - before for before, after in pairwise(ends)]
-        files = sum(path.stat().st_size for path in (run / "nodes").rglob("*") if path.is_file())
     return {
         "method": method, "model": model, "peers": peers, "awake": awake,
         "start": round(ends[0] - began + taken[0] - median(taken[1:]), 1),

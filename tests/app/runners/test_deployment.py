@@ -168,7 +168,9 @@ def test_a_run_waits_until_every_hospital_has_approved_it(
     running = deployment.run(config | ONE_ROUND | {"method": "fedavg"}, "waits")
     homes = [deployment.home(f"node-{peer}") / "waits" for peer in range(PEERS)]
     files = [home / "decisions.jsonl" for home in homes]
-    deployment.wait(lambda: all(file.exists() for file in files), "no node was asked")
+    deployment.wait(
+        lambda: all(file.exists() and atomic.lines(file) for file in files), "no node was asked"
+    )
     for home in homes:
         digest = str(atomic.lines(home / "decisions.jsonl")[-1]["digest"])
         assert main(["approve", str(home)]) == 2
