@@ -545,7 +545,7 @@ def index() -> str:
         "`coterie reproduce PAPER/FIGURE` makes a table or figure of one of these papers and "
         "judges the paper's sentences about it. At size small it runs offline on stand-in data: "
         "digits, Fashion-MNIST, synthetic problems; `coterie reproduce all` makes all figures, in "
-        "88 minutes of two cores.",
+        "88 minutes on two cores.",
     ]
     table = []
     for paper in papers:
@@ -568,7 +568,7 @@ def index() -> str:
         HOW,
         "The same command gives the same digits on the same kind of processor; on another one, 3 "
         "of 182 numbers of nine figures differed, by at most 0.1 points, and losses by at most "
-        "3e-6 of their value, below 1e-10 in their rounding.",
+        "3e-6 of their value. Losses below 1e-10 are rounding errors.",
     ]
     for paper in papers:
         tables_ = list(sentences(paper, of[paper.name], f"{paper.name}.md"))

@@ -9,7 +9,6 @@ Flower's runs and SuperNodes.
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.config.sources import of_record
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
-from coterie.app.runs import atomic, files, progress, rundir, units
+from coterie.app.runs import atomic, checkpoint_files, files, progress, rundir, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.state import RunState, minutes_left
 from coterie.app.security import approval
@@ -37,9 +36,6 @@ ROWS = 20
 _LINES = 5
 _TAIL = 64 * 1024  # maximum bytes that are read from an audit log
 _LOG = 1 << 40
-_STATES = re.compile(r"peers?-(\d{4,6})(?:-(\d{4,6})-[0-9a-f]{8})?")
-"""Name of a folder of states."""
-_VERSION = re.compile(r"\d{8,}-")
 _WRITTEN = {"time", "direction", "kind", "round", "from", "to", "verdict"}
 """Required fields of a line of the audit log."""
 
@@ -182,16 +178,18 @@ def _of_node(
 ) -> Iterator[RenderableType]:
     rows = []
     for path in states:
-        match = _STATES.fullmatch(path.name)
-        versions = sorted(each for each in path.glob("*.state") if _VERSION.match(each.name))
-        if match and versions:
-            age = time.time() - versions[-1].lstat().st_mtime
+        match = checkpoint_files.FOLDER.fullmatch(path.name)
+        saved = checkpoint_files.state_files(path)
+        if match and saved:
+            (t, _), newest = saved[-1]
+            age = time.time() - newest.lstat().st_mtime
             peer, last = match[1], match[2]
             who = names.get(str(int(peer)), f"peer {int(peer)}")
             if last:
                 who = f"peers {int(peer)} to {int(last)}"
-            rows.append((who, int(versions[-1].stem.split("-")[0]), _ago(age)))
-    yield _table(("peers of this node", "state of round", "written"), rows[:ROWS])
+            rows.append((who, t, _ago(age)))
+    if rows:  # a finished simulation has deleted its states
+        yield _table(("peers of this node", "state of round", "written"), rows[:ROWS])
     logs = sorted(path.name for path in directory.glob("audit-*.jsonl"))
     letters = [letter for name in logs for letter in _letters(directory, name)]
     lines = [

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, checkpoint_files
 from coterie.app.runs import progress as progress_file
 from coterie.app.runs.files import ResultsError
 from coterie.strategies.protocol import MATRIX, Report
@@ -173,9 +173,7 @@ class RunRecorder:
         else:
             self._progress("finished")
         if not self._durable:  # the nodes of a simulation share the directory; nothing resumes it
-            for states in ("peer*/[0-9]*", "letters-*", "copies-*"):
-                for state in self._directory.glob(f"nodes/{states}.state"):
-                    state.unlink(missing_ok=True)
+            checkpoint_files.delete(self._directory / "nodes")
 
     def fail(self, error: str) -> None:
         """Record the error, in one line, that ended the run early."""

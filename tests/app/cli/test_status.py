@@ -145,6 +145,16 @@ def test_without_a_name_the_newest_run_is_shown(
     assert printed(None).startswith("newer")
 
 
+def test_a_finished_simulation_has_no_states_to_show(tmp_path: Path) -> None:
+    recorder = RunRecorder(tmp_path, 2, 9)
+    folder = tmp_path / "nodes" / "peers-0000-0001-0a1b2c3d"
+    folder.mkdir(parents=True)
+    (folder / "00000009-0.state").touch()
+    assert "peers of this node" in printed(tmp_path)
+    recorder.finish()
+    assert "peers of this node" not in printed(tmp_path)
+
+
 def test_a_node_shows_its_state_and_its_last_letters(tmp_path: Path) -> None:
     home = tmp_path / "nodes" / "peer-0001"
     home.mkdir(parents=True)

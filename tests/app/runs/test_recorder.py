@@ -122,14 +122,16 @@ def test_a_peer_that_did_not_report_heard_nobody(tmp_path: Path) -> None:
 def test_only_a_finished_simulation_loses_its_states(
     tmp_path: Path, ends: Callable[[RunRecorder], None], durable: bool
 ) -> None:
-    recorder = make(tmp_path, durable=durable)
-    kept, state = tmp_path / "nodes" / "attempt", tmp_path / "nodes/peer-0000/00000009-0.state"
-    state.parent.mkdir(parents=True)
-    for file in (kept, state):
+    recorder, nodes = make(tmp_path, durable=durable), tmp_path / "nodes"
+    states = {nodes / name for name in ("peers-0000-0001-0a1b2c3d/00000009-0.state",
+        "peer-0002/00000009-1-0256.state", "letters-0000.state", "copies-0000.state")}  # fmt: skip
+    others = {nodes / "attempt", nodes / "peer-0002" / "mine.state"}
+    for file in states | others:
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     ends(recorder)
-    assert kept.exists()
-    assert state.exists() == (durable or ends is RunRecorder.stop)
+    kept = {path for path in nodes.rglob("*") if path.is_file()}
+    assert kept == (states | others if durable or ends is RunRecorder.stop else others)
 
 
 def test_resume_cuts_what_the_checkpoint_does_not_cover(tmp_path: Path) -> None:
