@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0] == "--version":
         print(f"coterie {coterie.__version__}")
         return 0
-    from coterie.app.config.keys import ConfigError, nearest  # here and below: help is immediate
+    from coterie.app.config import root  # here and below: help is immediate
+    from coterie.app.config.keys import ConfigError, nearest
     from coterie.app.runners.errors import FlowerError
     from coterie.app.runs.terminal import Terminal
     from coterie.errors import Error, RunError, is_full_disk, is_users, line_of
@@ -137,6 +139,9 @@ def main(arguments: Sequence[str]) -> int:
             near = nearest(_SYNONYMS.get(name, name), [*known, *_SYNONYMS.values()])
             near = near or f"; the commands are {', '.join(known)}"
             raise ConfigError(f'unknown command "{name}"{near}')
+        if root.is_other_clone(Path.cwd(), root.IMPORT_ROOT):
+            note = f"note: this is the code of {root.IMPORT_ROOT}, not of the clone in this folder"
+            print(f"{note}, whose own command is .venv/bin/coterie", file=sys.stderr)
         command = COMMANDS[name]
         parser = Parser(f"coterie {name}", description=command.about)
         execute = import_module(f"coterie.app.cli.{command.module}").execute

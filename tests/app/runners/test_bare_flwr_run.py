@@ -42,7 +42,7 @@ def environment(checkout: Path) -> dict[str, str]:
 
 
 def flwr_run(
-    place: Path, checkout: Path, environment: dict[str, str], app: str, *options: str
+    place: Path, checkout: Path, environment: dict[str, str], app: str, *options: str, rc: int = 0
 ) -> str:
     """Run the README's block in a directory; what it prints."""
     words = " ".join(f"'{option}'" for option in options)
@@ -56,7 +56,7 @@ def flwr_run(
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == rc, done.stdout
     return done.stdout
 
 
@@ -97,3 +97,23 @@ def test_a_federation_of_the_user_s_and_a_method_that_needs_validation_data(
     again = flwr_run(checkout, checkout, environment, ".", "--run-config", more)
     assert "holds a run already: choose another name" in again
     assert (checkout / "runs" / "mine" / "metrics.jsonl").read_bytes() == before
+
+
+def test_another_clone_s_code_is_refused(checkout: Path, environment: dict[str, str]) -> None:
+    """Neither its environment nor a SuperLink that was started in it runs this clone."""
+    clone = copy(checkout.parent / "second" / "coterie")
+    runs = sorted(checkout.glob("runs/*"))
+    output = flwr_run(clone, checkout, environment, ".", rc=1)
+    assert "the code of the clone" in output
+    assert str(checkout) in output
+    assert str(clone) in output
+    install(clone)
+    with (clone / "strategies" / "silent.py").open("a") as changed:
+        changed.write("# changed\n")
+    output = flwr_run(clone, clone, environment, ".", "--run-config", TINY)
+    assert f"in the environment of {checkout}, where strategies/silent.py differs" in output
+    assert sorted(checkout.glob("runs/*")) == runs
+    assert not (clone / "runs").exists()
+    command = [checkout / ".venv" / "bin" / "coterie", "list", "schedules"]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True)
+    assert f"note: this is the code of {checkout}, not of the clone" in done.stderr
