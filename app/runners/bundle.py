@@ -21,28 +21,40 @@ SHIPPED = (
     *("datasets/**/*.toml", "presets/**/*.toml", "recipes/*.toml"),
 )
 """Files that relay and nodes need, as patterns below the package."""
+FLOWER = "1.41.0"
+"""The version of Flower that the app is tested with."""
+_README = Path(__file__).with_name("flower_app.md")
 _ROOMS = ("app", "strategies", "clients", "datasets", "recipes")
 _EVERYTHING = ("*.py", *(f"{room}/**/*" for room in _ROOMS))
 
 
 def write_app(target: Path) -> None:
-    """Write the Flower app: the package without commands and pages, and its pyproject.toml.
+    """Write the Flower app: the package without commands and pages, pyproject.toml and texts.
 
     The content does not depend on how the package is installed, so a FAB built from it has the
     same digest everywhere.
     """
     _copy(SHIPPED, target / "coterie")
-    about = metadata.metadata("coterie")
+    installed = metadata.distribution("coterie")
+    about = installed.metadata
+    licence = next(file for file in installed.files or () if file.name == "LICENSE")
+    texts = {"README.md": _README.read_text("utf-8"), "LICENSE": licence.read_text()}
+    for name, text in texts.items():
+        (target / name).write_text(text, encoding="utf-8")
     project = {
         "name": "coterie",
         "version": about["Version"],
         "description": about["Summary"],
-        "license": "Apache-2.0",
-        "dependencies": [],
+        "readme": "README.md",
+        "license": {"file": "LICENSE"},
+        "requires-python": about["Requires-Python"],
+        "dependencies": [each for each in installed.requires or () if "extra ==" not in each],
     }
     app = {
         "publisher": "coterie",
-        "fab-include": ["coterie/**/*.py", "coterie/**/*.toml"],
+        "fab-format-version": 1,
+        "flwr-version-target": FLOWER,
+        "fab-include": ["coterie/**/*.py", "coterie/**/*.toml", *texts],
         "components": {
             "serverapp": "coterie.app.server:app",
             "clientapp": "coterie.app.client:app",

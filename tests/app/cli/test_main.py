@@ -407,7 +407,8 @@ def test_what_flower_answers_is_one_line(tmp_path: Path) -> None:
 def test_what_is_shipped(tmp_path: Path) -> None:
     """Relay and nodes get what they run, presets and recipes; a bare `flwr run` ships the same."""
     with workspace(tmp_path / "log") as space:
-        copied = {str(path.relative_to(space.app)) for path in space.app.rglob("*.*")}
+        files = [path for path in space.app.rglob("*") if path.is_file()]
+        copied = {str(path.relative_to(space.app)) for path in files}
         fab = build_fab_from_disk(space.app)
     packages = ("app", "strategies", "clients", "datasets")
     ours = {str(p.relative_to(ROOT)) for name in packages for p in (ROOT / name).rglob("*.py")}
@@ -426,7 +427,7 @@ def test_what_is_shipped(tmp_path: Path) -> None:
         ours |= {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.toml")}
     ours = {f"coterie/{name}" for name in ours}
     ours |= {"coterie/__init__.py", "coterie/errors.py", "coterie/ranges.py"}
-    assert copied == ours | {"pyproject.toml"}
+    assert copied == ours | {"pyproject.toml", "README.md", "LICENSE"}
     assert len(fab) < 2_000_000
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     bare = {p for p in project["tool"]["flwr"]["app"]["fab-include"] if p != "LICENSE"}

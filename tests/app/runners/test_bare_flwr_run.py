@@ -114,6 +114,6 @@ def test_another_clone_s_code_is_refused(checkout: Path, environment: dict[str, 
     assert f"in the environment of {checkout}, where strategies/silent.py differs" in output
     assert sorted(checkout.glob("runs/*")) == runs
     assert not (clone / "runs").exists()
-    command = [checkout / ".venv" / "bin" / "coterie", "list", "schedules"]
+    command = [str(checkout / ".venv" / "bin" / "coterie"), "list", "schedules"]
     done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True)
     assert f"note: this is the code of {checkout}, not of the clone" in done.stderr
