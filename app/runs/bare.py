@@ -76,9 +76,7 @@ def end(run_dir: Path) -> None:
     try:
         metadata.distribution("coterie")
     except metadata.PackageNotFoundError:
-        print(
-            f"no report, as this environment has no Coterie: where it is, coterie report {run_dir}"
-        )
+        print(f"no report without `pip install coterie`; after it: coterie report {run_dir}")
         return
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     outside = [path for path in paths if path and Path(path).resolve() != IMPORT_ROOT]

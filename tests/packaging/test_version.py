@@ -1,4 +1,4 @@
-"""Test that all files state the same version."""
+"""Test that all files state the same version, authors and keywords."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_the_package_names_the_authors_and_keywords_of_the_citation() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    about = metadata.metadata("coterie")
+    assert about["Author"] == ", ".join(author["name"] for author in citation["authors"])
+    assert about["Keywords"] == ",".join(citation["keywords"])
+    assert about["License-Expression"] == citation["license"]
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from coterie.app.config.config import ConfigError
+from coterie.app.runs import bare
 from coterie.app.runs.rundir import Run
 from tests.inprocess import simulate
 
 TINY = {"peers": 4, "partition.clusters": 2, "num-server-rounds": 4, "evaluate-every": 2}
+
+END = bare.end
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +25,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for module in ("coterie.app.server", "coterie.app.node.process.job"):
         monkeypatch.setattr(f"{module}.workplace", lambda: place)
-    monkeypatch.setattr("coterie.app.runs.bare.end", lambda run_dir: print(f"ended: {run_dir}"))
+    monkeypatch.setattr(bare, "end", lambda run_dir: print(f"ended: {run_dir}"))
     return place
 
 
@@ -59,3 +63,16 @@ def test_what_cannot_run_is_refused_before_anything_is_written(workplace: Path) 
     with pytest.raises(ConfigError, match="track is for runs that `coterie` starts"):
         simulate({**TINY, "track": "tensorboard"}, nodes=1)
     assert not list(workplace.iterdir())
+
+
+def test_without_the_package_its_end_says_how_to_get_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Flower installs the app's dependencies in an environment of the run, and not Coterie."""
+
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    END(tmp_path)
+    assert f"`pip install coterie`; after it: coterie report {tmp_path}" in capsys.readouterr().out
