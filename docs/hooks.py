@@ -1,7 +1,8 @@
 """MkDocs hooks: generated pages, tables of options and costs, formulas, links.
 
 - `reference/keys.md` is generated from the option dataclasses, the API pages from
-  the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
+  the modules of each package. docker/README.md, CONTRIBUTING.md and CHANGELOG.md become
+  pages, too.
 - Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows, `{{ catalogue }}` from
   the sets of `coterie data`, those of the league (`{{ league }}` and others) from league/.
 - The pages of the methods are listed by situation in the navigation and on which-method.md; their
@@ -44,7 +45,11 @@ from coterie.datasets.plugins import Kind
 from coterie.datasets.table import Dataset
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contributing.md"}
+OUTSIDE = {
+    "docker/README.md": "consortium/docker.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 """Files outside docs/ -> their pages."""
 
 API = {

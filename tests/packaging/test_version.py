@@ -22,8 +22,8 @@ def test_the_package_names_the_authors_and_keywords_of_the_citation() -> None:
 
 def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.M)
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
-    assert cited is not None
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    newest = re.search(r"^## (\S+) \((.*)\)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
     assert newest is not None
-    assert {project["version"], cited[1], newest[1]} == {metadata.version("coterie")}
+    assert {project["version"], cited["version"], newest[1]} == {metadata.version("coterie")}
+    assert newest[2] in (str(cited["date-released"]), "unreleased")

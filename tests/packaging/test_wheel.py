@@ -19,6 +19,7 @@ from flwr.cli.build import build_fab_from_disk
 from nbclient import NotebookClient
 
 from coterie.app.runners import bundle
+from coterie.app.runners.superlink import QUIET
 from tests.checkout import bare_environment, copy, end_processes
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +172,7 @@ def test_flower_runs_the_app_of_an_installed_wheel(environment: Path, tmp_path: 
     """Run the app in its folder, which holds a `coterie` without commands and pages."""
     app = tmp_path / "digits"
     subprocess.run([environment / "coterie", "app", app], check=True, capture_output=True)
-    about = bare_environment(tmp_path)
+    about = bare_environment(tmp_path) | QUIET
     about["PATH"] = f"{environment}:{about['PATH']}"
     tiny = "num-server-rounds=2 evaluate-every=2 peers=4 partition.clusters=2 local-steps=1"
     command = [str(environment / "flwr"), "run", ".", "--stream", "--run-config", tiny]
