@@ -57,8 +57,9 @@ def test_the_image_has_versions_that_the_project_asks_for() -> None:
 
 def test_the_image_is_built_from_every_source_of_the_wheel() -> None:
     kept = set((ROOT / ".dockerignore").read_text("utf-8").split())
-    packages = PROJECT["tool"]["setuptools"]["packages"]
-    folders = {name.split(".")[1] for name in packages if "." in name} | {"coterie"}
+    setuptools = PROJECT["tool"]["setuptools"]
+    folders = {name.split(".")[1] for name in setuptools["packages"] if "." in name} | {"coterie"}
+    folders |= set(setuptools["package-dir"].values())
     files = {"pyproject.toml", PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]}
     assert {f"!{name}" for name in folders | files} <= kept
 
