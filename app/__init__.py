@@ -1,9 +1,8 @@
 """The application: configuration, relay, nodes, commands, pages."""
 
 import sys
-from pathlib import Path
 
-if [Path(word).stem for word in sys.argv[:2]] == ["flwr", "run"]:
+if " ".join(sys.argv[:2]).endswith("flwr run"):  # it looks for the app before it sends it
     from coterie.app.config import root
 
-    root.refuse_other_clone()
+    root.refuse_other_code()

@@ -20,7 +20,6 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         raise ConfigError(f"{directory} exists already: name a new or an empty folder")
     bundle.write_app(directory)
     console.print(f"wrote the Flower app to {directory}", soft_wrap=True)
-    # Without it, Flower builds an environment with `uv sync` for every run.
-    setting = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"
-    if os.environ.get("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION") != "1":
-        console.print(f"before the first flwr run: export {setting}", soft_wrap=True)
+    setting = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+    if os.environ.get(setting) != "1":  # Flower installs the dependencies for every run
+        console.print(f"before the first flwr run: export {setting}=1", soft_wrap=True)

@@ -139,9 +139,9 @@ def main(arguments: Sequence[str]) -> int:
             near = nearest(_SYNONYMS.get(name, name), [*known, *_SYNONYMS.values()])
             near = near or f"; the commands are {', '.join(known)}"
             raise ConfigError(f'unknown command "{name}"{near}')
-        if root.is_other_clone(Path.cwd(), root.IMPORT_ROOT):
+        if root.is_clone(Path()) and Path.cwd() != root.IMPORT_ROOT:
             note = f"note: this is the code of {root.IMPORT_ROOT}, not of the clone in this folder"
-            print(f"{note}, whose own command is .venv/bin/coterie", file=sys.stderr)
+            print(note, file=sys.stderr)
         command = COMMANDS[name]
         parser = Parser(f"coterie {name}", description=command.about)
         execute = import_module(f"coterie.app.cli.{command.module}").execute

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,28 +30,30 @@ def workplace() -> Path:
 
 def installed_clone() -> Path | None:
     """Return the checkout whose editable install this environment has."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         origin = json.loads(metadata.distribution("coterie").read_text("direct_url.json") or "{}")
-    except metadata.PackageNotFoundError:
-        origin = {}
-    if origin.get("dir_info", {}).get("editable"):
-        return Path(url2pathname(urlsplit(origin["url"]).path)).resolve()
+        if origin.get("dir_info", {}).get("editable"):
+            return Path(url2pathname(urlsplit(origin["url"]).path)).resolve()
     return None
 
 
-def is_other_clone(folder: Path, code: Path | None) -> bool:
-    """Return whether `folder` is a checkout of Coterie, and not the one at `code`."""
-    return (folder / "coterie" / "api.py").exists() and folder.resolve() != code
+def is_clone(folder: Path) -> bool:
+    """Return whether a folder is a checkout."""
+    return (folder / "coterie" / "api.py").exists()
 
 
-def refuse_other_clone() -> None:
-    """Refuse `flwr run` in a clone whose environment has the code of another one.
+def refuse_other_code() -> None:
+    """Refuse code that is not that of the clone in which a bare `flwr run` would write.
 
-    Its runs would be written there. `flwr run` looks for the app before it sends it, so this
-    module is then the one of the app's folder.
+    `IMPORT_ROOT` is the app's folder in `flwr run`, and the bundle in the relay.
     """
-    if (installed := installed_clone()) and is_other_clone(IMPORT_ROOT, installed):
+    if (clone := installed_clone() or IMPORT_ROOT) == IMPORT_ROOT:
+        return
+    rooms = ("app", "clients", "coterie", "datasets", "strategies")
+    files = (file for room in rooms for file in IMPORT_ROOT.glob(f"{room}/**/*.py"))
+    names = [str(file.relative_to(IMPORT_ROOT)) for file in files]
+    if is_clone(IMPORT_ROOT) or filecmp.cmpfiles(IMPORT_ROOT, clone, names, False)[0] != names:
         raise ConfigError(
-            f"this environment has the code of the clone {installed}, not of {IMPORT_ROOT}: "
-            f"run `make install` here and `source .venv/bin/activate`, or go to {installed}"
+            f"Flower runs in the environment of the clone {clone}, not of {IMPORT_ROOT}: `make "
+            "install` and `source .venv/bin/activate` here, and end flower-superlink"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -21,9 +22,7 @@ SHIPPED = (
     *("datasets/**/*.toml", "presets/**/*.toml", "recipes/*.toml"),
 )
 """Files that relay and nodes need, as patterns below the package."""
-FLOWER = "1.41.0"
-"""The version of Flower that the app is tested with."""
-_README = Path(__file__).with_name("flower_app.md")
+_TEMPLATES = Path(__file__).with_name("templates")
 _ROOMS = ("app", "strategies", "clients", "datasets", "recipes")
 _EVERYTHING = ("*.py", *(f"{room}/**/*" for room in _ROOMS))
 
@@ -35,33 +34,17 @@ def write_app(target: Path) -> None:
     same digest everywhere.
     """
     _copy(SHIPPED, target / "coterie")
-    installed = metadata.distribution("coterie")
-    about = installed.metadata
-    licence = next(file for file in installed.files or () if file.name == "LICENSE")
-    texts = {"README.md": _README.read_text("utf-8"), "LICENSE": licence.read_text()}
-    for name, text in texts.items():
-        (target / name).write_text(text, encoding="utf-8")
-    project = {
-        "name": "coterie",
-        "version": about["Version"],
-        "description": about["Summary"],
-        "readme": "README.md",
-        "license": {"file": "LICENSE"},
-        "requires-python": about["Requires-Python"],
-        "dependencies": [each for each in installed.requires or () if "extra ==" not in each],
+    shutil.copy(_TEMPLATES / "README.md", target)
+    about = metadata.distribution("coterie")
+    shutil.copy(next(f for f in about.files or () if f.name == "LICENSE").locate(), target)
+    app = tomllib.loads((_TEMPLATES / "pyproject.toml").read_text("utf-8"))
+    app["project"] |= {
+        "version": about.version,
+        "description": about.metadata["Summary"],
+        "requires-python": about.metadata["Requires-Python"],
+        "dependencies": [each for each in about.requires or () if "extra ==" not in each],
     }
-    app = {
-        "publisher": "coterie",
-        "fab-format-version": 1,
-        "flwr-version-target": FLOWER,
-        "fab-include": ["coterie/**/*.py", "coterie/**/*.toml", *texts],
-        "components": {
-            "serverapp": "coterie.app.server:app",
-            "clientapp": "coterie.app.client:app",
-        },
-    }
-    head = tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}})
-    text = f"{head}\n{defaults.section()}"
+    text = f"{tomli_w.dumps(app)}\n{defaults.section()}"
     (target / "pyproject.toml").write_text(text, encoding="utf-8")
 
 
@@ -73,14 +56,9 @@ def write_package(target: Path) -> Path:
 
 def _copy(patterns: tuple[str, ...], target: Path) -> None:
     """Copy files of the package, from a checkout or an installation."""
-    for folder in map(Path, coterie.__path__):
-        for pattern in patterns:
-            for source in folder.glob(pattern):
-                inside = source.relative_to(folder)
-                if not source.is_file() or "__pycache__" in inside.parts:
-                    continue
-                if inside.parent == Path() and folder.name != "coterie":
-                    continue  # a file at the top of a checkout
-                copy = target / inside
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, copy)
+    folder = Path(coterie.__file__).parent
+    for source in (source for pattern in patterns for source in folder.glob(pattern)):
+        inside = source.relative_to(folder)
+        if source.is_file() and "__pycache__" not in inside.parts:
+            (target / inside).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target / inside)

@@ -10,14 +10,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.newcomers import newcomers_of
-from coterie.app.config.root import IMPORT_ROOT, installed_clone, workplace
+from coterie.app.config.root import IMPORT_ROOT, refuse_other_code, workplace
 from coterie.app.runs import rundir
 from coterie.app.runs.introduction import introduce
 from coterie.app.runs.state import Pace, RunState
@@ -29,7 +28,7 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
 
     ConfigError, DataError: the run cannot start; nothing was written.
     """
-    _refuse_other_code()
+    refuse_other_code()
     if newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: coterie compare --hold-out")
     if config.track:
@@ -52,32 +51,11 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     return show
 
 
-def _refuse_other_code() -> None:
-    """Refuse a bundle with other code than the clone where its run would be written.
-
-    Flower's local SuperLink keeps the environment of the clone that started it.
-    """
-    clone = installed_clone() or IMPORT_ROOT
-    for file in sorted(IMPORT_ROOT.rglob("*.py")) if clone != IMPORT_ROOT else ():
-        twin = clone / file.relative_to(IMPORT_ROOT)
-        if not twin.exists() or twin.read_bytes() != file.read_bytes():
-            raise ConfigError(
-                f"Flower runs this app in the environment of {clone}, where "
-                f"{file.relative_to(IMPORT_ROOT)} differs: end flower-superlink, and start "
-                "`flwr run` again in the app's own environment"
-            )
-
-
 def end(run_dir: Path) -> None:
     """Print the summary and write the report with the installed package: the bundle has no pages.
 
     Flower puts the bundle on PYTHONPATH, and the working directory may be one.
     """
-    try:
-        metadata.distribution("coterie")
-    except metadata.PackageNotFoundError:
-        print(f"no report without `pip install coterie`; after it: coterie report {run_dir}")
-        return
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     outside = [path for path in paths if path and Path(path).resolve() != IMPORT_ROOT]
     done = subprocess.run(
@@ -88,3 +66,5 @@ def end(run_dir: Path) -> None:
         text=True,
     )
     print(done.stdout + done.stderr, end="")
+    if done.returncode:
+        print(f"no report without `pip install coterie`; after it: coterie report {run_dir}")

@@ -65,7 +65,7 @@ def test_flower_s_hub_takes_the_app(
     assert set(sent) == files >= {"pyproject.toml", "README.md", "LICENSE"}
     assert len(sent) < 1000
     _, about = build_fab_from_files(collect_files(app))
-    assert (about.fab_format_version, about.flwr_version_target) == (1, bundle.FLOWER)
+    assert (about.fab_format_version, about.flwr_version_min) == (1, "1.41")
     config, warnings = load_and_validate(app / "pyproject.toml")
     assert warnings == []
     required = metadata.requires("coterie") or []

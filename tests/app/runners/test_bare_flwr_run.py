@@ -104,14 +104,12 @@ def test_another_clone_s_code_is_refused(checkout: Path, environment: dict[str, 
     clone = copy(checkout.parent / "second" / "coterie")
     runs = sorted(checkout.glob("runs/*"))
     output = flwr_run(clone, checkout, environment, ".", rc=1)
-    assert "the code of the clone" in output
-    assert str(checkout) in output
-    assert str(clone) in output
+    assert f"in the environment of the clone {checkout}, not of {clone}:" in output
     install(clone)
     with (clone / "strategies" / "silent.py").open("a") as changed:
         changed.write("# changed\n")
     output = flwr_run(clone, clone, environment, ".", "--run-config", TINY)
-    assert f"in the environment of {checkout}, where strategies/silent.py differs" in output
+    assert f"in the environment of the clone {checkout}, not of" in output
     assert sorted(checkout.glob("runs/*")) == runs
     assert not (clone / "runs").exists()
     command = [str(checkout / ".venv" / "bin" / "coterie"), "list", "schedules"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,10 +69,6 @@ def test_without_the_package_its_end_says_how_to_get_a_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Flower installs the app's dependencies in an environment of the run, and not Coterie."""
-
-    def missing(name: str) -> metadata.Distribution:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", missing)
+    monkeypatch.setattr(sys, "executable", getattr(sys, "_base_executable"))  # noqa: B009
     END(tmp_path)
     assert f"`pip install coterie`; after it: coterie report {tmp_path}" in capsys.readouterr().out
