@@ -91,6 +91,8 @@ class Problem:
         Cells of the rows of `inputs` before preprocessing, if the columns have names.
     own_test : tuple of bool
         Whether each institution divided its test rows itself, so that no seed does; empty if none.
+    groups : ndarray of int, (N,), or None
+        Group of each row of `inputs`, such as a patient; None: each row counts for itself.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Problem:
     preprocessing: tuple[Preprocessing | None, ...] = ()
     table: RawTable | None = None
     own_test: tuple[bool, ...] = ()
+    groups: Ints | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):

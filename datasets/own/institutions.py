@@ -11,6 +11,7 @@ only written to the node's log.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,7 +47,8 @@ class Holding:
     rows: Mapping[str, Ints]  # disjoint rows of each of `PARTS`
     preprocessing: Preprocessing  # from raw examples to `inputs`
     cells: Floats | None = None  # (N, columns) of a table before preprocessing
-    own_test: bool = False  # the institution divided the test rows itself; no seed draws them
+    own_test: bool = False  # no seed draws the test rows: the institution, or time, divides them
+    groups: Ints | None = None  # group of each row, such as a patient, (N,), numbered from 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +230,20 @@ def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: in
         ),
         table=RawTable(expected.columns, np.concatenate(cells)) if cells else None,
         own_test=tuple(peer in holdings and holdings[peer].own_test for peer in range(peers)),
+        groups=_all_groups([*holdings.values()]),
     )
+
+
+def _all_groups(holdings: Sequence[Holding]) -> Ints | None:
+    """Number the groups of all holdings, (N,); rows without one are groups of their own."""
+    if all(holding.groups is None for holding in holdings):
+        return None
+    numbers_p, start = [], 0
+    for holding in holdings:
+        own = np.arange(len(holding.inputs)) if holding.groups is None else holding.groups
+        numbers_p.append(own + start)
+        start += own.max(initial=-1) + 1
+    return np.concatenate(numbers_p)
 
 
 def make_holding(
@@ -239,35 +254,97 @@ def make_holding(
     peer: int,
     *,
     by_class: bool = False,
+    groups: Mapping[str, npt.NDArray[Any]] | None = None,
+    times: Floats | None = None,
 ) -> Holding:
     """Join an institution's parts, draw missing test and validation parts, and preprocess.
 
     `parts` has inputs and targets of each part; "train" is required, and the missing parts are
-    drawn from it by the shares in `options`, of each class alike if `by_class`. DataError: there
-    are no training or no test examples.
+    drawn from it by the shares in `options`, of each class alike if `by_class`. `groups` has the
+    names (N,) of the groups, such as patients, that the rows of each part belong to: whole groups
+    are drawn. With the `times` (N,) of the training rows nothing is drawn: the latest rows are for
+    testing, those before them for validation, and equal times stay together. With both, a group
+    belongs where its first row does, and rows of it that are as late as the next part are left out.
+
+    DataError: there are no training or no test examples, or a group is in two parts.
     """
     ends = np.cumsum([0, *(len(parts[name][1]) for name in PARTS if name in parts)])
     present = [name for name in PARTS if name in parts]
     rows = {name: np.arange(ends[k], ends[k + 1]) for k, name in enumerate(present)}
-    rng = np.random.default_rng([seed, peer, _HOLD_OUT])
-    shuffled = rng.permutation(rows["train"])
-    if by_class and expected.task == "classification":
-        shuffled = shuffled[_interleaved(parts["train"][1][shuffled])]
+    group_n = None if groups is None else _numbered(groups, present, expected.name)
+    own_test = "test" in parts or times is not None
+    drawn = rows["train"]
+    unit_n = drawn if group_n is None else group_n[drawn]
+    units = int(unit_n.max(initial=-1)) + 1
+    first_u = np.full(units, np.inf)
+    if times is None:
+        left_u = np.random.default_rng([seed, peer, _HOLD_OUT]).permutation(units)
+        if by_class and expected.task == "classification":
+            left_u = left_u[_interleaved(_rarest(unit_n, parts["train"][1])[left_u])]
+    else:
+        np.minimum.at(first_u, unit_n, times)
+        left_u = np.argsort(-first_u, kind="stable")
+    is_before = np.ones(len(drawn), dtype=np.bool_)
     for name, share in (("test", options.test), ("validation", options.validation_share)):
         if name not in rows:
-            count = round(share * len(rows["train"]))
-            if name == "validation":
-                shuffled = np.roll(shuffled, -options.fold * count)
-            rows[name], shuffled = np.sort(shuffled[:count]), shuffled[count:]
-    rows["train"] = np.sort(shuffled)
+            count = round(share * units)
+            if times is not None:
+                count = _border(first_u[left_u], count, f"{expected.name}: {name}")
+            elif name == "validation":
+                left_u = np.roll(left_u, -options.fold * count)
+            chosen_u, left_u = left_u[:count], left_u[count:]
+            rows[name] = drawn[np.isin(unit_n, chosen_u) & is_before]
+            if times is not None and count:
+                is_before = times < first_u[chosen_u].min()
+    rows["train"] = drawn[np.isin(unit_n, left_u) & is_before]
     for name in ("train", "test"):
         if not len(rows[name]):
-            raise DataError(f"{expected.name}: this peer has no {name} examples")
+            of_groups = "" if group_n is None else f": all rows are of {group_n.max() + 1} groups"
+            raise DataError(f"{expected.name}: this peer has no {name} examples{of_groups}")
+    if left_out := int(ends[-1]) - sum(map(len, rows.values())):
+        _log.warning(
+            "%s: left out %d of %d rows of peer %d: they are as late as the validation or test "
+            "part, but their groups have earlier rows", expected.name, left_out, ends[-1], peer,
+        )  # fmt: skip
     inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
     preprocessing = _fitted(inputs, rows["train"], expected)
     cells = inputs if expected.columns else None
-    own_test = "test" in parts
-    return Holding(preprocessing.apply(inputs), targets, rows, preprocessing, cells, own_test)
+    values = preprocessing.apply(inputs)
+    return Holding(values, targets, rows, preprocessing, cells, own_test, group_n)
+
+
+def _numbered(groups: Mapping[str, npt.NDArray[Any]], present: Sequence[str], name: str) -> Ints:
+    """Number the groups of the rows of all parts, (N,), in the order of their first rows.
+
+    Names of groups are in the entries of the RefusedError only: they identify persons.
+    """
+    for one, other in itertools.combinations(present, 2):
+        if len(both := np.intersect1d(groups[one], groups[other])):
+            raise RefusedError(
+                f"{name}: {len(both)} groups (such as patients) have rows in both {one} and "
+                f"{other}: keep all rows of a group in one part",
+                map(str, both),
+            )
+    _, first_g, of_n = np.unique(
+        np.concatenate([groups[each] for each in present]), return_index=True, return_inverse=True
+    )
+    return np.asarray(first_g.argsort().argsort()[of_n])
+
+
+def _rarest(unit_n: Ints, class_n: Ints) -> Ints:
+    """Return the rarest class among the rows of each unit, (units,)."""
+    class_u = np.zeros(unit_n.max(initial=-1) + 1, dtype=class_n.dtype)
+    common_first = np.argsort(-np.bincount(class_n)[class_n], kind="stable")
+    class_u[unit_n[common_first]] = class_n[common_first]  # the last one stays
+    return class_u
+
+
+def _border(latest_first_u: Floats, count: int, part: str) -> int:
+    """Return the number nearest to `count` at which times differ; DataError if there is none."""
+    borders = np.flatnonzero(np.diff(latest_first_u)) + 1
+    if count and not len(borders):
+        raise DataError(f"{part} rows cannot be later than others: all have the same time")
+    return int(borders[np.abs(borders - count).argmin()]) if count else 0
 
 
 def _interleaved(classes_n: Ints) -> Ints:
