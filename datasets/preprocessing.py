@@ -20,7 +20,7 @@ _DEPTH = 8
 """Maximum depth of nested lists."""
 NO_CODE = -1
 """Value in `Preprocessing.code` for a numeric feature."""
-_OF_SCHEMA = ("cuts", "mean", "scale")
+_OF_SCHEMA = ("cuts", "mean", "scale", "role")
 """Fields of a column that a model file does not have."""
 IS_MISSING = -2
 """Value in `Preprocessing.code` for an indicator of missing cells."""
@@ -49,6 +49,8 @@ class Column:
         Ends of the intervals of a time to an event, ascending, from 0; empty for other columns.
     mean, scale : float or None
         Values on which all institutions agree: an input is (cell - mean) / scale.
+    role : {"", "group", "time"}
+        Use of a column that is no feature: group of a row, such as a patient, or its time.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Column:
     cuts: tuple[float, ...] = ()
     mean: float | None = None
     scale: float | None = None
+    role: Literal["", "group", "time"] = ""
 
     @property
     def na_numbers(self) -> tuple[float, ...]:

@@ -85,6 +85,8 @@ def of_file(path: Path) -> Source:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     of_run = any((path.parent / name).exists() for name in _BESIDE)
     before = BEFORE.get(str(flat.get("dataset")), {}) if of_run else {}
+    if of_run and flat.get("table.split") == "by-class":  # its former name
+        flat["table.split"] = "random"
     return Source(before | flat, path, text, is_of_run=of_run)
 
 

@@ -32,9 +32,10 @@ FILE = "schema.toml"
 _WRONG = (*(tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, KeyError, AttributeError),)
 """Errors that an invalid file can raise."""
 _KINDS = ("number", "category", "date")
+_ROLES = ("group", "time")
 _KEYS = {field.name.replace("_", "-") for field in fields(Column)} - {"name"}
 _TYPES = (
-    ("kind", (str,), "a text"), ("unit", (str,), "a text"),
+    ("kind", (str,), "a text"), ("unit", (str,), "a text"), ("role", (str,), "a text"),
     ("low", (float, int), "a number"), ("high", (float, int), "a number"),
 )  # fmt: skip
 _DIGITS = 16
@@ -60,9 +61,13 @@ def read_schema(folder: Path) -> Schema:
         raise DataError(f"table: table.schema is set, but there is no {FILE} in data-dir")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return {name: _column(name, entry) for name, entry in content["columns"].items()}
+        schema = {name: _column(name, entry) for name, entry in content["columns"].items()}
     except _WRONG as error:
         raise DataError(f"table: {FILE} is not a schema: {error}") from None
+    for role in _ROLES:
+        if len(names := [name for name, column in schema.items() if column.role == role]) > 1:
+            raise DataError(f'table: {FILE}: {", ".join(names)} have role = "{role}": choose one')
+    return schema
 
 
 def _column(name: str, entry: Mapping[str, Any]) -> Column:
@@ -80,6 +85,11 @@ def _column(name: str, entry: Mapping[str, Any]) -> Column:
     column = Column(name, **values)
     _check_cuts(column)
     _check_scale(column)
+    if column.role not in ("", *_ROLES) or (column.role and column.categories):
+        raise DataError(
+            f"table: {FILE}: column {name}: role must be one of {', '.join(_ROLES)}, without "
+            "categories"
+        )
     repeats = len(set(column.categories)) < len(column.categories)
     is_category = column.kind == "category"
     if column.kind not in _KINDS or repeats or is_category != bool(column.categories):
@@ -120,8 +130,14 @@ def digest(schema: Schema) -> str:
     """Return a digest of a schema, independent of the order of its lines."""
     columns = {name: asdict(column) for name, column in schema.items()}
     for entry in columns.values():
-        for key in ("na_values", "cuts", "mean", "scale"):  # keeps digests of earlier schemas
-            if entry[key] in ((), None):
+        for key in (
+            "na_values",
+            "cuts",
+            "mean",
+            "scale",
+            "role",
+        ):  # keeps digests of earlier schemas
+            if entry[key] in ((), None, ""):
                 del entry[key]
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

@@ -1,8 +1,9 @@
 """Tables of institutions: train.csv or train.parquet, test.* and validation.*, or one data.*.
 
-Every file has the columns that the run names, in any order: numeric features and the label. Other
-columns are ignored. A missing number is rejected or filled. With a schema
-(`coterie.datasets.own.schema`) columns may be categories and dates too, and cells are checked.
+Every file has the columns that the run names, in any order: numeric features, the label, and those
+that divide the rows (`coterie.datasets.own.groups`). Other columns are ignored. A missing number is
+rejected or filled. With a schema (`coterie.datasets.own.schema`) columns may be categories and
+dates too, and cells are checked.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from coterie.datasets.own.cells import (
     open_table,
     require,
 )
+from coterie.datasets.own.groups import read_groups, read_times
 from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
@@ -97,11 +99,23 @@ class TableOptions(NormalisedOptions):
         'together, or of the schema under privacy; "own" those of each peer\'s training rows; '
         '"schema" the `mean` and `scale` of schema.toml. Categories are 0 or 1, except with "own".',
     )
-    split: Literal["by-class", "plain"] = option(
-        "by-class",
-        '"by-class" draws the test and validation rows of a classification class by class, so '
-        'that each part has every class in proportion; "plain" draws from all rows. A recorded '
-        "run without this key was divided plainly.",
+    group: str = option(
+        "",
+        "Name of the column with the patient (customer, device) of a row, if it has several rows: "
+        "parts, folds and intervals keep its rows together, and minimum numbers of rows count "
+        'groups. Or a column of schema.toml with role = "group". It is no feature.',
+    )
+    split: Literal["random", "time", "plain"] = option(
+        "random",
+        '"random" draws the test and validation rows, of a classification class by class, so '
+        'that each part has every class in proportion; "plain" draws from all rows. "time" takes '
+        "the latest rows by the column `time`: those for testing, those before them for "
+        "validation. A recorded run without this key was divided plainly.",
+    )
+    time: str = option(
+        "",
+        'Name of the column with the time of a row, for split = "time": numbers, or dates such as '
+        '2024-01-31. Or a column of schema.toml with role = "time". It is no feature.',
     )
 
     _: KW_ONLY
@@ -128,6 +142,10 @@ class TableOptions(NormalisedOptions):
                 "event is for survival: label is the column of times, classes is empty, and schema "
                 "is set, because schema.toml has the cuts of the times"
             )
+        if self.time and self.split != "time":
+            raise ValueError(f'time = "{self.time}" needs split = "time"')
+        if self.split == "time" and not (self.time or self.schema):
+            raise ValueError('split = "time": set time, the column with the time of a row')
         if self.columns == "all" and self.mean:
             raise ValueError('columns = "all": mean and std need named columns')
         if self.scale == "schema" and not self.schema:
@@ -178,12 +196,15 @@ def read_table(
                 f"add the ends of its intervals below [columns.{options.label}], such as cuts = "
                 "[365, 730, 1095], the same in every institution"
             )
-    as_text = {options.label, *described} if described or classes else ()
+    group, time = _roles(described, options)
+    as_text = {options.label, *described} if described or classes else set[str]()
+    as_text |= {*words(group)}
     tables = {name: open_table(path, as_text) for name, path in files.items() if path}
     names = words(options.columns)
     if options.columns == "all":
-        labels = {options.label, options.event}
-        names = sorted({*(described or tables["train"].column_names)} - labels)
+        others = {options.label, options.event, group, time}
+        others |= {name for name, column in described.items() if column.role}
+        names = sorted({*(described or tables["train"].column_names)} - others)
     columns = _with_na_values([described.get(name, Column(name)) for name in names], options)
     expected = Expected(
         "table",
@@ -197,13 +218,39 @@ def read_table(
         schema=digest(described) if described else "",
     )
     read = _checked_part if described else _read_part
-    parts = {
-        name: read(table, files[name] or folder, expected, options)
-        for name, table in tables.items()
-    }
+    parts, groups, times = {}, {}, None
+    for name, table in tables.items():
+        path, errors = files[name] or folder, Errors()
+        group_n = read_groups(table, group, path, errors)
+        time_n = read_times(table, time, path, errors) if name == "train" else None
+        inputs, targets, kept = read(table, path, expected, options, errors)
+        parts[name] = inputs, targets
+        if group_n is not None:
+            groups[name] = group_n[kept]
+        times = times if time_n is None else time_n[kept]
     return expected, make_holding(
-        expected, parts, options, seed, peer, by_class=options.split == "by-class"
-    )
+        expected, parts, options, seed, peer,
+        by_class=options.split != "plain", groups=groups or None, times=times,
+    )  # fmt: skip
+
+
+def _roles(schema: Schema, options: TableOptions) -> tuple[str, str]:
+    """Return the names of the columns of groups and of times; "" if they are not used.
+
+    DataError: there is no column of times, or a column has another use too.
+    """
+    of = {column.role: name for name, column in schema.items()}
+    group, time = options.group or of.get("group", ""), options.time or of.get("time", "")
+    if options.split == "time" and not time:
+        raise DataError('table.split = "time": set table.time, or role = "time" in schema.toml')
+    used = {options.label, options.event, *words(options.columns)} - {""}
+    of.pop("", None)
+    if both := sorted(used & {group, time, *of.values()}):
+        raise DataError(
+            f"table: {', '.join(both)} divides the rows by group or time, so it is neither feature "
+            "nor label: leave it out of columns"
+        )
+    return group, time if options.split == "time" else ""
 
 
 def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[Column, ...]:
@@ -274,9 +321,12 @@ def _described(folder: Path, options: TableOptions) -> Schema:
 
 
 def _checked_part(
-    table: pa.Table, path: Path, expected: Expected, options: TableOptions
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read inputs and targets of a table with a schema."""
+    table: pa.Table, path: Path, expected: Expected, options: TableOptions, marked: Errors
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Read inputs and targets of a table with a schema, and the rows that are not left out.
+
+    `marked` are rows with errors in other columns.
+    """
     schema = _described(path.parent, options)
     label = schema[options.label]
     if expected.task == "classification":
@@ -285,6 +335,8 @@ def _checked_part(
     columns, first = (*expected.columns, *labels), len(expected.columns)
     require(table, [column.name for column in columns], path)
     values, errors = encoded(table, columns)
+    for each, why in marked.items():
+        errors.setdefault(each, []).extend(why)
     if options.event:
         _check_times(values[:, first:], options, errors)
     required = values if options.missing == "refuse" else values[:, first:]
@@ -298,11 +350,12 @@ def _checked_part(
         for entry in entries:
             _log.warning("left out: %s", entry)
         values = np.delete(values, sorted(errors), axis=0)
+    kept = np.delete(np.arange(table.num_rows), sorted(errors))
     inputs, targets = values[:, :first], values[:, first:]
     if expected.task == "survival":
         survived = np.searchsorted(label.cuts, targets[:, 0], side="right")
-        return inputs, np.column_stack([survived, targets[:, 1], targets[:, 0]])
-    return inputs, targets[:, 0].astype(np.int64) if expected.classes else targets
+        return inputs, np.column_stack([survived, targets[:, 1], targets[:, 0]]), kept
+    return inputs, targets[:, 0].astype(np.int64) if expected.classes else targets, kept
 
 
 def _check_times(cells: npt.NDArray[np.float64], options: TableOptions, errors: Errors) -> None:
@@ -316,9 +369,16 @@ def _check_times(cells: npt.NDArray[np.float64], options: TableOptions, errors: 
 
 
 def _read_part(
-    table: pa.Table, path: Path, expected: Expected, options: TableOptions
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read inputs and targets of a table of numbers."""
+    table: pa.Table, path: Path, expected: Expected, options: TableOptions, marked: Errors
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Read inputs and targets of a table of numbers, and all its rows; see `_checked_part`."""
+    if marked:
+        raise RefusedError(
+            f"table: {len(marked)} of {table.num_rows} rows of {path.name} have no valid group or "
+            'time: write them; with a schema, table.bad-rows = "leave-out" skips the rows',
+            named(marked, path),
+        )
+    kept = np.arange(table.num_rows)
     columns = [column.name for column in expected.columns]
     require(table, [*columns, options.label], path)
     inputs = np.stack([_numbers(table, column, path) for column in expected.columns], axis=1)
@@ -330,7 +390,7 @@ def _read_part(
     if not classes:
         values = _numbers(table, Column(options.label), path)
         _check_complete(values, options.label, path)
-        return inputs, values[:, None]
+        return inputs, values[:, None], kept
     labels = [str(value) for value in table.column(options.label).cast("string").to_pylist()]
     unknown = sorted({label for label in labels if label not in classes})
     if unknown:
@@ -340,7 +400,7 @@ def _read_part(
             f"classes {', '.join(classes)}",
             unknown,
         )
-    return inputs, np.array([classes.index(label) for label in labels], dtype=np.int64)
+    return inputs, np.array([classes.index(label) for label in labels], dtype=np.int64), kept
 
 
 def _numbers(table: pa.Table, column: Column, path: Path) -> npt.NDArray[np.float64]:

@@ -40,7 +40,7 @@ def write(
 ) -> Run:
     run = directory / f"{method}-{seed}"
     run.mkdir(parents=True)
-    table = {"test": 0.25, "split": "by-class"}
+    table = {"test": 0.25, "split": "random"}
     keys: dict[str, Any] = {"method": method, "peers": 4, "seed": seed, "dataset": "table"}
     write_config(run, {**keys, "table": table, "partition": {}})
     write_metrics(

@@ -378,7 +378,7 @@ def test_columns_that_pandas_numbers_are_a_header(tmp_path: Path) -> None:
     assert cells.open_table(tmp_path / "data.csv").column_names == ["0", "1", "2"]
 
 
-def divided(folder: Path, seed: int, split: Literal["by-class", "plain"] = "by-class") -> Problem:
+def divided(folder: Path, seed: int, split: Literal["random", "plain"] = "random") -> Problem:
     options = replace(ROWS, test=0.25, validation=0.25, split=split)
     return load("table", folder, options, 1, seed)
 
@@ -404,9 +404,9 @@ def test_a_recorded_run_without_the_key_keeps_its_plain_split(tmp_path: Path) ->
     config = tmp_path / "run" / "config.toml"
     text = f'peers = 1\nmethod = "local"\ndataset = "table"\ndata-dir = "{tmp_path}/data"\n'
     text += '[table]\ncolumns = "age"\nlabel = "bmi"\n'
-    for added, split in (("", "plain"), ('split = "by-class"\n', "by-class")):
+    for added, split in (("", "plain"), ('split = "by-class"\n', "random")):
         config.write_text(text + added)
         assert config_of(tmp_path / "run").flat()["table.split"] == split
         assert read_items([str(config)])[1]["table.split"] == split
     config.rename(tmp_path / "preset.toml").write_text(text)
-    assert read_items([str(tmp_path / "preset.toml")])[1]["table.split"] == "by-class"
+    assert read_items([str(tmp_path / "preset.toml")])[1]["table.split"] == "random"
