@@ -4,8 +4,10 @@ Of two classes, the second is positive.
 
 Shares have Wilson's interval (Wilson 1927), which is not empty where a share is 0 or 1. Other
 measures have the percentile interval of a bootstrap over examples, with the same resamples for
-every model on as many examples. Definitions are scikit-learn's. Legend: n = examples, b =
-resamples, g = groups of equal scores, k = classes.
+every model on as many examples. If examples belong to groups, such as patients, whole groups are
+drawn, and a share has the interval of as many independent examples as have its variance between
+groups (Rao and Scott 1992). Definitions are scikit-learn's. Legend: n = examples, b = resamples,
+g = groups of equal scores, k = classes, u = groups of examples.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ def diagnose(
     validation: tuple[Floats, Ints] | None = None,
     *,
     private: bool = False,
+    groups: tuple[Ints | None, Ints | None] = (None, None),
 ) -> dict[str, Any]:
     """Return the diagnostic accuracy on test examples, ready for JSON (null where undefined).
 
@@ -55,38 +58,49 @@ def diagnose(
         The same for the validation examples, which choose threshold and temperature; None without.
     private : bool
         Round the threshold, which is otherwise the mean of two examples' probabilities.
+    groups : tuple of ndarray of int (n,) or None
+        Groups of the test and of the validation examples, if known.
 
     Returns
     -------
     dict
         "examples" and "positives" (numbers); "measures": name -> `Estimate` at `HALF`; "threshold"
-        chosen on the validation examples or null, with "at_threshold" like `decisions` and their
-        number "chosen_by"; "temperature" or null, with "recalibrated": the Brier score and the
-        ratio at that temperature.
+        chosen on the validation examples or null, with "at_threshold" like `decisions` and the
+        number "chosen_by" of these examples, or of their groups; "temperature" or null, with
+        "recalibrated": the Brier score and the ratio at that temperature.
     """
     p_n, positive_n = test[0][:, 1], test[1] == 1
     threshold = temperature = None
+    chosen: dict[str, int] = {}
     if validation is not None and len(np.unique(validation[1])) == 2:
         threshold = youden(validation[0][:, 1], validation[1] == 1)
         threshold = round(threshold, _PRIVATE_DECIMALS) if private else threshold
         temperature = fitted_temperature(*validation)
+        chosen = {"chosen_by": len(validation[1] if groups[1] is None else np.unique(groups[1]))}
     result: dict[str, Any] = {
         "examples": len(p_n),
         "positives": int(positive_n.sum()),
-        **({} if validation is None or threshold is None else {"chosen_by": len(validation[1])}),
-        "measures": {**decisions(p_n, positive_n, HALF), **rankings(p_n, positive_n)},
+        **chosen,
+        "measures": {
+            **decisions(p_n, positive_n, HALF, groups[0]),
+            **rankings(p_n, positive_n, groups_n=groups[0]),
+        },
         "threshold": threshold,
-        "at_threshold": {} if threshold is None else decisions(p_n, positive_n, threshold),
+        "at_threshold": (
+            {} if threshold is None else decisions(p_n, positive_n, threshold, groups[0])
+        ),
         "temperature": temperature,
         "recalibrated": {},
     }
     if temperature is not None:
-        scaled = recalibrated(test[0], temperature)[:, 1]
-        result["recalibrated"] = rankings(scaled, positive_n, ("brier", "observed_expected"))
+        scaled, names = recalibrated(test[0], temperature)[:, 1], ("brier", "observed_expected")
+        result["recalibrated"] = rankings(scaled, positive_n, names, groups[0])
     return _ready(result)
 
 
-def diagnose_survival(survival_nk: Floats, targets_n3: Floats) -> dict[str, Any]:
+def diagnose_survival(
+    survival_nk: Floats, targets_n3: Floats, groups_n: Ints | None = None
+) -> dict[str, Any]:
     """Return the C-index of survival probabilities in the form of `diagnose`; positives: events.
 
     The bootstrap needs time that is quadratic in the number of examples.
@@ -97,11 +111,14 @@ def diagnose_survival(survival_nk: Floats, targets_n3: Floats) -> dict[str, Any]
         Probabilities of surviving the intervals up to each one.
     targets_n3 : ndarray, (n, 3)
         See `coterie.datasets.problem.Split`.
+    groups_n : ndarray of int, (n,), or None
+        Groups of the examples, if known.
     """
     risk_n, event_n, time_n = risks(survival_nk), targets_n3[:, 1] > 0, targets_n3[:, 2]
     value, low, high = c_index(risk_n, event_n, time_n)[0], np.nan, np.nan
     if len(risk_n):
-        low, high = _middle(c_index(risk_n, event_n, time_n, _resamples(len(risk_n))))
+        counts_bn = _resamples(len(risk_n), groups_n)
+        low, high = _middle(c_index(risk_n, event_n, time_n, counts_bn))
     if low == high:  # too few pairs for a bootstrap
         low = high = np.nan
     return _ready(
@@ -170,22 +187,29 @@ def _middle(values_b: Floats) -> tuple[float, float]:
 
 
 def decisions(
-    p_n: Floats, positive_n: npt.NDArray[np.bool_], threshold: float
+    p_n: Floats,
+    positive_n: npt.NDArray[np.bool_],
+    threshold: float,
+    groups_n: Ints | None = None,
 ) -> dict[str, Estimate]:
     """Return accuracy, sensitivity, specificity and predictive values of p above a threshold."""
     predicted_n = p_n > threshold
     right_n = predicted_n == positive_n
+    among = {
+        "accuracy": np.ones_like(right_n), "sensitivity": positive_n, "specificity": ~positive_n,
+        "ppv": predicted_n, "npv": ~predicted_n,
+    }  # fmt: skip
     return {
-        "accuracy": wilson(right_n),
-        "sensitivity": wilson(right_n[positive_n]),
-        "specificity": wilson(right_n[~positive_n]),
-        "ppv": wilson(right_n[predicted_n]),
-        "npv": wilson(right_n[~predicted_n]),
+        name: wilson(right_n[at], None if groups_n is None else groups_n[at])
+        for name, at in among.items()
     }
 
 
 def rankings(
-    p_n: Floats, positive_n: npt.NDArray[np.bool_], names: Sequence[str] = RANKINGS
+    p_n: Floats,
+    positive_n: npt.NDArray[np.bool_],
+    names: Sequence[str] = RANKINGS,
+    groups_n: Ints | None = None,
 ) -> dict[str, Estimate]:
     """Return measures of probabilities that need no threshold, by name.
 
@@ -198,7 +222,7 @@ def rankings(
     order = np.argsort(p_n, kind="stable")
     p_n, positive_n = p_n[order], positive_n[order].astype(np.float64)
     starts = np.flatnonzero(np.diff(p_n, prepend=-np.inf))
-    counts_bn = _resamples(len(p_n))[:, order]
+    counts_bn = _resamples(len(p_n), groups_n)[:, order]
     result = {}
     for name in names:
         measure = measures[name]
@@ -208,15 +232,29 @@ def rankings(
     return result
 
 
-def wilson(right_n: npt.NDArray[np.bool_]) -> Estimate:
+def wilson(right_n: npt.NDArray[np.bool_], groups_n: Ints | None = None) -> Estimate:
     """Return the share of true values with Wilson's interval; NaN without values."""
-    n = len(right_n)
-    if not n:
+    if not len(right_n):
         return np.nan, np.nan, np.nan
     share = float(right_n.mean())
+    n = len(right_n) if groups_n is None else _independent(right_n - share, groups_n)
     centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     reach = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
     return share, max(0.0, centre - reach), min(1.0, centre + reach)
+
+
+def _independent(errors_n: Floats, groups_n: Ints) -> float:
+    """Return the number of independent examples with the variance of a mean over groups.
+
+    It is at most n; the number of groups if no examples differ.
+    """
+    of_n = np.unique(groups_n, return_inverse=True)[1]
+    n, sum_u = len(errors_n), np.bincount(of_n, errors_n)
+    squares, groups = float(np.square(errors_n).sum()), len(sum_u)
+    if not squares or groups == 1:
+        return groups
+    design = np.square(sum_u).sum() / squares * groups * (n - 1) / ((groups - 1) * n)
+    return n / max(1.0, float(design))
 
 
 def youden(p_n: Floats, positive_n: npt.NDArray[np.bool_]) -> float:
@@ -262,12 +300,15 @@ def _softmax(scores_nk: Floats) -> Floats:
     return np.asarray(powers_nk / powers_nk.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
-def _resamples(n: int) -> Floats:
-    """Return how often each resample has each example, (b, n)."""
+def _resamples(n: int, groups_n: Ints | None = None) -> Floats:
+    """Return how often each resample has each example, (b, n); groups are drawn whole."""
     b = int(np.clip(_CELLS // n, _MIN_RESAMPLES, _RESAMPLES))
-    drawn_bn = np.random.default_rng([_SEED, n]).integers(n, size=(b, n))
-    drawn_bn += n * np.arange(b)[:, None]
-    return np.bincount(drawn_bn.ravel(), minlength=b * n).reshape(b, n).astype(np.float64)
+    of_n = np.arange(n) if groups_n is None else np.unique(groups_n, return_inverse=True)[1]
+    u = int(of_n.max()) + 1
+    drawn_bu = np.random.default_rng([_SEED, u]).integers(u, size=(b, u))
+    drawn_bu += u * np.arange(b)[:, None]
+    counts_bu = np.bincount(drawn_bu.ravel(), minlength=b * u).reshape(b, u).astype(np.float64)
+    return counts_bu if groups_n is None else counts_bu[:, of_n]
 
 
 def _groups(counts_bn: Floats, positive_n: Floats, starts: Ints) -> tuple[Floats, Floats]:

@@ -19,7 +19,7 @@ from coterie.app.trained.about import About
 from coterie.clients.diagnostics import TEMPERATURES, recalibrated
 
 Floats = npt.NDArray[np.float64]
-_LIMITS = {"threshold": (0.0, 1.0), "temperature": TEMPERATURES, "chosen_by": (2, 2.0**53)}
+_LIMITS = {"threshold": (0.0, 1.0), "temperature": TEMPERATURES, "chosen_by": (1, 2.0**53)}
 _WITHOUT = (
     "the model has no {0} of validation examples: it needs two classes, and validation examples of "
     "both"
@@ -30,7 +30,8 @@ _WITHOUT = (
 class OperatingPoint:
     """Threshold and temperature of a model; None where there is none.
 
-    `chosen_by` is the number of validation examples that chose them; None if it is unknown.
+    `chosen_by` is the number of validation examples, or of their groups, that chose them; None if
+    it is unknown.
     """
 
     threshold: float | None = None

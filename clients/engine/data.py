@@ -163,6 +163,7 @@ class Data:
         used = [split.rows[p] for split in splits.values() for p in peers]
         kept = np.unique(np.concatenate(used))
         self._pool = torch.from_numpy(np.ascontiguousarray(problem.inputs[kept])).to(device)
+        self._groups_n = None if problem.groups is None else problem.groups[kept]
         self._mean, self._std = self._tensor(problem.mean), self._tensor(problem.std)
         self._tokens, self._channels_last = problem.task == "language", False
         self._whole = not self._pool.is_floating_point()
@@ -220,6 +221,13 @@ class Data:
         """
         inputs, targets = self._gathered(split, peers_e, rows_eb)
         return self._readied(inputs), targets
+
+    def groups(self, split: SplitName, peer: int) -> Ints | None:
+        """Return the group of each example of a peer, by local index, (n,); None if unknown."""
+        if self._groups_n is None:
+            return None
+        shard = self.shards[split]
+        return np.asarray(self._groups_n[shard.rows_pn[peer].cpu()[: shard.lengths_p[peer]]])
 
     def minibatch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the `examples` of a minibatch, with the run's augmentation."""

@@ -592,15 +592,17 @@ class Engine(Evaluation):
             np.add.at(self.n_gradients, batch.hosted_e, per_step * batch.counts_e)
         return batches
 
-    def training_rows(self, peer: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return normalised inputs (n, m) and targets (n, ...) of the training examples.
+    def training_rows(
+        self, peer: int
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """Return normalised inputs (n, m), targets (n, ...) and groups (n,) for training.
 
         They are those of a hosted peer, by local index, or of all peers if the engine pools.
         """
-        data = self._pool or self.data
-        batch = data.everything(np.array([0 if self._pool else peer]))
-        inputs, targets = data.minibatch(batch)
-        return inputs[0].flatten(1).double().cpu().numpy(), targets[0].cpu().numpy()
+        data, peer = (self._pool, 0) if self._pool else (self.data, peer)
+        inputs, targets = data.minibatch(data.everything(np.array([peer])))
+        rows = inputs[0].flatten(1).double().cpu().numpy()
+        return rows, targets[0].cpu().numpy(), data.groups("train", peer)
 
     def ridge(
         self,

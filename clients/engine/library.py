@@ -103,21 +103,25 @@ class Library:
         return marked
 
     def folds(self, data: Data, peer: int, name: int) -> Ints:
-        """Return the fold of each training row, (n,)."""
+        """Return the fold of each training row, (n,); a group (u of them) is in one fold."""
         _, targets_b, _ = _rows(data, peer)
-        count = len(targets_b)
-        order = stream(self.seed, name, 0, Purpose.LIBRARY, 1).permutation(count)
-        ranks = targets_b.reshape(count, -1)[order, 0].argsort(kind="stable")
-        fold_b = np.zeros(count, dtype=np.int64)
-        fold_b[order[ranks]] = np.arange(count) % FOLDS
-        return fold_b
+        first_b = targets_b.reshape(len(targets_b), -1)[:, 0]
+        groups_b = data.groups("train", peer)
+        unit_b = np.unique(
+            np.arange(len(first_b)) if groups_b is None else groups_b, return_inverse=True
+        )[1]
+        mean_u = np.bincount(unit_b, first_b) / np.bincount(unit_b)
+        order = stream(self.seed, name, 0, Purpose.LIBRARY, 1).permutation(len(mean_u))
+        fold_u = np.zeros(len(mean_u), dtype=np.int64)
+        fold_u[order[mean_u[order].argsort(kind="stable")]] = np.arange(len(mean_u)) % FOLDS
+        return np.asarray(fold_u[unit_b])
 
     def without_folds(
         self, data: Data, peer: int, name: int, like_d: Tensor, begun: Begun | None = None
     ) -> Tensor:
         """Return parameters (F, d) of fits without the rows of a fold; blank if no row is left."""
         rows, fold_b = _rows(data, peer), self.folds(data, peer, name)
-        x_fd = self.blank(like_d.repeat(min(FOLDS, len(fold_b)), 1))
+        x_fd = self.blank(like_d.repeat(int(fold_b.max()) + 1, 1))
         for fold in range(len(x_fd)):
             rest = fold_b != fold
             if rest.any():

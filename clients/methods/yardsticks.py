@@ -1,9 +1,9 @@
 """Yardsticks: scikit-learn's models on the peers' rows, what an institution would use without us.
 
 Linear: logistic regression, whose C has the best log loss in a cross-validation inside the training
-rows; ridge regression for numbers. Forest: a random forest. They are fitted once, to the rows of
-each peer or to those of all peers, and evaluated as the models of methods are. Rows, splits and
-scale are those of the run.
+rows (a group, such as a patient, is in one fold); ridge regression for numbers. Forest: a random
+forest. They are fitted once, to the rows of each peer or to those of all peers, and evaluated as
+the models of methods are. Rows, splits and scale are those of the run.
 
 A class that does not occur in n training rows is possible nevertheless, so the probabilities of k
 classes are (n p + 1 / k) / (n + 1), as if one more row were of no class in particular: the log loss
@@ -48,8 +48,8 @@ ROW: Mapping[str, Any] = {
 class Yardstick(Local):
     """Base of the yardsticks; subclasses choose the model."""
 
-    def estimator(self, targets_n: Ints | Floats) -> Any:
-        """Return the unfitted model for training targets."""
+    def estimator(self, targets_n: Ints | Floats, groups_n: Ints | None) -> Any:
+        """Return the unfitted model for training targets and their groups, if known."""
         raise NotImplementedError
 
     def update(self, s: State, inbox: Inbox) -> State:
@@ -82,13 +82,15 @@ class Yardstick(Local):
         fitted = [self._fitted(*self.engine.training_rows(p)) for p in range(count)]
         return fitted * (len(self.engine.peers) // count)
 
-    def _fitted(self, inputs_nm: Floats, targets_n: Ints | Floats) -> Predictor:
+    def _fitted(
+        self, inputs_nm: Floats, targets_n: Ints | Floats, groups_n: Ints | None
+    ) -> Predictor:
         from sklearn.exceptions import ConvergenceWarning
 
         is_constant = self.engine.kind == "classification" and len(np.unique(targets_n)) == 1
         if targets_n.shape[1:] == (1,):
             targets_n = targets_n[:, 0]
-        model = None if is_constant else self.estimator(targets_n)
+        model = None if is_constant else self.estimator(targets_n, groups_n)
         if model is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -116,24 +118,41 @@ class Predictor:
 class Linear(Yardstick, **ROW, summary="scikit-learn's linear model of each peer alone"):
     """Logistic or ridge regression."""
 
-    def estimator(self, targets_n: Ints | Floats) -> Any:
+    def estimator(self, targets_n: Ints | Floats, groups_n: Ints | None) -> Any:
         from sklearn.linear_model import LogisticRegression, RidgeCV
-        from sklearn.model_selection import GridSearchCV, StratifiedKFold
+        from sklearn.model_selection import (
+            GridSearchCV,
+            GroupKFold,
+            StratifiedGroupKFold,
+            StratifiedKFold,
+        )
 
+        units = np.arange(len(targets_n)) if groups_n is None else groups_n
         if self.engine.kind == "regression":
-            return RidgeCV([1 / strength for strength in STRENGTHS])
-        model = LogisticRegression(max_iter=1000)
-        folds = min(FOLDS, int(np.unique(targets_n, return_counts=True)[1].min()))
+            folds, parts = min(FOLDS, len(np.unique(units))), None
+            if groups_n is not None and folds > 1:
+                parts = [*GroupKFold(folds).split(targets_n, groups=units)]
+            return RidgeCV([1 / strength for strength in STRENGTHS], cv=parts)
+        model, classes = LogisticRegression(max_iter=1000), np.unique(targets_n)
+        folds = min(FOLDS, *(len(np.unique(units[targets_n == each])) for each in classes))
         if folds < 2:
             return model
-        parts = StratifiedKFold(folds, shuffle=True, random_state=self.engine.seed)
+        kind = StratifiedKFold if groups_n is None else StratifiedGroupKFold
+        split = kind(folds, shuffle=True, random_state=self.engine.seed)
+        parts = [
+            (train, test)
+            for train, test in split.split(targets_n, targets_n, groups_n)
+            if all(np.isin(classes, targets_n[rows]).all() for rows in (train, test))
+        ]
+        if not parts:
+            return model
         return GridSearchCV(model, {"C": STRENGTHS}, scoring="neg_log_loss", cv=parts)
 
 
 class Forest(Yardstick, **ROW, summary="scikit-learn's random forest of each peer alone"):
     """Random forest."""
 
-    def estimator(self, targets_n: Ints | Floats) -> Any:
+    def estimator(self, targets_n: Ints | Floats, groups_n: Ints | None) -> Any:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
         is_regression = self.engine.kind == "regression"

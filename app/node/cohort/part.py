@@ -130,15 +130,17 @@ class Part(NamedTuple):
         private = self.engine.guard is not None
         known: dict[tuple[int, int], tuple[dict[str, float], dict[str, Any]]] = {}
         measured = {}
+        groups = self.engine.data.groups
         for p, ((k, own), (v, judged)) in enumerate(zip(recorded["test"], validation, strict=True)):
             if own is None:
                 continue
             if (k, v) not in known:  # each distinct model once
                 more: dict[str, Any] = {}
+                of_rows = groups("test", p), groups("validation", p)
                 if self._has_two_classes:
-                    more = {"diagnostics": diagnose(own, judged, private=private)}
+                    more = {"diagnostics": diagnose(own, judged, private=private, groups=of_rows)}
                 elif self.engine.kind == "survival":
-                    more = {"diagnostics": diagnose_survival(*own)}
+                    more = {"diagnostics": diagnose_survival(*own, of_rows[0])}
                 known[k, v] = measure(*own), curves_of(*own) | more
             measured[p], curves[int(self.engine.peers[p])] = known[k, v]
         return measured
