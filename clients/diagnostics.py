@@ -237,18 +237,19 @@ def wilson(right_n: npt.NDArray[np.bool_], groups_n: Ints | None = None) -> Esti
     if not len(right_n):
         return np.nan, np.nan, np.nan
     share = float(right_n.mean())
-    n = len(right_n) if groups_n is None else _independent(right_n - share, groups_n)
+    n = len(right_n) if groups_n is None else _independent(right_n, groups_n)
     centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     reach = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
     return share, max(0.0, centre - reach), min(1.0, centre + reach)
 
 
-def _independent(errors_n: Floats, groups_n: Ints) -> float:
+def _independent(right_n: npt.NDArray[np.bool_], groups_n: Ints) -> float:
     """Return the number of independent examples with the variance of a mean over groups.
 
     It is at most n; the number of groups if no examples differ.
     """
     of_n = np.unique(groups_n, return_inverse=True)[1]
+    errors_n = right_n - right_n.mean()
     n, sum_u = len(errors_n), np.bincount(of_n, errors_n)
     squares, groups = float(np.square(errors_n).sum()), len(sum_u)
     if not squares or groups == 1:

@@ -1,7 +1,9 @@
 """Data sets given as a list with a mapping of arrays per peer.
 
 A mapping has `x` (N, ...) and `y` (N,) or (N, k), and may have `x_test`, `y_test`, `x_validation`,
-`y_validation`, `name`, and `classes`, the names of the classes in the order of the outputs. Labels
+`y_validation`, `name`, and `classes`, the names of the classes in the order of the outputs. `group`
+(N,), with `group_test` and `group_validation`, has the group, such as the patient, of each example,
+`time` (N,) its time; see `make_holding`. Labels
 that are integers, booleans or strings are classes; floats are regression targets. As in all data
 that peers hold themselves, each peer's inputs are standardised by its own mean and standard
 deviation, and a missing test or validation part is drawn from the training examples.
@@ -10,14 +12,24 @@ deviation, and a missing test or validation part is drawn from the training exam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.own.institutions import Expected, HeldOptions, join_holdings, make_holding
+from coterie.datasets.own.cells import Errors
+from coterie.datasets.own.groups import read_groups, read_times
+from coterie.datasets.own.institutions import (
+    Expected,
+    HeldOptions,
+    RefusedError,
+    join_holdings,
+    listed,
+    make_holding,
+)
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Problem
 
@@ -26,7 +38,9 @@ Arrays = Mapping[str, Any]
 
 _PARTS = {"train": ("x", "y"), "test": ("x_test", "y_test"),
           "validation": ("x_validation", "y_validation")}  # fmt: skip
-_KEYS = {key for pair in _PARTS.values() for key in pair} | {"name", "classes"}
+_GROUPS = {part: x.replace("x", "group") for part, (x, _) in _PARTS.items()}
+_KEYS = {key for pair in _PARTS.values() for key in pair}
+_KEYS |= {"name", "classes", "time", *_GROUPS.values()}
 
 
 def problem_of_arrays(
@@ -45,10 +59,15 @@ def problem_of_arrays(
     parts_p = [_parts(name, *item) for item in zip(names, data, strict=True)]
     expected = _expected(name, data, parts_p)
     holdings = {}
-    for peer, parts in enumerate(parts_p):
+    for peer, (arrays, parts) in enumerate(zip(data, parts_p, strict=True)):
         encoded = _encoded(parts, expected)
         try:
-            holdings[peer] = make_holding(expected, encoded, _options(partition), seed, peer)
+            marks = _marks(arrays, parts)
+            holdings[peer] = make_holding(
+                expected, encoded, _options(partition), seed, peer, **marks
+            )
+        except RefusedError as error:  # a program may see the groups
+            raise DataError(f"{names[peer]}: {error}: {listed(error.entries)}") from None
         except DataError as error:
             raise DataError(f"{names[peer]}: {error}") from None
     problem = join_holdings(expected, holdings, peers)
@@ -69,7 +88,8 @@ def problem_of_node(name: str, data: Sequence[Arrays], peer: int, peers: int, se
     expected = _expected(name, data, [parts])
     if expected.task == "classification" and "classes" not in data[0]:
         raise DataError(f'{name}: on a deployed node "classes" must name all classes')
-    holding = make_holding(expected, _encoded(parts, expected), _options(Partition()), seed, peer)
+    encoded, marks = _encoded(parts, expected), _marks(data[0], parts)
+    holding = make_holding(expected, encoded, _options(Partition()), seed, peer, **marks)
     return join_holdings(expected, {peer: holding}, peers)
 
 
@@ -119,6 +139,34 @@ def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
     if "train" not in parts:
         raise DataError(f'{name}: {peer} has no "x" and "y"')
     return parts
+
+
+def _marks(arrays: Arrays, parts: Parts) -> dict[str, Any]:
+    """Return the arguments `groups` and `times` of `make_holding`."""
+    keys = {part: _GROUPS[part] for part in parts if {*_GROUPS.values()} & arrays.keys()}
+    groups = {part: _mark(arrays, key, parts[part][1], read_groups) for part, key in keys.items()}
+    times = _mark(arrays, "time", parts["train"][1], read_times) if "time" in arrays else None
+    return {"groups": groups or None, "times": times}
+
+
+def _mark(arrays: Arrays, key: str, labels: npt.NDArray[Any], read: Callable[..., Any]) -> Any:
+    """Read the group or the time of each example, (N,)."""
+    import pyarrow as pa
+
+    if key not in arrays:
+        raise DataError(f'no "{key}": each part needs the groups of its examples')
+    try:
+        table = pa.table({key: pa.array(np.asarray(arrays[key]), from_pandas=True)})
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        raise DataError(f"{key} must be (N,), one number or text per example") from None
+    errors = Errors()
+    result = read(table, key, Path(key), errors)
+    if errors or len(result) != len(labels):
+        raise DataError(
+            f"{key} has {len(result)} entries for {len(labels)} examples, {len(errors)} of them "
+            "missing or invalid"
+        )
+    return result
 
 
 def _expected(name: str, data: Sequence[Arrays], parts_p: Sequence[Parts]) -> Expected:

@@ -130,10 +130,21 @@ class Problem:
         """Number of peers n."""
         return len(self.samples)
 
-    def sizes(self, peer: int) -> dict[str, int]:
-        """Return the number of a peer's "train", "test" and "validation" examples."""
+    def sizes(self, peer: int, *, in_groups: bool = False) -> dict[str, int]:
+        """Return the number of a peer's "train", "test" and "validation" examples.
+
+        `in_groups`: the number of their groups, if the examples have groups.
+        """
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
+        if in_groups:
+            return {name: len({*self._units(part, peer)}) for name, part in parts.items()}
         return {name: len(part.rows[peer]) for name, part in parts.items()}
+
+    def _units(self, split: Split, peer: int) -> list[int]:
+        """Return the group of each of a peer's examples, or the example itself."""
+        rows = split.rows[peer]
+        units: list[int] = (rows if self.groups is None else self.groups[rows]).tolist()
+        return units
 
     def pooled(self) -> Problem:
         """Return the problem of one peer that has the training examples of all peers.
@@ -159,13 +170,22 @@ class Problem:
         )  # fmt: skip
 
     def rarest_class(self, peer: int) -> int:
-        """Return the number of test examples of a peer's rarest class, or with an event; else 0."""
+        """Return the number of test examples of a peer's rarest class, or with an event; else 0.
+
+        If the examples have groups, it is the number of groups with such an example.
+        """
+        targets = self.test.targets[peer]
         if self.task == "survival":
-            return int(self.test.targets[peer][:, 1].sum())
+            return len({*np.array(self._units(self.test, peer))[targets[:, 1] > 0].tolist()})
         if self.task != "classification":
             return 0
-        counts = np.bincount(self.test.targets[peer])
+        counts = self._by_class(self.test, peer)
         return int(min(counts[counts > 0], default=0))
+
+    def _by_class(self, split: Split, peer: int) -> Ints:
+        """Return the number of groups, or else of examples, of each class."""
+        pairs = {*zip(self._units(split, peer), split.targets[peer].tolist(), strict=True)}
+        return np.bincount([label for _, label in pairs], minlength=self.outputs)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return statistics of the partition, for printing or JSON.
@@ -175,7 +195,8 @@ class Problem:
         list of dict
             Per peer: "peer", "name", "cluster" (or None), "samples" (n_i), and for each of "train",
             "validation" and "test" a dict of "size" and "labels", the count of each class (None
-            without classes); "fixed" in "test" if the institution divided its test rows itself.
+            without classes); "fixed" in "test" if no seed divides its test rows. If the examples
+            have groups: "groups" and "group_labels", their number, and that with each class.
         """
         return [
             {
@@ -195,4 +216,8 @@ class Problem:
         labels = None
         if self.task == "classification":
             labels = np.bincount(split.targets[peer], minlength=self.outputs).tolist()
-        return {"size": len(split.rows[peer]), "labels": labels}
+        counts = {"size": len(split.rows[peer]), "labels": labels}
+        if self.groups is None:
+            return counts
+        of_class = None if labels is None else self._by_class(split, peer).tolist()
+        return counts | {"groups": len({*self._units(split, peer)}), "group_labels": of_class}

@@ -52,7 +52,7 @@ EXTENSIONS = 4
 """Maximum number of extensions of the learning rates."""
 _LEVELS = range(START[0] - EXTENSIONS, START[-1] + EXTENSIONS + 1)
 SMALL, FOLDS = 100, 5
-"""Validation examples per peer below which trials are cross-validated, and most folds."""
+"""Validation examples (or groups) per peer below which trials are cross-validated; most folds."""
 _SURVIVORS = 3
 _VALUES = 3
 _RATE, _DECAY = "learning-rate", "weight-decay"
@@ -119,7 +119,9 @@ def folds(config: Config) -> int:
     """Return the number of runs of a trial: 1, or the folds of its cross-validation."""
     (key, share), options = config.validation, config.dataset_options
     problem = problem_of(config)
-    rows, held_p = problem.validation, problem.validation.sizes
+    rows = problem.validation
+    sizes = [problem.sizes(peer, in_groups=True) for peer in range(problem.peers)]
+    train_p, held_p = (np.array([of[part] for of in sizes]) for part in ("train", "validation"))
     if not isinstance(options, HeldOptions) or not share or held_p.mean() >= SMALL:
         return 1
     table = key.rpartition(".")[0]
@@ -128,7 +130,7 @@ def folds(config: Config) -> int:
         return 1  # the validation part is a file
     if not held_p.all():
         return 1
-    return min(FOLDS, int(((problem.train.sizes + held_p) // held_p).min()))  # disjoint parts
+    return min(FOLDS, int(((train_p + held_p) // held_p).min()))  # disjoint parts
 
 
 def trials(config: Config, levels: Iterable[int] = START) -> list[Settings]:

@@ -45,11 +45,13 @@ Values = Mapping[Any, Floats]
 def redivision(run: Run, peers: Sequence[int] | None = None) -> float:
     """Return the test rows per training row if every seed divides the same rows again; else 0.
 
+    Where rows have groups, such as patients, it is the test groups per training group.
+
     `run` is one of the compared runs, `peers` some of its peers (None: all). Test rows that an
     institution divided itself do not count: every seed keeps them.
     """
     table = run.config.get(str(run.config.get("dataset")))
-    test_n, train_n = run.sizes("test"), run.sizes("train")
+    test_n, train_n = (run.sizes(part, in_groups=True) for part in ("test", "train"))
     is_divided = run.config.get("split-seed", "seed") == "seed"
     if not isinstance(table, dict) or "test" not in table or not is_divided:
         return 0.0

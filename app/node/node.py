@@ -141,8 +141,14 @@ class Node:
         attackers = config.attack.attackers(config.peers, config.seed)
         problem = deceived(problem, config.attack, attackers)
         if self._policy is not None and is_own(config.dataset):
-            check_counts(self._policy, config, problem.sizes(self.peers[0]))
+            check_counts(self._policy, config, problem.sizes(self.peers[0], in_groups=True))
             check_statistics(self._policy, config, problem)
+        if config.privacy.kind != "none" and problem.groups is not None:
+            rows = np.bincount(problem.groups[np.concatenate(problem.train.rows)]).max()
+            _log.warning(
+                "privacy: epsilon is that of a single row; a group (patient) has up to %d training "
+                "rows, and up to that many times epsilon", rows,
+            )  # fmt: skip
         return problem
 
     def _accounts_of(self, directory: Path) -> Accounts:
@@ -155,8 +161,8 @@ class Node:
             return None
         peer = self.peers[0]
         return Reports(
-            self._policy, problem.sizes(peer), problem.rarest_class(peer), self._accounts.answers,
-            own=is_own(config.dataset),
+            self._policy, problem.sizes(peer, in_groups=True), problem.rarest_class(peer),
+            self._accounts.answers, own=is_own(config.dataset),
         )  # fmt: skip
 
     def _engine(self, config: Config, problem: Problem, *, doubts: bool) -> Engine:

@@ -62,7 +62,8 @@ class SharedScale:
         self._own, self._sent = statistics(problem, peer), np.zeros((3, len(self._columns)))
         if policy is None or shares_statistics(policy, config):
             minimum = 1 if policy is None else policy.data.min_examples
-            self._sent = disclosed(known(problem, peer), self._columns, minimum)
+            groups = None if problem.groups is None else problem.groups[problem.train.rows[peer]]
+            self._sent = disclosed(known(problem, peer), self._columns, minimum, groups)
         self._scale_2c = scale_2c = self._stored()
         self.problem = problem if scale_2c is None else rescaled(problem, scale_2c, self._missing)
 
@@ -164,15 +165,21 @@ class SharedScale:
         return scale_2c
 
 
-def disclosed(cells: Floats, columns: Sequence[Column], min_values: int) -> Floats:
+def disclosed(
+    cells: Floats,
+    columns: Sequence[Column],
+    min_values: int,
+    groups: npt.NDArray[np.int64] | None = None,
+) -> Floats:
     """Return the statistics that may leave an institution, (3, c), rounded; zero: none.
 
-    `cells` (n, c) are the result of `coterie.datasets.own.scale.known`; `min_values` is as in
-    `publishable`.
+    `cells` (n, c) are the result of `coterie.datasets.own.scale.known`; `min_values` and the
+    `groups` (n,) of the rows are as in `publishable`.
     """
     result = np.zeros((3, len(columns)))
     for c, column in enumerate(columns):
-        values = publishable(cells[~np.isnan(cells[:, c]), c], min_values)
+        at = ~np.isnan(cells[:, c])
+        values = publishable(cells[at, c], min_values, None if groups is None else groups[at])
         if column.kind != "category" and len(values):
             moments = len(values), values.mean(), values.var()
             result[:, c] = [float(f"{each:.{DIGITS - 1}e}") for each in moments]

@@ -24,7 +24,7 @@ class Evidence:
     one_class: bool  # all its rows have the same class
     rarer: int
     """Number of test rows without the most frequent class, for two classes the rarer class; of
-    survival, test rows with the event; else all test rows."""
+    survival, test rows with the event; else all test rows. Rows of a group count once."""
     has_threshold: bool  # there are two classes, so that a threshold of the probability decides
     gain: Estimate = UNKNOWN
     """Gain of the chosen method over the own model: accuracy, or reduction of the loss."""

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.app.experiments.measures import gains
 from coterie.app.experiments.table import Table
 from coterie.app.runs import cells, judged, units
-from coterie.app.runs.rundir import Floats, Run
+from coterie.app.runs.rundir import PARTS, Floats, Run
 
 FILE = "comparison-peers.csv"
 SHOWN = 100
@@ -32,7 +32,8 @@ class PeerCell(NamedTuple):
 class PeerRow(NamedTuple):
     """A peer: its name, its numbers of examples, and a cell for each method.
 
-    `samples` are the training examples that weight the peer.
+    `samples` are the training examples that weight the peer. Numbers of groups stand behind those
+    of examples.
     """
 
     name: str
@@ -98,9 +99,14 @@ def table(compared: Table) -> PeerTable | None:
 
 
 def _sizes(run: Run) -> list[Floats]:
-    """Return the peers' numbers of training, validation and test examples, (n,) each."""
+    """Return the peers' numbers of training, validation and test examples, (n,) each.
+
+    The numbers of their groups, if they have groups, follow.
+    """
     unknown = np.full(run.peers, np.nan)
-    known = run.samples, run.sizes("validation"), run.sizes("test")
+    known = [run.samples, run.sizes("validation"), run.sizes("test")]
+    if run.is_grouped:
+        known += [run.sizes(part, in_groups=True) for part in PARTS]
     return [unknown if sizes_n is None else sizes_n for sizes_n in known]
 
 
@@ -129,10 +135,13 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _counts(sizes: Sequence[tuple[float, ...]]) -> tuple[str, str, str]:
     """Write the mean over seeds of the number of training, validation and test examples."""
-    train, validation, test = (
+    train, validation, test, *groups = (
         units.NONE if (mean := _mean(of_part)) is None else f"{mean:,.0f}"
         for of_part in zip(*sizes, strict=True)
     )
+    if groups:
+        counts = zip((train, validation, test), groups, strict=True)
+        train, validation, test = (f"{rows} ({count} groups)" for rows, count in counts)
     return train, validation, test
 
 
@@ -152,6 +161,8 @@ def as_csv(compared: Table) -> str:
             "test",
         ]
     ]
+    if any(run.is_grouped for row in compared.rows for run in row.runs):
+        lines[0] += [f"{part}_groups" for part in PARTS]
     for row in compared.rows:
         for run, local in zip(row.runs, row.local, strict=True):
             if not len(run.rounds):

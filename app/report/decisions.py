@@ -62,6 +62,7 @@ class Decision(NamedTuple):
     rows: int
     sentences: list[str]
     reason: str
+    groups: int = 0  # of the rows; 0 if they have none
 
     @property
     def text(self) -> str:
@@ -91,11 +92,13 @@ class Decisions(NamedTuple):
     def as_csv(self) -> str:
         """Write a line per institution in full precision; undefined numbers are empty."""
         lines: list[list[object]] = [[*_HEAD]]
+        is_grouped = any(each.groups for each in self.institutions)
+        lines[0] += ["groups"] * is_grouped
         for each in self.institutions:
             numbers = ["" if np.isnan(x) else repr(float(x)) for x in (*each.gain, *each.ranking)]
             lines.append(
                 [cells.safe(each.institution), each.advice, each.method, *numbers, each.rows,
-                 cells.safe(each.reason)]
+                 cells.safe(each.reason), *[each.groups] * is_grouped]
             )  # fmt: skip
         return cells.as_csv(lines)
 
@@ -165,7 +168,9 @@ def of_run(run: Run) -> Decisions | None:
             reason = "One run cannot say whether this is better than a model of its own rows."
             text = [_rows(here), *_probabilities(run.label, here), reason]
             decided.append(
-                Decision(name, "", run.label, UNKNOWN, UNKNOWN, "", _total(here), text, "")
+                Decision(
+                    name, "", run.label, UNKNOWN, UNKNOWN, "", _total(here), text, "", _groups(here)
+                )
             )
     rest = sum(not each.advice for each in decided)
     consortium = (
@@ -232,7 +237,8 @@ def _validated(row: Row, field: str) -> float:
     means = []
     for run in row.runs:
         sizes_n, value_n = run.sizes("validation"), run.last(field)
-        if sizes_n is None or sizes_n.sum() < judged.MIN_ROWS:
+        counts_n = run.sizes("validation", in_groups=True)
+        if sizes_n is None or counts_n is None or counts_n.sum() < judged.MIN_ROWS:
             return float("nan")
         has_n = sizes_n > 0
         means.append(float(np.average(value_n[has_n], weights=sizes_n[has_n])))
@@ -298,7 +304,7 @@ def _decided(
         )
     return Decision(
         name, key, chosen.name, evidence.gain, evidence.ranking, numbers, _total(own),
-        [*sentences, reason], reason,
+        [*sentences, reason], reason, _groups(own),
     )  # fmt: skip
 
 
@@ -324,10 +330,13 @@ def _unjudged(name: str, method: str, evidence: Evidence, own: Sequence[_Place])
         reason = f"{found[0].upper()}{found[1:]}; no model can learn from it what differs."
     else:
         what = "of the rarer class" if own[0].run.labels("test") is not None else "to judge by"
-        rows = units.plural(evidence.rarer, "test row")
+        unit = "group with test rows" if _groups(own) else "test row"
+        rows = units.plural(evidence.rarer, unit)
         reason = f"Only {rows} {what}; {judged.MIN_ROWS} are needed."
     text = [_rows(own), reason]
-    return Decision(name, key, method, UNKNOWN, UNKNOWN, "", _total(own), text, reason)
+    return Decision(
+        name, key, method, UNKNOWN, UNKNOWN, "", _total(own), text, reason, _groups(own)
+    )
 
 
 def _gain(places: Sequence[Sequence[_Place]], tests: int) -> Estimate:
@@ -402,7 +411,7 @@ def _widened(reach: float, tests: int) -> float:
 
 def _reach(run: Run, peer: int) -> float:
     """Return half the width of the interval of an accuracy on the test rows."""
-    sizes_n, accuracy = run.sizes("test"), run.last()[peer]
+    sizes_n, accuracy = run.sizes("test", in_groups=True), run.last()[peer]
     if sizes_n is None or np.isnan(accuracy):
         return float("nan")
     _, low, high = wilson(np.arange(sizes_n[peer]) < round(accuracy * sizes_n[peer]))
@@ -424,21 +433,27 @@ def _has_probabilities(runs: Sequence[Run]) -> bool:
 
 def _rarer(place: _Place) -> int:
     """Return the number of test rows without the most frequent class; see `Evidence.rarer`."""
-    labels, sizes = place.run.labels("test"), place.run.sizes("test")
+    labels, sizes = (of("test", in_groups=True) for of in (place.run.labels, place.run.sizes))
+    most = 0 if sizes is None else int(sizes[place.peer])
     if labels is not None:
-        return int(labels[place.peer].sum() - labels[place.peer].max())
-    if place.card is not None:
-        return place.card.positives
-    return 0 if sizes is None else int(sizes[place.peer])
+        return min(most, int(labels[place.peer].sum() - labels[place.peer].max()))
+    return most if place.card is None else min(most, place.card.positives)
 
 
 def _total(places: Sequence[_Place]) -> int:
     return sum(_size(places, part) for part in PARTS)
 
 
-def _size(places: Sequence[_Place], part: str) -> int:
-    """Return the number of rows of a part, the rounded mean over seeds."""
-    sizes = [s_n[p.peer] for p in places if (s_n := p.run.sizes(part)) is not None]
+def _groups(places: Sequence[_Place]) -> int:
+    """Return the number of groups of all rows; 0 if they have none."""
+    is_grouped = places[0].run.is_grouped
+    return sum(_size(places, part, in_groups=True) for part in PARTS) if is_grouped else 0
+
+
+def _size(places: Sequence[_Place], part: str, *, in_groups: bool = False) -> int:
+    """Return the number of rows, or groups, of a part, the rounded mean over seeds."""
+    counts = (place.run.sizes(part, in_groups=in_groups) for place in places)
+    sizes = [s_n[p.peer] for p, s_n in zip(places, counts, strict=True) if s_n is not None]
     return round(float(np.mean(sizes))) if sizes else 0
 
 
@@ -453,7 +468,8 @@ def _rows(places: Sequence[_Place]) -> str:
             pairs = zip(np.mean(labels, axis=0), names, strict=True)
             of_class = f" ({', '.join(f'{count:.0f} {name}' for count, name in pairs)})"
         texts.append(f"{size:,} {purpose}{of_class}")
-    return f"{_total(places):,} rows: {', '.join(texts)}."
+    of_groups = f" of {groups:,} groups" if (groups := _groups(places)) else ""
+    return f"{_total(places):,} rows{of_groups}: {', '.join(texts)}."
 
 
 def _gain_sentence(chosen: Row, places: Sequence[_Place], gain: Estimate) -> str:

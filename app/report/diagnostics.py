@@ -131,6 +131,7 @@ def _shown(run: Run) -> list[str]:
 
 def _words(run: Run) -> tuple[str, str, str]:
     """Return heading, explanation and the title of `positives`."""
+    drawn = "groups" if run.is_grouped else "examples"
     on = "Final personal models on their peers’ own test examples"
     if _is_survival(run):
         return (
@@ -138,7 +139,7 @@ def _words(run: Run) -> tuple[str, str, str]:
             f"{on}. C-index (Harrell): share of the comparable pairs in which the example with the "
             "earlier event has the higher risk; 0.5 is chance. Equal risks count one half; two "
             "events at the same time are not compared; censored at the time of an event counts as "
-            "later. Small: 95 % interval, bootstrap over examples.",
+            f"later. Small: 95 % interval, bootstrap over {drawn}.",
             "Events",
         )
     positive = run.classes[1] if len(run.classes) == 2 else "1"
@@ -146,7 +147,7 @@ def _words(run: Run) -> tuple[str, str, str]:
         "Diagnostic accuracy",
         f"{on}; positive: {positive}. Predicted positive: probability above 0.5. O/E: observed "
         "positives over the sum of their predicted probabilities. Small: 95 % intervals "
-        "(Wilson for shares, bootstrap over examples for the others).",
+        f"(Wilson for shares, bootstrap over {drawn} for the others).",
         "Positive",
     )
 

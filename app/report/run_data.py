@@ -70,11 +70,11 @@ def page_data(run: Run) -> dict[str, Any]:
     six significant digits.
 
     `samples`, `clusters`: (n,) from the split, or null. `held_out`: numbers of `validation` and
-    `test` examples of institutions, (n,), or null. `unjudged`: peer -> why its results are no
-    numbers to judge by. `recovered`: (n,) groups of the last learnt graph if the true clusters are
-    unknown, or null. `order`: peers in display order; `blocks`: (B,) index in `order` of the first
-    peer of each block. `labels`: (B, classes) training examples per peer, mean over the block, or
-    null.
+    `test` examples of institutions, and of groups, (n,), or null. `unjudged`: peer -> why its
+    results are no numbers to judge by. `recovered`: (n,) groups of the last learnt graph if the
+    true clusters are unknown, or null. `order`: peers in display order; `blocks`: (B,) index in
+    `order` of the first peer of each block. `labels`: (B, classes) training examples per peer, mean
+    over the block, or null.
 
     `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
     null. `graph`: see `graph_data`. `worth`: see `coterie.app.report.worth.page_data`. `captions`:
@@ -118,6 +118,8 @@ def _held_out(run: Run) -> dict[str, list[int]] | None:
     if not judged.is_of_institutions(run):
         return None
     sizes = {part: run.sizes(part) for part in ("validation", "test")}
+    if run.is_grouped:
+        sizes |= {f"{part} groups": run.sizes(part, in_groups=True) for part in ("train", *sizes)}
     return {part: s_n.astype(int).tolist() for part, s_n in sizes.items() if s_n is not None}
 
 

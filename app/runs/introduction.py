@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -64,7 +65,8 @@ def split(problem: Problem) -> Table:
     """Return the table of the split: a row per peer, for the first `ROWS` peers."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("peer")
-    for title in ("cluster", "train", "validation", "test"):
+    of = "" if problem.groups is None else " (groups)"
+    for title in ("cluster", f"train{of}", f"validation{of}", f"test{of}"):
         table.add_column(title, justify="right")
     classes = ", ".join(problem.classes) if problem.task == "classification" else ""
     brief = classes if 0 < len(classes) <= _CLASSES else "each class"
@@ -72,9 +74,13 @@ def split(problem: Problem) -> Table:
     rows = problem.describe()
     for row in rows[:ROWS]:
         cluster, labels = row["cluster"], row["train"]["labels"]
-        sizes = (str(row[part]["size"]) for part in ("train", "validation", "test"))
+        sizes = (_size(row[part]) for part in ("train", "validation", "test"))
         counts = "-" if labels is None else " ".join(map(str, labels))
         table.add_row(row["name"], "-" if cluster is None else str(cluster), *sizes, counts)
     if len(rows) > ROWS:
         table.add_row("...", "", "", "", "", f"{len(rows)} peers in all")
     return table
+
+
+def _size(part: Mapping[str, Any]) -> str:
+    return f"{part['size']} ({part['groups']})" if "groups" in part else str(part["size"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MIN_ROWS = 20
 """Number of rows below which a peer's result is not a number to judge by."""
-TOO_FEW, SINGLE = f"fewer than {MIN_ROWS} {{}} rows", "one class only"
+TOO_FEW, SINGLE = f"fewer than {MIN_ROWS} {{}} {{}}", "one class only"
 ONE_CLASS = "one class only ({}): accuracy is trivially 100 %"
 
 
@@ -31,11 +31,15 @@ def is_of_institutions(run: Run) -> bool:
 
 
 def unjudged(run: Run, part: str = "test") -> dict[int, str]:
-    """Return why institutions cannot be judged: fewer than `MIN_ROWS` rows, or one class."""
-    sizes_n = run.sizes(part)
+    """Return why institutions cannot be judged: fewer than `MIN_ROWS` rows, or one class.
+
+    Rows of a group, such as a patient, count once.
+    """
+    sizes_n = run.sizes(part, in_groups=True)
     if sizes_n is None or not is_of_institutions(run):
         return {}
-    few = dict.fromkeys(np.flatnonzero(sizes_n < MIN_ROWS).tolist(), TOO_FEW.format(part))
+    too_few = TOO_FEW.format(part, "groups" if run.is_grouped else "rows")
+    few = dict.fromkeys(np.flatnonzero(sizes_n < MIN_ROWS).tolist(), too_few)
     return few | dict.fromkeys(one_class(run), SINGLE)
 
 

@@ -5,6 +5,7 @@ Shapes: R evaluated rounds, n peers, C recorded collaboration matrices.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -137,16 +138,29 @@ class Run:
             return np.array([each["samples"] for each in self.split], dtype=np.float64)
         return self.sizes("train")
 
-    def sizes(self, part: str) -> Floats | None:
-        """Return the examples of each peer in "train", "validation" or "test", (n,), or None."""
-        counts = [(each.get(part) or {}).get("size") for each in self.split or ()]
+    @property
+    def is_grouped(self) -> bool:
+        """True if the examples belong to groups, such as patients."""
+        return any("groups" in (each.get("train") or {}) for each in self.split or ())
+
+    def sizes(self, part: str, *, in_groups: bool = False) -> Floats | None:
+        """Return the examples of each peer in "train", "validation" or "test", (n,), or None.
+
+        `in_groups`: the groups of these examples, if they have groups.
+        """
+        key = "groups" if in_groups and self.is_grouped else "size"
+        counts = [(each.get(part) or {}).get(key) for each in self.split or ()]
         if not counts or any(count is None for count in counts):
             return None
         return np.array(counts, dtype=np.float64)
 
-    def labels(self, part: str) -> Ints | None:
-        """Return the examples per class, (n, classes); None if unknown or not a classification."""
-        counts = [(each.get(part) or {}).get("labels") for each in self.split or ()]
+    def labels(self, part: str, *, in_groups: bool = False) -> Ints | None:
+        """Return the examples per class, (n, classes); None if unknown or not a classification.
+
+        `in_groups`: the groups with such an example, if the examples have groups.
+        """
+        key = "group_labels" if in_groups and self.is_grouped else "labels"
+        counts = [(each.get(part) or {}).get(key) for each in self.split or ()]
         if not counts or any(not count for count in counts):
             return None
         return np.array(counts, dtype=np.int64)
@@ -338,8 +352,8 @@ def _read_split(directory: Path, peers: int, classes: int) -> list[Mapping[str, 
         return None
     if len(split) != peers or not all(map(_describes_a_peer, split)):
         raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
-    for part in PARTS:
-        widths = {len((row.get(part) or {}).get("labels") or ()) for row in split} - {0}
+    for part, key in itertools.product(PARTS, ("labels", "group_labels")):
+        widths = {len((row.get(part) or {}).get(key) or ()) for row in split} - {0}
         if len(widths | ({classes} if classes and widths else set())) > 1:
             raise ResultsError(
                 f"{directory / 'split.json'}: peers have different classes, or others than "
@@ -360,9 +374,11 @@ def _describes_a_peer(row: object) -> bool:
     return all(
         isinstance(part, dict)
         and _is_count(part.get("size"))
-        and isinstance(part.get("labels"), list | None)
-        and all(count is not None and _is_count(count) for count in part.get("labels") or ())
+        and _is_count(part.get("groups"))
+        and isinstance(part.get(key), list | None)
+        and all(count is not None and _is_count(count) for count in part.get(key) or ())
         for part in parts
+        for key in ("labels", "group_labels")
     )
 
 

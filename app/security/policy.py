@@ -43,6 +43,12 @@ class DataPolicy:
 
     sets: str = option(ANY, 'Names of the data sets that a run may use, as in "table, digits".')
     columns: str = option(ANY, "Columns of the table that a run may learn from.")
+    group: str = option(
+        ANY,
+        "Column of the patients that each run on a table must have as `table.group`: rows of a "
+        'patient stay together, and minimum numbers of examples count patients. "any": a run may '
+        "do without.",
+    )
     label: str = option(ANY, "Columns that a run may predict; of survival, time and event.")
     classes: str = option(
         ANY,
@@ -67,7 +73,8 @@ class DataPolicy:
     min_examples: int = option(
         20,
         "Minimum number of examples in the training, test and validation part, and in each class "
-        "of the test part before a measure by class is reported.",
+        "of the test part before a measure by class is reported. Of a run with `table.group`, it "
+        "is the number of patients.",
         low=1,
     )
     max_held_out: float = option(
@@ -122,8 +129,8 @@ class AnswerPolicy:
     )
     min_examples: int = option(
         32,
-        "Minimum number of examples behind an answer on own data: in the training part, and as "
-        "batch size.",
+        "Minimum number of examples behind an answer on own data: in the training part (patients, "
+        "of a run with `table.group`), and as batch size.",
         low=1,
     )
     max_answers_per_round: int = option(32, "Maximum number of gradients in one round.", low=1)

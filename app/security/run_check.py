@@ -53,6 +53,12 @@ def check_run(policy: Policy, config: Config) -> None:
             allowed, wanted = getattr(data, key), getattr(options, key)
             where = f"{config.dataset}.{key}"
             _listed(f"data.{key}", allowed, where, words(wanted) if key == "columns" else [wanted])
+    group = getattr(options, "group", data.group)
+    if data.group not in (ANY, group):
+        raise PolicyError(
+            f'data.group = "{data.group}" does not allow {config.dataset}.group = "{group}": the '
+            "run must keep the rows of a patient together"
+        )
     if event := getattr(options, "event", ""):
         _listed("data.label", data.label, f"{config.dataset}.event", [event])
     for key in ("classes", "mean", "std"):
@@ -104,8 +110,8 @@ def check_letters(policy: Policy, nbytes: int) -> None:
 def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> None:
     """Refuse own data with too few examples; a part that is not used may be empty.
 
-    `sizes` are numbers of examples by part of the split. The DataError is that of any unsuitable
-    data, so that a run cannot probe the number of examples.
+    `sizes` are numbers of examples, or of their groups, by part of the split. The DataError is that
+    of any unsuitable data, so that a run cannot probe the number of examples.
     """
     minimum = policy.data.min_examples
     for part, size in sizes.items():

@@ -1,4 +1,4 @@
-"""Groups (such as patients) and times of a table's rows; both divide the rows, no model sees them.
+"""Groups (such as patients) and times of rows; both divide the rows, and no model sees them.
 
 Groups are compared as text, without surrounding spaces and a final ".0", which other programs add
 to numbers. Times are numbers, or dates and timestamps in ISO 8601.

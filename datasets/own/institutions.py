@@ -153,14 +153,14 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
             try:
                 read_p.append(read(folder, options, seed, peer))
             except DataError as error:  # a simulation may show the entries
-                entries = f": {_listed(error.entries)}" if isinstance(error, RefusedError) else ""
+                entries = f": {listed(error.entries)}" if isinstance(error, RefusedError) else ""
                 raise DataError(f"{folder.name}: {error}{entries}") from None
         expected = read_p[0][0]
         for folder, (requirements, _) in zip(folders, read_p, strict=True):
             if differing := sorted(_names(requirements) ^ _names(expected)):
                 raise DataError(
                     f"{expected.name}: {folders[0].name} and {folder.name} have different columns "
-                    f"({_listed(differing)}): rename them if they mean the same, or name the "
+                    f"({listed(differing)}): rename them if they mean the same, or name the "
                     f"columns to use in {expected.name}.columns"
                 )
         holdings = {peer: holding for peer, (_, holding) in enumerate(read_p)}
@@ -407,7 +407,8 @@ class RefusedError(DataError):
         self.entries = list(entries)
 
 
-def _listed(entries: Sequence[str]) -> str:
+def listed(entries: Sequence[str]) -> str:
+    """Return the first entries, and the number of the others."""
     more = f" and {len(entries) - _SHOWN} others" if len(entries) > _SHOWN else ""
     return ", ".join(entries[:_SHOWN]) + more
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from coterie.datasets.preprocessing import NO_CODE, Column, Floats
+from coterie.datasets.preprocessing import NO_CODE, Column, Floats, Ints
 from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.quality import FENCE, survey
 
@@ -42,12 +42,13 @@ def statistics(problem: Problem, peer: int) -> Floats:
     return result
 
 
-def publishable(values: Floats, min_values: int) -> Floats:
+def publishable(values: Floats, min_values: int, groups: Ints | None = None) -> Floats:
     """Return the values without outliers, or none if they are too few.
 
     An outlier would show in mean and variance, and so would the only value that is not 0. Hence
-    there must be `min_values` values if those equal to the most common one count once. Outliers
-    lie beyond the outer fences of the values, or of those that are not the most common one.
+    there must be `min_values` values if those equal to the most common one count once, and those of
+    a group, such as a patient, too; `groups` has the group of each value. Outliers lie beyond the
+    outer fences of the values, or of those that are not the most common one.
     """
     if not len(values):
         return values
@@ -56,9 +57,11 @@ def publishable(values: Floats, min_values: int) -> Floats:
     quartiles = [np.quantile(each, [0.25, 0.75]) for each in (values, others) if len(each)]
     low, high = np.min(quartiles), np.max(quartiles)
     reach = FENCE * (high - low)
-    values = values[(low - reach <= values) & (values <= high + reach)]
-    repeats = np.unique(values, return_counts=True)[1].max() - 1
-    return values if len(values) - repeats >= max(min_values, 2) else values[:0]
+    is_near = (low - reach <= values) & (values <= high + reach)
+    values, units = values[is_near], (np.arange(len(values)) if groups is None else groups)[is_near]
+    distinct, counts = np.unique(values, return_counts=True)
+    differing = len(np.unique(units[values != distinct[counts.argmax()]]))
+    return values if 1 + differing >= max(min_values, 2) else values[:0]
 
 
 def combined(statistics_p: Sequence[Floats]) -> Floats:

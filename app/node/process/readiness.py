@@ -183,7 +183,7 @@ def _data(job: Job) -> str:
     (peer,) = hosted(job, config.peers)
     problem = problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))
     check_method(config, problem)
-    sizes = problem.sizes(peer)
+    sizes = problem.sizes(peer, in_groups=True)
     if is_own(config.dataset):
         check_counts(_policy(job), config, sizes)
         check_statistics(_policy(job), config, problem)
