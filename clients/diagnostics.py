@@ -244,18 +244,16 @@ def wilson(right_n: npt.NDArray[np.bool_], groups_n: Ints | None = None) -> Esti
 
 
 def _independent(right_n: npt.NDArray[np.bool_], groups_n: Ints) -> float:
-    """Return the number of independent examples with the variance of a mean over groups.
+    """Return the number of independent examples whose mean has the variance of one over groups.
 
-    It is at most n; the number of groups if no examples differ.
+    It is at most n; the number of groups if all examples agree.
     """
     of_n = np.unique(groups_n, return_inverse=True)[1]
     errors_n = right_n - right_n.mean()
-    n, sum_u = len(errors_n), np.bincount(of_n, errors_n)
-    squares, groups = float(np.square(errors_n).sum()), len(sum_u)
-    if not squares or groups == 1:
-        return groups
-    design = np.square(sum_u).sum() / squares * groups * (n - 1) / ((groups - 1) * n)
-    return n / max(1.0, float(design))
+    sum_u, squares = np.bincount(of_n, errors_n), float(np.square(errors_n).sum())
+    if not squares or len(sum_u) == 1:
+        return len(sum_u)
+    return len(errors_n) / max(1.0, float(np.square(sum_u).sum()) / squares)
 
 
 def youden(p_n: Floats, positive_n: npt.NDArray[np.bool_]) -> float:

@@ -304,7 +304,8 @@ def make_holding(
     if left_out := int(ends[-1]) - sum(map(len, rows.values())):
         _log.warning(
             "%s: left out %d of %d rows of peer %d: they are as late as the validation or test "
-            "part, but their groups have earlier rows", expected.name, left_out, ends[-1], peer,
+            "part, and their groups have earlier rows; %s.test = 0.05 would leave out fewer",
+            expected.name, left_out, ends[-1], peer, expected.name,
         )  # fmt: skip
     inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
     preprocessing = _fitted(inputs, rows["train"], expected)

@@ -18,6 +18,8 @@ from sklearn.metrics import (
 )
 
 from coterie.clients.diagnostics import (
+    HALF,
+    _resamples,
     c_index,
     decisions,
     diagnose,
@@ -87,6 +89,30 @@ def test_bootstrap_intervals_cover_the_truth(name: str) -> None:
         _, low, high = rankings(p[at], positive[at])[name]
         held += low <= truth <= high
     assert 0.9 < held / 200 <= 0.99
+
+
+@pytest.mark.parametrize("copies", [1, 5])
+def test_copies_of_a_patient_are_no_further_evidence(copies: int) -> None:
+    """Patients of `copies` equal visits have the intervals of patients of one visit each."""
+    p, positive = drawn(60)
+    patients = np.repeat(np.arange(60), copies)
+    of_visits = np.repeat(p, copies), np.repeat(positive, copies)
+    once = decisions(p, positive, HALF) | rankings(p, positive)
+    again = decisions(*of_visits, HALF, patients) | rankings(*of_visits, groups_n=patients)
+    for name, estimate in once.items():
+        assert again[name] == pytest.approx(estimate, rel=1e-12), name
+    without = decisions(*of_visits, HALF)["accuracy"]
+    if copies > 1:
+        assert without[2] - without[1] < 0.6 * (once["accuracy"][2] - once["accuracy"][1])
+    alike = wilson(np.ones(30, dtype=np.bool_), np.repeat([0, 1, 2], 10))
+    assert alike == wilson(np.ones(3, dtype=np.bool_))
+
+
+def test_a_resample_has_whole_patients() -> None:
+    patients = np.array([3, 1, 3, 7, 1, 3])
+    counts_bn = _resamples(6, patients)
+    assert (counts_bn[:, [0, 0, 1]] == counts_bn[:, [2, 5, 4]]).all()
+    assert (counts_bn[:, [0, 1, 3]].sum(axis=1) == 3).all()
 
 
 def test_intervals_are_the_same_again() -> None:
