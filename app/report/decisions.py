@@ -330,8 +330,9 @@ def _unjudged(name: str, method: str, evidence: Evidence, own: Sequence[_Place])
         reason = f"{found[0].upper()}{found[1:]}; no model can learn from it what differs."
     else:
         what = "of the rarer class" if own[0].run.labels("test") is not None else "to judge by"
-        unit = "group with test rows" if _groups(own) else "test row"
-        rows = units.plural(evidence.rarer, unit)
+        rows = units.plural(evidence.rarer, "test row")
+        if _groups(own):
+            rows = f"{units.plural(evidence.rarer, 'group')} with test rows"
         reason = f"Only {rows} {what}; {judged.MIN_ROWS} are needed."
     text = [_rows(own), reason]
     return Decision(

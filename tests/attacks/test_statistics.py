@@ -158,6 +158,13 @@ def test_few_values_and_one_value_stay() -> None:
     assert disclosed(cells, columns, min_values=20).tolist() == expected
 
 
+def test_many_rows_of_few_patients_stay() -> None:
+    cells, columns = np.arange(40.0)[:, None], [Column("days")]
+    for visits, leaves in ((1, True), (2, True), (3, False), (40, False)):
+        left = disclosed(cells, columns, 20, np.arange(40) // visits)
+        assert left.any() == leaves
+
+
 def test_a_value_that_few_rows_have_stays() -> None:
     """Mean and variance give the one value of a column that is 0 otherwise: v / m + m."""
 

@@ -21,6 +21,7 @@ from coterie.app.runs.summary import finish
 from coterie.app.security.policy import AnswerPolicy, DataPolicy, Disclosure, Policy, ReportPolicy
 from coterie.app.security.sealing import Sealing
 from coterie.app.security.trust import create
+from coterie.datasets.problem import DataError
 from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.relay.broker import Broker
@@ -136,6 +137,53 @@ def test_the_quality_of_own_data_stays_on_the_node(
         assert "ppv" in card["diagnostics"]["measures"]
         assert "73.0625" not in (home / "models" / f"peer-{peer:04d}.md").read_text()
     assert "data quality: peer 0: secret_lab is -99" in caplog.text
+
+
+def test_patients_and_times_stay_on_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither letters, reports, models nor cards name one; a policy counts patients."""
+    data = fill(tmp_path / "data")
+    for table in data.rglob("data.csv"):
+        head, *rows = table.read_text().splitlines()
+        marked = [f"secret-{k // 3},{2000 + k}-01-31,{row}" for k, row in enumerate(rows)]
+        table.write_text("\n".join([f"patient,day,{head}", *marked]) + "\n")
+    keys = {"table.group": "patient", "table.split": "time", "table.time": "day"}
+    flat = FLAT | keys | {"method": "stacking", "model": "forest", "forest.trees": 3}
+    left: list[str] = []
+
+    class Recorded(InProcessTransport):
+        def exchange(self, requests: Any) -> Any:
+            responses = super().exchange(requests)
+            left.append(repr((requests, responses)))
+            return responses
+
+    config = Config.from_flat(flat)
+    nodes = deployed(flat, tmp_path / "run", data)
+    broker = Broker(config.strategy(), Recorded(nodes), Run(config, tmp_path / "run"))
+    broker.run()
+    files = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert files
+    assert not any(word in text for text in left for word in ("secret-", "-01-31"))
+    assert not any(word in text for text in files for word in (b"secret-", b"-01-31"))
+    card = json.loads((tmp_path / "run" / "models" / "peer-0002.json").read_text())
+    assert card["examples"] == {"train": 21, "test": 4, "validation": 6}
+    data_policy = DataPolicy(min_examples=3)
+    for grouped, number in ((True, 2), (False, 6)):
+        few = replace(policy_with("all"), data=replace(data_policy, min_examples=number + 1))
+        keys_of_run = FLAT | ({"table.group": "patient"} if grouped else {})
+        with pytest.raises(DataError, match=rf"does not allow {number} examples in the test part"):
+            Node(
+                replace(Config.from_flat(keys_of_run), data_dir=str(data / "2")), [2],
+                tmp_path / "2" / "few", Deployed(policy=few),
+            )  # fmt: skip
+    private = FLAT | {"table.group": "patient", "table.scale": "own"}
+    private |= {"privacy.kind": "examples", "privacy.noise": 1.0}
+    Node(
+        replace(Config.from_flat(private), data_dir=str(data / "2")), [2], tmp_path / "2" / "private",
+        Deployed(),
+    )  # fmt: skip
+    assert "up to 3 training rows, and up to that many times epsilon" in caplog.text
 
 
 def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from coterie.app.experiments.table import Table
-from coterie.app.report import comparison_page, decisions
+from coterie.app.report import by_peer, comparison_page, decisions
 from coterie.app.report.decisions import Decisions
 from coterie.app.report.verdict import outcome
 from coterie.app.runs import judged
@@ -36,6 +36,7 @@ def write(
     accuracy: Sequence[float],
     fixed: bool = False,
     tests: Sequence[tuple[int, int]] = TEST,
+    visits: int = 0,
     **metrics: float,
 ) -> Run:
     run = directory / f"{method}-{seed}"
@@ -51,7 +52,8 @@ def write(
             for p, value in enumerate(accuracy)
         ],
     )
-    split, has_validation = [], "validation_accuracy" in metrics
+    split: list[dict[str, Any]] = []
+    has_validation = "validation_accuracy" in metrics
     for name, (healthy, ill) in zip(HOSPITALS, tests, strict=True):
         train = {"size": 3 * (healthy + ill), "labels": [3 * healthy, 3 * ill]}
         test = {"size": healthy + ill, "labels": [healthy, ill]} | (
@@ -59,7 +61,11 @@ def write(
         )
         held = [5 * (has_validation and healthy > 0), 5 * has_validation]
         validation = {"size": sum(held), "labels": held}
-        split.append({"name": name, "train": train, "validation": validation, "test": test})
+        parts = {"train": train, "validation": validation, "test": test}
+        for part in parts.values() if visits else ():
+            part["groups"] = part["size"] // visits
+            part["group_labels"] = [count // visits for count in part["labels"]]
+        split.append({"name": name, **parts})
     (run / "split.json").write_text(json.dumps(split))
     (run / "classes.json").write_text('["healthy", "ill"]')
     write_progress(run)
@@ -117,6 +123,32 @@ def test_each_institution_has_an_advice_with_its_rule(tmp_path: Path) -> None:
     assert made.consortium[1].startswith(
         "Over the institutions with enough test rows, dpfl gains +5.0 points"
     )
+
+
+def test_patients_are_counted_instead_of_their_visits(tmp_path: Path) -> None:
+    """Six visits each: 5 patients of the rarer class at north, and wider intervals."""
+    made = of(tmp_path / "6", visits=6)
+    north = made.institutions[0]
+    assert north.text == "too few rows to judge"
+    assert north.sentences[0].startswith("240 rows of 40 groups: 180 for training")
+    assert north.reason == "Only 5 groups with test rows of the rarer class; 20 are needed."
+    lines = list(csv.DictReader(io.StringIO(made.as_csv())))
+    assert (lines[0]["rows"], lines[0]["groups"]) == ("240", "40")
+    tests = ((120, 120), *TEST[1:])
+    options: dict[str, Any] = {"tests": tests, "seeds": 1, "gains": {"dpfl": (0.1, 0.0, 0.9, 0.0)}}
+    width = {}
+    for visits in (1, 4):
+        table = rows(tmp_path / f"{visits}-few", visits=visits, **options)
+        of_visits = decisions.compared(table)
+        assert of_visits is not None
+        low, high = of_visits.institutions[0].gain[1:]
+        width[visits] = high - low
+        shown = by_peer.table(table)
+        assert shown is not None
+        assert shown.rows[0].test == f"240 ({240 // visits} groups)"
+        line = next(csv.DictReader(io.StringIO(by_peer.as_csv(table))))
+        assert float(line["train_groups"]) == 720 // visits
+    assert width[4] == pytest.approx(2 * width[1], rel=0.05), "a quarter of independent rows"
 
 
 def test_the_interval_is_that_of_the_paired_test(tmp_path: Path) -> None:

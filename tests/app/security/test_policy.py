@@ -23,6 +23,7 @@ from coterie.app.security.policy import (
     RENAMED,
     TABLES,
     AnswerPolicy,
+    DataPolicy,
     Policy,
     PolicyError,
     ReportPolicy,
@@ -167,6 +168,14 @@ def test_any_batch_size_of_a_run_is_limited_where_data_are_own() -> None:
         check_run(PLAIN, Config.from_flat({"method": "all-for-one", key: 7}))
     check_run(PLAIN, Config.from_flat(table))
     check_run(PLAIN, Config.from_flat(table | {"method": "local", "batch-size": 8}))
+
+
+def test_a_policy_may_ask_for_the_patients() -> None:
+    flat: dict[str, Any] = {"dataset": "table", "table.columns": "a"}
+    policy = Policy(data=DataPolicy(group="patient"))
+    check_run(policy, Config.from_flat(flat | {"method": "local", "table.group": "patient"}))
+    with pytest.raises(PolicyError, match=r'data.group = "patient" does not .*group = ""'):
+        check_run(policy, Config.from_flat(flat | {"method": "local"}))
 
 
 def test_agreed_constants_are_those_that_the_institution_wrote_down() -> None:
