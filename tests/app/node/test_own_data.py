@@ -179,10 +179,8 @@ def test_patients_and_times_stay_on_the_node(
             )  # fmt: skip
     private = FLAT | {"table.group": "patient", "table.scale": "own"}
     private |= {"privacy.kind": "examples", "privacy.noise": 1.0}
-    Node(
-        replace(Config.from_flat(private), data_dir=str(data / "2")), [2], tmp_path / "2" / "private",
-        Deployed(),
-    )  # fmt: skip
+    own = replace(Config.from_flat(private), data_dir=str(data / "2"))
+    Node(own, [2], tmp_path / "2" / "private", Deployed())
     assert "up to 3 training rows, and up to that many times epsilon" in caplog.text
 
 
