@@ -12,16 +12,13 @@ deviation, and a missing test or validation part is drawn from the training exam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.own.cells import Errors
-from coterie.datasets.own.groups import read_groups, read_times
 from coterie.datasets.own.institutions import (
     Expected,
     HeldOptions,
@@ -144,29 +141,28 @@ def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
 def _marks(arrays: Arrays, parts: Parts) -> dict[str, Any]:
     """Return the arguments `groups` and `times` of `make_holding`."""
     keys = {part: _GROUPS[part] for part in parts if {*_GROUPS.values()} & arrays.keys()}
-    groups = {part: _mark(arrays, key, parts[part][1], read_groups) for part, key in keys.items()}
-    times = _mark(arrays, "time", parts["train"][1], read_times) if "time" in arrays else None
-    return {"groups": groups or None, "times": times}
+    times = _mark(arrays, "time", parts["train"][0]) if "time" in arrays else None
+    if times is not None and times.dtype.kind not in "iufM":
+        raise DataError("time must be numbers or datetime64")
+    return {
+        "groups": {part: _mark(arrays, key, parts[part][0]) for part, key in keys.items()} or None,
+        "times": None if times is None else times.astype(np.float64),
+    }
 
 
-def _mark(arrays: Arrays, key: str, labels: npt.NDArray[Any], read: Callable[..., Any]) -> Any:
-    """Read the group or the time of each example, (N,)."""
-    import pyarrow as pa
+def _mark(arrays: Arrays, key: str, inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    import pandas as pd  # slow to import
 
-    if key not in arrays:
-        raise DataError(f'no "{key}": each part needs the groups of its examples')
-    try:
-        table = pa.table({key: pa.array(np.asarray(arrays[key]), from_pandas=True)})
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        raise DataError(f"{key} must be (N,), one number or text per example") from None
-    errors = Errors()
-    result = read(table, key, Path(key), errors)
-    if errors or len(result) != len(labels):
+    values = np.asarray(arrays.get(key, ()))
+    if (
+        values.shape != inputs.shape[:1]
+        or pd.isna(values).any()
+        or (values.astype(str) == "").any()
+    ):
         raise DataError(
-            f"{key} has {len(result)} entries for {len(labels)} examples, {len(errors)} of them "
-            "missing or invalid"
+            f"{key} must have a value for each of the {len(inputs)} examples of its part"
         )
-    return result
+    return values.astype(str) if values.dtype.kind == "O" else values
 
 
 def _expected(name: str, data: Sequence[Arrays], parts_p: Sequence[Parts]) -> Expected:

@@ -136,15 +136,15 @@ class Problem:
         `in_groups`: the number of their groups, if the examples have groups.
         """
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
-        if in_groups:
-            return {name: len({*self._units(part, peer)}) for name, part in parts.items()}
-        return {name: len(part.rows[peer]) for name, part in parts.items()}
+        return {
+            name: len({*self._units(part, peer)} if in_groups else part.rows[peer])
+            for name, part in parts.items()
+        }
 
     def _units(self, split: Split, peer: int) -> list[int]:
-        """Return the group of each of a peer's examples, or the example itself."""
+        """Return the group of each of a peer's examples, or a number of its own."""
         rows = split.rows[peer]
-        units: list[int] = (rows if self.groups is None else self.groups[rows]).tolist()
-        return units
+        return [*range(len(rows))] if self.groups is None else [*self.groups[rows].tolist()]
 
     def pooled(self) -> Problem:
         """Return the problem of one peer that has the training examples of all peers.

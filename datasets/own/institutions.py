@@ -238,12 +238,9 @@ def _all_groups(holdings: Sequence[Holding]) -> Ints | None:
     """Number the groups of all holdings, (N,); rows without one are groups of their own."""
     if all(holding.groups is None for holding in holdings):
         return None
-    numbers_p, start = [], 0
-    for holding in holdings:
-        own = np.arange(len(holding.inputs)) if holding.groups is None else holding.groups
-        numbers_p.append(own + start)
-        start += own.max(initial=-1) + 1
-    return np.concatenate(numbers_p)
+    own_p = [np.arange(len(h.inputs)) if h.groups is None else h.groups for h in holdings]
+    starts = np.cumsum([0, *(own.max(initial=-1) + 1 for own in own_p)])
+    return np.concatenate([own + start for own, start in zip(own_p, starts, strict=False)])
 
 
 def make_holding(

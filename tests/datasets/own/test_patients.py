@@ -289,11 +289,12 @@ def test_arrays_have_groups_and_times() -> None:
     later = problem_of_arrays("data", [{"x": x, "y": y, "time": -np.arange(60)}], Partition(), 1, 0)
     assert later.test.rows[0].tolist() == [*range(12)]
     for more, why in (
-        ({"group": patient[:5]}, "peer 0: group has 5 entries for 60 examples"),
-        ({"group": patient, "x_test": x, "y_test": y}, 'peer 0: no "group_test"'),
-        ({"group": patient, "x_test": x, "y_test": y, "group_test": patient}, "20 groups"),
-        ({"group": [None, *patient[1:]]}, "1 of them missing"),
-        ({"group": x}, "group must be"),
+        ({"group": patient[:5]}, "peer 0: group must have a value for each of the 60 examples"),
+        ({"group": patient, "x_test": x, "y_test": y}, "peer 0: group_test must have a value"),
+        ({"group": patient, "x_test": x, "y_test": y, "group_test": 1.0 * patient}, "20 groups"),
+        ({"group": [None, *patient[1:]]}, "group must have a value"),
+        ({"group": x}, "group must have a value"),
+        ({"time": ["yesterday"] * 60}, "time must be numbers or datetime64"),
     ):
         with pytest.raises(DataError, match=why):
             problem_of_arrays("data", [{"x": x, "y": y, **more}], Partition(), 1, 0)
