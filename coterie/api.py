@@ -59,7 +59,7 @@ def run(
         Configuration keys, dotted as on the command line or nested as in TOML.
     peers_data : Sequence of Mapping of str to Any or None
         Arrays of each peer, instead of a data set: `x` and `y`; optional: `x_test`, `y_test`,
-        `x_validation`, `y_validation`, `name`, `classes`.
+        `x_validation`, `y_validation`, `name`, `classes`, `group` (such as the patient), `time`.
     callbacks : Iterable[Callback | Callable[..., object]]
         Objects with `on_round(round, metrics)`, or functions with these arguments, called after
         each evaluated round; `metrics` has a row per peer.

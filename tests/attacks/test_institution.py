@@ -336,6 +336,9 @@ def test_faults_do_not_answer_questions_about_the_data(nodes: list[Institution])
         {"table.classes": "Alice Example, no"},
         {"table.classes": "yes"},
         {"table.columns": "a", "table.label": "nosuch"},
+        {"table.group": "nosuch"},
+        {"table.columns": "a", "table.group": "b", "table.test": 0.0},
+        {"table.columns": "a", "table.split": "time", "table.time": "y"},
     ]
     for question in questions:
         node.run_config = {**RUN, **question, "name": f"run-{len(node.errors)}"}

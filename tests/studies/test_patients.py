@@ -64,7 +64,7 @@ def test_predictions_out_of_fold_know_no_patient(data: Path) -> None:
 
 
 def test_a_run_counts_patients_on_every_page(data: Path, tmp_path: Path) -> None:
-    keys = {"method": "local", "num-server-rounds": 2, "evaluate-every": 2}
+    keys: dict[str, Any] = {"method": "local", "num-server-rounds": 2, "evaluate-every": 2}
     grouped = patients.carried_out(keys | BY_PATIENT, data, tmp_path / "patients")
     plain = patients.carried_out(keys, data, tmp_path / "rows")
     assert (grouped.is_grouped, plain.is_grouped) == (True, False)

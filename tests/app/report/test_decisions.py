@@ -61,7 +61,7 @@ def write(
         )
         held = [5 * (has_validation and healthy > 0), 5 * has_validation]
         validation = {"size": sum(held), "labels": held}
-        parts = {"train": train, "validation": validation, "test": test}
+        parts: dict[str, Any] = {"train": train, "validation": validation, "test": test}
         for part in parts.values() if visits else ():
             part["groups"] = part["size"] // visits
             part["group_labels"] = [count // visits for count in part["labels"]]
