@@ -41,19 +41,20 @@ def card(
     defence: Defence,
     qualities: Sequence[ColumnQuality],
     finding: str = "",
+    groups: Mapping[str, int] | None = None,
     *,
     has_examples: bool,
     model_of: Callable[[int, str], str] | None = None,
 ) -> dict[str, Any]:
     """Return the content of the card.
 
-    `sizes` counts the peer's own examples by part of the split. `report` is its last one, before a
-    policy limits it. `names` are those of the peers that this node knows. `curves`: figure data of
-    the evaluation (`coterie.clients.measures`). Options of `privacy` and `defence` are on the card
-    if they are in use. From `qualities` of the peer's columns it takes no values of single rows,
-    such as the range. `finding`: about the peer's classes (`coterie.app.runs.judged`).
-    `has_examples`: the model file contains data of each training example. `model_of`: model of a
-    peer by number and name, if peers have different ones.
+    `sizes` counts the peer's own examples by part of the split, `groups` their groups, if any.
+    `report` is its last one, before a policy limits it. `names` are those of the peers that this
+    node knows. `curves`: figure data of the evaluation (`coterie.clients.measures`). Options of
+    `privacy` and `defence` are on the card if they are in use. From `qualities` of the peer's
+    columns it takes no values of single rows, such as the range. `finding`: about the peer's
+    classes (`coterie.app.runs.judged`). `has_examples`: the model file contains data of each
+    training example. `model_of`: model of a peer by number and name, if peers have different ones.
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
@@ -75,6 +76,7 @@ def card(
         "columns": list(about.columns),
         **({"fill": "median"} if about.dataset_options.get("missing") == "median" else {}),
         "examples": dict(sizes),
+        **({"groups": dict(groups)} if groups else {}),
         **({"finding": finding} if finding else {}),
         **({"data_quality": list(map(_quality, listed))} if listed else {}),
         "collaborators_in_all": len(others_k),
@@ -132,7 +134,10 @@ def as_json(content: Mapping[str, Any]) -> str:
 
 def as_markdown(content: Mapping[str, Any]) -> str:
     """Return the card as Markdown."""
-    examples = ", ".join(f"{count} for {part}" for part, count in content["examples"].items())
+    examples, groups = (
+        ", ".join(f"{count} for {part}" for part, count in content.get(key, {}).items())
+        for key in ("examples", "groups")
+    )
     used = [
         ("method", f"{content['method']}, {content['round']} rounds"),
         ("network", content["model"]),
@@ -140,6 +145,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         ("columns", ", ".join(content["columns"])),
         ("cuts" if content["task"] == "survival" else "classes", ", ".join(content["classes"])),
         ("own examples", examples),
+        ("groups of examples", groups),
         ("finding", content.get("finding", "")),
         ("robust rule", content.get("defence", {}).get("rule", "")),
     ]

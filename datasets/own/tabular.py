@@ -8,6 +8,7 @@ dates too, and cells are checked.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -218,19 +219,24 @@ def read_table(
         schema=digest(described) if described else "",
     )
     read = _checked_part if described else _read_part
-    parts, groups, times = {}, {}, None
+    parts, groups, times = {}, dict[str, npt.NDArray[Any]](), dict[str, npt.NDArray[Any]]()
     for name, table in tables.items():
         path, errors = files[name] or folder, Errors()
         group_n = read_groups(table, group, path, errors)
-        time_n = read_times(table, time, path, errors) if name == "train" else None
+        time_n = read_times(table, time, path, errors)
         inputs, targets, kept = read(table, path, expected, options, errors)
         parts[name] = inputs, targets
-        if group_n is not None:
-            groups[name] = group_n[kept]
-        times = times if time_n is None else time_n[kept]
+        groups |= {} if group_n is None else {name: group_n[kept]}
+        times |= {} if time_n is None else {name: time_n[kept]}
+    for before, after in itertools.pairwise(times):
+        if early := int((times[after] <= times[before].max(initial=-np.inf)).sum()):
+            raise DataError(
+                f'table.split = "time": {early} rows of {after} are not later than all of '
+                f"{before}: move them, or leave table.split out"
+            )
     return expected, make_holding(
         expected, parts, options, seed, peer,
-        by_class=options.split != "plain", groups=groups or None, times=times,
+        by_class=options.split != "plain", groups=groups or None, times=times.get("train"),
     )  # fmt: skip
 
 

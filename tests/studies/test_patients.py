@@ -71,6 +71,8 @@ def test_a_run_counts_patients_on_every_page(data: Path, tmp_path: Path) -> None
     for part, (rows, of) in {"train": (180, 30), "validation": (60, 10), "test": (60, 10)}.items():
         assert (sizes(grouped, part, False), sizes(grouped, part, True)) == ({rows}, {of})
         assert sizes(plain, part, True) == {rows}, "each row counts"
+    card = (grouped.directory / "models" / "peer-0000.md").read_text()
+    assert "30 for train, 10 for test, 10 for validation" in card
     split = (plain.directory / "split.json").read_text()
     assert "group" not in split
     assert "group" not in (plain.directory / "models" / "peer-0000.json").read_text()

@@ -55,6 +55,8 @@ class ModelFiles:
         }
         self._findings = judged.one_class_in(problem)
         self._sizes = {peer: problem.sizes(peer) for peer in peers}
+        grouped = peers if problem.groups is not None else ()
+        self._groups = {peer: problem.sizes(peer, in_groups=True) for peer in grouped}
         self._protection = config.privacy, config.defence
         self._model_of = config.model_of_peer if len(config.kinds) > 1 else None
         self._rounds, self.keeps_best = config.num_server_rounds, config.keep_models == "best"
@@ -89,7 +91,7 @@ class ModelFiles:
                 content = card(
                     about, self._sizes[peer], report, names, self._policy,
                     curves.get(peer, {}), *self._protection, self._qualities[peer],
-                    self._findings.get(peer, ""),
+                    self._findings.get(peer, ""), self._groups.get(peer),
                     has_examples="memory.keys" in tensors, model_of=self._model_of,
                 )  # fmt: skip
                 atomic.write(file.with_suffix(".json"), as_json(content))

@@ -242,6 +242,18 @@ def test_patients_in_two_files_are_found_in_any_spelling(tmp_path: Path) -> None
         loaded(tmp_path, seed=2)
 
 
+def test_test_files_are_later_than_the_training_rows(tmp_path: Path) -> None:
+    rows = sorted(visits(0), key=lambda row: str(row[1]))
+    options = replace(OPTIONS, group="", split="time", time="day")
+    for name in ("h0", "h1"):
+        write_csv(tmp_path / name / "train.csv", rows[:40], HEADER)
+        write_csv(tmp_path / name / "test.csv", rows[40:], HEADER)
+    assert loaded(tmp_path, options).sizes(0) == {"train": 32, "validation": 8, "test": 20}
+    write_csv(tmp_path / "h1" / "test.csv", rows[38:], HEADER)
+    with pytest.raises(DataError, match=r"h1: .* 2 rows of test are not later than all of train"):
+        loaded(tmp_path, options, seed=1)
+
+
 def test_rows_without_a_patient_are_refused_or_left_out(tmp_path: Path) -> None:
     fill(tmp_path)
     rows = [("" if k in (4, 7) else row[0], *row[1:]) for k, row in enumerate(visits(1))]
