@@ -271,7 +271,7 @@ def test_rows_without_a_patient_are_refused_or_left_out(tmp_path: Path) -> None:
         ({"group": "x"}, "x divides the rows"),
         ({"group": "ill"}, "ill divides the rows"),
         ({"time": "ward", "split": "time"}, "ward divides the rows"),
-        ({"time": "x", "split": "time", "columns": "ward"}, "have no valid group or time"),
+        ({"time": "x", "split": "time", "columns": "ward"}, "x is missing"),
         ({"group": "patients"}, "no column patients"),
     ],
 )
