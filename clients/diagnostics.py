@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Estimate = tuple[float, float, float]
 """Value, and the ends of its 95 % interval; NaN where undefined."""
 
@@ -77,18 +79,14 @@ def diagnose(
         threshold = round(threshold, _PRIVATE_DECIMALS) if private else threshold
         temperature = fitted_temperature(*validation)
         chosen = {"chosen_by": len(validation[1] if groups[1] is None else np.unique(groups[1]))}
+    decided = partial(decisions, p_n, positive_n, groups_n=groups[0])
     result: dict[str, Any] = {
         "examples": len(p_n),
         "positives": int(positive_n.sum()),
         **chosen,
-        "measures": {
-            **decisions(p_n, positive_n, HALF, groups[0]),
-            **rankings(p_n, positive_n, groups_n=groups[0]),
-        },
+        "measures": decided(HALF) | rankings(p_n, positive_n, groups_n=groups[0]),
         "threshold": threshold,
-        "at_threshold": (
-            {} if threshold is None else decisions(p_n, positive_n, threshold, groups[0])
-        ),
+        "at_threshold": {} if threshold is None else decided(threshold),
         "temperature": temperature,
         "recalibrated": {},
     }
@@ -152,7 +150,7 @@ def risks(survival_nk: Floats) -> Floats:
 
 
 def c_index(
-    risk_n: Floats, event_n: npt.NDArray[np.bool_], time_n: Floats, counts_bn: Floats | None = None
+    risk_n: Floats, event_n: Bools, time_n: Floats, counts_bn: Floats | None = None
 ) -> Floats:
     """Return Harrell's C of each resample, (b,); NaN without comparable pairs.
 
@@ -187,10 +185,7 @@ def _middle(values_b: Floats) -> tuple[float, float]:
 
 
 def decisions(
-    p_n: Floats,
-    positive_n: npt.NDArray[np.bool_],
-    threshold: float,
-    groups_n: Ints | None = None,
+    p_n: Floats, positive_n: Bools, threshold: float, groups_n: Ints | None = None
 ) -> dict[str, Estimate]:
     """Return accuracy, sensitivity, specificity and predictive values of p above a threshold."""
     predicted_n = p_n > threshold
@@ -206,10 +201,7 @@ def decisions(
 
 
 def rankings(
-    p_n: Floats,
-    positive_n: npt.NDArray[np.bool_],
-    names: Sequence[str] = RANKINGS,
-    groups_n: Ints | None = None,
+    p_n: Floats, positive_n: Bools, names: Sequence[str] = RANKINGS, groups_n: Ints | None = None
 ) -> dict[str, Estimate]:
     """Return measures of probabilities that need no threshold, by name.
 
@@ -232,7 +224,7 @@ def rankings(
     return result
 
 
-def wilson(right_n: npt.NDArray[np.bool_], groups_n: Ints | None = None) -> Estimate:
+def wilson(right_n: Bools, groups_n: Ints | None = None) -> Estimate:
     """Return the share of true values with Wilson's interval; NaN without values."""
     if not len(right_n):
         return np.nan, np.nan, np.nan
@@ -243,7 +235,7 @@ def wilson(right_n: npt.NDArray[np.bool_], groups_n: Ints | None = None) -> Esti
     return share, max(0.0, centre - reach), min(1.0, centre + reach)
 
 
-def _independent(right_n: npt.NDArray[np.bool_], groups_n: Ints) -> float:
+def _independent(right_n: Bools, groups_n: Ints) -> float:
     """Return the number of independent examples whose mean has the variance of one over groups.
 
     It is at most n; the number of groups if all examples agree.
@@ -256,7 +248,7 @@ def _independent(right_n: npt.NDArray[np.bool_], groups_n: Ints) -> float:
     return len(errors_n) / max(1.0, float(np.square(sum_u).sum()) / squares)
 
 
-def youden(p_n: Floats, positive_n: npt.NDArray[np.bool_]) -> float:
+def youden(p_n: Floats, positive_n: Bools) -> float:
     """Return the threshold with the largest sensitivity + specificity (Youden 1950).
 
     It lies halfway between two probabilities; of equally good ones it is nearest to 1/2.

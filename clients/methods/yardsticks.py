@@ -82,9 +82,7 @@ class Yardstick(Local):
         fitted = [self._fitted(*self.engine.training_rows(p)) for p in range(count)]
         return fitted * (len(self.engine.peers) // count)
 
-    def _fitted(
-        self, inputs_nm: Floats, targets_n: Ints | Floats, groups_n: Ints | None
-    ) -> Predictor:
+    def _fitted(self, inputs_nm: Floats, targets_n: Any, groups_n: Ints | None) -> Predictor:
         from sklearn.exceptions import ConvergenceWarning
 
         is_constant = self.engine.kind == "classification" and len(np.unique(targets_n)) == 1
@@ -119,25 +117,20 @@ class Linear(Yardstick, **ROW, summary="scikit-learn's linear model of each peer
     """Logistic or ridge regression."""
 
     def estimator(self, targets_n: Ints | Floats, groups_n: Ints | None) -> Any:
+        from sklearn import model_selection as cv
         from sklearn.linear_model import LogisticRegression, RidgeCV
-        from sklearn.model_selection import (
-            GridSearchCV,
-            GroupKFold,
-            StratifiedGroupKFold,
-            StratifiedKFold,
-        )
 
         units = np.arange(len(targets_n)) if groups_n is None else groups_n
         if self.engine.kind == "regression":
             folds, parts = min(FOLDS, len(np.unique(units))), None
             if groups_n is not None and folds > 1:
-                parts = [*GroupKFold(folds).split(targets_n, groups=units)]
+                parts = [*cv.GroupKFold(folds).split(targets_n, groups=units)]
             return RidgeCV([1 / strength for strength in STRENGTHS], cv=parts)
         model, classes = LogisticRegression(max_iter=1000), np.unique(targets_n)
         folds = min(FOLDS, *(len(np.unique(units[targets_n == each])) for each in classes))
         if folds < 2:
             return model
-        kind = StratifiedKFold if groups_n is None else StratifiedGroupKFold
+        kind = cv.StratifiedKFold if groups_n is None else cv.StratifiedGroupKFold
         split = kind(folds, shuffle=True, random_state=self.engine.seed)
         parts = [
             (train, test)
@@ -146,7 +139,7 @@ class Linear(Yardstick, **ROW, summary="scikit-learn's linear model of each peer
         ]
         if not parts:
             return model
-        return GridSearchCV(model, {"C": STRENGTHS}, scoring="neg_log_loss", cv=parts)
+        return cv.GridSearchCV(model, {"C": STRENGTHS}, scoring="neg_log_loss", cv=parts)
 
 
 class Forest(Yardstick, **ROW, summary="scikit-learn's random forest of each peer alone"):
