@@ -10,7 +10,7 @@ import difflib
 import io
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,7 +105,10 @@ def _has_breaks(path: Path) -> bool:
         while block := file.read(_BLOCK):
             if inside or b'"' in block:
                 data = np.frombuffer(block, np.uint8)
-                quotes, breaks = np.flatnonzero(data == 34), np.flatnonzero((data == 10) | (data == 13))
+                quotes, breaks = (
+                    np.flatnonzero(data == 34),
+                    np.flatnonzero((data == 10) | (data == 13)),
+                )
                 if ((np.searchsorted(quotes, breaks) + inside) % 2).any():
                     return True
                 inside ^= bool(len(quotes) % 2)
@@ -299,7 +302,11 @@ def nested(cells: pa.ChunkedArray) -> str:
         types.is_string, types.is_large_string, types.is_string_view, types.is_date,
         types.is_timestamp, types.is_duration,
     )  # fmt: skip
-    return "" if any(is_kind(kind) for is_kind in known) else f"its cells are of type {str(kind).split('<')[0]}"
+    return (
+        ""
+        if any(is_kind(kind) for is_kind in known)
+        else f"its cells are of type {str(kind).split('<')[0]}"
+    )
 
 
 def _values(cells: pa.ChunkedArray, column: Column, errors: Errors) -> Floats:
@@ -317,7 +324,9 @@ def _values(cells: pa.ChunkedArray, column: Column, errors: Errors) -> Floats:
         elif types.is_boolean(kind):
             texts = cells.cast(pa.uint8())
         elif types.is_duration(kind):
-            texts = compute.divide(cells.cast(pa.int64()).cast(pa.float64(), safe=False), _DAY[kind.unit])
+            texts = compute.divide(
+                cells.cast(pa.int64()).cast(pa.float64(), safe=False), _DAY[kind.unit]
+            )
         try:
             floats: Floats = texts.cast(pa.float64(), safe=False).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -370,9 +379,7 @@ def _reader(column: Column) -> Callable[[str], float]:
     return lambda cell: np.nan if cell in marks else read(cell)
 
 
-def add_missing(
-    table: pa.Table, values: Floats, columns: Sequence[Column], errors: Errors
-) -> None:
+def add_missing(table: pa.Table, values: Floats, columns: Sequence[Column], errors: Errors) -> None:
     """Add the missing cells of columns, `values` (N, columns), to the errors."""
     for row, index in np.argwhere(np.isnan(values)).tolist():
         name, wrong = columns[index].name, errors.setdefault(row, [])

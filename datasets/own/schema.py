@@ -171,7 +171,7 @@ def drafted(tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[s
         having = [table for table in tables.values() if name in table.column_names]
         if len(having) < len(tables):
             draft.left_out[name] = _absent(name, tables)
-        elif why := next(filter(None, (nested(table.column(name)) for table in tables.values())), ""):
+        elif why := next(filter(None, (nested(table.column(name)) for table in having)), ""):
             draft.left_out[name] = f"{why}, neither numbers, dates nor texts"
         elif column := _drafted(name, having, na_values, min_rows, draft):
             schema[name] = column
@@ -187,7 +187,8 @@ def drafted(tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[s
             errors = encoded(table, [column])[1]
             wrong = {row: each for row, each in errors.items() if _text(each[0].cell) not in rare}
             if wrong:
-                draft.left_out[name] = f"the draft refuses its own table: {named(wrong, Path(key))[0]}"
+                cells = named(wrong, Path(key))
+                draft.left_out[name] = f"the draft refuses its own table: {cells[0]}"
                 schema.pop(name, None)
     return replace(draft, schema=schema)
 

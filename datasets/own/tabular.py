@@ -303,7 +303,7 @@ def _read_part(
             more = f"; {len(causes) - _SHOWN} other causes" if len(causes) > _SHOWN else ""
             raise RefusedError(
                 f"table: {len(errors)} of {len(values)} rows of {path.name} cannot be used: "
-                f'{"; ".join(causes[:_SHOWN])}{more}; table.bad-rows = "leave-out" skips these rows',
+                f'{"; ".join(causes[:_SHOWN])}{more}; table.bad-rows = "leave-out" skips them',
                 entries,
             )
         for entry in entries:
@@ -333,7 +333,7 @@ def _causes(errors: Errors, features: Sequence[Column], label: Column) -> list[s
             advice = advice or _NOT_NUMERIC
         elif why == "is infinite":
             advice = 'leave it out, or name it in na-values, "inf"'
-        elif is_label:
+        elif is_label and why == "is not a category":
             why = f"is not one of the classes {', '.join(label.categories)}"
         rows = f"{len(found)} row{'s' * (len(found) > 1)}"
         causes.append(f"{name} {why} ({rows}){': ' * bool(advice)}{advice}")
