@@ -207,6 +207,10 @@ def _repeated(stacks: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
     }
 
 
+MORE_THAN_ONE = "more than 1 value per channel"
+"""Part of torch's message about batch norm of a single example."""
+
+
 @contextmanager
 def located(module: nn.Module, peers: Callable[[], Ints], when: str) -> Iterator[None]:
     """Add layer, peers and `when` as a note to an error of the block."""
@@ -214,7 +218,12 @@ def located(module: nn.Module, peers: Callable[[], Ints], when: str) -> Iterator
         yield
     except Exception as error:
         places = layer_of(error, module), peers_of(np.unique(peers()).tolist()), when
-        error.add_note(", ".join(filter(None, places)))
+        remedy = (
+            "batch norm needs two examples: change batch-size"
+            if MORE_THAN_ONE in str(error)
+            else ""
+        )
+        error.add_note(", ".join(filter(None, (*places, remedy))))
         raise
 
 
