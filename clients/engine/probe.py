@@ -123,8 +123,8 @@ def warn_of_rests(lengths: Ints, batch_size: int) -> None:
     """Say that rests of one example are left out."""
     if rests := int(((lengths > batch_size) & (lengths % batch_size == 1)).sum()):
         _warn(
-            f"batch norm needs two examples: {rests} peers leave out one example per epoch, the "
-            f"rest after batches of batch-size = {batch_size}"
+            f"batch norm needs two examples: with batch-size = {batch_size}, each epoch leaves out "
+            f"a rest of one example (at {rests} of {len(lengths)} peers)"
         )
 
 

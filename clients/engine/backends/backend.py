@@ -219,7 +219,7 @@ def located(module: nn.Module, peers: Callable[[], Ints], when: str) -> Iterator
     except Exception as error:
         places = layer_of(error, module), peers_of(np.unique(peers()).tolist()), when
         remedy = (
-            "batch norm needs two examples: change batch-size"
+            "batch norm needs two training examples in each batch: change batch-size"
             if MORE_THAN_ONE in str(error)
             else ""
         )
