@@ -48,14 +48,14 @@ def plain(text: str) -> str:
 
 def number(text: str) -> float:
     """Parse a number, which may be infinite or NaN; ValueError for other texts."""
-    if _NUMBER.fullmatch(text) or _NOT_FINITE.fullmatch(text):
+    if is_number(text):
         return float(text)
     raise ValueError("is not a number")
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a number."""
-    return _NUMBER.fullmatch(text) is not None
+    """Return whether a text is a number, which may be infinite or NaN."""
+    return bool(_NUMBER.fullmatch(text) or _NOT_FINITE.fullmatch(text))
 
 
 def date(text: str) -> float:

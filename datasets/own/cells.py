@@ -84,11 +84,14 @@ def _read_csv(path: Path) -> pa.Table:
 
     names = _check_csv(path)
     has_breaks = _has_breaks(path)
-    convert = csv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-    )
     parse = csv.ParseOptions(newlines_in_values=has_breaks)  # slower
-    table = csv.read_csv(path, parse_options=parse, convert_options=convert)
+    types = dict.fromkeys(names, pa.string())
+    convert = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
+    try:
+        table = csv.read_csv(path, parse_options=parse, convert_options=convert)
+    except pa.ArrowInvalid:  # maybe a line is longer than a block
+        whole = csv.ReadOptions(block_size=min(path.stat().st_size, 2**31 - 1))
+        table = csv.read_csv(path, whole, parse, convert)
     rows = sum(1 for _ in _records(path)) - 1 if has_breaks else table.num_rows
     if table.column_names != names or table.num_rows != rows:
         raise DataError(
@@ -119,6 +122,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line of each record of a CSV file, and its cells; an empty line is none."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader, line = text_csv.reader(file), 1
+        limit = text_csv.field_size_limit(2**31 - 1)  # of a cell
         try:
             for cells in reader:
                 if cells:
@@ -126,6 +130,8 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
                 line = reader.line_num + 1
         except text_csv.Error as error:
             raise DataError(f"table: {path.name}, line {line} cannot be read: {error}") from None
+        finally:
+            text_csv.field_size_limit(limit)
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
@@ -168,7 +174,10 @@ def _check_csv(path: Path) -> list[str]:
             "with the names of the columns above it",
             [f"line 1 is {', '.join(shown[0])[:80]}"],
         )
-    return next((cells for _, cells in _records(path)), [])
+    header = next((cells for _, cells in _records(path)), [])
+    if not header:
+        raise DataError(f"table: {path.name} is empty")
+    return header
 
 
 def _start(path: Path) -> tuple[str, list[list[str]]]:
@@ -230,8 +239,9 @@ def _is_date(text: str) -> bool:
 
 
 def _asked_header(names: Iterable[str]) -> str:
-    """Return a hint for a table that has numbers among the names of its columns."""
-    return "; is its header missing?" if any(map(grammar.is_number, names)) else ""
+    """Return a hint for a table that has numbers among the names of its columns, or none."""
+    is_odd = any(not name or grammar.is_number(name) for name in names)
+    return "; is its header missing?" if is_odd else ""
 
 
 def similar(name: str, names: Iterable[str]) -> str:
@@ -404,5 +414,5 @@ def named(errors: Errors, path: Path) -> list[str]:
 def _shown(wrong: Wrong) -> str:
     if wrong.cell is None:
         return f"{wrong.column} {wrong.why}"
-    cell = repr(wrong.cell) if isinstance(wrong.cell, str) else f"{wrong.cell:g}"
+    cell = repr(wrong.cell[:80]) if isinstance(wrong.cell, str) else f"{wrong.cell:g}"
     return f"{wrong.column} {cell} {wrong.why}"

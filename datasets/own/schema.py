@@ -270,7 +270,8 @@ def _drafted(
         if rows and not any(errors for _, errors in encodings):
             values = np.concatenate([values[:, 0] for values, _ in encodings])
             return _with_numbers(column, values[~np.isnan(values)], min_rows, draft)
-    if not 0 < len(rows) <= _MAX_CATEGORIES or sum(map(grammar.is_number, rows)) > _MIN_NUMBERS:
+    numbers = sum(map(grammar.is_number, rows))
+    if not 0 < len(rows) <= _MAX_CATEGORIES or numbers > _MIN_NUMBERS or numbers == len(rows):
         return None
     frequent = tuple(sorted(text for text, count in rows.items() if count >= min_rows))
     if rare := sorted(rows.keys() - {*frequent}):

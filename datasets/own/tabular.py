@@ -299,11 +299,10 @@ def _read_part(
     if errors:
         entries = named(errors, path)
         if options.bad_rows == "refuse":
-            causes = _causes(errors, columns[:first], label)
-            more = f"; {len(causes) - _SHOWN} other causes" if len(causes) > _SHOWN else ""
+            causes = "; ".join(_causes(errors, columns[:first], label))
             raise RefusedError(
                 f"table: {len(errors)} of {len(values)} rows of {path.name} cannot be used: "
-                f'{"; ".join(causes[:_SHOWN])}{more}; table.bad-rows = "leave-out" skips them',
+                f'{causes}; table.bad-rows = "leave-out" skips them',
                 entries,
             )
         for entry in entries:
@@ -321,7 +320,7 @@ def _causes(errors: Errors, features: Sequence[Column], label: Column) -> list[s
     cells = defaultdict(list)
     for wrong in itertools.chain.from_iterable(errors.values()):
         cells[wrong.column, wrong.why].append(wrong.cell)
-    causes = []
+    causes = defaultdict(list)  # by remedy
     for (name, why), found in cells.items():
         advice, is_label = "", name == label.name and label.kind == "category"
         if why == "is missing" and any(name == column.name for column in features):
@@ -329,15 +328,19 @@ def _causes(errors: Errors, features: Sequence[Column], label: Column) -> list[s
         elif why == "is missing" and is_label and any(found):
             advice = "if the text in the cell is a class, name it in the classes"
         elif why == "is not a number":
-            advice = grammar.remedy([cell for cell in found if isinstance(cell, str)])
-            advice = advice or _NOT_NUMERIC
+            texts = [cell for cell in found if isinstance(cell, str)]
+            advice = grammar.remedy(texts) or _NOT_NUMERIC
         elif why == "is infinite":
             advice = 'leave it out, or name it in na-values, "inf"'
         elif is_label and why == "is not a category":
             why = f"is not one of the classes {', '.join(label.categories)}"
-        rows = f"{len(found)} row{'s' * (len(found) > 1)}"
-        causes.append(f"{name} {why} ({rows}){': ' * bool(advice)}{advice}")
-    return causes
+        causes[advice].append(f"{name} {why} ({len(found)} row{'s' * (len(found) > 1)})")
+    return [
+        ", ".join(each[:_SHOWN])
+        + f" and {len(each) - _SHOWN} more" * (len(each) > _SHOWN)
+        + f": {advice}" * bool(advice)
+        for advice, each in causes.items()
+    ]
 
 
 def _check_times(cells: npt.NDArray[np.float64], options: TableOptions, errors: Errors) -> None:
