@@ -109,8 +109,13 @@ def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
         if x in arrays and y in arrays:
             if np.ma.is_masked(arrays[x]):
                 raise DataError(f"{name}: {peer} has masked values in {x}: fill them")
-            inputs = np.asarray(arrays[x])
-            labels = _labels(f"{name}: {peer}", y, arrays[y], arrays.get("classes", ()))
+            try:
+                inputs = np.asarray(arrays[x])
+                labels = _labels(f"{name}: {peer}", y, arrays[y], arrays.get("classes", ()))
+            except DataError:
+                raise
+            except (ValueError, TypeError) as error:  # rows of different lengths
+                raise DataError(f"{name}: {peer}: {x} and {y} must be arrays: {error}") from None
             if inputs.ndim < 2 or len(inputs) != len(labels):
                 raise DataError(
                     f"{name}: {peer} has {x} of shape {inputs.shape} and {y} of shape "
@@ -137,14 +142,11 @@ def _labels(peer: str, key: str, values: Any, classes: Sequence[Any]) -> npt.NDA
     """Return labels as numbers, truth values or texts; DataError if one is missing."""
     import pandas as pd  # slow to import
 
-    if np.ma.is_masked(values):
-        values = values.astype(object).filled(None)
     y = np.asarray(values)
-    missing = pd.isna(y)
+    missing = pd.isna(y) | np.ma.getmaskarray(values).reshape(y.shape)
     if y.dtype.kind == "O":
-        known = np.array(y[~missing].tolist())
-        known = known.astype(str) if known.dtype.kind == "O" else known
-        y = np.full(y.shape, "") if missing.any() else known.reshape(y.shape)
+        known = np.array(np.where(missing, "", y).tolist() if missing.any() else y.tolist())
+        y = known.astype(str) if known.dtype.kind == "O" else known
     elif y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8", "replace")
     if y.dtype.kind == "U":

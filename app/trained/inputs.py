@@ -97,13 +97,18 @@ def _encoded(table: pa.Table, path: Path, about: About) -> npt.NDArray[Any]:
                 f"{wanted} numbers, whose columns have no names"
             )
         columns = tuple(map(Column, table.column_names))
-    cells.require(table, [column.name for column in columns], path)
-    raw, wrong = cells.encoded(table, columns)
+    try:
+        cells.require(table, [column.name for column in columns], path)
+        raw, wrong = cells.encoded(table, columns)
+    except RefusedError as error:  # hidden from the relay, but shown to the local user
+        raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
     if refuses_missing(about):
         cells.add_missing(table, raw, columns, wrong)
     if wrong:
         some = cells.named(wrong, path)
         more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+        if any(each.why == "is missing" for row in wrong.values() for each in row):
+            more += '; the model was trained with table.missing = "refuse"'
         raise ConfigError("\n".join(some[:_SHOWN]) + more)
     if fitted is None or not fitted.columns:
         raw = raw.reshape(-1, *about.shape)
@@ -142,7 +147,7 @@ def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any
             f"{called} is {raw.shape}, the model takes (N, {', '.join(map(str, shape))})"
         )
     unsound = np.isinf(raw) if fills and not refuses_missing(about) else ~np.isfinite(raw)
-    if rows := np.flatnonzero(unsound.reshape(len(raw), -1).any(axis=1)).tolist():
+    if rows := np.flatnonzero(unsound.any(axis=tuple(range(1, raw.ndim)))).tolist():
         raise ConfigError(
             f"{called}: {len(rows)} of {len(raw)} examples have NaN or infinity, the first is "
             f"number {rows[0] + 1}: fill these values, or leave the examples out"
