@@ -92,7 +92,7 @@ def _read_csv(path: Path) -> pa.Table:
     except pa.ArrowInvalid:  # maybe a line is longer than a block
         whole = csv.ReadOptions(block_size=min(path.stat().st_size, 2**31 - 1))
         table = csv.read_csv(path, whole, parse, convert)
-    rows = sum(1 for _ in _records(path)) - 1 if has_breaks else table.num_rows
+    rows = sum(1 for _ in _records(path, strict=True)) - 1 if has_breaks else table.num_rows
     if table.column_names != names or table.num_rows != rows:
         raise DataError(
             f"table: {path.name} has {table.num_rows} rows by one reading of its quotes and {rows} "
@@ -118,10 +118,10 @@ def _has_breaks(path: Path) -> bool:
     return inside
 
 
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line of each record of a CSV file, and its cells; an empty line is none."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader, line = text_csv.reader(file), 1
+        reader, line = text_csv.reader(file, strict=strict), 1
         limit = text_csv.field_size_limit(2**31 - 1)  # of a cell
         try:
             for cells in reader:
@@ -129,7 +129,10 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
                     yield line, cells
                 line = reader.line_num + 1
         except text_csv.Error as error:
-            raise DataError(f"table: {path.name}, line {line} cannot be read: {error}") from None
+            raise DataError(
+                f"table: {path.name}, line {line} cannot be read: {error}: close each quote, and "
+                "write one inside a cell twice"
+            ) from None
         finally:
             text_csv.field_size_limit(limit)
 

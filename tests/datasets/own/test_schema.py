@@ -219,7 +219,9 @@ def test_cells_that_mean_missing_name_a_column_of_the_run(tmp_path: Path) -> Non
 
 
 def test_a_column_without_numbers_names_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=r"train\.csv .*: age is not a number .*table\.na-values"):
+    with pytest.raises(
+        RefusedError, match=r"train\.csv .*: age is not a number .*table\.na-values"
+    ):
         cells_of(tables(tmp_path, NA_ROWS), columns="age, chol", missing="mean")
 
 
