@@ -361,7 +361,8 @@ def _values(cells: pa.ChunkedArray, column: Column, errors: Errors) -> Floats:
     for row in np.flatnonzero(np.isin(index_n, [*why])) if why else ():
         index = index_n[row]
         errors[int(row)].append(Wrong(column.name, why[index], shown[index]))
-    return values[index_n]
+    result: Floats = values[index_n]
+    return result
 
 
 def _reader(column: Column) -> Callable[[str], float]:

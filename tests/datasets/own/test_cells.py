@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -153,16 +154,15 @@ def test_a_draft_asks_about_spellings() -> None:
 def test_a_class_may_have_the_name_of_a_missing_value(label: str, tmp_path: Path) -> None:
     rows = "".join(f"{k},{('a', label, '')[k % 3]}\n" for k in range(30))
     (tmp_path / "data.csv").write_text(f"x,y\n{rows}")
-    options = {"columns": "x", "label": "y", "classes": f"a, {label}"}
+    options = TableOptions(columns="x", label="y", classes=f"a, {label}")
     with pytest.raises(RefusedError, match=r"10 of 30 rows .*y is missing \(10 rows\)") as refused:
-        read_table(tmp_path, TableOptions(**options), 0, 0)
+        read_table(tmp_path, options, 0, 0)
     assert refused.value.entries[0] == "data.csv, line 4: y is missing"
-    _, held = read_table(tmp_path, TableOptions(**options, bad_rows="leave-out"), 0, 0)
+    _, held = read_table(tmp_path, replace(options, bad_rows="leave-out"), 0, 0)
     assert held.targets.tolist() == [0, 1] * 10
 
 
-@pytest.mark.parametrize("cell", ['"a', '"a"b\nc"'])
-def test_a_quote_that_is_not_closed_swallows_no_rows(cell: str, tmp_path: Path) -> None:
-    (tmp_path / "data.csv").write_text(f"x,y\n0,c\n1,{cell}\n2,b\n")
+def test_a_quote_that_is_not_closed_swallows_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text('x,y\n0,c\n1,"a\n2,b\n')
     with pytest.raises(DataError, match=r"data.csv, line 3 cannot be read: .*close each quote"):
         open_table(tmp_path / "data.csv")
