@@ -2,9 +2,10 @@
 
 A mapping has `x` (N, ...) and `y` (N,) or (N, k), and may have `x_test`, `y_test`, `x_validation`,
 `y_validation`, `name`, and `classes`, the names of the classes in the order of the outputs. Labels
-that are integers, booleans or strings are classes; floats are regression targets. As in all data
-that peers hold themselves, each peer's inputs are standardised by its own mean and standard
-deviation, and a missing test or validation part is drawn from the training examples.
+that are integers, booleans or strings are classes, named unless they are 0, 1, 2 and so on; floats
+are regression targets, or classes where `classes` names them. As in all data that peers hold
+themselves, each peer's inputs are standardised by its own mean and standard deviation, and a
+missing test or validation part is drawn from the training examples.
 """
 
 from __future__ import annotations

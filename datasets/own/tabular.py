@@ -72,15 +72,15 @@ class TableOptions(NormalisedOptions):
     )
     missing: Literal["refuse", "mean", "median", "indicator"] = option(
         "refuse",
-        '"refuse" rejects a table with missing cells, "mean" fills missing numbers with the mean '
-        "of the column (the run's `mean`, else that of the peer's training rows), \"median\" with "
-        'the median of the peer\'s training rows; "indicator" fills with the mean and adds a '
+        '"refuse" rejects missing cells, in `predict` too, "mean" fills missing numbers with the '
+        "mean of the column (the run's `mean`, else that of the peer's training rows), \"median\" "
+        'with the median of the peer\'s training rows; "indicator" fills with the mean and adds a '
         "feature for each number that is 1 where it is missing. A missing category is none of its "
         "categories.",
     )
     na_values: str = option(
         "",
-        'Cells that mean a missing value, besides empty ones and "NA", "NaN" or "NULL" of a CSV, '
+        'Cells that mean a missing value, besides empty ones and "NA", "NaN" or "NULL", '
         'in all feature columns, or in one column as "column=value": "?, -9, chol=0". In a '
         "simulation; those of schema.toml always count.",
     )
@@ -91,8 +91,8 @@ class TableOptions(NormalisedOptions):
     )
     bad_rows: Literal["refuse", "leave-out"] = option(
         "refuse",
-        '"refuse" rejects a table with rows that have no label or cells that the schema does not '
-        'allow, "leave-out" skips these rows. The node\'s log lists them by line.',
+        '"refuse" rejects a table with rows that have no label or cells that do not fit, '
+        '"leave-out" skips these rows. The node\'s log lists them by line.',
     )
     event: str = option(
         "",

@@ -192,7 +192,7 @@ SOUND: dict[str, Any] = {"x": np.ones((9, 2)), "y": [0, 1, 0] * 3}
         ([SOUND | {"y": [0, 1, 2] * 3, "classes": "ab"}], 'unknown class; known: a, b, or their'),
         ([SOUND | {"y": ["a", None, "b"] * 3}], "peer 0 has no label in 3 of 9 examples of y"),
         ([SOUND | {"y": ["a", "None", "b"] * 3}], 'name all classes in "classes"'),
-        ([SOUND | {"y": np.ma.array([0, 1, 0] * 3, mask=[True, False, False] * 3)}], "no label in 3 of 9"),
+        ([SOUND | {"y": np.ma.masked_equal([0, 1, 2] * 3, 2)}], "no label in 3 of 9"),
         ([SOUND | {"x": [[1], [2, 3]] * 4 + [[1]]}], "x and y must be arrays"),
         ([{"x": np.ones((9, 2)), "y": [0, 1, 0] * 3},
           {"x": np.ones((9, 3)), "y": [0, 1, 0] * 3}], "different shapes"),

@@ -269,6 +269,8 @@ def test_a_schema_lists_its_cells_that_mean_missing(tmp_path: Path) -> None:
     (tmp_path / "schema.toml").write_text('[columns.age]\nna-values = "?"\n')
     with pytest.raises(DataError, match="column age: na_values must be a list"):
         read_schema(tmp_path)
+    (tmp_path / "schema.toml").write_text('\ufeff[columns.age]\nna-values = ["?"]\n')
+    assert read_schema(tmp_path) == {"age": Column("age", na_values=("?",))}
 
 
 def test_a_draft_of_several_tables_fits_all_of_them(tmp_path: Path) -> None:
