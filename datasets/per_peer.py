@@ -10,6 +10,7 @@ missing test or validation part is drawn from the training examples.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from coterie.datasets.own.institutions import (
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Problem
 
+_log = logging.getLogger("coterie.data")
 Arrays = Mapping[str, Any]
 """Data of one peer."""
 
@@ -79,7 +81,12 @@ def problem_of_node(name: str, data: Sequence[Arrays], peer: int, peers: int, se
     expected = _expected(name, data, [parts])
     if expected.task == "classification" and "classes" not in data[0]:
         raise DataError(f'{name}: on a deployed node "classes" must name all classes')
-    holding = make_holding(expected, _encoded(parts, expected), _options(Partition()), seed, peer)
+    try:
+        encoded = _encoded(parts, expected)
+    except RefusedError as error:
+        _log.error("%s: %s", error, error.entries[0])
+        raise
+    holding = make_holding(expected, encoded, _options(Partition()), seed, peer)
     return join_holdings(expected, {peer: holding}, peers)
 
 
@@ -187,15 +194,14 @@ def _expected(name: str, data: Sequence[Arrays], parts_p: Sequence[Parts]) -> Ex
     if any(y.ndim != 1 for y in labels):
         raise DataError(f"{name}: y must be (N,), a class per example")
     if not classes:
-        found = sorted({each for y in labels for each in np.unique(y).tolist()}, key=_order)
+        found = sorted(
+            {each for y in labels for each in np.unique(y).tolist()},
+            key=lambda label: (isinstance(label, str), label),
+        )
         if found == [*range(len(found))] and all(y.dtype.kind in "iu" for y in labels):
             return Expected(name, "classification", len(found), None, None)
         classes = tuple(map(str, found))
     return Expected(name, "classification", len(classes), None, None, classes)
-
-
-def _order(label: Any) -> tuple[float, str]:
-    return (0, label) if isinstance(label, str) else (label, "")
 
 
 def _encoded(parts: Parts, expected: Expected) -> Parts:

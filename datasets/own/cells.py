@@ -108,10 +108,8 @@ def _has_breaks(path: Path) -> bool:
         while block := file.read(_BLOCK):
             if inside or b'"' in block:
                 data = np.frombuffer(block, np.uint8)
-                quotes, breaks = (
-                    np.flatnonzero(data == 34),
-                    np.flatnonzero((data == 10) | (data == 13)),
-                )
+                quotes = np.flatnonzero(data == 34)
+                breaks = np.flatnonzero((data == 10) | (data == 13))
                 if ((np.searchsorted(quotes, breaks) + inside) % 2).any():
                     return True
                 inside ^= bool(len(quotes) % 2)

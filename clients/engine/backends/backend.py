@@ -207,10 +207,6 @@ def _repeated(stacks: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
     }
 
 
-MORE_THAN_ONE = "more than 1 value per channel"
-"""Part of torch's message about batch norm of a single example."""
-
-
 @contextmanager
 def located(module: nn.Module, peers: Callable[[], Ints], when: str) -> Iterator[None]:
     """Add layer, peers and `when` as a note to an error of the block."""
@@ -218,11 +214,8 @@ def located(module: nn.Module, peers: Callable[[], Ints], when: str) -> Iterator
         yield
     except Exception as error:
         places = layer_of(error, module), peers_of(np.unique(peers()).tolist()), when
-        remedy = (
-            "batch norm needs two training examples in each batch: change batch-size"
-            if MORE_THAN_ONE in str(error)
-            else ""
-        )
+        remedy = "batch norm needs two training examples in each batch: change batch-size"
+        remedy *= "more than 1 value per channel" in str(error)
         error.add_note(", ".join(filter(None, (*places, remedy))))
         raise
 
