@@ -39,8 +39,6 @@ class Wrong(NamedTuple):
 
 Errors = dict[int, list[Wrong]]
 """Cells that cannot be used, by row."""
-_HEAD = 65_536
-"""Bytes at the start of a file that are checked before it is parsed."""
 _BLOCK = 1 << 24
 _SEPARATORS = ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"))
 _DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
@@ -141,14 +139,8 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     if path.suffix != ".csv" or isinstance(error, OSError):
         why = getattr(error, "strerror", None) or "it is damaged, or no Parquet file"
         return RefusedError(f"table: {path.name} cannot be read: {why}", said)
-    with path.open("rb") as file:
-        for line, content in enumerate(file, start=1):
-            try:
-                content.decode()
-            except UnicodeDecodeError:
-                return DataError(
-                    f"table: {path.name}, line {line} is not UTF-8: save it as CSV in UTF-8"
-                )
+    if cause := _start(path, -1)[0]:
+        return DataError(f"table: {path.name} {cause}")
     width = 0
     for line, cells in _records(path):
         width = width or len(cells)
@@ -181,10 +173,10 @@ def _check_csv(path: Path) -> list[str]:
     return header
 
 
-def _start(path: Path) -> tuple[str, list[list[str]]]:
-    """Return why a file is no CSV table, or "", and the cells of its first lines."""
+def _start(path: Path, size: int = 65_536) -> tuple[str, list[list[str]]]:
+    """Return why the first bytes (-1: all) are no CSV table, or "", and the cells of lines."""
     with path.open("rb") as file:
-        head = file.read(_HEAD)
+        head = file.read(size)
     if head.startswith(b"PK\x03\x04"):
         return "is a spreadsheet or an archive: save it as CSV", []
     if b"\0" in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -192,9 +184,9 @@ def _start(path: Path) -> tuple[str, list[list[str]]]:
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if error.end < len(head):  # not cut off at the end
+        if len(head) != size or error.end < size:  # not cut off at the end
             line = head.count(b"\n", 0, error.start) + 1
-            return f"is not UTF-8: save it as CSV in UTF-8 (line {line})", []
+            return f"is not UTF-8 in line {line}: save it as CSV in UTF-8", []
         text = head[: error.start].decode("utf-8-sig")
     try:
         lines = [line for line in text_csv.reader(io.StringIO(text, newline="")) if line]
@@ -203,7 +195,7 @@ def _start(path: Path) -> tuple[str, list[list[str]]]:
     for separator, called in _SEPARATORS:
         if lines and len(lines[0]) == 1 and separator in lines[0][0]:
             return f"separates columns by {called}: save it with commas, and points in numbers", []
-    if len(head) == _HEAD:
+    if len(head) == size:
         lines = lines[:-1] or lines  # the last one may be cut off
     width, count = Counter(map(len, lines)).most_common(1)[0] if lines else (0, 0)
     if len(lines[:1]) and len(lines[0]) < width and count > 1:
@@ -226,17 +218,9 @@ def _is_data(names: Sequence[str], below: Iterable[Sequence[str]]) -> bool:
         for cell, cells in zip(line, seen, strict=False):
             cells.add(cell)
     return all(
-        name in ("", "?") or grammar.is_number(name) or _is_date(name) or name in cells
+        name in ("", "?") or grammar.is_number(name) or grammar.is_date(name) or name in cells
         for name, cells in zip(names, seen, strict=True)
     )
-
-
-def _is_date(text: str) -> bool:
-    try:
-        grammar.date(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _asked_header(names: Iterable[str]) -> str:
