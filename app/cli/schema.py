@@ -13,7 +13,15 @@ from coterie.app.runs import atomic
 from coterie.app.security.policy import DataPolicy
 from coterie.datasets.own import cells
 from coterie.datasets.own.institutions import RefusedError, words
-from coterie.datasets.own.schema import FILE, Draft, described, digest, drafted, read_schema
+from coterie.datasets.own.schema import (
+    FILE,
+    Draft,
+    alike,
+    described,
+    digest,
+    drafted,
+    read_schema,
+)
 from coterie.datasets.quality import remedy, survey_tables
 
 _SHOWN = 20
@@ -81,6 +89,11 @@ def _print_draft(draft: Draft, min_examples: int, console: Console) -> None:
     for name, column in draft.schema.items():
         if column.categories:
             line(f"{name}: these values become public: {', '.join(column.categories)}")
+        for group in alike(column.categories):
+            line(
+                f"{name}: did you mean one value by {', '.join(group)}? Write it the same way in "
+                "all tables, or these stay different categories"
+            )
         if rare := draft.rare.get(name):
             line(
                 f"{name}: left out, in fewer than {min_examples} rows: {', '.join(rare)}; add "

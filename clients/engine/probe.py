@@ -7,6 +7,7 @@ network runs one model at a time.
 
 from __future__ import annotations
 
+import copy
 import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from coterie.clients.models.build import build
 from coterie.errors import is_users, place_of
 
 if TYPE_CHECKING:
+    from coterie.clients.engine.batches import Ints
     from coterie.clients.models.options import Adaptation
     from coterie.datasets.problem import Problem
 
@@ -97,6 +99,27 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
         remedy = next((text for key, text in _REMEDIES.items() if key in str(error)), reason)
         layer = layer_of(error, network.module)
         network.alone = f"{remedy} in {layer}" if layer else remedy
+
+
+def min_batch(network: Network, problem: Problem) -> int:
+    """Return the number of examples that a training batch needs: 2 with batch norm of vectors."""
+    if network.coupled:
+        one = examples(network, problem).inputs[0, :1]
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                copy.deepcopy(network.module).train()(one)
+        except ValueError:  # two examples do
+            return 2
+    return 1
+
+
+def warn_of_rests(lengths: Ints, batch_size: int) -> None:
+    """Say that rests of one example are left out."""
+    if rests := int(((lengths > batch_size) & (lengths % batch_size == 1)).sum()):
+        _warn(
+            f"batch norm needs two examples: with batch-size = {batch_size}, each epoch leaves out "
+            f"a rest of one example (at {rests} of {len(lengths)} peers)"
+        )
 
 
 def examples(network: Network, problem: Problem) -> Examples:

@@ -7,20 +7,18 @@ numbers. Times are numbers, or dates and timestamps in ISO 8601.
 from __future__ import annotations
 
 import re
-import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.own.cells import Errors, Floats, require
+from coterie.datasets import grammar
+from coterie.datasets.own.cells import Errors, Floats, Wrong, nested, require
 from coterie.datasets.problem import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_MISSING = ("", "NA", "NaN", "NULL", "nan", "null")
 
 
 def read_groups(
@@ -30,8 +28,8 @@ def read_groups(
     if not name:
         return None
     texts = [re.sub(r"^(\d+)\.0$", r"\1", text) for text in _texts(table, name, path)]
-    for row in (row for row, text in enumerate(texts) if text in _MISSING):
-        errors.setdefault(row, []).append(f"{name} is missing")
+    for row in (row for row, text in enumerate(texts) if text in grammar.MISSING):
+        errors.setdefault(row, []).append(Wrong(name, "is missing"))
     return np.array(texts, dtype=np.str_)
 
 
@@ -41,15 +39,15 @@ def read_times(table: pa.Table, name: str, path: Path, errors: Errors) -> Floats
 
     if not name:
         return None
-    texts = pd.Series(_texts(table, name, path)).replace([*_MISSING], None)
+    texts = pd.Series(_texts(table, name, path)).replace([*grammar.MISSING], None)
     times = pd.to_numeric(texts, errors="coerce")
     if (times.isna() & texts.notna()).any():
         stamps = pd.to_datetime(texts, format="ISO8601", utc=True, errors="coerce")
         times = (stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
     times_n: Floats = times.to_numpy(dtype=np.float64)
     for row in np.flatnonzero(~np.isfinite(times_n)).tolist():
-        why = f"{texts[row]!r} is not like 2024-01-31" if texts[row] else "is missing"
-        errors.setdefault(row, []).append(f"{name} {why}")
+        why = "is not like 2024-01-31" if texts[row] else "is missing"
+        errors.setdefault(row, []).append(Wrong(name, why, texts[row] or None))
     return times_n
 
 
@@ -58,8 +56,7 @@ def _texts(table: pa.Table, name: str, path: Path) -> list[str]:
     import pyarrow as pa
 
     require(table, [name], path)
-    try:
-        texts = table.column(name).cast(pa.string()).to_pylist()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise DataError(f"table: column {name} of {path.name} has no texts or numbers") from None
-    return [unicodedata.normalize("NFC", text or "").strip() for text in texts]
+    cells = table.column(grammar.plain(name))
+    if why := nested(cells):
+        raise DataError(f"table: column {name} of {path.name} cannot be used: {why}")
+    return [grammar.plain(text or "") for text in cells.cast(pa.string()).to_pylist()]
