@@ -173,6 +173,7 @@ def _mark(arrays: Arrays, key: str, inputs: npt.NDArray[Any]) -> npt.NDArray[Any
         values.shape != inputs.shape[:1]
         or pd.isna(values).any()
         or (values.astype(str) == "").any()
+        or np.ma.is_masked(arrays[key])
     ):
         raise DataError(
             f"{key} must have a value for each of the {len(inputs)} examples of its part"
