@@ -43,12 +43,7 @@ class DataPolicy:
 
     sets: str = option(ANY, 'Names of the data sets that a run may use, as in "table, digits".')
     columns: str = option(ANY, "Columns of the table that a run may learn from.")
-    group: str = option(
-        ANY,
-        "Column of the patients that each run on a table must have as `table.group`: rows of a "
-        'patient stay together, and minimum numbers of examples count patients. "any": a run may '
-        "do without.",
-    )
+    group: str = option(ANY, "Column of patients that a run on a table must have as `table.group`.")
     label: str = option(ANY, "Columns that a run may predict; of survival, time and event.")
     classes: str = option(
         ANY,
@@ -73,8 +68,7 @@ class DataPolicy:
     min_examples: int = option(
         20,
         "Minimum number of examples in the training, test and validation part, and in each class "
-        "of the test part before a measure by class is reported. Of a run with `table.group`, it "
-        "is the number of patients.",
+        "of the test part before a measure by class is reported; of patients, with `table.group`.",
         low=1,
     )
     max_held_out: float = option(
@@ -130,7 +124,7 @@ class AnswerPolicy:
     min_examples: int = option(
         32,
         "Minimum number of examples behind an answer on own data: in the training part (patients, "
-        "of a run with `table.group`), and as batch size.",
+        "with `table.group`), and as batch size.",
         low=1,
     )
     max_answers_per_round: int = option(32, "Maximum number of gradients in one round.", low=1)
