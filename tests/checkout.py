@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +42,8 @@ def install(checkout: Path) -> None:
     bin_ = checkout / ".venv" / "bin"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bin_.parent)], check=True)
     packages = next(bin_.parent.glob("lib/python*/site-packages"))
-    (packages / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    folders = dict.fromkeys(path for path in sys.path if path.endswith("site-packages"))
+    (packages / "packages.pth").write_text("\n".join([*folders, ""]))
     for script in Path(sys.executable).parent.glob("fl*w*"):  # flwr, flower-superlink and so on
         _, _, rest = script.read_text().partition("\n")
         (bin_ / script.name).write_text(f"#!{bin_ / 'python'}\n{rest}")
