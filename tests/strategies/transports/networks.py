@@ -164,12 +164,18 @@ class _Deployed:
 
 
 @contextmanager
-def deployment(directory: Path) -> Iterator[Network]:
-    """Run two SuperNodes on loopback with TLS, authentication, executors, and strategies/ only."""
+def deployment(directory: Path, *, public: bool = False) -> Iterator[Network]:
+    """Run two SuperNodes on loopback with TLS, authentication, executors, and strategies/ only.
+
+    `public`: flwr has no private names.
+    """
     app, peers = directory / "app", dict.fromkeys(range(2), Host())
     write_app(app)
+    parts = Deployment(directory / "deployment", Host(), peers)
+    if public:
+        parts.hide_private_names()
     with (
-        Deployment(directory / "deployment", Host(), peers) as deployed,
+        parts as deployed,
         Listener(("127.0.0.1", 0), authkey=_KEY) as listener,
     ):
         port = listener.address[1]

@@ -30,9 +30,10 @@ def test_simulation(check: Check, simulated: Network) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.long
-def test_deployment(tmp_path: Path, subtests: pytest.Subtests) -> None:
+@pytest.mark.parametrize("names", ["private", "public"])
+def test_deployment(names: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     """A single test, so that only one process starts a deployment."""
-    with networks.deployment(tmp_path) as network:
+    with networks.deployment(tmp_path, public=names == "public") as network:
         for check in NETWORK_CHECKS:
             with subtests.test(check.__name__):
                 check(network)
