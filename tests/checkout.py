@@ -37,13 +37,17 @@ def copy(place: Path) -> Path:
     return place
 
 
+def site_packages() -> list[str]:
+    """Return the folders with this environment's libraries."""
+    return [*dict.fromkeys(path for path in sys.path if path.endswith("site-packages"))]
+
+
 def install(checkout: Path) -> None:
     """Give `checkout` an environment of its own, with the packages and commands of this one."""
     bin_ = checkout / ".venv" / "bin"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bin_.parent)], check=True)
     packages = next(bin_.parent.glob("lib/python*/site-packages"))
-    folders = dict.fromkeys(path for path in sys.path if path.endswith("site-packages"))
-    (packages / "packages.pth").write_text("\n".join([*folders, ""]))
+    (packages / "packages.pth").write_text("\n".join([*site_packages(), ""]))
     for script in Path(sys.executable).parent.glob("fl*w*"):  # flwr, flower-superlink and so on
         _, _, rest = script.read_text().partition("\n")
         (bin_ / script.name).write_text(f"#!{bin_ / 'python'}\n{rest}")
