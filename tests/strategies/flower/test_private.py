@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from flwr.app import Array
@@ -58,7 +60,7 @@ def renamed_call(patch: pytest.MonkeyPatch, grid: HttpGrid) -> None:
 
 
 def renamed_field(patch: pytest.MonkeyPatch, grid: HttpGrid) -> None:
-    request = private.PullObjectRequest
+    request: Any = vars(private)["PullObjectRequest"]
     patch.setattr(private, "PullObjectRequest", lambda **fields: request(**fields, more=1))
 
 
@@ -98,6 +100,12 @@ def test_a_letter_is_sent_as_it_is_where_flower_cannot_cut_it(
     stored.cut(array)
     assert array.deflate() == before
     assert stored.size_of(array) == 3
+
+
+def test_flower_brings_the_server_of_the_dashboard() -> None:
+    """`pyproject.toml` does not name what flwr pins."""
+    brought = {re.split(r"[^\w-]", line)[0] for line in metadata.requires("flwr") or ()}
+    assert brought >= {"fastapi", "uvicorn"}
 
 
 def test_every_process_imports_without_private_names() -> None:
