@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Array, Message
-from flwr.serverapp import Grid
+
+if TYPE_CHECKING:  # nodes import this module too, and need no grid
+    from flwr.serverapp import Grid
 
 NEWEST = "1.42.0"
 """Newest version of flwr that was tested."""

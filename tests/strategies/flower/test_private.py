@@ -111,7 +111,10 @@ def test_flower_brings_the_server_of_the_dashboard() -> None:
 def test_every_process_imports_without_private_names() -> None:
     """Relay and nodes, as a later version of flwr could have them."""
     code = f"""{private_names.START}
-import coterie.app.client, coterie.app.server, coterie.app.cli.preflight
+import sys
+import coterie.app.client
+assert not {{"flwr.serverapp", "flwr.superlink", "flwr.simulation"}} & sys.modules.keys()
+import coterie.app.server, coterie.app.cli.preflight
 from coterie.strategies.flower import private, stored
 print(stored.obstacle())
 """
