@@ -16,12 +16,15 @@ import weakref
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Array, Message
 
 from coterie.strategies.errors import WireError
 from coterie.strategies.flower import private
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 _ARRAY, _CHUNK = "Array", "ArrayChunk"
 _NAME = 64
@@ -63,39 +66,38 @@ def _cut(array: Array) -> None:
     data, start = memoryview(array.data), 0
     chunks: list[tuple[str, Any]] = []
     while start < len(data):
-        size = private.chunk_size() - len(chunks)
+        size = vars(private.arrays)[private.CHUNK_SIZE] - len(chunks)
         chunk = private.ArrayChunk(data[start : start + size])
         chunks.append((chunk.object_id, chunk))
         start += size
-    private.set_chunks(array, chunks)
+    array.__dict__[private.CHUNKS] = chunks
 
 
 @cache
 def obstacle() -> str:
     """Return why letters cannot stay in the store with this version of Flower; empty if they can.
 
-    The names may be there and mean something else, so an array is cut, sent and read.
+    Names may be there and mean something else, so an array is cut, encoded and read.
     """
     if private.MISSING:
         return private.MISSING
     try:
-        array = Array("uint8", (2,), "", b"ab")
-        _cut(array)
-        content = array.deflate()
-        kind, names, _ = private.get_object_head_values_from_object_content(content)
-        chunks = {name: StoredChunk(name, 2) for name in names}
+        whole, array = (Array("uint8", (2,), "", data) for data in (b"ab", b""))
+        _cut(whole)
+        array.__dict__[private.CHUNKS] = whole.__dict__[private.CHUNKS]
+        content, name = array.deflate(), array.object_id
+        kind, names, _ = private.head_of(content)
+        chunks: dict[str, Any] = {each: StoredChunk(each, 2) for each in names}
         _check_chunks(content[content.index(_DIVIDER) + 1 :], names, chunks)
-        name = array.object_id
-        read = private.inflate_object_from_contents(name, {name: content}, objects={**chunks})
-        assert (kind, vars(read)["data"]) == (_ARRAY, names[0].encode())
+        read = vars(private.inflate(name, {name: content}, objects=chunks))["data"]
+        return "" if (kind, read) == (_ARRAY, names[0].encode()) else "arrays have changed"
     except Exception as error:
-        return f"arrays are not as before ({type(error).__name__}: {error})"
-    return ""
+        return f"arrays have changed: {type(error).__name__}: {error}"
 
 
 def size_of(array: Array) -> int:
     """Return the size of an array in bytes, without hashing its data."""
-    chunks = [chunk for _, chunk in private.chunks_of(array)]
+    chunks = [chunk for _, chunk in array.__dict__.get(private.CHUNKS, ())]
     return len(array.data) + sum(each.size for each in chunks if isinstance(each, StoredChunk))
 
 
@@ -120,8 +122,8 @@ class StoredReplies:
     A reply is in the SuperLink's store until the relay has dropped all its letters.
     """
 
-    def __init__(self, store: private.Store) -> None:
-        self._store = store
+    def __init__(self, grid: Grid) -> None:
+        self._replies_to, self._object, self._end = private.calls(grid)
         self._arriving: dict[str, _Arrival] = {}  # by request
         self._dropped: list[str] = []
 
@@ -160,11 +162,11 @@ class StoredReplies:
         unknown = set(requests) - self._arriving.keys()
         if not unknown:
             return
-        response = self._store.messages(unknown)
+        response = self._replies_to(unknown)
         for message, tree in zip(
             response.messages_list, response.message_object_trees, strict=True
         ):
-            names = dict.fromkeys(node.object_id for node in private.iterate_object_tree(tree))
+            names = dict.fromkeys(node.object_id for node in private.objects_of(tree))
             room = _HEADS - _NAME * len(names)
             arrival = _Arrival(tree.object_id, list(names)[::-1], room)
             self._arriving[message.metadata.reply_to_message_id] = arrival
@@ -173,13 +175,13 @@ class StoredReplies:
         """Pull the objects that have arrived since; return the message if none is missing."""
         while arrival.missing:
             name = arrival.missing[-1]
-            response = self._store.object(name)
+            response = self._object(name)
             if not response.object_found:
                 raise ConnectionError("the node stopped sending it")
             if not response.object_available:
                 return None
             content = response.object_content
-            kind, children, _ = private.get_object_head_values_from_object_content(content)
+            kind, children, _ = private.head_of(content)
             body = content.index(_DIVIDER) + 1
             if kind == _CHUNK:
                 arrival.chunks[name] = StoredChunk(name, len(content) - body)
@@ -192,25 +194,24 @@ class StoredReplies:
                 arrival.heads[name] = content
             arrival.missing.pop()
             gc.collect(0)  # Flower's client leaves each chunk in a cycle of references
-        message = private.inflate_object_from_contents(
-            arrival.name, arrival.heads, objects={**arrival.chunks}
-        )
+        chunks: dict[str, Any] = {**arrival.chunks}
+        message = private.inflate(arrival.name, arrival.heads, objects=chunks)
         assert isinstance(message, Message)
-        private.set_name(message, arrival.name)
+        message.metadata.__dict__[private.MESSAGE_ID] = arrival.name
         reply = _Reply()
         weakref.finalize(reply, self._dropped.append, arrival.name)
         for array in _arrays(message):
             names = bytes(array.data).decode()
             array.data = b""
             pieces = [names[k : k + _NAME] for k in range(0, len(names), _NAME)]
-            private.set_chunks(array, [(piece, arrival.chunks[piece]) for piece in pieces])
+            array.__dict__[private.CHUNKS] = [(piece, chunks[piece]) for piece in pieces]
             array.__dict__["_reply"] = reply
         return message
 
     def _delete(self) -> None:
         """Delete the replies of which nothing is needed any more."""
         while self._dropped:
-            self._store.delete(self._dropped.pop())
+            self._end(self._dropped.pop())
 
 
 def _check_chunks(body: bytes, children: Sequence[str], chunks: Collection[str]) -> None:

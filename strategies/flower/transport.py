@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
+from importlib.metadata import version
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -100,13 +101,16 @@ class Replies:
 
 
 def _stored(grid: Grid) -> stored.StoredReplies | Replies:
-    """Return a receiver that leaves letters in the store if this version of Flower allows it."""
+    """Return a receiver that leaves letters in the store, if this version of Flower allows it."""
     try:
         if not (why := stored.obstacle()):
-            return stored.StoredReplies(private.Store(grid))
+            return stored.StoredReplies(grid)
     except (AttributeError, ValueError) as error:
         why = str(error)
-    _log.warning("%s", private.warning(why))
+    _log.warning(
+        "flwr %s: %s: the relay holds whole letters in its memory, however large a node makes "
+        "them; the newest tested version is %s", version("flwr"), why, private.NEWEST
+    )  # fmt: skip
     return Replies(grid)
 
 
