@@ -138,7 +138,6 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
         plugins.PATH: os.getcwd(),
         # Each message goes to any idle actor: all of them see all GPUs, and node k takes its own.
         "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
-        **({} if private_ray.address() else private_ray.SETTINGS),
     }
     cleaner = subprocess.Popen(
         [sys.executable, guard.__file__, str(directory), str(ray)],

@@ -24,11 +24,10 @@ from coterie.errors import RunError
 
 _log = logging.getLogger("coterie.node")
 
-SETTINGS = {
-    "RAY_AUTH_MODE": "token",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on these systems: loopback
-}
-"""Environment with which Ray must be imported; whoever starts it sets a token."""
+_TOKEN = secrets.token_hex(32)
+"""Secret of this process and those that it starts."""
+_imported_by_us = False
+"""Whether Ray was imported with the settings in its environment."""
 _LONGEST = 20
 """Maximum characters of a folder of temporary files in which Ray's sockets can lie."""
 
@@ -58,7 +57,11 @@ def private() -> Iterator[None]:
     their files are in a folder that other users cannot open. They listen on loopback addresses.
     There is no dashboard process, which would ask the metadata services of three clouds.
     """
-    values = SETTINGS | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    values = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": _TOKEN,
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on these systems: loopback
+    }
     with ExitStack() as until_end:
         if "RAY_TMPDIR" not in os.environ:
             is_long = len(tempfile.gettempdir()) > _LONGEST  # paths of sockets have a maximum
@@ -78,8 +81,9 @@ def _settings(values: dict[str, str]) -> Iterator[None]:
 
     RunError: Ray was imported, and this version has other names.
     """
+    global _imported_by_us
     is_imported, why = "ray" in sys.modules, ""
-    is_set = SETTINGS.items() <= os.environ.items()
+    _imported_by_us |= not is_imported
     try:
         with environment(values):
             from ray._private import ray_constants, services
@@ -88,9 +92,8 @@ def _settings(values: dict[str, str]) -> Iterator[None]:
             cluster, start = ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server
     except (ImportError, AttributeError) as error:
         why = f"ray {metadata.version('ray')} (the newest tested version is 2.60.0): {error}"
-    if why and is_imported and not is_set:
-        first = " ".join(f"{key}={value}" for key, value in SETTINGS.items())
-        raise RunError(f"{why}, and it was imported before: export {first} first")
+    if why and not _imported_by_us:
+        raise RunError(f"{why}, and a program has imported it before: start Coterie alone")
     if why:
         _log.warning("%s; so Ray starts its dashboard, which asks for a cloud's metadata", why)
         yield
