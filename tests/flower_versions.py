@@ -34,7 +34,7 @@ def environment(place: Path, version: str) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     python = place / "bin" / "python"
     (packages,) = place.glob("lib/python*/site-packages")
-    (packages / "libraries.pth").write_text("\n".join([*site_packages(), str(ROOT), ""]))
+    (packages / "libraries.pth").write_text("\n".join([*site_packages(), str(ROOT / "src"), ""]))
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     install = ["--python", str(python), "install", f"flwr[simulation]=={version}"]
     done = subprocess.run([*pip, *install], capture_output=True, text=True)
