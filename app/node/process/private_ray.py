@@ -27,7 +27,7 @@ _log = logging.getLogger("coterie.node")
 _TOKEN = secrets.token_hex(32)
 """Secret of this process and those that it starts."""
 _imported_by_us = False
-"""Whether Ray was imported with the settings in its environment."""
+"""True if Ray was imported with the settings in its environment."""
 _LONGEST = 20
 """Maximum characters of a folder of temporary files in which Ray's sockets can lie."""
 
@@ -91,7 +91,7 @@ def _settings(values: dict[str, str]) -> Iterator[None]:
 
             cluster, start = ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server
     except (ImportError, AttributeError) as error:
-        why = f"ray {metadata.version('ray')} (the newest tested version is 2.60.0): {error}"
+        why = f"ray {metadata.version('ray')} (the newest tested version is 2.55.1): {error}"
     if why and not _imported_by_us:
         raise RunError(f"{why}, and a program has imported it before: start Coterie alone")
     if why:
