@@ -197,7 +197,7 @@ def deployment(directory: Path, *, public: bool = False) -> Iterator[Network]:
 def write_app(directory: Path) -> None:
     """Write a Flower app of strategies/ and the node of the checks."""
     python = [*(ROOT / "strategies").rglob("*.py"), ROOT / "tests/strategies/toy_node.py"]
-    python += [ROOT / "coterie/__init__.py", ROOT / "coterie/errors.py"]
+    python += [ROOT / "coterie" / f"{name}.py" for name in ("__init__", "errors", "ranges")]
     python += [Path(__file__).with_name(name) for name in ("node.py", "server.py")]
     for path in python:
         to = directory / path.relative_to(ROOT)
