@@ -2,13 +2,15 @@
 
 A mapping has `x` (N, ...) and `y` (N,) or (N, k), and may have `x_test`, `y_test`, `x_validation`,
 `y_validation`, `name`, and `classes`, the names of the classes in the order of the outputs. Labels
-that are integers, booleans or strings are classes; floats are regression targets. As in all data
-that peers hold themselves, each peer's inputs are standardised by its own mean and standard
-deviation, and a missing test or validation part is drawn from the training examples.
+that are integers, booleans or strings are classes, named unless they are 0, 1, 2 and so on; floats
+are regression targets, or classes where `classes` names them. As in all data that peers hold
+themselves, each peer's inputs are standardised by its own mean and standard deviation, and a
+missing test or validation part is drawn from the training examples.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +19,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.own.institutions import Expected, HeldOptions, join_holdings, make_holding
+from coterie.datasets import grammar
+from coterie.datasets.own.institutions import (
+    Expected,
+    HeldOptions,
+    RefusedError,
+    join_holdings,
+    make_holding,
+)
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Problem
 
+_log = logging.getLogger("coterie.data")
 Arrays = Mapping[str, Any]
 """Data of one peer."""
 
@@ -46,9 +56,11 @@ def problem_of_arrays(
     expected = _expected(name, data, parts_p)
     holdings = {}
     for peer, parts in enumerate(parts_p):
-        encoded = _encoded(parts, expected)
         try:
+            encoded = _encoded(parts, expected)
             holdings[peer] = make_holding(expected, encoded, _options(partition), seed, peer)
+        except RefusedError as error:  # a simulation may show the entries
+            raise DataError(f'{names[peer]}: {error}: "{error.entries[0]}"') from None
         except DataError as error:
             raise DataError(f"{names[peer]}: {error}") from None
     problem = join_holdings(expected, holdings, peers)
@@ -69,7 +81,12 @@ def problem_of_node(name: str, data: Sequence[Arrays], peer: int, peers: int, se
     expected = _expected(name, data, [parts])
     if expected.task == "classification" and "classes" not in data[0]:
         raise DataError(f'{name}: on a deployed node "classes" must name all classes')
-    holding = make_holding(expected, _encoded(parts, expected), _options(Partition()), seed, peer)
+    try:
+        encoded = _encoded(parts, expected)
+    except RefusedError as error:
+        _log.error("%s: %s", error, error.entries[0])
+        raise
+    holding = make_holding(expected, encoded, _options(Partition()), seed, peer)
     return join_holdings(expected, {peer: holding}, peers)
 
 
@@ -98,8 +115,16 @@ def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
     parts: Parts = {}
     for part, (x, y) in _PARTS.items():
         if x in arrays and y in arrays:
-            inputs, labels = np.asarray(arrays[x]), np.asarray(arrays[y])
-            if inputs.ndim < 2 or len(inputs) != len(labels):
+            if np.ma.is_masked(arrays[x]):
+                raise DataError(f"{name}: {peer} has masked values in {x}: fill them")
+            try:
+                inputs = np.asarray(arrays[x])
+                labels = _labels(f"{name}: {peer}", y, arrays[y], arrays.get("classes", ()))
+            except DataError:
+                raise
+            except (ValueError, TypeError) as error:  # rows of different lengths
+                raise DataError(f"{name}: {peer}: {x} and {y} must be arrays: {error}") from None
+            if inputs.ndim < 2 or labels.ndim < 1 or len(inputs) != len(labels):
                 raise DataError(
                     f"{name}: {peer} has {x} of shape {inputs.shape} and {y} of shape "
                     f"{labels.shape}: both need one row per example, and {x} at least one feature"
@@ -121,13 +146,43 @@ def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
     return parts
 
 
+def _labels(peer: str, key: str, values: Any, classes: Sequence[Any]) -> npt.NDArray[Any]:
+    """Return labels as numbers, truth values or texts; DataError if one is missing."""
+    import pandas as pd  # slow to import
+
+    y = np.asarray(values)
+    missing = pd.isna(y) | np.ma.getmaskarray(values).reshape(y.shape)
+    if y.dtype.kind == "O":
+        known = np.array(np.where(missing, "", y).tolist() if missing.any() else y.tolist())
+        y = known.astype(str) if known.dtype.kind == "O" else known
+    elif y.dtype.kind == "S":
+        y = np.char.decode(y, "utf-8", "replace")
+    if y.dtype.kind == "U":
+        marks = {*grammar.UNNAMED} - {*map(str, classes)}
+        texts, index_n = np.unique(y, return_inverse=True)
+        y = np.array([grammar.plain(text) for text in texts])[index_n].reshape(y.shape)
+        missing = missing | np.isin(y, [*marks])
+    if missing.any():
+        first = np.argwhere(missing)[0][0]
+        raise DataError(
+            f"{peer} has no label in {missing.sum()} of {len(y)} examples of {key}, the first is "
+            f"number {first + 1}: leave them out; if a text such as NA or None is a class, name "
+            'all classes in "classes"'
+        )
+    if y.dtype.kind not in "iubfU":
+        raise DataError(f"{peer} has {key} of {y.dtype}, neither numbers nor texts")
+    return y
+
+
 def _expected(name: str, data: Sequence[Arrays], parts_p: Sequence[Parts]) -> Expected:
     """Determine the task, the outputs and the classes of all peers."""
     shapes = {inputs.shape[1:] for parts in parts_p for inputs, _ in parts.values()}
     if len(shapes) > 1:
         raise DataError(f"{name}: examples have different shapes, {' and '.join(map(str, shapes))}")
     labels = [y for parts in parts_p for _, y in parts.values()]
-    kinds = {y.dtype.kind in "iubUSO" for y in labels}
+    named = (tuple(map(str, arrays["classes"])) for arrays in data if "classes" in arrays)
+    classes = next(named, ())
+    kinds = {y.dtype.kind != "f" for y in labels} if not classes else {True}
     if len(kinds) > 1:
         raise DataError(f"{name}: some labels are classes, others are numbers: make y one type")
     if kinds == {False}:
@@ -138,31 +193,44 @@ def _expected(name: str, data: Sequence[Arrays], parts_p: Sequence[Parts]) -> Ex
         return Expected(name, "regression", width[0], None, None)
     if any(y.ndim != 1 for y in labels):
         raise DataError(f"{name}: y must be (N,), a class per example")
-    named = (tuple(map(str, arrays["classes"])) for arrays in data if "classes" in arrays)
-    classes = next(named, ())
-    numbered = all(y.dtype.kind in "iu" for y in labels)
-    if not classes and not numbered:
-        classes = tuple(sorted({str(label) for y in labels for label in y}))
-    outputs = len(classes) or int(max(y.max(initial=0) for y in labels)) + 1
-    if numbered and any(y.min(initial=0) < 0 or y.max(initial=0) >= outputs for y in labels):
-        raise DataError(f"{name}: classes must be numbered from 0 to {outputs - 1}")
-    return Expected(name, "classification", outputs, None, None, classes)
+    if not classes:
+        found = sorted(
+            {each for y in labels for each in np.unique(y).tolist()},
+            key=lambda label: (isinstance(label, str), label),
+        )
+        if found == [*range(len(found))] and all(y.dtype.kind in "iu" for y in labels):
+            return Expected(name, "classification", len(found), None, None)
+        classes = tuple(map(str, found))
+    return Expected(name, "classification", len(classes), None, None, classes)
 
 
 def _encoded(parts: Parts, expected: Expected) -> Parts:
     """Encode labels as class numbers, or as columns of numbers."""
-    number = {label: index for index, label in enumerate(expected.classes)}
+    classes, code = expected.classes, grammar.codes(expected.classes)
+    numbered = not all(map(grammar.is_number, classes))
+
+    def number(label: Any) -> int:
+        if not numbered or isinstance(label, str | bool):
+            return code(str(label))
+        if label not in range(len(classes)):
+            raise ValueError
+        return int(label)
 
     def encoded(y: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if expected.task == "regression":
             return y.reshape(len(y), -1).astype(np.float64)
-        if y.dtype.kind in "iu":
+        if not classes:
             return y.astype(np.int64)
-        if unknown := {str(label) for label in y} - number.keys():
-            raise DataError(
-                f'{expected.name}: unknown class "{min(unknown)}"; known: '
-                f"{', '.join(expected.classes)}"
-            )
-        return np.array([number[str(label)] for label in y], dtype=np.int64)
+        values, index_n = np.unique(y, return_inverse=True)
+        numbers = []
+        for value in values.tolist():
+            try:
+                numbers.append(number(value))
+            except ValueError:
+                known = f"{', '.join(classes)}{', or their numbers from 0' * numbered}"
+                raise RefusedError(
+                    f"{expected.name}: y has an unknown class; known: {known}", [str(value)]
+                ) from None
+        return np.array(numbers, dtype=np.int64)[index_n]
 
     return {name: (x, encoded(y)) for name, (x, y) in parts.items()}

@@ -13,6 +13,8 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets import grammar
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kind = Literal["number", "category", "date"]
@@ -65,7 +67,8 @@ class Column:
     @property
     def na_numbers(self) -> tuple[float, ...]:
         """Numbers among `na_values`, for a column of numbers."""
-        return tuple(filter(np.isfinite, map(_number, self.na_values)))
+        values = map(_number, self.na_values)
+        return tuple(value for value in values if not math.isnan(value))
 
     def as_json(self) -> dict[str, Any]:
         """Convert to a JSON object, without what a fitted feature does not need."""
@@ -178,7 +181,7 @@ class Preprocessing:
 def _number(text: str) -> float:
     """Parse a number; NaN for other texts."""
     try:
-        return float(text)
+        return grammar.number(grammar.plain(text))
     except ValueError:
         return np.nan
 

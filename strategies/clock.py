@@ -145,7 +145,7 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
 def _read(path: Path, peers: int) -> Floats:
     """Read the columns of a file, (4, n)."""
     try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
         by_peer = {int(row["peer"]): [float(row[name]) for name in _COLUMNS] for row in rows}
     except OSError as error:
         raise ScheduleError(f"clock file {path}: {error.strerror or 'cannot be read'}") from None

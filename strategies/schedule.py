@@ -358,7 +358,7 @@ def _read(path: Path, peers: int) -> list[tuple[int, int, int]]:
         return ScheduleError(f"schedule file {path}: {reason}")
 
     try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
     except OSError as error:
         raise invalid(error.strerror or "cannot be read") from None
     except ValueError:

@@ -457,7 +457,7 @@ def read_rounds(path: Path, peers: int) -> list[Edges]:
         return TopologyError(f"topology file {path}: {reason}")
 
     try:
-        lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        lines = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
     except OSError as error:
         raise invalid(error.strerror or "cannot be read") from None
     except ValueError:
@@ -488,7 +488,7 @@ def _read(path: Path, peers: int) -> Matrix:
         return TopologyError(f"topology file {path}: {reason}")
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise invalid(error.strerror or "cannot be read") from None
     except ValueError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ from coterie.strategies.names import RULE, is_name
 
 _CA_DAYS = 3650
 _CURVE = ec.SECP384R1  # required by Flower for SuperNodes; TLS uses it too
+_LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
+_NAME = re.compile(rf"(?=.{{1,253}}$)({_LABEL}\.)*(?!\d+$){_LABEL}")
 _OVERLAP = timedelta(hours=1)  # clocks differ
 
 
@@ -172,12 +175,20 @@ def _identifier(key: ec.EllipticCurvePublicKey) -> x509.AuthorityKeyIdentifier:
 
 
 def _host(host: str) -> x509.GeneralName:
+    if not host.isascii():
+        raise ConfigError(f"--hosts {host}: write the name in ASCII (xn--...)")
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        address = ipaddress.ip_address(host)
     except ValueError:
-        if not host.isascii():
-            raise ConfigError(f"--hosts {host}: write the name in ASCII (xn--...)") from None
-        return x509.DNSName(host)
+        if _NAME.fullmatch(host):
+            return x509.DNSName(host)
+    else:
+        if not address.is_unspecified and "%" not in host:
+            return x509.IPAddress(address)
+    raise ConfigError(
+        f"--hosts {host}: write a name or address by which nodes reach the relay, such as "
+        "relay.example.org, 192.0.2.1 or ::1, without https://, port, path, brackets or *"
+    )
 
 
 def _secret(directory: Path) -> None:

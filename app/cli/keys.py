@@ -73,7 +73,7 @@ def _trust(options: argparse.Namespace, console: Console) -> None:
         if len(entries) != 1:
             raise KeysError(f"--peer {options.peer} is for one peer, not {len(entries)}")
         entries = [replace(entries[0], peer=options.peer)]
-    before = target.read_text(encoding="utf-8") if target.exists() else ""
+    before = target.read_text(encoding="utf-8-sig") if target.exists() else ""
     known = {entry.name: entry for entry in read_entries(target)} if before else {}
     if options.replace:
         entries = [_successor(entry, known.get(entry.name), target) for entry in entries]

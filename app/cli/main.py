@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import io
 import os
 import signal
 import sys
@@ -172,6 +173,8 @@ def run_as_program() -> NoReturn:
     """Run the command line of this process and exit; the entry point of `coterie`."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows ?
     code = main(sys.argv[1:])
     if code == _INTERRUPTED:  # what Ray and PyTorch were doing may crash while they are taken down
         sys.stdout.flush()

@@ -79,10 +79,11 @@ def of_file(path: Path) -> Source:
     if not path.is_file() or path.stat().st_size > _BYTES:
         raise ConfigError(f"{path} is not a file of at most {_BYTES // 2**20} MiB")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         flat = unpacked(flatten(tomllib.loads(text)))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
+        how = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        raise ConfigError(f"{path} is not TOML: {error}{how}") from None
     of_run = any((path.parent / name).exists() for name in _BESIDE)
     before = BEFORE.get(str(flat.get("dataset")), {}) if of_run else {}
     return Source(before | flat, path, text, is_of_run=of_run)

@@ -292,7 +292,7 @@ def read_policy(path: Path) -> Policy:
     try:
         if how := writable_by_others(path):
             raise PolicyError(how)
-        return policy_of(flatten(tomllib.loads(path.read_text(encoding="utf-8"))))
+        return policy_of(flatten(tomllib.loads(path.read_text(encoding="utf-8-sig"))))
     except OSError as error:
         raise PolicyError(f"policy {path}: {error.strerror}") from None
     except PolicyError as error:

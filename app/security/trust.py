@@ -104,7 +104,7 @@ def read_entries(path: Path) -> list[Entry]:
     KeysError: it is missing or invalid; the message names the table.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -19,8 +19,10 @@ import coterie
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
 from coterie.app.trained.about import About
+from coterie.app.trained.inputs import refuses_missing
 from coterie.app.trained.personal import PersonalModel
 from coterie.clients.engine.tasks import TASKS
+from coterie.datasets import grammar
 from coterie.datasets.preprocessing import Column
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def export(model: PersonalModel, path: Path) -> None:
     An .onnx has an input `raw`; for a table an input per column, (B,): strings for a category, else
     doubles. Its outputs are `scores` and, for classes, `probabilities`.
 
-    Cells of a table that its schema does not allow make the outputs of their row NaN.
+    Cells of a table that `coterie predict` refuses make the outputs of their row NaN.
 
     ConfigError: the format is unknown, the package that writes it is not installed, or a column has
     no name that an .onnx can have.
@@ -95,6 +97,7 @@ class _OfColumns(nn.Module):
         super().__init__()
         self.model = model
         self._names = [column.name for column in columns]
+        self._refuses_missing = refuses_missing(model.about)
         largest = torch.finfo(torch.float64).max
         self.register_buffer("low", torch.full((len(columns),), -largest, dtype=torch.float64))
         self.register_buffer("high", -self.low)
@@ -112,6 +115,8 @@ class _OfColumns(nn.Module):
         raw = self.model.preparation.known(raw)
         wrong = (raw < self.low) | (raw > self.high)
         wrong = wrong | (self.is_category & (raw != raw.floor()) & ~raw.isnan())
+        if self._refuses_missing:
+            wrong = wrong | raw.isnan()
         scores: Tensor = self.model(raw)
         return scores.masked_fill(wrong.any(dim=1, keepdim=True), math.nan)
 
@@ -195,7 +200,8 @@ def _encoder(cells: ir.Value, code: ir.Value, column: Column) -> ir.Node:
     from onnxscript import ir
 
     code_of = {text: float(k) for k, text in enumerate(column.categories)}
-    code_of |= dict.fromkeys(("", *column.na_values), math.nan)
+    code_of |= dict.fromkeys({*grammar.MISSING} - code_of.keys(), math.nan)
+    code_of |= dict.fromkeys(column.na_values, math.nan)
     attributes = {
         "keys_tensor": ir.tensor(list(code_of)),
         "values_tensor": ir.tensor([*code_of.values()], dtype=ir.DataType.DOUBLE),

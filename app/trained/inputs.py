@@ -68,37 +68,21 @@ def of_frame(frame: pd.DataFrame, about: About) -> npt.NDArray[Any]:
         raise ConfigError(
             f"the data frame cannot be read: {' '.join(map(str, error.args))}"
         ) from None
-    return _encoded(table, Path("the data frame"), about)
+    called = Path("the data frame")
+    return _encoded(cells.normalised(table, called), called, about)
 
 
 def _table(path: Path, about: About) -> Inputs:
-    fitted = about.preprocessing
-    columns = () if fitted is None else fitted.columns
-    as_text = {column.name for column in columns if column.kind != "number"}
     try:
-        table = cells.open_table(path, as_text)
+        table = cells.open_table(path)
     except RefusedError as error:  # hidden from the relay, but shown to the local user
         raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
     raw = _encoded(table, path, about)
-    return Inputs(raw, range(1, len(raw) + 1), _as_written(table, path))
-
-
-def _as_written(table: pa.Table, path: Path) -> dict[str, list[str]]:
-    """Return all cells of a table as text; those of a CSV are unchanged ("007", "NA")."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    if path.suffix == ".csv":
-        types = dict.fromkeys(table.column_names, pa.string())
-        options = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
-        try:
-            table = csv.read_csv(path, convert_options=options)
-        except pa.ArrowInvalid as error:
-            raise ConfigError(f"{path}: cannot be read: {error}; expected UTF-8") from None
-    return {
+    written = {
         name: ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
         for name in table.column_names
     }
+    return Inputs(raw, range(1, len(raw) + 1), written)
 
 
 def _encoded(table: pa.Table, path: Path, about: About) -> npt.NDArray[Any]:
@@ -113,11 +97,18 @@ def _encoded(table: pa.Table, path: Path, about: About) -> npt.NDArray[Any]:
                 f"{wanted} numbers, whose columns have no names"
             )
         columns = tuple(map(Column, table.column_names))
-    cells.require(table, [column.name for column in columns], path)
-    raw, wrong = cells.encoded(table, columns)
+    try:
+        cells.require(table, [column.name for column in columns], path)
+        raw, wrong = cells.encoded(table, columns)
+    except RefusedError as error:  # hidden from the relay, but shown to the local user
+        raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
+    if refuses_missing(about):
+        cells.add_missing(table, raw, columns, wrong)
     if wrong:
         some = cells.named(wrong, path)
         more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+        if any(each.why == "is missing" for row in wrong.values() for each in row):
+            more += '; the model was trained with table.missing = "refuse"'
         raise ConfigError("\n".join(some[:_SHOWN]) + more)
     if fitted is None or not fitted.columns:
         raw = raw.reshape(-1, *about.shape)
@@ -136,10 +127,15 @@ def _arrays(path: Path, about: About) -> Inputs:
     return Inputs(raw, names, {"row": names})
 
 
+def refuses_missing(about: About) -> bool:
+    """Return whether the model was trained without missing cells, and predicts none."""
+    return about.dataset_options.get("missing") == "refuse"
+
+
 def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
     """Return raw examples (N, ...) if they fit the model's input, else raise ConfigError.
 
-    They have the model's input shape, and it can fill their gaps.
+    They have the model's input shape, and it can fill their gaps unless `refuses_missing`.
     """
     fitted = about.preprocessing
     fills = fitted is not None and bool(fitted.columns)
@@ -150,8 +146,8 @@ def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any
         raise ConfigError(
             f"{called} is {raw.shape}, the model takes (N, {', '.join(map(str, shape))})"
         )
-    unsound = np.isinf(raw) if fills else ~np.isfinite(raw)
-    if rows := np.flatnonzero(unsound.reshape(len(raw), -1).any(axis=1)).tolist():
+    unsound = np.isinf(raw) if fills and not refuses_missing(about) else ~np.isfinite(raw)
+    if rows := np.flatnonzero(unsound.any(axis=tuple(range(1, raw.ndim)))).tolist():
         raise ConfigError(
             f"{called}: {len(rows)} of {len(raw)} examples have NaN or infinity, the first is "
             f"number {rows[0] + 1}: fill these values, or leave the examples out"

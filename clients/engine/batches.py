@@ -49,6 +49,7 @@ def plan(
     epochs: int = 0,
     halves: bool = False,
     noise_dimension: int = 0,
+    min_count: int = 1,
 ) -> Plan:
     """Draw `steps` minibatches, `epochs` passes over the data, or two halves, from each stream.
 
@@ -65,12 +66,18 @@ def plan(
         Number of examples of each model.
     noise_dimension : int
         Dimension of the gradient noise, 0 for none.
+    min_count : int
+        A smaller rest of an epoch is dropped, as by PyTorch's DataLoader with drop_last.
     """
 
     def draw(g: np.random.Generator, n: int) -> tuple[Ints, list[int]]:
         if halves:
             return _halves(g, n, batch_size)
-        return _epochs(g, n, batch_size, epochs) if epochs else _steps(g, n, batch_size, steps)
+        return (
+            _epochs(g, n, batch_size, epochs, min_count)
+            if epochs
+            else _steps(g, n, batch_size, steps)
+        )
 
     if not epochs and not halves and batch_size >= max(lengths, default=0):
         rows_etb, counts_et = everything(lengths, steps)  # nothing to draw
@@ -124,10 +131,13 @@ def _halves(g: np.random.Generator, n: int, batch_size: int) -> tuple[Ints, list
     return rows_tb, [len(first), len(second)]
 
 
-def _epochs(g: np.random.Generator, n: int, batch_size: int, epochs: int) -> tuple[Ints, list[int]]:
+def _epochs(
+    g: np.random.Generator, n: int, batch_size: int, epochs: int, min_count: int
+) -> tuple[Ints, list[int]]:
     width = max(1, min(batch_size, n))
-    first_t = np.arange(0, n, width)
+    kept = n - n % width if n % width < min_count else n
+    first_t = np.arange(0, kept, width)
     rows = np.zeros((epochs, len(first_t) * width), dtype=np.int64)
     for order in rows:
-        order[:n] = g.permutation(n)
+        order[:kept] = g.permutation(n)[:kept]
     return rows.reshape(-1, width), np.minimum(n - first_t, width).tolist() * epochs

@@ -175,6 +175,7 @@ class Data:
         noise = np.zeros(1) if problem.noise is None else problem.noise[peers]
         self._noise_p = self._tensor(noise) if noise.any() else None
         self._noise_dimension = problem.outputs if noise.any() else 0
+        self.min_batch = 1  # of training examples
 
     def lay_channels_last(self) -> None:
         """Store images with channels innermost, the fast layout for convolutions on a CPU."""
@@ -325,6 +326,7 @@ class Data:
             epochs=epochs or 0,
             halves=halves,
             noise_dimension=self._noise_dimension,
+            min_count=self.min_batch,
         )
         augmented = self.training.augment != "none"
         # Estimates use the same minibatch in several stages of a round.

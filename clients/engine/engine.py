@@ -245,6 +245,8 @@ class Engine(Evaluation):
         self.kinds = np.asarray(kinds, dtype=np.int64)
         if model not in MODELS:
             probe.try_out(self.network, problem, model)
+        for data in filter(None, (self.data, self._pool)):
+            data.min_batch = probe.min_batch(self.network, problem, data)
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
         self.guard: Guard | None = None
         if privacy is not None and privacy.kind != "none":

@@ -7,6 +7,7 @@ network runs one model at a time.
 
 from __future__ import annotations
 
+import copy
 import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from coterie.clients.models.build import build
 from coterie.errors import is_users, place_of
 
 if TYPE_CHECKING:
+    from coterie.clients.engine.data import Data
     from coterie.clients.models.options import Adaptation
     from coterie.datasets.problem import Problem
 
@@ -97,6 +99,28 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
         remedy = next((text for key, text in _REMEDIES.items() if key in str(error)), reason)
         layer = layer_of(error, network.module)
         network.alone = f"{remedy} in {layer}" if layer else remedy
+
+
+def min_batch(network: Network, problem: Problem, data: Data) -> int:
+    """Return the size below which the rest of an epoch is left out, and say so once.
+
+    It is 2 if a layer of batch norm would see one value per channel in a rest of one example.
+    """
+    lengths, size = data.shards["train"].lengths_p, data.training.batch_size
+    rests = int(((lengths > size) & (lengths % size == 1)).sum())
+    if not network.coupled or not rests:
+        return 1
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(network.module).train()(examples(network, problem).inputs[0, :1])
+    except ValueError:
+        if data.training.local_epochs:
+            _warn(
+                f"batch norm needs two examples: with batch-size = {size}, each epoch leaves out "
+                f"a rest of one example (at {rests} of {len(lengths)} peers)"
+            )
+        return 2
+    return 1
 
 
 def examples(network: Network, problem: Problem) -> Examples:

@@ -1,18 +1,23 @@
-"""Reading of tables and encoding of their cells as numbers, with errors by line."""
+"""Reading of tables, and encoding of their cells as numbers, with errors by line and column.
+
+The meaning of a cell is that of `coterie.datasets.grammar`.
+"""
 
 from __future__ import annotations
 
 import csv as text_csv
-import datetime
 import difflib
+import io
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets import grammar
 from coterie.datasets.own.institutions import RefusedError
 from coterie.datasets.preprocessing import Column
 from coterie.datasets.problem import DataError
@@ -22,32 +27,45 @@ if TYPE_CHECKING:
 
 FORMATS = (".csv", ".parquet")
 Floats = npt.NDArray[np.float64]
-Errors = dict[int, list[str]]
-"""Errors by row; they quote cells and must stay on the institution's node."""
-_HEAD = 65_536
-"""Bytes at the start of a file that are checked before it is parsed."""
-_EPOCH = datetime.date(1970, 1, 1)
 
 
-def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
-    """Read a .csv or .parquet file; CSV columns `as_text` are not parsed as numbers.
+class Wrong(NamedTuple):
+    """Cell that cannot be used."""
+
+    column: str
+    why: str  # without the cell
+    cell: str | float | None = None  # stays on the institution's node
+
+
+Errors = dict[int, list[Wrong]]
+"""Cells that cannot be used, by row."""
+_BLOCK = 1 << 24
+_SEPARATORS = ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"))
+_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+
+
+def open_table(path: Path) -> pa.Table:
+    """Read a .csv file, whose cells are texts as written, or a .parquet file.
 
     DataError: the file cannot be read, or has duplicate columns.
     """
     import pyarrow as pa  # slow to import
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
 
-    if path.suffix == ".csv":
-        _check_csv(path)
     try:
-        if path.suffix == ".csv":
-            types = dict.fromkeys(as_text, pa.string())
-            convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True)
-            table = csv.read_csv(path, convert_options=convert)
-        else:
-            table = parquet.read_table(path)
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        raise RefusedError(f"table: {path.name} cannot be read", [str(error)]) from None
+        return normalised(
+            _read_csv(path) if path.suffix == ".csv" else parquet.read_table(path), path
+        )
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+
+
+def normalised(table: pa.Table, path: Path) -> pa.Table:
+    """Return a table with names of columns in Unicode NFC, without spaces around them.
+
+    RefusedError: there are duplicates.
+    """
+    table = table.rename_columns([grammar.plain(name) for name in table.column_names])
     duplicates = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
     if duplicates:
         raise RefusedError(
@@ -58,47 +76,134 @@ def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
     return table
 
 
-def _check_csv(path: Path) -> None:
-    """Check that the start of a file is that of a CSV table with a header.
+def _read_csv(path: Path) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    names = _check_csv(path)
+    has_breaks = _has_breaks(path)
+    parse = csv.ParseOptions(newlines_in_values=has_breaks)  # slower
+    types = dict.fromkeys(names, pa.string())
+    convert = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
+    try:
+        table = csv.read_csv(path, parse_options=parse, convert_options=convert)
+    except pa.ArrowInvalid:  # maybe a line is longer than a block
+        whole = csv.ReadOptions(block_size=min(path.stat().st_size, 2**31 - 1))
+        table = csv.read_csv(path, whole, parse, convert)
+    rows = sum(1 for _ in _records(path, strict=True)) - 1 if has_breaks else table.num_rows
+    if table.column_names != names or table.num_rows != rows:
+        raise DataError(
+            f"table: {path.name} has {table.num_rows} rows by one reading of its quotes and {rows} "
+            "by another: write it again with a quote at both ends of each quoted cell"
+        )
+    return table
+
+
+def _has_breaks(path: Path) -> bool:
+    """Return whether line breaks may be inside quotes."""
+    inside = False
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            if inside or b'"' in block:
+                data = np.frombuffer(block, np.uint8)
+                quotes = np.flatnonzero(data == 34)
+                breaks = np.flatnonzero((data == 10) | (data == 13))
+                if ((np.searchsorted(quotes, breaks) + inside) % 2).any():
+                    return True
+                inside ^= bool(len(quotes) % 2)
+    return inside
+
+
+def _records(path: Path, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line of each record of a CSV file, and its cells; an empty line is none."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader, line = text_csv.reader(file, strict=strict), 1
+        limit = text_csv.field_size_limit(2**31 - 1)  # of a cell
+        try:
+            for cells in reader:
+                if cells:
+                    yield line, cells
+                line = reader.line_num + 1
+        except text_csv.Error as error:
+            raise DataError(
+                f"table: {path.name}, line {line} cannot be read: {error}: close each quote, and "
+                "write one inside a cell twice"
+            ) from None
+        finally:
+            text_csv.field_size_limit(limit)
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    """Return the error of a file that a library cannot read, with its line if it can be found."""
+    said = [" ".join(str(error).split())]
+    if path.suffix != ".csv" or isinstance(error, OSError):
+        why = getattr(error, "strerror", None) or "it is damaged, or no Parquet file"
+        return RefusedError(f"table: {path.name} cannot be read: {why}", said)
+    if cause := _start(path, -1)[0]:
+        return DataError(f"table: {path.name} {cause}")
+    width = 0
+    for line, cells in _records(path):
+        width = width or len(cells)
+        if len(cells) != width:
+            return DataError(
+                f"table: {path.name} cannot be read: line {line} has {len(cells)} cells, and the "
+                f"header {width}: correct its commas and quotes"
+            )
+    return RefusedError(f"table: {path.name} cannot be read", said)
+
+
+def _check_csv(path: Path) -> list[str]:
+    """Return the header of a CSV table, after a check of the start of the file.
 
     The message of the DataError has the cause and the remedy.
     """
     cause, lines = _start(path)
     if cause:
         raise DataError(f"table: {path.name} {cause}")
-    if len(lines) and _is_data(lines[0], lines[1:]):
+    shown = [[cell.strip() for cell in line] for line in lines]
+    if lines and _is_data(shown[0], shown[1:]):
         raise RefusedError(
             f"table: {path.name}, line 1 has no header but the cells of an example: add a line "
             "with the names of the columns above it",
-            [f"line 1 is {', '.join(lines[0])[:80]}"],
+            [f"line 1 is {', '.join(shown[0])[:80]}"],
         )
+    header = next((cells for _, cells in _records(path)), [])
+    if not header:
+        raise DataError(f"table: {path.name} is empty")
+    return header
 
 
-def _start(path: Path) -> tuple[str, list[list[str]]]:
-    """Return why a file is no CSV table, or "", and the cells of its first lines."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}", []
+def _start(path: Path, size: int = 65_536) -> tuple[str, list[list[str]]]:
+    """Return why the first bytes (-1: all) are no CSV table, or "", and the cells of lines."""
+    with path.open("rb") as file:
+        head = file.read(size)
     if head.startswith(b"PK\x03\x04"):
         return "is a spreadsheet or an archive: save it as CSV", []
-    if b"\0" in head:
+    if b"\0" in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "is UTF-16, or no text: save it as CSV in UTF-8", []
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if error.end < len(head):  # not cut off at the end
-            return "is not UTF-8: save it as CSV in UTF-8", []
+        if len(head) != size or error.end < size:  # not cut off at the end
+            line = head.count(b"\n", 0, error.start) + 1
+            return f"is not UTF-8 in line {line}: save it as CSV in UTF-8", []
         text = head[: error.start].decode("utf-8-sig")
     try:
-        lines = [*text_csv.reader(text.splitlines())]
+        lines = [line for line in text_csv.reader(io.StringIO(text, newline="")) if line]
     except text_csv.Error:
         return "", []  # the parser of the whole file says why
-    for separator, called in ((";", "semicolons"), ("\t", "tabs")):
+    for separator, called in _SEPARATORS:
         if lines and len(lines[0]) == 1 and separator in lines[0][0]:
             return f"separates columns by {called}: save it with commas, and points in numbers", []
-    return "", [[cell.strip() for cell in line] for line in lines]
+    if len(head) == size:
+        lines = lines[:-1] or lines  # the last one may be cut off
+    width, count = Counter(map(len, lines)).most_common(1)[0] if lines else (0, 0)
+    if len(lines[:1]) and len(lines[0]) < width and count > 1:
+        return (
+            f"has {len(lines[0])} cells in line 1 and {width} in most others: the first line must "
+            "be the header, with a name for each column; delete what stands above it"
+        ), []
+    return "", lines
 
 
 def _is_data(names: Sequence[str], below: Iterable[Sequence[str]]) -> bool:
@@ -113,22 +218,15 @@ def _is_data(names: Sequence[str], below: Iterable[Sequence[str]]) -> bool:
         for cell, cells in zip(line, seen, strict=False):
             cells.add(cell)
     return all(
-        name in ("", "?") or is_number(name) or _is_date(name) or name in cells
+        name in ("", "?") or grammar.is_number(name) or grammar.is_date(name) or name in cells
         for name, cells in zip(names, seen, strict=True)
     )
 
 
-def _is_date(text: str) -> bool:
-    try:
-        datetime.date.fromisoformat(text[:10])
-    except ValueError:
-        return False
-    return True
-
-
 def _asked_header(names: Iterable[str]) -> str:
-    """Return a hint for a table that has numbers among the names of its columns."""
-    return "; is its header missing?" if any(map(is_number, names)) else ""
+    """Return a hint for a table that has numbers among the names of its columns, or none."""
+    is_odd = any(not name or grammar.is_number(name) for name in names)
+    return "; is its header missing?" if is_odd else ""
 
 
 def similar(name: str, names: Iterable[str]) -> str:
@@ -138,90 +236,168 @@ def similar(name: str, names: Iterable[str]) -> str:
     return plain[close[0]] if close else ""
 
 
-def is_number(text: str) -> bool:
-    """Return whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
     """Check that a table has some columns; RefusedError names those that are missing."""
-    missing = [name for name in names if name not in table.column_names]
+    missing = [name for name in names if grammar.plain(name) not in table.column_names]
     if missing:
         others = [each for each in table.column_names if each not in names]
         meant = [f'{name}: did you mean "{similar(name, others)}"?' for name in missing]
         raise RefusedError(
             f"table: {path.name} has no column {', '.join(missing)}"
-            f"{_asked_header(table.column_names)}",
+            f"{_asked_header(table.column_names)}{_lower_header(path, missing)}",
             [*(each for each in meant if '""' not in each),
              f"it has {', '.join(table.column_names)}"],
         )  # fmt: skip
 
 
+def _lower_header(path: Path, names: Sequence[str]) -> str:
+    """Return a hint for a CSV file whose header is below its first line."""
+    for line, cells in itertools.islice(_records(path), 20) if path.suffix == ".csv" else ():
+        if {*map(grammar.plain, names)} <= {*map(grammar.plain, cells)}:
+            return f"; line {line} has: is it the header? Delete the lines above it"
+    return ""
+
+
 def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Errors]:
     """Encode the cells of some columns as numbers.
 
-    Categories become their code, dates days since 1970, and the `na_values` of a column NaN. Return
-    the cells (N, columns), NaN where one is missing or invalid, and descriptions of the invalid
-    cells by row.
+    Categories become their code, dates days since 1970, durations days, truth values 1 and 0, and
+    the `na_values` of a column NaN. Return the cells (N, columns), NaN where one is missing or
+    invalid, and the invalid cells by row. RefusedError: cells of a column have parts.
     """
     errors: Errors = defaultdict(list)
     values = np.empty((table.num_rows, len(columns)))
     for index, column in enumerate(columns):
-        values[:, index] = _numbers(table, column, errors)
+        cells = table.column(grammar.plain(column.name))
+        if why := nested(cells):
+            raise RefusedError(
+                f"table: column {column.name} cannot be used: {why}; leave it out, or write a "
+                "number per column",
+                [str(cells.type)],
+            )
+        values[:, index] = _values(cells, column, errors)
         if column.kind == "number":
             low = -np.inf if column.low is None else column.low
             high = np.inf if column.high is None else column.high
-            cells = values[:, index]
-            for row in np.flatnonzero((cells < low) | (cells > high)):
-                errors[int(row)].append(f"{column.name} {cells[row]:g} is not {low} to {high}")
-                cells[row] = np.nan
+            numbers = values[:, index]
+            for row in np.flatnonzero((numbers < low) | (numbers > high)):
+                wrong = Wrong(column.name, f"is not {low} to {high}", numbers[row])
+                errors[int(row)].append(wrong)
+                numbers[row] = np.nan
     return values, errors
+
+
+def nested(cells: pa.ChunkedArray) -> str:
+    """Return why the type of a column has no cells that are read; "" if it has."""
+    from pyarrow import types
+
+    kind = cells.type.value_type if types.is_dictionary(cells.type) else cells.type
+    known = (
+        types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_decimal,
+        types.is_string, types.is_large_string, types.is_string_view, types.is_date,
+        types.is_timestamp, types.is_duration,
+    )  # fmt: skip
+    return (
+        ""
+        if any(is_kind(kind) for is_kind in known)
+        else f"its cells are of type {str(kind).split('<')[0]}"
+    )
+
+
+def _values(cells: pa.ChunkedArray, column: Column, errors: Errors) -> Floats:
+    """Return a column as numbers; NaN where a cell is missing or invalid."""
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    if types.is_dictionary(cells.type):
+        cells = cells.cast(cells.type.value_type)
+    if types.is_duration(cells.type):
+        counts = cells.cast(pa.int64()).cast(pa.float64(), safe=False)
+        cells = compute.divide(counts, _DAY[cells.type.unit])
+    texts, kind = cells, cells.type
+    if column.kind == "number":
+        if types.is_string(kind):  # all of them numbers or missing?
+            marks = pa.array([*grammar.MISSING, *column.na_values])
+            texts = compute.if_else(compute.is_in(cells, marks), None, cells)
+        elif types.is_boolean(kind):
+            texts = cells.cast(pa.uint8())
+        try:
+            floats: Floats = texts.cast(pa.float64(), safe=False).to_numpy()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            pass  # parse each text, to find the invalid ones
+        else:
+            values = np.where(np.isin(floats, column.na_numbers), np.nan, floats)
+            for row in np.flatnonzero(np.isinf(values)):
+                errors[int(row)].append(Wrong(column.name, "is infinite", values[row]))
+            return np.where(np.isinf(values), np.nan, values)
+    coded = cells.cast(pa.large_string()).combine_chunks().dictionary_encode()
+    read, shown = _reader(column), coded.dictionary.to_pylist()
+    values, why = np.full(len(shown) + 1, np.nan), {}
+    for index, cell in enumerate(shown):
+        try:
+            values[index] = read(grammar.plain(cell))
+        except ValueError as error:
+            why[index] = str(error)
+    index_n = coded.indices.fill_null(-1).to_numpy()
+    for row in np.flatnonzero(np.isin(index_n, [*why])) if why else ():
+        index = index_n[row]
+        errors[int(row)].append(Wrong(column.name, why[index], shown[index]))
+    result: Floats = values[index_n]
+    return result
+
+
+def _reader(column: Column) -> Callable[[str], float]:
+    """Return the function from the text of a cell to its number."""
+    marks = {"", *map(grammar.plain, column.na_values)}
+    code = grammar.codes(column.categories)
+
+    def category(cell: str) -> float:
+        try:
+            return code(cell)
+        except ValueError:
+            if cell in grammar.MISSING:
+                return np.nan
+            raise
+
+    def number(cell: str) -> float:
+        value = grammar.TRUTHS[cell] if cell in grammar.TRUTHS else grammar.number(cell)
+        if value in column.na_numbers:
+            return np.nan
+        if np.isinf(value):
+            raise ValueError("is infinite")
+        return value
+
+    kinds = {"number": number, "category": category, "date": grammar.date}
+    read = kinds[column.kind]
+    if column.kind != "category":
+        marks |= {*grammar.MISSING}
+    return lambda cell: np.nan if cell in marks else read(cell)
+
+
+def add_missing(table: pa.Table, values: Floats, columns: Sequence[Column], errors: Errors) -> None:
+    """Add the missing cells of columns, `values` (N, columns), to the errors."""
+    for row, index in np.argwhere(np.isnan(values)).tolist():
+        name, wrong = columns[index].name, errors.setdefault(row, [])
+        if all(each.column != name for each in wrong):  # invalid cells are NaN, too
+            cell = table.column(grammar.plain(name))[row].as_py()
+            is_text = isinstance(cell, str) and bool(cell.strip())
+            wrong.append(Wrong(name, "is missing", cell if is_text else None))
 
 
 def named(errors: Errors, path: Path) -> list[str]:
     """Format errors, one text per row, with the line of a CSV file."""
-    unit, first = ("line", 2) if path.suffix == ".csv" else ("row", 1)
+    unit, numbers = "row", {row: row + 1 for row in errors}
+    if path.suffix == ".csv" and errors:
+        lines = enumerate(itertools.islice(_records(path), 1, max(errors) + 2))
+        unit, numbers = "line", {row: line for row, (line, _) in lines if row in errors}
     return [
-        f"{path.name}, {unit} {row + first}: {'; '.join(errors[row])}" for row in sorted(errors)
+        f"{path.name}, {unit} {numbers[row]}: {'; '.join(map(_shown, errors[row]))}"
+        for row in sorted(errors)
     ]
 
 
-def _numbers(table: pa.Table, column: Column, errors: Errors) -> Floats:
-    import pyarrow as pa
-
-    cells = table.column(column.name)
-    if column.kind == "number":
-        if pa.types.is_boolean(cells.type):
-            cells = cells.cast(pa.uint8())
-        try:
-            floats: Floats = cells.cast(pa.float64()).to_numpy()
-            is_missing = ~np.isfinite(floats) | np.isin(floats, column.na_numbers)
-            return np.where(is_missing, np.nan, floats)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pass  # parse each cell, to find the invalid ones
-    read = {"number": _number, "category": _category, "date": _date}[column.kind]
-    values = np.full(len(cells), np.nan)
-    for row, cell in enumerate(cells.cast(pa.string()).to_pylist()):
-        if cell is not None and cell.strip() and cell.strip() not in column.na_values:
-            try:
-                values[row] = read(cell.strip(), column)
-            except ValueError:
-                errors[row].append(f"{column.name} {cell!r} is not a {column.kind}")
-    return values
-
-
-def _number(cell: str, column: Column) -> float:
-    value = float(cell)
-    return value if np.isfinite(value) and value not in column.na_numbers else np.nan
-
-
-def _category(cell: str, column: Column) -> float:
-    return column.categories.index(cell)
-
-
-def _date(cell: str, _: Column) -> float:
-    return (datetime.date.fromisoformat(cell[:10]) - _EPOCH).days
+def _shown(wrong: Wrong) -> str:
+    if wrong.cell is None:
+        return f"{wrong.column} {wrong.why}"
+    cell = repr(wrong.cell[:80]) if isinstance(wrong.cell, str) else f"{wrong.cell:g}"
+    return f"{wrong.column} {cell} {wrong.why}"

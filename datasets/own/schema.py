@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tomli_w
 
-from coterie.datasets.own.cells import encoded, is_number, named, similar
+from coterie.datasets import grammar
+from coterie.datasets.own.cells import encoded, named, nested, similar
 from coterie.datasets.own.scale import publishable
 from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import DataError
@@ -44,8 +46,8 @@ _MIN_NUMBERS = 10
 """Number of different numbers above which a column with some texts is no category."""
 _MAX_SHIFT = 0.2
 """Maximum shift of a proposed mean by its rounding, in deviations."""
-MARKS = ("?", "-", "--", ".", "n/a", "N/A", "#N/A", "na", "NA", "nan", "NaN", "null", "NULL")
-"""Cells that a draft takes for missing values."""
+MARKS = ("?", "-", "--", ".", "na")
+"""Cells that a draft takes for missing values, besides those that always are."""
 Schema = Mapping[str, Column]
 """Columns by name, including the label."""
 
@@ -59,10 +61,14 @@ def read_schema(folder: Path) -> Schema:
     if path is None:
         raise DataError(f"table: table.schema is set, but there is no {FILE} in data-dir")
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return {name: _column(name, entry) for name, entry in content["columns"].items()}
+        return _parsed(path.read_text(encoding="utf-8-sig"))
     except _WRONG as error:
         raise DataError(f"table: {FILE} is not a schema: {error}") from None
+
+
+def _parsed(text: str) -> Schema:
+    columns = tomllib.loads(text)["columns"]
+    return {name: _column(name, entry) for name, entry in columns.items()}
 
 
 def _column(name: str, entry: Mapping[str, Any]) -> Column:
@@ -165,6 +171,8 @@ def drafted(tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[s
         having = [table for table in tables.values() if name in table.column_names]
         if len(having) < len(tables):
             draft.left_out[name] = _absent(name, tables)
+        elif why := next(filter(None, (nested(table.column(name)) for table in having)), ""):
+            draft.left_out[name] = f"{why}, neither numbers, dates nor texts"
         elif column := _drafted(name, having, na_values, min_rows, draft):
             schema[name] = column
         elif name in draft.rare:
@@ -173,7 +181,33 @@ def drafted(tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[s
             draft.left_out[name] = _texts_among_numbers(name, tables, na_values) or (
                 "neither numbers, dates nor at most 20 categories"
             )
+    for name, column in _parsed(tomli_w.dumps(described(schema))).items():  # as a run reads it
+        rare = {each.rpartition(" (")[0] for each in draft.rare.get(name, ())}
+        for key, table in tables.items():
+            errors = encoded(table, [column])[1]
+            wrong = {row: each for row, each in errors.items() if _text(each[0].cell) not in rare}
+            if wrong:
+                cells = named(wrong, Path(key))
+                draft.left_out[name] = f"the draft refuses its own table: {cells[0]}"
+                schema.pop(name, None)
     return replace(draft, schema=schema)
+
+
+def _text(cell: object) -> str:
+    return grammar.plain(str(cell))
+
+
+def alike(texts: Sequence[str]) -> list[list[str]]:
+    """Return the groups of categories that may be one: they differ by case, or are initials."""
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault("".join(filter(str.isalnum, text.casefold())) or text, []).append(text)
+    initials = [key for key in groups if len(key) == 1 and key.isalpha()]
+    full = {key: [each for each in groups if len(each) > 1 and each[0] == key] for key in initials}
+    if all(len(each) == 1 for each in full.values()):
+        for key, (long,) in full.items():
+            groups[long] += groups.pop(key)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _absent(name: str, tables: Mapping[str, pa.Table]) -> str:
@@ -220,17 +254,24 @@ def _drafted(
     name: str, tables: Sequence[pa.Table], na_values: Sequence[str], min_rows: int, draft: Draft
 ) -> Column | None:
     """Return the first kind of column that fits all cells; None if there is none."""
-    cells = [cell for table in tables for cell in table.column(name).to_pylist()]
-    rows = Counter(str(cell).strip() for cell in cells if cell is not None)
-    marks = tuple(sorted(rows.keys() & {*MARKS, *na_values}))
-    for text in ("", *marks):
+    from pyarrow import compute, types
+
+    rows: Counter[str] = Counter()
+    for table in tables:
+        for each in compute.value_counts(table.column(name)).to_pylist():
+            if each["values"] is not None:
+                rows[_text(each["values"])] += each["counts"]
+    marks = tuple(sorted(rows.keys() & ({*MARKS, *na_values} - {*grammar.MISSING})))
+    for text in (*grammar.MISSING, *marks):
         del rows[text]
-    for column in (Column(name, na_values=marks), Column(name, "date", na_values=marks)):
+    unit = "days" if types.is_duration(tables[0].column(name).type) else ""
+    for column in (Column(name, unit=unit, na_values=marks), Column(name, "date", na_values=marks)):
         encodings = [encoded(table, [column]) for table in tables]
         if rows and not any(errors for _, errors in encodings):
             values = np.concatenate([values[:, 0] for values, _ in encodings])
             return _with_numbers(column, values[~np.isnan(values)], min_rows, draft)
-    if not 0 < len(rows) <= _MAX_CATEGORIES or sum(map(is_number, rows)) > _MIN_NUMBERS:
+    numbers = sum(map(grammar.is_number, rows))
+    if not 0 < len(rows) <= _MAX_CATEGORIES or numbers > _MIN_NUMBERS or numbers == len(rows):
         return None
     frequent = tuple(sorted(text for text, count in rows.items() if count >= min_rows))
     if rare := sorted(rows.keys() - {*frequent}):

@@ -7,7 +7,9 @@ columns are ignored. A missing number is rejected or filled. With a schema
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
@@ -16,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets import grammar
 from coterie.datasets.own.cells import (
     FORMATS,
     Errors,
+    Wrong,
+    add_missing,
     encoded,
-    is_number,
     named,
     open_table,
     require,
@@ -44,6 +48,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _log = logging.getLogger("coterie.data")
+_SHOWN = 3
+_NOT_NUMERIC = (
+    "name its marks of missing values in table.na-values, describe it in schema.toml, or encode it "
+    "as 0 and 1, the same way in every institution"
+)
 
 
 @dataclass(frozen=True)
@@ -63,15 +72,15 @@ class TableOptions(NormalisedOptions):
     )
     missing: Literal["refuse", "mean", "median", "indicator"] = option(
         "refuse",
-        '"refuse" rejects a table with missing cells, "mean" fills missing numbers with the mean '
-        "of the column (the run's `mean`, else that of the peer's training rows), \"median\" with "
-        'the median of the peer\'s training rows; "indicator" fills with the mean and adds a '
+        '"refuse" rejects missing cells, in `predict` too, "mean" fills missing numbers with the '
+        "mean of the column (the run's `mean`, else that of the peer's training rows), \"median\" "
+        'with the median of the peer\'s training rows; "indicator" fills with the mean and adds a '
         "feature for each number that is 1 where it is missing. A missing category is none of its "
         "categories.",
     )
     na_values: str = option(
         "",
-        'Cells that mean a missing value, besides empty ones and "NA", "NaN" or "NULL" of a CSV, '
+        'Cells that mean a missing value, besides empty ones and "NA", "NaN" or "NULL", '
         'in all feature columns, or in one column as "column=value": "?, -9, chol=0". In a '
         "simulation; those of schema.toml always count.",
     )
@@ -82,8 +91,8 @@ class TableOptions(NormalisedOptions):
     )
     bad_rows: Literal["refuse", "leave-out"] = option(
         "refuse",
-        '"refuse" rejects a table with rows that have no label or cells that the schema does not '
-        'allow, "leave-out" skips these rows. The node\'s log lists them by line.',
+        '"refuse" rejects a table with rows that have no label or cells that do not fit, '
+        '"leave-out" skips these rows. The node\'s log lists them by line.',
     )
     event: str = option(
         "",
@@ -178,8 +187,7 @@ def read_table(
                 f"add the ends of its intervals below [columns.{options.label}], such as cuts = "
                 "[365, 730, 1095], the same in every institution"
             )
-    as_text = {options.label, *described} if described or classes else ()
-    tables = {name: open_table(path, as_text) for name, path in files.items() if path}
+    tables = {name: open_table(path) for name, path in files.items() if path}
     names = words(options.columns)
     if options.columns == "all":
         labels = {options.label, options.event}
@@ -196,9 +204,8 @@ def read_table(
         fill="mean" if options.missing == "refuse" else options.missing,
         schema=digest(described) if described else "",
     )
-    read = _checked_part if described else _read_part
     parts = {
-        name: read(table, files[name] or folder, expected, options)
+        name: _read_part(table, files[name] or folder, expected, options)
         for name, table in tables.items()
     }
     return expected, make_holding(
@@ -273,12 +280,12 @@ def _described(folder: Path, options: TableOptions) -> Schema:
     return schema
 
 
-def _checked_part(
+def _read_part(
     table: pa.Table, path: Path, expected: Expected, options: TableOptions
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read inputs and targets of a table with a schema."""
+    """Read inputs and targets of a table."""
     schema = _described(path.parent, options)
-    label = schema[options.label]
+    label = schema.get(options.label, Column(options.label))
     if expected.task == "classification":
         label = replace(label, kind="category", categories=expected.classes)
     labels = (label, schema[options.event]) if options.event else (label,)
@@ -287,14 +294,17 @@ def _checked_part(
     values, errors = encoded(table, columns)
     if options.event:
         _check_times(values[:, first:], options, errors)
-    required = values if options.missing == "refuse" else values[:, first:]
-    for row in np.flatnonzero(np.isnan(required).any(axis=1)):
-        errors.setdefault(int(row), []).append("has missing values")
+    needed = 0 if options.missing == "refuse" else first
+    add_missing(table, values[:, needed:], columns[needed:], errors)
     if errors:
-        message = f"table: {len(errors)} of {len(values)} rows of {path.name} violate schema.toml"
         entries = named(errors, path)
         if options.bad_rows == "refuse":
-            raise RefusedError(f'{message}; table.bad-rows = "leave-out" skips them', entries)
+            causes = "; ".join(_causes(errors, columns[:first], label))
+            raise RefusedError(
+                f"table: {len(errors)} of {len(values)} rows of {path.name} cannot be used: "
+                f'{causes}; table.bad-rows = "leave-out" skips them',
+                entries,
+            )
         for entry in entries:
             _log.warning("left out: %s", entry)
         values = np.delete(values, sorted(errors), axis=0)
@@ -305,6 +315,34 @@ def _checked_part(
     return inputs, targets[:, 0].astype(np.int64) if expected.classes else targets
 
 
+def _causes(errors: Errors, features: Sequence[Column], label: Column) -> list[str]:
+    """Return what is wrong in how many rows of each column, and the remedy, without cells."""
+    cells = defaultdict(list)
+    for wrong in itertools.chain.from_iterable(errors.values()):
+        cells[wrong.column, wrong.why].append(wrong.cell)
+    causes = defaultdict(list)  # by remedy
+    for (name, why), found in cells.items():
+        advice, is_label = "", name == label.name and label.kind == "category"
+        if why == "is missing" and any(name == column.name for column in features):
+            advice = 'table.missing = "mean", "median" or "indicator" fills missing cells'
+        elif why == "is missing" and is_label and any(found):
+            advice = "if the text in the cell is a class, name it in the classes"
+        elif why == "is not a number":
+            texts = [cell for cell in found if isinstance(cell, str)]
+            advice = grammar.remedy(texts) or _NOT_NUMERIC
+        elif why == "is infinite":
+            advice = 'leave it out, or name it in na-values, "inf"'
+        elif is_label and why == "is not a category":
+            why = f"is not one of the classes {', '.join(label.categories)}"
+        causes[advice].append(f"{name} {why} ({len(found)} row{'s' * (len(found) > 1)})")
+    return [
+        ", ".join(each[:_SHOWN])
+        + f" and {len(each) - _SHOWN} more" * (len(each) > _SHOWN)
+        + f": {advice}" * bool(advice)
+        for advice, each in causes.items()
+    ]
+
+
 def _check_times(cells: npt.NDArray[np.float64], options: TableOptions, errors: Errors) -> None:
     """Add the rows with a negative time, or an event other than 0 and 1, to the errors."""
     for name, values, is_wrong, why in (
@@ -312,64 +350,4 @@ def _check_times(cells: npt.NDArray[np.float64], options: TableOptions, errors: 
         (options.event, cells[:, 1], ~np.isin(cells[:, 1], (0, 1)), "is not 0 or 1"),
     ):
         for row in np.flatnonzero(is_wrong & ~np.isnan(values)):
-            errors.setdefault(int(row), []).append(f"{name} {values[row]:g} {why}")
-
-
-def _read_part(
-    table: pa.Table, path: Path, expected: Expected, options: TableOptions
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read inputs and targets of a table of numbers."""
-    columns = [column.name for column in expected.columns]
-    require(table, [*columns, options.label], path)
-    inputs = np.stack([_numbers(table, column, path) for column in expected.columns], axis=1)
-    if options.missing == "refuse":
-        for name, values in zip(columns, inputs.T, strict=True):
-            remedy = '; table.missing = "mean", "median" or "indicator" fills them'
-            _check_complete(values, name, path, remedy)
-    classes = expected.classes
-    if not classes:
-        values = _numbers(table, Column(options.label), path)
-        _check_complete(values, options.label, path)
-        return inputs, values[:, None]
-    labels = [str(value) for value in table.column(options.label).cast("string").to_pylist()]
-    unknown = sorted({label for label in labels if label not in classes})
-    if unknown:
-        rows = sum(label in unknown for label in labels)
-        raise RefusedError(
-            f"table: {rows} of {len(labels)} rows of {path.name} have labels other than the run's "
-            f"classes {', '.join(classes)}",
-            unknown,
-        )
-    return inputs, np.array([classes.index(label) for label in labels], dtype=np.int64)
-
-
-def _numbers(table: pa.Table, column: Column, path: Path) -> npt.NDArray[np.float64]:
-    """Return a column as numbers, (N,); NaN where one is missing."""
-    values, errors = encoded(table.select([column.name]), [column])
-    if errors:
-        cells = [table.column(column.name)[row].as_py() for row in errors]
-        remedy = (
-            "name its marks of missing values in table.na-values, describe it in schema.toml, or "
-            "encode it as 0 and 1, the same way in every institution"
-        )
-        if all(is_number(str(cell).replace(",", ".", 1)) for cell in cells):
-            remedy = "it has decimal commas: write 37.9 instead of 37,9"
-        elif all(is_number(str(cell).split()[0]) for cell in cells if str(cell).strip()):
-            remedy = 'it has units beside numbers: write 140 instead of "140 mmHg"'
-        raise RefusedError(
-            f"table: column {column.name} of {path.name} is not numeric: {remedy}",
-            named(errors, path),
-        )
-    return values[:, 0]
-
-
-def _check_complete(
-    values: npt.NDArray[np.float64], name: str, path: Path, remedy: str = ""
-) -> None:
-    missing = np.flatnonzero(np.isnan(values))
-    if len(missing):
-        raise RefusedError(
-            f"table: column {name} of {path.name} has {len(missing)} of {len(values)} values "
-            f"missing{remedy}",
-            named({int(row): ["missing"] for row in missing}, path),
-        )
+            errors.setdefault(int(row), []).append(Wrong(name, why, values[row]))

@@ -89,7 +89,7 @@ class _Table:
     def __init__(self, file: str) -> None:
         self.file = file
         try:
-            self.values = json.loads(Path(file).read_text("utf-8"))
+            self.values = json.loads(Path(file).read_text("utf-8-sig"))
         except OSError as error:
             raise DataError(f"quadratic.file: cannot read {file}: {error.strerror}") from None
         except ValueError as error:

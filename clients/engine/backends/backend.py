@@ -214,7 +214,9 @@ def located(module: nn.Module, peers: Callable[[], Ints], when: str) -> Iterator
         yield
     except Exception as error:
         places = layer_of(error, module), peers_of(np.unique(peers()).tolist()), when
-        error.add_note(", ".join(filter(None, places)))
+        remedy = "batch norm needs two training examples in each batch: change batch-size"
+        remedy *= "more than 1 value per channel" in str(error)
+        error.add_note(", ".join(filter(None, (*places, remedy))))
         raise
 
 

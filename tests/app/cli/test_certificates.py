@@ -108,3 +108,14 @@ def test_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
 def test_a_node_may_not_take_the_place_of_another_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be called"):
         certificates.for_node(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["relay.example.org:9092", "https://relay.example.org", "[::1]", "*.example.org", "a b", "",
+     "relay.example.org/", "192.0.2.300", "0.0.0.0", "fe80::1%eth0", "relay.", "münchen.de"],
+)  # fmt: skip
+def test_hosts_that_no_node_can_verify_are_refused(host: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--hosts .*: write "):
+        certificates.for_relay(tmp_path / "c", ["localhost", host], 9)
+    assert not (tmp_path / "c").exists()

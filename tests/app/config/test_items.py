@@ -34,6 +34,8 @@ def test_a_preset_overrides_its_base_key_by_key(tmp_path: Path) -> None:
     keys = ("seed", "peers", "learning-rate", "cobo.rho", "cobo.gamma")
     assert [flat[key] for key in keys] == [3, 6, 0.5, 0.3, 0.4]
     assert "base" not in flat
+    (tmp_path / "mine.toml").write_text("\ufeff" + (tmp_path / "mine.toml").read_text())
+    assert flat_of(tmp_path, "cobo.gamma=0.4") == flat, "with a byte order mark"
     whole = "seed = 3\npeers = 6\nlearning-rate = 0.5\n[cobo]\nrho = 0.3\ngamma = 0.4\n"
     presets(tmp_path, mine=whole)
     assert Config.from_flat(flat).toml() == Config.from_flat(flat_of(tmp_path)).toml()

@@ -67,6 +67,8 @@ def test_what_init_writes_is_what_check_reads(
     path = tmp_path / "home" / "policy.toml"
     assert printed(["policy", "init", str(path), *ITEMS], capsys)[0] == 0
     assert read_policy(path) == policy_of(dict(item.split("=") for item in ITEMS))
+    path.write_text("\ufeff" + path.read_text())  # as Windows' Notepad saves it
+    assert read_policy(path) == policy_of(dict(item.split("=") for item in ITEMS))
     assert printed(["policy", "check", str(path)], capsys) == (0, f"{path} is in order\n")
     code, line = printed(["policy", "init", str(path)], capsys)
     assert (code, line) == (2, f"{path} exists already: change it with an editor\n")

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
+import pandas as pd
 import pytest
 import torch
 
+import coterie
 from coterie.app.cli.main import main
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.trained.export import export
 from coterie.app.trained.personal import personal_model
 from tests.datasets.own.test_schema import NA_SCHEMA
 from tests.inline import run
@@ -82,3 +86,32 @@ def test_no_private_model_holds_the_median_of_a_column() -> None:
     with pytest.raises(ConfigError, match='set it to "mean" or "indicator"'):
         Config.from_flat({**keys, "table.missing": "median"})
     Config.from_flat({**keys, "table.missing": "mean"})
+
+
+def test_a_model_of_whole_rows_predicts_whole_rows_only(tmp_path: Path) -> None:
+    """Trained with table.missing = "refuse": predict names the cell, an export answers NaN."""
+    rows = "".join(f"{k % 9},{'fm'[k % 2]},{('no', 'yes')[k % 3 > 1]}\n" for k in range(40))
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    (tmp_path / "data" / "a" / "data.csv").write_text(f"chol,sex,ill\n{rows}")
+    (tmp_path / "data" / "schema.toml").write_text(NA_SCHEMA.replace('["0"]', '["-9"]'))
+    keys: dict[str, Any] = {"columns": "chol, sex", "label": "ill", "schema": "file"}
+    done = coterie.run(
+        method="local", dataset="table", data_dir=str(tmp_path / "data"), peers=1, model="linear",
+        num_server_rounds=1, table=keys, out=tmp_path / "runs", name="x",
+    )  # fmt: skip
+    sound = pd.DataFrame({"chol": [1.0], "sex": ["f"]})
+    assert done.predict(0, sound).shape == (1, 2)
+    model = personal_model(done.directory, 0)
+    export(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for chol, sex, why in (
+        (np.nan, "f", "chol is missing"), (-9.0, "f", "chol is missing"), (1.0, None, "sex is"),
+        (1.0, "NA", "sex 'NA' is missing"), (np.inf, "f", "chol inf is infinite"),
+        (1.0, "F", "sex 'F' is not a category"),
+    ):  # fmt: skip
+        with pytest.raises(coterie.Error, match=f"the data frame, row 1: {why}"):
+            done.predict(0, pd.DataFrame({"chol": [chol], "sex": [sex]}))
+        feed = {"chol": np.array([chol]), "sex": np.array([sex or ""], dtype=object)}
+        assert np.isnan(session.run(["probabilities"], feed)[0]).all()
+    with pytest.raises(coterie.Error, match="have NaN or infinity"):
+        done.predict(0, np.array([[np.nan, 0.0]]))

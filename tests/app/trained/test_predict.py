@@ -79,7 +79,7 @@ def test_a_card_lies_beside_the_model(hospitals: tuple[Path, Run]) -> None:
         ("age,sex,glucose\n44,d,5.5\n", "line 2: sex 'd' is not a category"),
         ("age,sex,glucose\n144,f,5.5\n", "line 2: age 144 is not 0 to 120"),
         ("age,sex\n44,f\n", "has no column glucose"),
-        ("", "new.csv cannot be read: Empty CSV file"),
+        ("", "new.csv is empty"),
     ],
 )
 def test_rows_that_the_model_cannot_take_are_named(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from coterie.clients.engine.batches import Plan, plan
 from coterie.clients.engine.data import Batch
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.training import Training
+from coterie.datasets import plugins
 from tests.problems import classification
 
 DRAWS = 2000
@@ -79,6 +82,22 @@ def test_an_epoch_visits_each_example_once(n: int, batch_size: int) -> None:
     assert all(sorted(visit) == list(range(n)) for visit in visits)
     if n >= 10:
         assert len({tuple(visit) for visit in visits}) == epochs  # shuffled again each time
+
+
+@pytest.mark.parametrize(("n", "kept"), [(33, 32), (34, 34), (32, 32), (1, 1), (65, 64), (5, 5)])
+def test_batch_norm_leaves_out_a_rest_of_one(n: int, kept: int) -> None:
+    """As DataLoader(drop_last=True) does; other networks and other rests lose nothing."""
+
+    def counts(layer: Callable[[int], nn.Module]) -> list[int]:
+        model = plugins.register("model", "small", lambda shape, outputs: nn.Sequential(
+            nn.Flatten(), nn.Linear(16, 4), layer(4), nn.Linear(4, outputs)
+        ))  # fmt: skip
+        training = Training(batch_size=32, local_epochs=2)
+        engine = Engine(classification([n]), model, None, [0], training, device="cpu")
+        return [int(batch.counts_e[0]) for batch in engine.batches(1)]
+
+    assert sum(counts(nn.BatchNorm1d)) == 2 * kept
+    assert sum(counts(nn.LayerNorm)) == 2 * n
 
 
 def test_peers_with_less_data_finish_earlier() -> None:

@@ -202,12 +202,24 @@ def test_images_that_do_not_fit_are_refused(
     ("header", "row", "why"),
     [
         (("age", "ill"), (1, "no"), r"data.csv has no column bmi"),
-        (("age", "bmi", "ill"), (1, "", "no"), r"column bmi of data.csv has 1 of 3 values missing"),
-        (("age", "bmi", "ill"), (1, "nan", "no"), r"column bmi of data.csv has 1 of 3 values"),
-        (("age", "bmi", "ill"), (1, "Jane Doe", "no"), r"column bmi of data.csv is not numeric"),
-        (("age", "bmi", "ill"), (1, 2, "Jane Doe"), r"1 of 3 rows .* other than .* no, yes"),
-        (("age", "bmi", "ill"), (1, 2, ""), r"1 of 3 rows .* other than"),
-        (("age", "bmi", "ill"), (1, 2), r"data.csv cannot be read"),
+        (
+            ("age", "bmi", "ill"),
+            (1, "", "no"),
+            r"1 of 3 rows of data.csv .*: bmi is missing \(1 row\)",
+        ),
+        (("age", "bmi", "ill"), (1, "nan", "no"), r"bmi is missing .*table.missing = \"mean\""),
+        (("age", "bmi", "ill"), (1, "Jane Doe", "no"), r"bmi is not a number \(1 row\)"),
+        (
+            ("age", "bmi", "ill"),
+            (1, 2, "Jane Doe"),
+            r"1 of 3 rows .*ill is not one of the classes no, yes",
+        ),
+        (("age", "bmi", "ill"), (1, 2, ""), r"1 of 3 rows .*ill is missing .*bad-rows"),
+        (
+            ("age", "bmi", "ill"),
+            (1, 2),
+            r"data.csv cannot be read: line 4 has 2 cells, and the header 3",
+        ),
         (("age", "bmi", "ill", "age"), (1, 2, "no", 1), r"data.csv has duplicate columns .1."),
     ],
 )
@@ -273,7 +285,7 @@ def test_missing_numbers_become_the_mean(tmp_path: Path, common: bool) -> None:
 
 def test_a_missing_label_is_refused_whatever_fills_the_columns(tmp_path: Path) -> None:
     write_csv(tmp_path / "data.csv", [(1, 2), (3, ""), (5, 6)], ("x", "y"))
-    with pytest.raises(DataError, match=r"column y of data.csv has 1 of 3 values missing; the log"):
+    with pytest.raises(DataError, match=r"y is missing \(1 row\); .*; the log"):
         alone("table", tmp_path, TableOptions("x", "y", missing="mean"), 0)
 
 
@@ -341,7 +353,11 @@ ROWS_OF_TEXT = "age,bmi,ill\n31,22.5,no\n64,37.9,yes\n"
         (ROWS_OF_TEXT.replace(",", ";"), "utf-8", "separates columns by semicolons"),
         (ROWS_OF_TEXT.replace(",", "\t"), "utf-8", "separates columns by tabs"),
         (ROWS_OF_TEXT, "utf-16", "is UTF-16, or no text: save it as CSV in UTF-8"),
-        (ROWS_OF_TEXT.replace("age", "âge"), "latin-1", "is not UTF-8: save it as CSV in UTF-8"),
+        (
+            ROWS_OF_TEXT.replace("age", "âge"),
+            "latin-1",
+            "is not UTF-8 in line 1: save it as CSV in UTF-8",
+        ),
         ("28,1,?,130\n29,1,2,120\n", "utf-8", "has no header"),
         ("28,22.5,no\n29,37.9,yes\n", "utf-8", "no column age, bmi, ill; is its header missing?"),
         ("63,m,2021-03-01,no\n29,m,2020-01-01,no\n", "utf-8", "data.csv, line 1 has no header"),
@@ -351,8 +367,24 @@ ROWS_OF_TEXT = "age,bmi,ill\n31,22.5,no\n64,37.9,yes\n"
         (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", 'write 140 instead of "140 mmHg"'),
         (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", "data.csv, line 3: bmi '37.9 kg/m2'"),
         ("PK\x03\x04", "utf-8", "is a spreadsheet"),
+        ("", "utf-8", "data.csv is empty"),
+        (f"# a ward\n{ROWS_OF_TEXT}", "utf-8", "the first line must be the header"),
+        (f"# a, of, b\n{ROWS_OF_TEXT}", "utf-8", "line 2 has: is it the header?"),
+        (f"{ROWS_OF_TEXT}1,2,3,4\n", "utf-8", "line 4 has 4 cells, and the header 3"),
+        (
+            ROWS_OF_TEXT + "1,2,no\n" * 9997 + "á",
+            "latin-1",
+            "data.csv is not UTF-8 in line 10001: save",
+        ),
+        (ROWS_OF_TEXT.replace("37.9", '"1,007"'), "utf-8", "thousands separators"),
+        (ROWS_OF_TEXT.replace("37.9", "1 007"), "utf-8", "thousands separators"),
+        (ROWS_OF_TEXT.replace("37.9", "1_007"), "utf-8", "bmi '1_007' is not a number"),
+        (ROWS_OF_TEXT.replace("37.9", "1e400"), "utf-8", "bmi inf is infinite"),
+        (ROWS_OF_TEXT.replace("37.9", "2024-01-15"), "utf-8", 'kind = "date"'),
+        (ROWS_OF_TEXT.replace("yes", "NA"), "utf-8", "ill 'NA' is missing"),
+        (ROWS_OF_TEXT.replace("age", "\u200bbmi"), "utf-8", "duplicate columns (1)"),
         (ROWS_OF_TEXT.replace("37.9", '"37,9"'), "utf-8", "decimal commas: write 37.9"),
-        (ROWS_OF_TEXT.replace("31", ""), "utf-8", "data.csv, line 2: missing"),
+        (ROWS_OF_TEXT.replace("31", ""), "utf-8", "data.csv, line 2: age is missing"),
     ],
 )
 def test_a_table_that_is_no_csv_is_refused_with_its_cause(

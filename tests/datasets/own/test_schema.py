@@ -97,7 +97,7 @@ def test_bad_rows_are_named_by_line(tmp_path: Path, caplog: pytest.LogCaptureFix
         "train.csv, line 8: age 151 is not 0 to 120",
         "train.csv, line 9: age 'x1' is not a number; sex 'q' is not a category; "
         "since '20-1' is not a date",
-        "train.csv, line 10: has missing values",
+        "train.csv, line 10: ill is missing",
     ]
     options = TableOptions(**{**vars(OPTIONS), "bad_rows": "leave-out"})
     with caplog.at_level(logging.WARNING, "coterie.data"):
@@ -144,7 +144,8 @@ def test_a_draft_fits_its_table(tmp_path: Path) -> None:
     rows = [f"{row},{name}" for row, name in zip(ROWS, ["note", *"abcdef"], strict=True)]
     rows += [f"{k},f,2020-01-01,no,text {k}" for k in range(40)]
     (tmp_path / "train.csv").write_text("\n".join(rows) + "\n")
-    draft = drafted({"train.csv": open_table(tmp_path / "train.csv")}, 1)
+    path = tmp_path / "train.csv"
+    draft = drafted({str(path): open_table(path)}, 1)
     schema, left_out = draft.schema, draft.left_out
     assert {name: column.kind for name, column in schema.items()} == {
         "age": "number", "sex": "category", "since": "date", "ill": "category",
@@ -218,7 +219,9 @@ def test_cells_that_mean_missing_name_a_column_of_the_run(tmp_path: Path) -> Non
 
 
 def test_a_column_without_numbers_names_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=r"age of train\.csv is not numeric.*table\.na-values"):
+    with pytest.raises(
+        RefusedError, match=r"train\.csv .*: age is not a number .*table\.na-values"
+    ):
         cells_of(tables(tmp_path, NA_ROWS), columns="age, chol", missing="mean")
 
 
@@ -266,6 +269,8 @@ def test_a_schema_lists_its_cells_that_mean_missing(tmp_path: Path) -> None:
     (tmp_path / "schema.toml").write_text('[columns.age]\nna-values = "?"\n')
     with pytest.raises(DataError, match="column age: na_values must be a list"):
         read_schema(tmp_path)
+    (tmp_path / "schema.toml").write_text('\ufeff[columns.age]\nna-values = ["?"]\n')
+    assert read_schema(tmp_path) == {"age": Column("age", na_values=("?",))}
 
 
 def test_a_draft_of_several_tables_fits_all_of_them(tmp_path: Path) -> None:
