@@ -1,5 +1,5 @@
-# make run, check, test, test-all, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint for
-# deployments. PYTHON chooses the interpreter of the first install, BASE what `check` compares with.
+# make run, check, test, test-all, test-flower, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint
+# for deployments. PYTHON chooses the interpreter of the first install, BASE what `check` compares with.
 PYTHON ?= python3
 BASE ?= main
 BIN := .venv/bin
@@ -17,7 +17,7 @@ BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run check test test-all unit lint lint-web docs dist bench install drill image-test image-lint
+.PHONY: run check test test-all test-flower unit lint lint-web docs dist bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/coterie run --nodes 2
@@ -28,6 +28,10 @@ test: $(INSTALLED)
 # Also the commands of all pages, notebooks, wheels, whole deployments, and properties with many examples.
 test-all: $(INSTALLED)
 	$(PYTEST) $(WAITING) --long
+
+# The newest flwr and the oldest allowed, each in an environment of its own.
+test-flower: $(INSTALLED)
+	$(BIN)/python -m tests.flower_versions
 
 # Without the tests that start other processes, and those that take a second or more.
 unit: $(INSTALLED)

@@ -15,7 +15,7 @@ from coterie.strategies.flower.stored import cut
 _STATE = "coterie"
 
 _ray = sys.modules.get("ray")
-if "flwr.simulation.app" in sys.modules and (_ray is None or not _ray.is_initialized()):
+if "flwr.simulation" in sys.modules and (_ray is None or not _ray.is_initialized()):
     private_ray.stay_private()  # the process of a simulation imports this module, then starts Ray
 
 app = ClientApp()

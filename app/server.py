@@ -12,7 +12,6 @@ from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid import InMemoryGrid
 
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
@@ -23,6 +22,7 @@ from coterie.app.runs.recorder import RunRecorder
 from coterie.app.security.proof import proof
 from coterie.app.security.trust import read_trust
 from coterie.errors import line_of
+from coterie.strategies.flower.private import is_simulation
 from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.flower.transport import FlowerTransport
 from coterie.strategies.relay.preflight import survey
@@ -34,10 +34,10 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Start or resume the run of the run configuration."""
-    if not isinstance(grid, InMemoryGrid):  # a deployment
+    if not is_simulation(grid):  # a deployment
         parts.refuse_modules(context.run_config)
     config = Config.from_flat(context.run_config)
-    is_bare = not config.run_dir and isinstance(grid, InMemoryGrid)  # started by plain `flwr run`
+    is_bare = not config.run_dir and is_simulation(grid)  # started by plain `flwr run`
     if is_bare:
         config = config.absolute(workplace())
     else:
@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
     if (directory / "relay").exists() and not config.resume:
         raise ConfigError(f"{directory} holds a run already: choose another name, or resume it")
     if config.preflight:
-        if isinstance(grid, InMemoryGrid):
+        if is_simulation(grid):
             raise ConfigError("preflight = true is set by `coterie preflight` only")
         directory.mkdir(parents=True, exist_ok=True)
         transport = FlowerTransport(grid, config.round_seconds)
@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
     watch = bare.begin(config) if is_bare else None
     recorder = RunRecorder(
         directory, config.peers, rounds, resume=config.resume, watch=watch,
-        run=config_digest_of(config), durable=not isinstance(grid, InMemoryGrid),
+        run=config_digest_of(config), durable=not is_simulation(grid),
     )  # fmt: skip
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         atomic.write(directory / "config.toml", config.toml())
@@ -88,7 +88,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def _proves(config: Config, grid: Grid) -> Proof | None:
     """Return the verifier of nodes' claims; None in a simulation and without a trust file."""
-    if not config.trust or isinstance(grid, InMemoryGrid):
+    if not config.trust or is_simulation(grid):
         return None
     trust = read_trust(Path(config.trust))
     return proof(trust, Path(config.run_dir).name, config_digest_of(config))

@@ -131,7 +131,7 @@ def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
                 raise
             except (ValueError, TypeError) as error:  # rows of different lengths
                 raise DataError(f"{name}: {peer}: {x} and {y} must be arrays: {error}") from None
-            if inputs.ndim < 2 or len(inputs) != len(labels):
+            if inputs.ndim < 2 or labels.ndim < 1 or len(inputs) != len(labels):
                 raise DataError(
                     f"{name}: {peer} has {x} of shape {inputs.shape} and {y} of shape "
                     f"{labels.shape}: both need one row per example, and {x} at least one feature"

@@ -14,7 +14,7 @@ import tomllib
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)["project"]
 kept = [name for name in project["dependencies"] if not name.startswith("pandas")]
-kept += [name for extra in ("xgboost", "lightgbm") for name in project["optional-dependencies"][extra]]
+kept += [name for name in project["optional-dependencies"]["dev"] if name.startswith(("xgboost", "lightgbm"))]
 print("\n".join(kept).replace("[simulation]", ""))
 PYTHON
 )

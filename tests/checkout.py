@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -38,12 +37,17 @@ def copy(place: Path) -> Path:
     return place
 
 
+def site_packages() -> list[str]:
+    """Return the folders with this environment's libraries."""
+    return [*dict.fromkeys(path for path in sys.path if path.endswith("site-packages"))]
+
+
 def install(checkout: Path) -> None:
     """Give `checkout` an environment of its own, with the packages and commands of this one."""
     bin_ = checkout / ".venv" / "bin"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bin_.parent)], check=True)
     packages = next(bin_.parent.glob("lib/python*/site-packages"))
-    (packages / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "packages.pth").write_text("\n".join([*site_packages(), ""]))
     for script in Path(sys.executable).parent.glob("fl*w*"):  # flwr, flower-superlink and so on
         _, _, rest = script.read_text().partition("\n")
         (bin_ / script.name).write_text(f"#!{bin_ / 'python'}\n{rest}")

@@ -8,10 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from tests import private_names
 
 ROOT = Path(__file__).parents[1]
 ALLOWED = {
@@ -338,6 +341,44 @@ def test_what_is_shipped_needs_nothing_that_is_not() -> None:
         }
         assert not used & stay, path
         assert used <= rooms.get(str(room), used), path
+
+
+def test_private_names_of_flower_and_ray_have_one_module_each() -> None:
+    """All else stands on what they document, so that it works with their next versions."""
+    modules = {name_of(path) for path in MODULES if any(map(is_undocumented, named(parse(path))))}
+    assert modules == {"app/node/process/private_ray.py", "strategies/flower/private.py"}
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names of a module: imports, attributes, and texts that are such a name."""
+    yield from imports(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"\w+(\.\w+)+", str(node.value)):
+            yield str(node.value)
+
+
+def is_undocumented(name: str) -> bool:
+    """Return whether a dotted name is one of flwr or Ray that they do not document."""
+    library, *path = name.split(".")
+    if library == "ray":
+        return any(part.startswith("_") for part in path)
+    if library != "flwr" or name in private_names.PUBLIC:
+        return False
+    module, _, last = name.rpartition(".")
+    return module not in private_names.PUBLIC or last not in import_module(module).__all__
+
+
+def test_the_check_of_private_names_sees_every_way_to_them() -> None:
+    public = "from flwr.app import Array", "import flwr.simulation", "import ray; ray.init()"
+    private = (
+        "from flwr.app.message import array", "import flwr.proto", "from flwr import common",
+        "from flwr.app import Hidden", "import_module('flwr.common.config')",
+        "def f():\n  from ray._private import services", "import ray; ray._private.worker.x = 1",
+    )  # fmt: skip
+    assert [any(map(is_undocumented, named(ast.parse(code)))) for code in public] == 3 * [False]
+    assert [any(map(is_undocumented, named(ast.parse(code)))) for code in private] == 7 * [True]
 
 
 def test_nothing_is_imported_by_the_name_of_its_folder() -> None:

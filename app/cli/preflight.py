@@ -8,19 +8,22 @@ answers are "ok", a band or a code. Numbers of examples are shown as bands.
 from __future__ import annotations
 
 import argparse
+import re
 import ssl
 import time
+import tomllib
 import urllib.request
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from flwr.common.config import parse_config_args
 from rich.console import Console
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
+from coterie.app.config.keys import flatten
+from coterie.app.config.schema import Scalar
 from coterie.app.node.process import readiness
 from coterie.app.node.process.job import Job
 from coterie.app.node.process.readiness import CLOCK_SECONDS, Check
@@ -57,7 +60,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 def _check(options: argparse.Namespace, console: Console) -> None:
     """Check the node of this machine."""
     _, flat = read_items(options.items, deployed=True)
-    job = Job(0, flat, parse_config_args([options.node_config]), None)
+    job = Job(0, flat, node_config(options.node_config), None)
     checks = list(readiness.node_checks(job))
     if options.superlink:
         reach = lambda: _relay(options.superlink, options.root_certificates)  # noqa: E731
@@ -74,6 +77,18 @@ def _check(options: argparse.Namespace, console: Console) -> None:
     if failed:
         raise ConfigError(f"not ready: {', '.join(failed)}")
     console.print("ready")
+
+
+def node_config(text: str) -> dict[str, Scalar]:
+    """Parse --node-config as flower-supernode does: pairs of key and value, or a .toml file."""
+    pairs = re.findall(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)", text)
+    try:
+        if text.endswith(".toml"):
+            return flatten(tomllib.loads(Path(text).expanduser().read_text("utf-8")))
+        return tomllib.loads("\n".join(f'"{key}" = {value}' for key, value in pairs))
+    except (OSError, ValueError) as error:
+        example = 'name="hospital-a" policy="policy.toml"'
+        raise ConfigError(f"--node-config: {error}: write pairs such as {example}") from None
 
 
 def _ask(options: argparse.Namespace, console: Console) -> None:

@@ -12,7 +12,7 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
 from coterie.app.security.policy import DataPolicy
 from coterie.datasets.own import cells
-from coterie.datasets.own.institutions import RefusedError, words
+from coterie.datasets.own.institutions import words
 from coterie.datasets.own.schema import (
     FILE,
     Draft,
@@ -22,6 +22,7 @@ from coterie.datasets.own.schema import (
     drafted,
     read_schema,
 )
+from coterie.datasets.problem import DataError
 from coterie.datasets.quality import remedy, survey_tables
 
 _SHOWN = 20
@@ -53,8 +54,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
                 raise ConfigError(f"{path}: expected {' or '.join(cells.FORMATS)}")
             try:
                 tables[str(path)] = cells.open_table(path)
-            except RefusedError as error:
-                raise ConfigError(f"{path}: {error}: {', '.join(error.entries)}") from None
+            except DataError as error:  # a RefusedError may show its entries here
+                shown = ", ".join([f"{path}: {error}", *getattr(error, "entries", ())])
+                raise ConfigError(shown) from None
         draft = drafted(tables, options.min_examples, words(options.na_values))
         schema = draft.schema
         if not schema:

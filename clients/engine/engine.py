@@ -246,9 +246,7 @@ class Engine(Evaluation):
         if model not in MODELS:
             probe.try_out(self.network, problem, model)
         for data in filter(None, (self.data, self._pool)):
-            data.min_batch = probe.min_batch(self.network, problem)
-        if self.data.min_batch > 1 and training.local_epochs:
-            probe.warn_of_rests(self.data.shards["train"].lengths_p, training.batch_size)
+            data.min_batch = probe.min_batch(self.network, problem, data)
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
         self.guard: Guard | None = None
         if privacy is not None and privacy.kind != "none":

@@ -25,7 +25,7 @@ from coterie.clients.models.build import build
 from coterie.errors import is_users, place_of
 
 if TYPE_CHECKING:
-    from coterie.clients.engine.batches import Ints
+    from coterie.clients.engine.data import Data
     from coterie.clients.models.options import Adaptation
     from coterie.datasets.problem import Problem
 
@@ -101,25 +101,26 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
         network.alone = f"{remedy} in {layer}" if layer else remedy
 
 
-def min_batch(network: Network, problem: Problem) -> int:
-    """Return the number of examples that a training batch needs: 2 with batch norm of vectors."""
-    if network.coupled:
-        one = examples(network, problem).inputs[0, :1]
-        try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                copy.deepcopy(network.module).train()(one)
-        except ValueError:  # two examples do
-            return 2
+def min_batch(network: Network, problem: Problem, data: Data) -> int:
+    """Return the size below which the rest of an epoch is left out, and say so once.
+
+    It is 2 if a layer of batch norm would see one value per channel in a rest of one example.
+    """
+    lengths, size = data.shards["train"].lengths_p, data.training.batch_size
+    rests = int(((lengths > size) & (lengths % size == 1)).sum())
+    if not network.coupled or not rests:
+        return 1
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(network.module).train()(examples(network, problem).inputs[0, :1])
+    except ValueError:
+        if data.training.local_epochs:
+            _warn(
+                f"batch norm needs two examples: with batch-size = {size}, each epoch leaves out "
+                f"a rest of one example (at {rests} of {len(lengths)} peers)"
+            )
+        return 2
     return 1
-
-
-def warn_of_rests(lengths: Ints, batch_size: int) -> None:
-    """Say that rests of one example are left out."""
-    if rests := int(((lengths > batch_size) & (lengths % batch_size == 1)).sum()):
-        _warn(
-            f"batch norm needs two examples: with batch-size = {batch_size}, each epoch leaves out "
-            f"a rest of one example (at {rests} of {len(lengths)} peers)"
-        )
 
 
 def examples(network: Network, problem: Problem) -> Examples:

@@ -85,9 +85,8 @@ def _imported(library: str) -> Any:
     try:
         return import_module(library)
     except ImportError:
-        raise PluginError(
-            f'model = "{library}" needs the extra {library}: pip install "coterie[{library}]"'
-        ) from None
+        small = "-cpu (6 MB), or xgboost with CUDA's kernels" if library == "xgboost" else ""
+        raise PluginError(f'model = "{library}": pip install {library}{small}') from None
 
 
 def _stages(trees: Sequence[Tree], k: int) -> Iterable[Sequence[Tree]]:

@@ -311,6 +311,9 @@ def _values(cells: pa.ChunkedArray, column: Column, errors: Errors) -> Floats:
 
     if types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
+    if types.is_duration(cells.type):
+        counts = cells.cast(pa.int64()).cast(pa.float64(), safe=False)
+        cells = compute.divide(counts, _DAY[cells.type.unit])
     texts, kind = cells, cells.type
     if column.kind == "number":
         if types.is_string(kind):  # all of them numbers or missing?
@@ -318,10 +321,6 @@ def _values(cells: pa.ChunkedArray, column: Column, errors: Errors) -> Floats:
             texts = compute.if_else(compute.is_in(cells, marks), None, cells)
         elif types.is_boolean(kind):
             texts = cells.cast(pa.uint8())
-        elif types.is_duration(kind):
-            texts = compute.divide(
-                cells.cast(pa.int64()).cast(pa.float64(), safe=False), _DAY[kind.unit]
-            )
         try:
             floats: Floats = texts.cast(pa.float64(), safe=False).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets import grammar
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.preprocessing import IS_MISSING, NO_CODE, Column, Preprocessing, RawTable
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split, Task
@@ -422,7 +423,9 @@ def numbers(name: str, text: str, count: int | None = None) -> Floats | None:
     ValueError: an entry is not a number, or there are not `count` numbers.
     """
     try:
-        values = np.array([float(word) for word in words(text)])
+        values = np.array([grammar.number(word) for word in words(text)])
+        if not np.isfinite(values).all():
+            raise ValueError
     except ValueError:
         raise ValueError(f'{name} must be numbers like "0.5, 0.25", not "{text}"') from None
     if not len(values):

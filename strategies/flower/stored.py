@@ -5,7 +5,7 @@ once for all messages that contain it. The relay forwards letters and never read
 not hold them either: it pulls a reply chunk by chunk, which shows that the letter has arrived and
 how large it is, and keeps the names of the chunks. A request with these chunks finds them in the
 store. Flower joins an array's chunks as often as the array names them, so a letter is its own
-chunks, each once. Only this module uses private names of Flower's grid and arrays.
+chunks, each once. A version of Flower without the names of `private` has no such replies.
 """
 
 from __future__ import annotations
@@ -15,31 +15,18 @@ import json
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Array, Message
-from flwr.app.message import array as arrays
-from flwr.app.message.arraychunk import ArrayChunk
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    PullObjectRequest,
-)
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.supercore.inflatable.inflatable_object import (
-    InflatableObject,
-    get_object_head_values_from_object_content,
-    iterate_object_tree,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from coterie.strategies.errors import WireError
+from coterie.strategies.flower import private
 
-if TYPE_CHECKING:  # nodes import this module too, and need no grid
-    from flwr.superlink.grid import HttpGrid
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 _ARRAY, _CHUNK = "Array", "ArrayChunk"
-_CHUNKS = "_chunks"
-"""Attribute of an `Array` in which Flower caches its chunks."""
 _NAME = 64
 """Characters of an object's name."""
 _HEADS = 2**24
@@ -48,7 +35,7 @@ _DIVIDER = b"\0"
 """Between head and body of an object."""
 
 
-class StoredChunk(InflatableObject):
+class StoredChunk(private.InflatableObject):
     """Chunk of an array in the SuperLink's object store: its name, and its size in bytes."""
 
     def __init__(self, name: str, size: int) -> None:
@@ -70,20 +57,47 @@ class StoredChunk(InflatableObject):
 
 
 def cut(array: Array) -> None:
-    """Cut an array into chunks of different lengths, so that no two are equal."""
+    """Cut an array into chunks of different lengths, so that no two are equal, if Flower can."""
+    if not obstacle():
+        _cut(array)
+
+
+def _cut(array: Array) -> None:
     data, start = memoryview(array.data), 0
-    chunks: list[tuple[str, InflatableObject]] = []
+    chunks: list[tuple[str, Any]] = []
     while start < len(data):
-        size = vars(arrays)["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] - len(chunks)
-        chunk = ArrayChunk(data[start : start + size])
+        size = vars(private.arrays)[private.CHUNK_SIZE] - len(chunks)
+        chunk = private.ArrayChunk(data[start : start + size])
         chunks.append((chunk.object_id, chunk))
         start += size
-    array.__dict__[_CHUNKS] = chunks
+    array.__dict__[private.CHUNKS] = chunks
+
+
+@cache
+def obstacle() -> str:
+    """Return why letters cannot stay in the store with this version of Flower; empty if they can.
+
+    Names may be there and mean something else, so an array is cut, encoded and read.
+    """
+    if private.MISSING:
+        return private.MISSING
+    try:
+        whole, array = (Array("uint8", (2,), "", data) for data in (b"ab", b""))
+        _cut(whole)
+        array.__dict__[private.CHUNKS] = whole.__dict__[private.CHUNKS]
+        content, name = array.deflate(), array.object_id
+        kind, names, _ = private.head_of(content)
+        chunks: dict[str, Any] = {each: StoredChunk(each, 2) for each in names}
+        _check_chunks(content[content.index(_DIVIDER) + 1 :], names, chunks)
+        read = vars(private.inflate(name, {name: content}, objects=chunks))["data"]
+        return "" if (kind, read) == (_ARRAY, names[0].encode()) else "arrays have changed"
+    except Exception as error:
+        return f"arrays have changed: {type(error).__name__}: {error}"
 
 
 def size_of(array: Array) -> int:
     """Return the size of an array in bytes, without hashing its data."""
-    chunks = [chunk for _, chunk in array.__dict__.get(_CHUNKS, ())]
+    chunks = [chunk for _, chunk in array.__dict__.get(private.CHUNKS, ())]
     return len(array.data) + sum(each.size for each in chunks if isinstance(each, StoredChunk))
 
 
@@ -95,7 +109,7 @@ class _Arrival:
     missing: list[str]  # names of the objects that have not arrived, the next one last
     room: int  # bytes that may still arrive, except in chunks
     heads: dict[str, bytes] = field(default_factory=dict)  # objects that arrived, except chunks
-    chunks: dict[str, InflatableObject] = field(default_factory=dict)  # chunks that arrived
+    chunks: dict[str, StoredChunk] = field(default_factory=dict)  # chunks that arrived
 
 
 class _Reply:
@@ -108,8 +122,8 @@ class StoredReplies:
     A reply is in the SuperLink's store until the relay has dropped all its letters.
     """
 
-    def __init__(self, grid: HttpGrid) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid) -> None:
+        self._replies_to, self._object, self._end = private.calls(grid)
         self._arriving: dict[str, _Arrival] = {}  # by request
         self._dropped: list[str] = []
 
@@ -148,13 +162,11 @@ class StoredReplies:
         unknown = set(requests) - self._arriving.keys()
         if not unknown:
             return
-        response = self._grid._runtime_client.PullMessages(
-            PullAppMessagesRequest(message_ids=unknown)
-        )
+        response = self._replies_to(unknown)
         for message, tree in zip(
             response.messages_list, response.message_object_trees, strict=True
         ):
-            names = dict.fromkeys(node.object_id for node in iterate_object_tree(tree))
+            names = dict.fromkeys(node.object_id for node in private.objects_of(tree))
             room = _HEADS - _NAME * len(names)
             arrival = _Arrival(tree.object_id, list(names)[::-1], room)
             self._arriving[message.metadata.reply_to_message_id] = arrival
@@ -163,17 +175,13 @@ class StoredReplies:
         """Pull the objects that have arrived since; return the message if none is missing."""
         while arrival.missing:
             name = arrival.missing[-1]
-            response = self._grid._runtime_client.PullObject(
-                PullObjectRequest(
-                    node=self._grid.node, run_id=self._grid.run.run_id, object_id=name
-                )
-            )
+            response = self._object(name)
             if not response.object_found:
                 raise ConnectionError("the node stopped sending it")
             if not response.object_available:
                 return None
             content = response.object_content
-            kind, children, _ = get_object_head_values_from_object_content(content)
+            kind, children, _ = private.head_of(content)
             body = content.index(_DIVIDER) + 1
             if kind == _CHUNK:
                 arrival.chunks[name] = StoredChunk(name, len(content) - body)
@@ -186,33 +194,24 @@ class StoredReplies:
                 arrival.heads[name] = content
             arrival.missing.pop()
             gc.collect(0)  # Flower's client leaves each chunk in a cycle of references
-        message = inflate_object_from_contents(
-            arrival.name, arrival.heads, objects=dict(arrival.chunks)
-        )
+        chunks: dict[str, Any] = {**arrival.chunks}
+        message = private.inflate(arrival.name, arrival.heads, objects=chunks)
         assert isinstance(message, Message)
-        message.metadata.__dict__["_message_id"] = arrival.name
+        message.metadata.__dict__[private.MESSAGE_ID] = arrival.name
         reply = _Reply()
         weakref.finalize(reply, self._dropped.append, arrival.name)
         for array in _arrays(message):
             names = bytes(array.data).decode()
             array.data = b""
-            array.__dict__[_CHUNKS] = [
-                (names[k : k + _NAME], arrival.chunks[names[k : k + _NAME]])
-                for k in range(0, len(names), _NAME)
-            ]
+            pieces = [names[k : k + _NAME] for k in range(0, len(names), _NAME)]
+            array.__dict__[private.CHUNKS] = [(piece, chunks[piece]) for piece in pieces]
             array.__dict__["_reply"] = reply
         return message
 
     def _delete(self) -> None:
         """Delete the replies of which nothing is needed any more."""
         while self._dropped:
-            self._grid._runtime_client.ConfirmMessageReceived(
-                ConfirmMessageReceivedRequest(
-                    node=self._grid.node,
-                    run_id=self._grid.run.run_id,
-                    message_object_id=self._dropped.pop(),
-                )
-            )
+            self._end(self._dropped.pop())
 
 
 def _check_chunks(body: bytes, children: Sequence[str], chunks: Collection[str]) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.superlink.grid import InMemoryGrid
 
 from coterie.strategies.brokering import Brokering
+from coterie.strategies.flower import private
 from coterie.strategies.flower.transport import FlowerTransport
 from coterie.strategies.protocol import Transport
 from coterie.strategies.relay.broker import Broker, Waiting
@@ -90,7 +90,7 @@ class RelayStrategy(Strategy):
         self.summary()
         relay = Broker(
             self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum,
-            deployed=not isinstance(grid, InMemoryGrid), patience=patience, proves=proves,
+            deployed=not private.is_simulation(grid), patience=patience, proves=proves,
             waits=waits,
         )  # fmt: skip
         result = Result()

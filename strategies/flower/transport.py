@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Mapping
+from importlib.metadata import version
 
 from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from coterie.errors import PartError
 from coterie.strategies.errors import RelayError, WireError
+from coterie.strategies.flower import private, stored
 from coterie.strategies.flower.records import decode_response, encode_request, is_final_fault
-from coterie.strategies.flower.stored import StoredReplies
 from coterie.strategies.protocol import Request, Response
 
 _MIN_PAUSE = 0.05  # seconds between polls; Flower's own loop takes 3
@@ -21,6 +22,8 @@ _MAX_PAUSE = 1.0
 _GRACE = 60.0  # seconds: two of Flower's heartbeats
 _ACTOR_DIED = 0  # flwr's ErrorCode.UNKNOWN; a simulation puts the dead actor back into its pool
 
+_log = logging.getLogger("coterie.relay")
+
 
 class FlowerTransport:
     """Transport over Flower's grid; a node has `timeout` seconds per round of a request."""
@@ -28,9 +31,9 @@ class FlowerTransport:
     def __init__(self, grid: Grid, timeout: float) -> None:
         self._grid = grid
         self._timeout = timeout
-        self._simulated = isinstance(grid, InMemoryGrid)
+        self._simulated = private.is_simulation(grid)
         self._unanswered: dict[str, int] = {}  # message -> node, of messages past their deadline
-        self._replies = StoredReplies(grid) if isinstance(grid, HttpGrid) else Replies(grid)
+        self._replies = Replies(grid) if self._simulated else _stored(grid)
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected and not busy with a request past its deadline.
@@ -82,7 +85,7 @@ class FlowerTransport:
 
 
 class Replies:
-    """Receiver of replies on a grid that hands over whole messages; see `StoredReplies`."""
+    """Receiver of replies as whole messages, by Flower's public calls; see `StoredReplies`."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -95,6 +98,20 @@ class Replies:
     def discard(self, requests: Collection[str]) -> Collection[str]:
         """Drop the replies to some requests, and return these requests."""
         return self.pull(requests).keys()
+
+
+def _stored(grid: Grid) -> stored.StoredReplies | Replies:
+    """Return a receiver that leaves letters in the store, if this version of Flower allows it."""
+    try:
+        if not (why := stored.obstacle()):
+            return stored.StoredReplies(grid)
+    except (AttributeError, ValueError) as error:
+        why = str(error)
+    _log.warning(
+        "flwr %s: %s: the relay holds whole letters in its memory, however large a node makes "
+        "them; the newest tested version is %s", version("flwr"), why, private.NEWEST
+    )  # fmt: skip
+    return Replies(grid)
 
 
 def _decoded(message: Message | str, request: Request, simulated: bool) -> Response | str:

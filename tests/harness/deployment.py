@@ -31,6 +31,7 @@ from coterie.app.runs import atomic, progress
 from coterie.app.security import trust
 from coterie.app.security.policy import Policy, policy_of
 from coterie.datasets.table import DATASETS
+from tests import private_names
 from tests.fuzz import node as hostile_node
 
 BIN = Path(sys.executable).parent
@@ -228,6 +229,14 @@ class Deployment:
         environment = ("env", f"PYTHONPATH={home}{os.pathsep}{ROOT}", f"HOSTILE={manner}")
         service.command = (*environment, *service.command)
         return manner
+
+    def hide_private_names(self) -> None:
+        """Let the relay and all nodes have a flwr without private names from their next start."""
+        for name in ("relay", *(name for name in self.services if name.endswith("-executor"))):
+            service = self.services[name]
+            (service.home / "sitecustomize.py").write_text(private_names.START)
+            path = f"PYTHONPATH={service.home}{os.pathsep}{ROOT}"
+            service.command = ("env", path, *service.command)
 
     def start_fleet(self, nodes: int) -> None:
         """Start `nodes` SuperNodes in one process: `tests.harness.fleet` in `fleet/`."""

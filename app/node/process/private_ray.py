@@ -1,21 +1,33 @@
 """Ray that this process starts: it listens to this machine only, to processes with its secret.
 
-Ray executes what its callers send, by default for whoever reaches its ports. Flower pins Ray's
-version; this module uses internals of that version.
+Ray executes what its callers send, by default for whoever reaches its ports. This is the only
+module with names that Ray does not document, which exist in 2.55.1 and 2.60.0: they change settings
+that Ray reads when it is imported, and omit its dashboard. Without them the environment must be set
+before Ray is imported.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import secrets
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import metadata
 from typing import Any
 
+from coterie.errors import RunError
+
+_log = logging.getLogger("coterie.node")
+
+_TOKEN = secrets.token_hex(32)
+"""Secret of this process and those that it starts."""
+_imported_by_us = False
+"""True if Ray was imported with the settings in its environment."""
 _LONGEST = 20
 """Maximum characters of a folder of temporary files in which Ray's sockets can lie."""
 
@@ -47,7 +59,7 @@ def private() -> Iterator[None]:
     """
     values = {
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_AUTH_TOKEN": _TOKEN,
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on these systems: loopback
     }
     with ExitStack() as until_end:
@@ -58,16 +70,34 @@ def private() -> Iterator[None]:
                 prefix="coterie-", dir=short, ignore_cleanup_errors=True
             )
             values["RAY_TMPDIR"] = until_end.enter_context(folder)
-        until_end.enter_context(_settings())
+        until_end.enter_context(_settings(values))
         until_end.enter_context(environment(values))
         yield
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
-    """Set what Ray read from the environment if somebody imported it before; omit the dashboard."""
-    from ray._private import ray_constants, services
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+def _settings(values: dict[str, str]) -> Iterator[None]:
+    """Set what Ray read from the environment if somebody imported it before; omit the dashboard.
+
+    RunError: Ray was imported, and this version has other names.
+    """
+    global _imported_by_us
+    is_imported, why = "ray" in sys.modules, ""
+    _imported_by_us |= not is_imported
+    try:
+        with environment(values):
+            from ray._private import ray_constants, services
+            from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+            cluster, start = ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server
+    except (ImportError, AttributeError) as error:
+        why = f"ray {metadata.version('ray')} (the newest tested version is 2.55.1): {error}"
+    if why and not _imported_by_us:
+        raise RunError(f"{why}, and a program has imported it before: start Coterie alone")
+    if why:
+        _log.warning("%s; so Ray starts its dashboard, which asks for a cloud's metadata", why)
+        yield
+        return
 
     def use(mode: str) -> None:
         Config.initialize(json.dumps({"AUTH_MODE": mode}))
@@ -76,7 +106,8 @@ def _settings() -> Iterator[None]:
     def start_nothing(*_: Any, **__: Any) -> tuple[None, None]:
         return None, None
 
-    cluster, start = ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server
+    if not is_imported:
+        cluster = sys.platform == "linux"
     use("token")
     ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server = False, start_nothing
     try:

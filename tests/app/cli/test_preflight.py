@@ -4,10 +4,37 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 
 import pytest
+from flwr.common.config import parse_config_args
 
 from coterie.app.cli import preflight
+from coterie.app.config.keys import ConfigError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """name="h a" peer=3 worker=false table.file='/x y/t.csv' a.b.c=-1.5""",
+        "",
+        "without an equals sign",
+        "a=1  b=2\nc=true",
+        "node.toml",
+    ],
+)
+def test_the_node_configuration_is_read_as_flower_reads_it(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node.toml").write_text('peer = 3\n[table]\nfile = "t.csv"\n')
+    monkeypatch.chdir(tmp_path)
+    assert preflight.node_config(text) == parse_config_args([text])
+
+
+@pytest.mark.parametrize("text", ["name=hospital", "a=1 a=2", "none.toml"])
+def test_a_wrong_node_configuration_is_one_line_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--node-config: .*: write pairs such as name=\"hosp"):
+        preflight.node_config(text)
 
 
 def test_the_relay_is_reached_through_the_proxy_of_the_environment(

@@ -131,6 +131,21 @@ def test_a_relay_says_who_is_ready(
         assert re.search(rf"^ok  peer {peer}: versions: flwr .*; data: train ", lines[peer])
 
 
+@pytest.mark.long
+def test_a_flower_without_its_private_names_computes_the_same(tmp_path: Path) -> None:
+    """And the relay says so: it holds whole letters, still sealed."""
+    started = Deployment(tmp_path / "public", Host(), {peer: Host() for peer in range(PEERS)})
+    started.hide_private_names()
+    with started:
+        method: dict[str, Scalar] = {"method": "cobo", "cobo.sampling": "full", "sealing": "auto"}
+        finished = watched(started, ONE_ROUND | method, "public")
+        simulate(finished.config | {"run-dir": str(tmp_path / "simulated")}, nodes=1)
+        said = (finished.run.directory / "flower.log").read_text()
+    assert difference(finished.run, Run.read(tmp_path / "simulated")) < 1e-10
+    assert not finished.seen
+    assert "the relay holds whole letters in its memory" in said
+
+
 # --- hospitals that go ---------------------------------------------------------------------------
 
 

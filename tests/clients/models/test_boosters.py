@@ -140,12 +140,12 @@ def test_peers_on_nodes_are_peers_in_process(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_library_is_named_with_its_extra(
+def test_a_missing_library_is_named_with_its_packages(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The module is built and evaluated without it."""
     monkeypatch.setitem(sys.modules, kind, None)
     module = made(kind, "classification", 2, 2, 4)
     assert module(torch.eye(2)).shape == (2, 2)
-    with pytest.raises(PluginError, match=rf'pip install "coterie\[{kind}\]"'):
+    with pytest.raises(PluginError, match=rf'"{kind}": pip install {kind}'):
         module.fitted(np.eye(2), np.array([0, 1]), np.ones(2), 0)

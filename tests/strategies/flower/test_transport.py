@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import cast
 
@@ -42,6 +43,7 @@ class Answering(FullGrid):
 
 @pytest.fixture(autouse=True)
 def _somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "flwr.simulation", raising=False)  # of another test
     for name in ("_run_id", "_task_id", "_node_id"):  # a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
 

@@ -164,12 +164,18 @@ class _Deployed:
 
 
 @contextmanager
-def deployment(directory: Path) -> Iterator[Network]:
-    """Run two SuperNodes on loopback with TLS, authentication, executors, and strategies/ only."""
+def deployment(directory: Path, *, public: bool = False) -> Iterator[Network]:
+    """Run two SuperNodes on loopback with TLS, authentication, executors, and strategies/ only.
+
+    `public`: flwr has no private names.
+    """
     app, peers = directory / "app", dict.fromkeys(range(2), Host())
     write_app(app)
+    parts = Deployment(directory / "deployment", Host(), peers)
+    if public:
+        parts.hide_private_names()
     with (
-        Deployment(directory / "deployment", Host(), peers) as deployed,
+        parts as deployed,
         Listener(("127.0.0.1", 0), authkey=_KEY) as listener,
     ):
         port = listener.address[1]
@@ -191,7 +197,7 @@ def deployment(directory: Path) -> Iterator[Network]:
 def write_app(directory: Path) -> None:
     """Write a Flower app of strategies/ and the node of the checks."""
     python = [*(ROOT / "strategies").rglob("*.py"), ROOT / "tests/strategies/toy_node.py"]
-    python += [ROOT / "coterie/__init__.py", ROOT / "coterie/errors.py"]
+    python += [ROOT / "coterie" / f"{name}.py" for name in ("__init__", "errors", "ranges")]
     python += [Path(__file__).with_name(name) for name in ("node.py", "server.py")]
     for path in python:
         to = directory / path.relative_to(ROOT)

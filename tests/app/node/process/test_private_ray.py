@@ -17,14 +17,21 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import private_names
+
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
+ROOT = Path(__file__).parents[4]
 SECONDS = 600
 ENDLESS = ("num-server-rounds=1000000", "evaluate-every=1000", "peers=4", "partition.clusters=2")
 COMMANDS: Mapping[str, Sequence[str]] = {
     "run": ("run", "method=local", "--nodes", "2", "--name", "run"),
+    "public": ("run", "method=local", "--nodes", "2", "--name", "public"),
     "compare": ("compare", "--methods", "local,fedavg", "--seeds", "1", "--workers", "2"),
 }
+HIDDEN = "public"
+"""Command for which Ray's private names are hidden: not on the isolated host, since Ray's dashboard
+asks the services of clouds for their names."""
 LOOPBACK = re.compile(r"(127\.[\d.]+|\[::1\]|\[::ffff:127\.[\d.]+\]):\d+")
 STRANGER = """
 import pathlib, ray, sys
@@ -97,32 +104,37 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 def play(place: Path, scene: Scene, inside: Sequence[str]) -> None:
     """Run each command, let a stranger attack its Ray, and interrupt it."""
+    places = {name: [] if name == HIDDEN else inside for name in COMMANDS}
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_A")}
     few = ("num-server-rounds=2", *ENDLESS[1:], "--name", "few")
     # A background job ignores the signal of Ctrl-C.
-    coterie = [*inside, "env", "--default-signal=INT", sys.executable, "-m", "coterie"]
-    subprocess.run([*coterie, "run", "method=local", *few], cwd=place, env=environment, check=True)
+    coterie = ["env", "--default-signal=INT", sys.executable, "-m", "coterie"]
+    subprocess.run(
+        [*inside, *coterie, "run", "method=local", *few], cwd=place, env=environment, check=True
+    )
     running = {}
     try:
+        (place / "sitecustomize.py").write_text(private_names.START)
         for name, words in COMMANDS.items():
+            more = {"PYTHONPATH": f"{place}{os.pathsep}{ROOT}"} if name == HIDDEN else {}
             with (place / f"{name}.log").open("w") as log:
                 running[name] = subprocess.Popen(
-                    [*coterie, *words, *ENDLESS], cwd=place, env=environment,
+                    [*places[name], *coterie, *words, *ENDLESS], cwd=place, env=environment | more,
                     stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
-        wait_for(lambda: len(list(place.glob("runs/**/metrics.jsonl"))) >= 4, place)
-        for process in running.values():  # one may be ahead of the other
-            wait_for(partial(has_ray, process, inside), place)
+        wait_for(lambda: len(list(place.glob("runs/**/metrics.jsonl"))) >= 5, place)
+        for name, process in running.items():  # one may be ahead of the other
+            wait_for(partial(has_ray, process, places[name]), place)
         none: dict[str, str] = {}
-        tokens = (none, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "guessed"})
+        tokens = (none, none, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "guessed"})
         strangers = {}
         for (name, process), token in zip(running.items(), tokens, strict=True):
-            ports = listening(process, inside)
+            ports = listening(process, places[name])
             scene.listening[name] = [where for every in ports.values() for where in every]
             (where,) = ports["gcs_server"]
-            port = where.rpartition(":")[2]
+            there = f"127.0.0.1:{where.rpartition(':')[2]}"
             strangers[name] = subprocess.Popen(
-                [*inside, sys.executable, "-c", STRANGER, f"127.0.0.1:{port}", str(place / name)],
+                [*places[name], sys.executable, "-c", STRANGER, there, str(place / name)],
                 env=environment | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} | token,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )  # fmt: skip
