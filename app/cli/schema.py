@@ -119,7 +119,8 @@ def _print_draft(
 def _group(name: str, tables: Iterable[pa.Table]) -> str:
     """Return the finding of a column of texts that may name patients; empty without one."""
     for table in tables:
-        if name in table.column_names and str(table.column(name).type) == "string":
+        kind = str(table.column(name).type) if name in table.column_names else ""
+        if kind in ("string", "large_string"):
             column = _of_texts(name, [table])
             codes = cells.encoded(table, [column])[0][:, 0]
             if leaks.pattern_of(codes, column, codes) == "group":
