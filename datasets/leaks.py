@@ -55,7 +55,7 @@ class File:
     cells: Floats  # (n, columns)
     classes: Sequence[Ints] = ()  # labels as of `classes_of`, (n,) each; -1 of a row without one
     is_test_n: Bools | None = None  # rows for testing
-    first: int | None = None  # number of rows of the first file; None for all rows
+    first: int | None = None  # number of rows of the first file; None for all
     is_own: bool = True  # whether the rows were not dealt to other peers, too
     group_n: Ints | None = None  # number of the group, such as a patient, that a row belongs to
 
