@@ -1,4 +1,4 @@
-"""Data quality: for each peer and column of a table the gaps, the range, coded values and drift.
+"""Data quality: for each peer and column of a table gaps, range, coded values, drift and leaks.
 
 Drift is the standardised mean difference (Austin 2009, Statistics in Medicine 28) between a peer
 and all other peers together: |m_i - m_rest| / sqrt((v_i + v_rest) / 2), with means m and variances
@@ -8,18 +8,18 @@ preprocessing, of all rows of a peer. Legend: p = peers, n = rows, c = columns, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets import leaks
+from coterie.datasets.leaks import PREDICTS, Bools
 from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import Problem
-
-Bools = npt.NDArray[np.bool_]
 
 FILE = "quality.csv"
 """Table of a simulation."""
@@ -37,6 +37,7 @@ MAX_MISSING = 0.5
 MAX_DRIFT = 1.0
 """Standardised mean difference above which a column is reported."""
 _JUDGED = 100_000
+_SHOWN, _NAMED = 8, 3
 _MEASURED_DIFFERENTLY = (
     "other patients, or other devices, units or codes? For the latter set table.scale = "
     '"own"; coterie sweep PRESET table.scale=own,common compares both'
@@ -49,23 +50,31 @@ class ColumnQuality:
 
     peer: int
     column: str
-    kind: str  # as in `coterie.datasets.preprocessing.Column`
+    kind: str  # as in `coterie.datasets.preprocessing.Column`, or "rows"
     rows: int
     missing: float  # share of the rows without a value
     distinct: int  # different values
-    low: float  # this to `std`: of a number or a date, in days since 1970; NaN for a category
-    median: float
-    high: float
-    mean: float
-    std: float
-    code: float  # value that may mean "not measured"
-    code_share: float  # share of the rows with it
-    drift: float  # standardised mean difference from all other peers; NaN if there are none here
+    low: float = (
+        np.nan
+    )  # this to `std`: of a number or a date, in days since 1970; NaN for a category
+    median: float = np.nan
+    high: float = np.nan
+    mean: float = np.nan
+    std: float = np.nan
+    code: float = np.nan  # value that may mean "not measured"
+    code_share: float = np.nan  # share of the rows with it
+    drift: float = (
+        np.nan
+    )  # standardised mean difference from all other peers; NaN if there are none here
+    alone: float = np.nan  # separation of the classes by this column, see `leaks`
+    leak: str = ""  # sign of a leak with its remedy, in words
 
     @property
     def finding(self) -> str:
         """Most severe problem of the column, in words; empty without problems."""
-        match self._severity:
+        match self.severity:
+            case 5 | 6:
+                return self.leak
             case 4:
                 return (
                     f"{self.column} is {self.code:g} in {_percent(self.code_share)} of the rows; "
@@ -87,10 +96,13 @@ class ColumnQuality:
         """Sort key: most severe problem first."""
         drift = 0.0 if np.isnan(self.drift) else self.drift
         share = 0.0 if np.isnan(self.code_share) else self.code_share
-        return -self._severity, -share, -self.missing, -drift
+        return -self.severity, -share, -self.missing, -drift
 
     @property
-    def _severity(self) -> int:
+    def severity(self) -> int:
+        """Kind of the finding: 6 if the column alone predicts the label, down to 0 for none."""
+        if self.leak:
+            return 6 if self.alone >= PREDICTS else 5
         if not np.isnan(self.code):
             return 4
         if self.missing >= MAX_MISSING:
@@ -104,25 +116,64 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def survey(problem: Problem, peers: Sequence[int] | None = None) -> list[ColumnQuality]:
+def survey(
+    problem: Problem, peers: Sequence[int] | None = None, *, for_leaks: bool = True
+) -> list[ColumnQuality]:
     """Return the quality of each peer's columns; empty if the data are no table with named columns.
 
     The problem has the rows of the peers that are compared: on a deployed node only those of the
     node's peer, whose columns are then compared with no other. `peers` are those of the result;
-    None for all with rows here.
+    None for all with rows here. Without `for_leaks`, no signs of leaks are searched.
     """
-    return [each for each in _survey(problem) if peers is None or each.peer in peers]
+    qualities = _survey(problem, for_leaks)
+    return [each for each in qualities if peers is None or each.peer in peers]
 
 
-@lru_cache(maxsize=2)  # relay and node of a simulation share a problem
-def _survey(problem: Problem) -> Sequence[ColumnQuality]:
-    table = problem.table
+@lru_cache(maxsize=4)  # relay and node of a simulation share a problem
+def _survey(problem: Problem, for_leaks: bool) -> Sequence[ColumnQuality]:
+    table, files = problem.table, {}
     if table is None:
         return ()
     parts = problem.train, problem.validation, problem.test
-    rows_p = [np.concatenate([part.rows[p] for part in parts]) for p in range(problem.peers)]
-    cells_p = {peer: table.cells[rows] for peer, rows in enumerate(rows_p)}
-    return survey_tables(cells_p, table.columns)
+    group_n = getattr(problem, "groups", None)
+    counts = np.bincount(np.concatenate([rows for part in parts for rows in part.rows]))
+    for peer in range(problem.peers):
+        rows = np.concatenate([part.rows[peer] for part in parts])
+        in_file, untested = np.argsort(rows), len(rows) - len(problem.test.rows[peer])
+        targets = np.concatenate([part.targets[peer] for part in parts])[in_file]
+        files[peer] = leaks.File(
+            table.cells[rows[in_file]],
+            leaks.classes_of(targets[:, 1:] if problem.task == "survival" else targets),
+            in_file >= untested,
+            untested if any(problem.own_test[peer : peer + 1]) else len(rows),
+            bool((counts[rows] == 1).all()),
+            None if group_n is None else group_n[rows[in_file]],
+        )
+    if for_leaks:
+        return survey_files(files, table.columns)
+    return survey_tables({peer: file.cells for peer, file in files.items()}, table.columns)
+
+
+def survey_files(
+    files: Mapping[int, leaks.File], columns: Sequence[Column], label: str | None = None
+) -> list[ColumnQuality]:
+    """Return the quality of peers' columns with signs of leaks, and a line for rows with one.
+
+    `label` is a column that is no feature.
+    """
+    features = [c for c, column in enumerate(columns) if column.name != label]
+    qualities = survey_tables({peer: file.cells for peer, file in files.items()}, columns)
+    if len(features) < len(columns):
+        files = {p: replace(file, cells=file.cells[:, features]) for p, file in files.items()}
+    signs = leaks.signs(files, [columns[c] for c in features])
+    for k, each in enumerate(qualities):
+        alone, leak = signs.pop((each.peer, each.column), (np.nan, ""))
+        qualities[k] = replace(each, alone=alone, leak=leak)
+    for (peer, name), (_, leak) in signs.items():
+        cells = files[peer].cells
+        numbers = float(np.isnan(cells).any(axis=1).mean()), len(np.unique(leaks.hashes(cells)))
+        qualities.append(ColumnQuality(peer, name, "rows", len(cells), *numbers, leak=leak))
+    return qualities
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -189,24 +240,45 @@ def remedy(qualities: Sequence[ColumnQuality], source: str) -> str:
     return ""
 
 
+def grouped(
+    qualities: Iterable[ColumnQuality], names: Sequence[str]
+) -> list[tuple[str, ColumnQuality]]:
+    """Return the findings, most severe first, each with the names of its peers.
+
+    A sign of a leak in the same column of several peers is one finding. `names` are those of the
+    peers, empty if there are none.
+    """
+    groups: dict[object, list[ColumnQuality]] = {}
+    for each in sorted((each for each in qualities if each.finding), key=lambda each: each.rank):
+        key = each.column, each.severity, None if each.leak else each.peer
+        groups.setdefault(key, []).append(each)
+    result = []
+    for group in groups.values():
+        peers = [names[p] if names else f"peer {p}" for p in sorted(each.peer for each in group)]
+        if len(peers) > _NAMED:
+            peers[_NAMED - 1 :] = [f"{len(peers) - _NAMED + 1} others"]
+        result.append((", ".join(peers), group[0]))
+    return result
+
+
 def warnings(
     qualities: Sequence[ColumnQuality], names: Sequence[str], source: str, file: str = FILE
 ) -> list[str]:
-    """Return up to two lines about the most severe problems; empty without problems.
+    """Return a line for each sign of a leak, up to eight, and up to two about other problems.
 
     `names` are those of the peers, empty if there are none; `source` is as in `remedy`; `file` has
     all problems.
     """
-    bad = sorted((each for each in qualities if each.finding), key=lambda each: each.rank)
-    if not bad:
-        return []
-    first = bad[0]
-    name = names[first.peer] if names else f"peer {first.peer}"
-    lines = [f"{name}: {'; '.join(filter(None, (first.finding, remedy([first], source))))}"]
-    if more := len(bad) - 1:
-        columns = list(dict.fromkeys(each.column for each in bad[1:]))
+    groups = grouped(qualities, names)
+    leaky, others = ([each for each in groups if bool(each[1].leak) is k] for k in (True, False))
+    lines = [f"{peers}: {each.leak}" for peers, each in leaky[:_SHOWN]]
+    for peers, each in others[:1]:
+        parts = each.finding, remedy([each], source)
+        lines.append(f"{peers}: {'; '.join(filter(None, parts))}")
+    if rest := leaky[_SHOWN:] + others[1:]:
+        columns = list(dict.fromkeys(each.column for _, each in rest))
         some = ", ".join(columns[:5]) + (", ..." if len(columns) > 5 else "")
-        lines.append(f"{more} more in {file}: {some}")
+        lines.append(f"{len(rest)} more in {file}: {some}")
     return lines
 
 

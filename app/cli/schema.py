@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import tomli_w
 from rich.console import Console
 
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
 from coterie.app.security.policy import DataPolicy
+from coterie.datasets import leaks
 from coterie.datasets.own import cells
 from coterie.datasets.own.institutions import words
-from coterie.datasets.own.schema import (
-    FILE,
-    Draft,
-    alike,
-    described,
-    digest,
-    drafted,
-    read_schema,
-)
+from coterie.datasets.own.schema import FILE, Draft, described, digest, drafted, read_schema
+from coterie.datasets.preprocessing import Column, Ints
 from coterie.datasets.problem import DataError
-from coterie.datasets.quality import remedy, survey_tables
+from coterie.datasets.quality import ColumnQuality, grouped, remedy, survey_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SHOWN = 20
 """Maximum number of findings that are printed."""
@@ -34,6 +35,12 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("files", type=Path, nargs="+", metavar=f"TABLE.csv|TABLE.parquet|{FILE}")
     parser.add_argument("--out", type=Path, help=f"({FILE} beside the first table)")
     parser.add_argument(
+        "--label",
+        default="",
+        metavar="COLUMN",
+        help="column to predict: name the columns that give it away",
+    )
+    parser.add_argument(
         "--na-values", default="", help='cells that mean a missing value, as in "unknown, -9"'
     )
     parser.add_argument(
@@ -43,6 +50,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     options = parser.parse_args(arguments)
     first = options.files[0]
     if len(options.files) == 1 and first.name == FILE:
+        if options.label:
+            raise ConfigError("--label needs tables")
         schema = read_schema(first.parent)
     else:
         out = options.out or first.with_name(FILE)
@@ -54,6 +63,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
                 raise ConfigError(f"{path}: expected {' or '.join(cells.FORMATS)}")
             try:
                 tables[str(path)] = cells.open_table(path)
+                cells.require(tables[str(path)], [options.label] if options.label else [], path)
             except DataError as error:  # a RefusedError may show its entries here
                 shown = ", ".join([f"{path}: {error}", *getattr(error, "entries", ())])
                 raise ConfigError(shown) from None
@@ -63,12 +73,13 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             reasons = ", ".join(f"{name} ({why})" for name, why in draft.left_out.items())
             raise ConfigError(f"no column can be described: {reasons}")
         atomic.write(out, tomli_w.dumps(described(schema)))
-        _print_draft(draft, options.min_examples, console)
-        columns = tuple(schema.values())
-        raw = {k: cells.encoded(table, columns)[0] for k, table in enumerate(tables.values())}
-        findings = [each for each in survey_tables(raw, columns) if each.finding]
-        for each in sorted(findings, key=lambda each: each.rank)[:_SHOWN]:
-            console.print(f"{options.files[each.peer]}: {each.finding}", soft_wrap=True)
+        _print_draft(draft, [*tables.values()], options.min_examples, console)
+        findings = _findings([*tables.values()], draft, options.label)
+        groups = grouped(findings, [*tables])
+        for peers, each in groups[:_SHOWN]:
+            console.print(f"{peers}: {each.finding}", soft_wrap=True, markup=False)
+        if len(groups) > _SHOWN:
+            console.print(f"{len(groups) - _SHOWN} more findings: correct these first")
         if advice := remedy(findings, "schema"):
             console.print(advice, soft_wrap=True, markup=False)
         rows = sum(table.num_rows for table in tables.values())
@@ -80,22 +91,19 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     console.print(f'table.schema = "{digest(schema)}"')
 
 
-def _print_draft(draft: Draft, min_examples: int, console: Console) -> None:
+def _print_draft(
+    draft: Draft, tables: Sequence[pa.Table], min_examples: int, console: Console
+) -> None:
     """Print what the draft publishes, and what it leaves out, which stays in this terminal."""
 
     def line(text: str) -> None:
         console.print(text, soft_wrap=True, markup=False)
 
     for name, why in draft.left_out.items():
-        line(f"left out: {name}: {why}")
+        line(f"left out: {name}: {why}{_group(name, tables)}")
     for name, column in draft.schema.items():
         if column.categories:
             line(f"{name}: these values become public: {', '.join(column.categories)}")
-        for group in alike(column.categories):
-            line(
-                f"{name}: did you mean one value by {', '.join(group)}? Write it the same way in "
-                "all tables, or these stay different categories"
-            )
         if rare := draft.rare.get(name):
             line(
                 f"{name}: left out, in fewer than {min_examples} rows: {', '.join(rare)}; add "
@@ -106,3 +114,41 @@ def _print_draft(draft: Draft, min_examples: int, console: Console) -> None:
                 f"{name}: no range, because {outside} of its values lie far from the others: "
                 "check them"
             )
+
+
+def _group(name: str, tables: Iterable[pa.Table]) -> str:
+    """Return the finding of a column of texts that may name patients; empty without one."""
+    for table in tables:
+        kind = str(table.column(name).type) if name in table.column_names else ""
+        if kind in ("string", "large_string"):
+            column = _of_texts(name, [table])
+            codes = cells.encoded(table, [column])[0][:, 0]
+            if leaks.pattern_of(codes, column, codes) == "group":
+                return f"; {leaks.finding(name, 'group')}"
+    return ""
+
+
+def _of_texts(name: str, tables: Sequence[pa.Table]) -> Column:
+    texts = {str(cell).strip() for table in tables for cell in table.column(name).to_pylist()}
+    return Column(name, "category", tuple(sorted(texts)))
+
+
+def _findings(tables: Sequence[pa.Table], draft: Draft, label: str | None) -> list[ColumnQuality]:
+    """Return the quality of the drafted columns; with a label, which of them alone predict it."""
+    rare = {name: [each.rpartition(" (")[0] for each in draft.rare[name]] for name in draft.rare}
+    columns = [
+        replace(column, categories=(*column.categories, *rare.get(name, ())))
+        for name, column in draft.schema.items()
+    ]
+    classes: list[list[Ints]] = [[] for _ in tables]
+    if label:
+        column = draft.schema.get(label) or _of_texts(label, tables)
+        values = np.concatenate([cells.encoded(table, [column])[0] for table in tables])
+        (class_n,) = leaks.classes_of(values[:, 0] if column.categories else values)
+        ends = np.cumsum([table.num_rows for table in tables])[:-1]
+        classes = [[each] for each in np.split(class_n, ends)]
+    files = {
+        k: leaks.File(cells.encoded(table, columns)[0], classes[k])
+        for k, table in enumerate(tables)
+    }
+    return survey_files(files, columns, label)

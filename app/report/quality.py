@@ -47,7 +47,7 @@ def table(run: Run) -> QualityTable | None:
         return None
     ranked = sorted((each for each in qualities if each.finding), key=lambda each: each.rank)
     peers = sorted({each.peer for each in qualities})
-    names = list(dict.fromkeys(each.column for each in qualities))
+    names = list(dict.fromkeys(each.column for each in qualities if each.kind != "rows"))
     columns = {}
     if len(peers) <= MAX_PEERS:
         by_place = {(each.column, each.peer): each for each in qualities}

@@ -10,7 +10,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
@@ -21,7 +21,7 @@ from coterie.datasets.quality import FILE, ColumnQuality, shortened
 
 MAX_LINES = 100_000
 """Number of lines above which a table has only columns with findings."""
-_FIELDS = [field.name for field in fields(ColumnQuality)]
+_FIELDS = [field.name for field in fields(ColumnQuality) if field.name != "leak"]
 _HEAD = [*_FIELDS[:1], "peer_name", *_FIELDS[1:], "finding"]
 _TEXTS = ("column", "kind")
 _COUNTS = ("peer", "rows", "distinct")
@@ -80,16 +80,18 @@ def _parsed(line: dict[str, str]) -> ColumnQuality:
     if None in line.values():
         raise ValueError("a line is incomplete")
     values: dict[str, str | int | float] = {}
-    for name in _FIELDS:
+    for name in _FIELDS if "alone" in line else _FIELDS[:-1]:  # written before version 0.2
         if name in _TEXTS:
             values[name] = line[name].removeprefix("'")
         elif name in _COUNTS:
             values[name] = int(line[name])
         else:
             values[name] = _number(line[name])
-    if values["kind"] not in get_args(Kind):
+    if values["kind"] not in (*get_args(Kind), "rows"):
         raise ValueError(f"kind {line['kind']!r}")
-    return ColumnQuality(**values)  # type: ignore[arg-type]
+    quality = ColumnQuality(**values)  # type: ignore[arg-type]
+    finding = line["finding"].removeprefix("'")
+    return quality if finding == quality.finding else replace(quality, leak=finding)
 
 
 def _number(text: str) -> float:

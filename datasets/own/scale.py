@@ -25,7 +25,7 @@ def known(problem: Problem, peer: int) -> Floats:
     """
     assert problem.table is not None
     cells = problem.table.cells[problem.train.rows[peer]]
-    code_c = np.array([each.code for each in survey(problem, [peer])])
+    code_c = np.array([each.code for each in survey(problem, [peer], for_leaks=False)])
     return np.where(cells == code_c, np.nan, cells)
 
 

@@ -213,19 +213,6 @@ def _text(cell: object) -> str:
     return grammar.plain(str(cell))
 
 
-def alike(texts: Sequence[str]) -> list[list[str]]:
-    """Return the groups of categories that may be one: they differ by case, or are initials."""
-    groups: dict[str, list[str]] = {}
-    for text in texts:
-        groups.setdefault("".join(filter(str.isalnum, text.casefold())) or text, []).append(text)
-    initials = [key for key in groups if len(key) == 1 and key.isalpha()]
-    full = {key: [each for each in groups if len(each) > 1 and each[0] == key] for key in initials}
-    if all(len(each) == 1 for each in full.values()):
-        for key, (long,) in full.items():
-            groups[long] += groups.pop(key)
-    return [group for group in groups.values() if len(group) > 1]
-
-
 def _absent(name: str, tables: Mapping[str, pa.Table]) -> str:
     """Return which tables lack a column, or which ones alone have it, and what they may call it."""
     having = {key: table for key, table in tables.items() if name in table.column_names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,33 @@ def test_all_rows_of_a_peer_count_and_only_those() -> None:
 
 def test_data_without_named_columns_have_no_quality() -> None:
     assert survey(dataset_of("digits").load(Partition(), 8, 0, Path("nowhere"), None)) == []
+
+
+def test_leaks_are_found_in_the_rows_of_a_run() -> None:
+    """All parts in the order of the files; a test file of its own begins at 1 again."""
+    g = np.random.default_rng(0)
+    columns = [Column("n"), Column("age"), Column("late")]
+    problem = problem_of(columns, *(np.column_stack([
+        np.arange(60), g.normal(50, 9, 60), g.permutation(60) % 2,
+    ]) for _ in range(4)))  # fmt: skip
+    rows = problem.train.rows, problem.test.rows
+    targets = [tuple(problem.table.cells[r, 2].astype(int) for r in part) for part in rows]  # type: ignore[union-attr]
+    parts = [Split(r, t) for r, t in zip(rows, targets, strict=True)]
+    problem = replace(problem, train=parts[0], test=parts[1])
+    found = {(each.peer, each.column): each.finding for each in survey(problem) if each.finding}
+    assert {column for _, column in found} == {"n", "late"}
+    assert not [each for each in survey(problem, for_leaks=False) if each.finding]
+    names = ("a", "b", "c", "d")
+    first, second = warnings(survey(problem), names, "table")
+    assert first.startswith("a, b, 2 others: late alone predicts the label (AUROC 1.00): if")
+    assert second == "a, b, 2 others: n numbers the rows: leave it out of table.columns"
+    cells = problem.table.cells.copy()  # type: ignore[union-attr]
+    for r in problem.test.rows:
+        cells[r, 0] = np.arange(30)
+    for own in (True, False):
+        divided = replace(problem, table=RawTable(tuple(columns), cells), own_test=(own,) * 4)
+        numbers = {each.column for each in survey(divided) if "numbers" in each.finding}
+        assert numbers == ({"n"} if own else set())
 
 
 def test_nothing_to_warn_about() -> None:

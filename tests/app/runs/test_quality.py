@@ -28,6 +28,20 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert "chol is 0 in 50 % of the rows" in text
 
 
+def test_leaks_and_tables_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    leaky = replace(AGE, alone=0.99, leak="age alone predicts the label")
+    rows = ColumnQuality(2, "(rows)", "rows", 40, 0.5, 30, leak="4 of 40 rows are copies")
+    quality.write(tmp_path, [leaky, rows, LAB])
+    assert list(map(repr, quality.read(tmp_path, 3))) == list(map(repr, [leaky, rows, LAB]))
+    file = tmp_path / FILE
+    lines = [line.split(",") for line in file.read_text().splitlines()]
+    gone = lines[0].index("alone")
+    file.write_text("\n".join(",".join(cells[:gone] + cells[gone + 1 :]) for cells in lines))
+    assert [each.finding for each in quality.read(tmp_path, 3)] == [
+        leaky.leak, rows.leak, LAB.finding,
+    ]  # fmt: skip
+
+
 def test_no_columns_no_file(tmp_path: Path) -> None:
     quality.write(tmp_path, [])
     assert not [*tmp_path.iterdir()]

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from coterie.datasets import grammar
 from coterie.datasets.own.cells import encoded, named, open_table, require
 from coterie.datasets.own.institutions import RefusedError
-from coterie.datasets.own.schema import alike, drafted
+from coterie.datasets.own.schema import drafted
 from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.preprocessing import Column
 from coterie.datasets.problem import DataError
@@ -140,14 +140,6 @@ def test_a_draft_accepts_its_own_table(cells: list[str], rows: int, tmp_path: Pa
     rare = {each.rpartition(" (")[0] for each in draft.rare.get("x", ())}
     errors = encoded(open_table(path), [draft.schema["x"]])[1]
     assert {grammar.plain(str(w.cell)) for wrong in errors.values() for w in wrong} <= rare
-
-
-def test_a_draft_asks_about_spellings() -> None:
-    assert alike(["F", "Female", "M", "Male", "female", "male"]) == [
-        ["Female", "female", "F"], ["Male", "male", "M"]
-    ]  # fmt: skip
-    for different in (["A", "AB", "B", "O"], ["no", "yes"], ["S", "M", "L", "XL"], ["+", "-"]):
-        assert not alike(different)
 
 
 @pytest.mark.parametrize("label", ["NA", "None", "null"])

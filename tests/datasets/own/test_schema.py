@@ -335,6 +335,39 @@ def test_the_command_drafts_from_several_tables(
     assert main(["schema", str(one), "--out", str(out)]) == 2
 
 
+@pytest.mark.parametrize("label", ["state", "days", "doctor", ""])
+def test_the_command_names_leaks(
+    label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A class, a number, and a text with too many values for a category, as labels."""
+    g, files = np.random.default_rng(0), []
+    for k, sexes in enumerate([("Male", "Female"), ("male", "F")]):
+        dead, days = g.integers(0, 2, 120), g.permutation(120) + 200
+        rows = [
+            f"{2 * i + k},P{i // 4},{sexes[i % 2]},{['', '2024-01-31'][dead[i]]},{days[i]},"
+            f"{days[i] / 7:.3f},D{days[i] % 25},{days[i] % 25},{['home', 'died'][dead[i]]}"
+            for i in range(120)
+        ]
+        head = "n,patient,sex,death,days,weeks,doctor,doctor_no,state"
+        files.append(tables(tmp_path / f"{k}", [head, *rows]) / "train.csv")
+    out = str(tmp_path / "schema.toml")
+    given = ["--label", label] if label else []
+    assert main(["schema", *map(str, files), "--out", out, *given]) == 0
+    printed = capsys.readouterr().out
+    both = ", ".join(map(str, files))
+    assert "left out: patient: " in printed
+    assert 'table.group = "patient" keeps the rows of a patient together' in printed
+    assert f"{both}: n numbers the rows: leave it out of table.columns" in printed
+    assert f"{both}: sex: did you mean one value by F, Female; Male, male?" in printed
+    found = {line.split()[2] for line in printed.splitlines() if "alone predicts" in line}
+    assert (
+        found == {"state": {"death"}, "days": {"weeks"}, "doctor": {"doctor_no"}, "": set()}[label]
+    )
+    assert main(["schema", str(files[0]), "--out", f"{out}2", "--label", "stat"]) == 2
+    assert 'did you mean "state"?' in capsys.readouterr().err
+    assert main(["schema", out, "--label", "state"]) == 2
+
+
 def test_a_draft_names_file_line_and_value_and_renamed_columns(tmp_path: Path) -> None:
     tables = {}
     for name, head, unit in (
