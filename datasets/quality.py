@@ -135,7 +135,7 @@ def _survey(problem: Problem, for_leaks: bool) -> Sequence[ColumnQuality]:
     if table is None:
         return ()
     parts = problem.train, problem.validation, problem.test
-    group_n = getattr(problem, "groups", None)
+    group_n = problem.groups
     counts = np.bincount(np.concatenate([rows for part in parts for rows in part.rows]))
     for peer in range(problem.peers):
         rows = np.concatenate([part.rows[peer] for part in parts])
