@@ -160,6 +160,25 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         for name, value in content["metrics"].items()
         if value is not None
     ]
+    parts = [
+        f"# Model of {content['name']}",
+        _table(("", ""), used),
+        "## Collaborators\n\nWeight of each other peer's letters as of the last round.",
+        _table(("peer", "weight"), others) if others else "None: the peer trained alone.",
+        *_quality_section(content.get("data_quality", [])),
+        "## Measurements\n\nOn the peer's own test examples; costs are sums over the run.",
+        _table(("", ""), measured),
+        *_diagnostics_section(content),
+        "## Privacy\n\n" + "\n\n".join(_privacy(content)),
+        f"Configuration {content['config_digest'][:16]}; "
+        + ", ".join(f"{name} {number}" for name, number in content["versions"].items())
+        + ".",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _privacy(content: Mapping[str, Any]) -> list[str]:
+    """Return paragraphs on what the model file and the reports may say of single examples."""
     privacy = [
         "The file holds no example of the training data, but a model may remember some: give it "
         "only to people who may have the data."
@@ -182,21 +201,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     else:
         disclosed = content["reported_to_the_relay"]
         privacy.append(f"Reports to the relay, as the policy allows: {disclosed}, rounded.")
-    parts = [
-        f"# Model of {content['name']}",
-        _table(("", ""), used),
-        "## Collaborators\n\nWeight of each other peer's letters as of the last round.",
-        _table(("peer", "weight"), others) if others else "None: the peer trained alone.",
-        *_quality_section(content.get("data_quality", [])),
-        "## Measurements\n\nOn the peer's own test examples; costs are sums over the run.",
-        _table(("", ""), measured),
-        *_diagnostics_section(content),
-        "## Privacy\n\n" + "\n\n".join(privacy),
-        f"Configuration {content['config_digest'][:16]}; "
-        + ", ".join(f"{name} {number}" for name, number in content["versions"].items())
-        + ".",
-    ]
-    return "\n\n".join(parts) + "\n"
+    return privacy
 
 
 def _single_values(content: Mapping[str, Any]) -> list[str]:
