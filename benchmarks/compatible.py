@@ -59,13 +59,12 @@ def reason(error: str) -> str:
 
 
 def ends(library: str) -> tuple[str, str]:
-    """Return the oldest and the newest version of a dependency that pyproject.toml allows."""
+    """Return the oldest and the newest installable version of a dependency that we allow."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    (wanted,) = (of for of in map(Requirement, project["dependencies"]) if of.name == library)
-    line = f"{library}{wanted.specifier}"
+    (wanted,) = (of for of in project["dependencies"] if Requirement(of).name == library)
     oldest, newest = (
-        resolve(line, options=["--no-deps", "--resolution", which])[library]
-        for which in ("lowest", "highest")
+        resolve(wanted, options=["--resolution", which])[library]
+        for which in ("lowest-direct", "highest")
     )
     return oldest, newest
 

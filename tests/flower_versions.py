@@ -56,6 +56,8 @@ def main(versions: Sequence[str]) -> int:
             return 0
         print(f"flwr: oldest allowed {oldest}, newest {newest}, installed {installed}")
         versions = [each for each in dict.fromkeys((newest, oldest)) if each != installed]
+        if not versions:
+            print("no other version to test")
     for version in versions:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="flower-") as place:

@@ -118,7 +118,8 @@ def test_what_does_not_fit_is_found_before_anything_is_written(
         flat.pop("dataset-options.size", None)
     items = [f"{key}={value}" for key, value in flat.items()]
     assert main(["run", *items, f"out={tmp_path / 'runs'}"]) == 2
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err.replace("addmm: mat1", "mat1")  # PyTorch 2.15 names the kernel
+    assert message in error
     assert not (tmp_path / "runs").exists()
 
 
