@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
 
+from coterie.datasets.files.fingerprint import content, record, recorded, remembered
 from coterie.datasets.own.institutions import natural, words
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.per_peer import problem_of_arrays, problem_of_node
@@ -37,36 +38,43 @@ class ArraysOptions:
     )
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def load_arrays(
-    partition: Partition, peers: int, seed: int, data_dir: Path, options: ArraysOptions
+    partition: Partition, peers: int, seed: int, data_dir: Path, options: Any
 ) -> Problem:
     """Load a simulation: every *.npz in data-dir is a peer, named like the file."""
+    record(data_dir)
     files = sorted(data_dir.glob("*.npz"), key=lambda path: natural(path.name))
     if len(files) != peers:
         raise DataError(
             f"data-dir {data_dir} has {len(files)} files *.npz, but peers = {peers}: each peer "
             "needs one"
         )
-    data = [_read(path, options) | {"name": path.stem} for path in files]
+    data, files_p = [], []
+    for path in files:
+        with recorded() as reads:
+            data.append(_read(path, options) | {"name": path.stem})
+        files_p.append(reads.files(data_dir))
     problem = problem_of_arrays(_NAME, data, Partition(validation=options.validation), peers, seed)
-    return replace(problem, validation_key=f"{_NAME}.validation")
+    return replace(problem, validation_key=f"{_NAME}.validation", files=tuple(files_p))
 
 
-@lru_cache(maxsize=2)
-def load_own_arrays(
-    peer: int, peers: int, seed: int, data_dir: Path, options: ArraysOptions
-) -> Problem:
+@remembered(2)
+def load_own_arrays(peer: int, peers: int, seed: int, data_dir: Path, options: Any) -> Problem:
     """Load a deployed node, whose data-dir has one *.npz."""
+    record(data_dir)
     files = sorted(data_dir.glob("*.npz"))
     if len(files) != 1:
         raise DataError(f"{_NAME}: this peer's data-dir must have one *.npz, not {len(files)}")
-    return problem_of_node(_NAME, [_read(files[0], options)], peer, peers, seed)
+    with recorded() as reads:
+        data = [_read(files[0], options)]
+    problem = problem_of_node(_NAME, data, peer, peers, seed)
+    return replace(problem, files=(reads.files(data_dir),) * peers)
 
 
 def _read(path: Path, options: ArraysOptions) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(io.BytesIO(content(path)), allow_pickle=False) as archive:
             arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, BadZipFile):
         raise DataError(

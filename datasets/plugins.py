@@ -50,9 +50,12 @@ class PluginError(DataError):
     """A plugin cannot be loaded, or has the wrong type; the message is one line."""
 
 
-def register(kind: Kind, name: str, part: object) -> str:
-    """Register an object of this process, and return its name in a configuration."""
-    _here[kind, HERE + name], _tokens[kind, HERE + name] = part, secrets.token_bytes(16)
+def register(kind: Kind, name: str, part: object, token: bytes = b"") -> str:
+    """Register an object of this process, and return its name in a configuration.
+
+    Runs with the same `token` are of the same object; by default each is new.
+    """
+    _here[kind, HERE + name], _tokens[kind, HERE + name] = part, token or secrets.token_bytes(16)
     return HERE + name
 
 

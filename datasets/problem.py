@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -93,6 +94,8 @@ class Problem:
         Whether each institution divided its test rows itself, so that no seed does; empty if none.
     groups : ndarray of int, (N,), or None
         Group of each row of `inputs`, such as a patient; None: each row counts for itself.
+    files : tuple of Mapping of str to str
+        SHA-256 by name of each file that a peer's data were read from; empty if there is none.
     """
 
     name: str
@@ -115,6 +118,7 @@ class Problem:
     table: RawTable | None = None
     own_test: tuple[bool, ...] = ()
     groups: Ints | None = None
+    files: tuple[Mapping[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):

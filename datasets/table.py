@@ -8,13 +8,14 @@ signature of `Dataset.load` and an entry.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from coterie.datasets import plugins
 from coterie.datasets.arrays import ArraysOptions, load_arrays, load_own_arrays
+from coterie.datasets.files.fingerprint import of_arrays, recorded, remembered
 from coterie.datasets.own.image_folder import ImageFolderOptions, read_image_folder
 from coterie.datasets.own.institutions import deployed, simulated
 from coterie.datasets.own.tabular import TableOptions, read_table
@@ -73,16 +74,19 @@ class Dataset:
     deployed: Callable[[int, int, int, Path, object], Problem] | None = None
 
 
-@lru_cache(maxsize=2)
+@remembered(2)
 def _read(read: Read, data_dir: Path, options: object) -> Source:
     return read(data_dir) if options is None else read(data_dir, options)
 
 
-@lru_cache(maxsize=8)
+@remembered(8)
 def _split(
     read: Read, data_dir: Path, options: object, partition: Partition, peers: int, seed: int
 ) -> Problem:
-    return split(_read(read, data_dir, options), partition, peers, seed)
+    with recorded() as reads:
+        source = _read(read, data_dir, options)
+    problem = split(source, partition, peers, seed)
+    return replace(problem, files=(reads.files(data_dir),) * peers)
 
 
 def _divided(
@@ -295,7 +299,7 @@ def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
     `coterie.datasets.per_peer`). On a deployed node the list has its own peer's arrays only.
     """
 
-    @lru_cache(maxsize=2)
+    @remembered(2)
     def called(peers: int, seed: int, data_dir: Path, options: object) -> Any:
         data = plugins.call(read, name, data_dir=data_dir, peers=peers, seed=seed, options=options)
         if not isinstance(data, Source | list | tuple):
@@ -305,14 +309,18 @@ def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
             )
         return data
 
-    @lru_cache(maxsize=2)
+    @remembered(2)
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
         data = called(peers, seed, data_dir, options)
         if isinstance(data, Source):
-            return split(data, partition, peers, seed)
-        return problem_of_arrays(name, data, partition, peers, seed)
+            of = {"inputs": data.inputs, "targets": data.targets, "groups": data.groups}
+            files = (of_arrays(data.name, of),) * peers
+            return replace(split(data, partition, peers, seed), files=files)
+        problem = problem_of_arrays(name, data, partition, peers, seed)
+        owners = (each.get("name", f"peer {peer}") for peer, each in enumerate(data))
+        return replace(problem, files=tuple(map(of_arrays, owners, data)))
 
     def deployed(peer: int, peers: int, seed: int, data_dir: Path, options: object) -> Problem:
         data = called(peers, seed, data_dir, options)
@@ -321,7 +329,13 @@ def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
                 f'dataset = "{name}" returns a Source: a deployed node needs a list with the dict '
                 "of its peer's arrays"
             )
-        return problem_of_node(name, data, peer, peers, seed)
+        problem = problem_of_node(name, data, peer, peers, seed)
+        return replace(problem, files=(of_arrays(f"peer {peer}", data[0]),) * peers)
 
     options = plugins.options_of(read, name)
     return Dataset(f"plugin {name}", "see the plugin", "mlp", load, options, deployed=deployed)
+
+
+def forget_plugins() -> None:
+    """Let plugins read their data again, because it is unknown which files they depend on."""
+    _foreign.cache_clear()

@@ -4,15 +4,15 @@ A problem has up to three conditions: "plain"; "attacked", with the settings of 
 "private", tuned for itself. Tuning is that of `coterie compare --tune` (`tune.tuned`). The first
 methods of a problem decide the learning rates; later ones are tried with these. A cell is written
 as soon as its seeds have ended, with a digest of its configurations: the keys that decide its
-results, with their values (`coterie.app.config.digest.deciding`), files that they name, and code of
-plugins. A cell whose digest differs is measured again.
+results, with their values (`coterie.app.config.digest.deciding`), code of plugins, and the content
+of the user's own data and other files. A cell whose digest differs is measured again.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from coterie.app.comparisons.run import report_failures
 from coterie.app.config import sources
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import deciding
-from coterie.app.config.preflight import check
+from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
@@ -35,8 +35,10 @@ from coterie.app.experiments.table import Cell
 from coterie.app.report import league
 from coterie.app.report.league import CONDITIONS, Line, Lines, Problem
 from coterie.app.runners import sweep
+from coterie.app.runs import provenance
 from coterie.app.runs.rundir import Floats, Run
 from coterie.datasets.problem import DataError
+from coterie.datasets.table import DATASETS
 
 RUNS = Path("runs/league")
 """Directory of the runs."""
@@ -138,7 +140,7 @@ class _Problem:
                 else:
                     self.console.print(f"left out: {method}: {error}", soft_wrap=True)
             else:
-                if measured.get((method, column), Line()).digest != digest(configs):
+                if not _is_of(measured.get((method, column), Line()), configs):
                     missing.append(method)
         return missing
 
@@ -156,7 +158,7 @@ class _Problem:
             configs = grid.cells[cell]
             if all(map(sweep.is_finished, configs)):
                 runs = [Run.read(config.run_dir) for config in configs]
-                known, choice = digest(configs), choices[cell.row]
+                known, choice = _with_data(configs), choices[cell.row]
                 self._add(
                     {
                         (cell.row, column): Line(known, choice, values_of(column, runs))
@@ -164,6 +166,7 @@ class _Problem:
                     }
                 )
 
+        sweep.renew([*grid], self.console)
         for cell in grid.cells:
             keep(cell)
         cell_of = {config.run_dir: cell for cell, of in grid.cells.items() for config in of}
@@ -203,6 +206,20 @@ def digest(configs: Sequence[Config]) -> str:
     return grid.digest(configs[0], {**flat, "seeds": [config.seed for config in configs]})
 
 
+def _with_data(configs: Sequence[Config]) -> str:
+    """Return `digest`, with ":" and a digest of the files that are the user's own."""
+    config, problem = configs[0], problem_of(configs[0])
+    if config.dataset in DATASETS and config.source.divided:
+        problem = replace(problem, files=())  # public
+    own = provenance.digest(provenance.content_of(config, problem)["files"])
+    return f"{digest(configs)}:{own[:8]}" if own else digest(configs)
+
+
+def _is_of(cell: Line, configs: Sequence[Config]) -> bool:
+    """Return whether a cell is of these configurations, and of these data if it says of which."""
+    return cell.digest in (digest(configs), _with_data(configs))
+
+
 def values_of(column: str, runs: Sequence[Run]) -> list[Any]:
     """Return the values of a cell, per seed; see `coterie.app.report.league.Cell`."""
     if column == "gradients":
@@ -230,9 +247,10 @@ def repeat(
     """
     condition = next(name for name, of in CONDITIONS.items() if column in of)
     configs = configurations(problem, condition, method, cell.choice.settings)
-    if digest(configs) != cell.digest:
+    if not _is_of(cell, configs):
         raise ConfigError(
-            f"{method}, {column}: the configuration has changed since (digest {digest(configs)}, "
+            f"{method}, {column}: the configuration has changed since, or the data (digest "
+            f"{_with_data(configs)}, "
             f"not {cell.digest}); coterie league run measures it again"
         )
     with tempfile.TemporaryDirectory() as place:

@@ -41,6 +41,7 @@ from coterie.app.runners.errors import SweepError
 from coterie.app.runs import atomic, introduction, plan, progress, units
 from coterie.app.runs.rundir import Run
 from coterie.app.trained import starts
+from coterie.datasets.table import forget_plugins
 from coterie.errors import line_of
 
 ALL = "all"
@@ -89,6 +90,7 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}: must be at least 1")
     columns = _columns(request.columns)
+    forget_plugins()
     tracking.trackers(str(request.keys.get("track", "")))
     is_all = [name.strip() for name in request.methods] == [ALL]
     swept = _combinations(request) if request.sweep else {}

@@ -27,9 +27,11 @@ from coterie.app.report import worth as results
 from coterie.app.report.worth import Worth
 from coterie.app.runners import cores, sweep
 from coterie.app.runners.recorded import config_of
-from coterie.app.runs import progress, summary, units
+from coterie.app.runs import progress, provenance, summary, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Ints, Run
+from coterie.datasets.own.institutions import listed
+from coterie.datasets.table import forget_plugins
 from coterie.strategies.protocol import MATRIX
 
 FOLDER = "worth"
@@ -83,9 +85,13 @@ def worth(request: WorthRequest, console: Console) -> Worth:
     recorded = Run.read(directory)
     _check(config, recorded)
     base = _base(config)
-    preflight.check(base)
+    forget_plugins()
+    now = provenance.content_of(base, preflight.check(base))
+    if changed := listed(provenance.since(directory, now) or ()):
+        console.print(f"{changed} changed since the run: worth is of the current data")
     plan = _plan(config, request.orders)
     configs = {each: _without(base, each, directory / FOLDER) for each in plan.coalitions}
+    sweep.renew([*configs.values()], console)
     _announce(plan, configs, recorded, request.workers, console)
     failed = sweep.run_all(
         list(configs.values()), request.workers, console,

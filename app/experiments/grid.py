@@ -43,13 +43,10 @@ def with_run_dir(config: Config, directory: Path) -> Config:
 
 
 def digest(config: Config, flat: Mapping[str, Any]) -> str:
-    """Return a hash of keys, the content of files that they name, and the code of plugins."""
+    """Return a hash of keys and the code of plugins; of data and other files data.json tells."""
     hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
     for code in fingerprints(config.chosen):
         hashed.update(code)
-    for key in sorted(config.paths & flat.keys()):
-        if Path(str(flat[key])).is_file():
-            hashed.update(Path(str(flat[key])).read_bytes())
     return hashed.hexdigest()[:8]
 
 

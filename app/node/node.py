@@ -28,7 +28,7 @@ from coterie.app.node.requests.vetting import check_wanted
 from coterie.app.node.scale import SharedScale
 from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.models import ModelFiles
-from coterie.app.runs import atomic, quality
+from coterie.app.runs import atomic, provenance, quality
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.approval import OWN
 from coterie.app.security.channel import SecureChannel
@@ -43,12 +43,12 @@ from coterie.app.security.run_check import (
 )
 from coterie.app.security.seal import TAG
 from coterie.app.security.sealing import simulated
-from coterie.app.security.split import split_seed
+from coterie.app.security.split import data_key, split_seed
 from coterie.app.trained import starts
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import ModelError
 from coterie.clients.models.size import MAX_PARAMETERS, SizeError
-from coterie.datasets.problem import Problem
+from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.quality import survey, warnings
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
@@ -83,6 +83,9 @@ class Node:
         if len(self.peers) < config.peers:
             check_nodes(config)
         problem = self._problem(config, deployed)
+        self._own_peer = None if deployed is None else self.peers[0]
+        self._data = provenance.content_of(config, problem, self._own_peer)
+        self._is_same: bool | None = None  # as the run began; False: unknown, None: not checked
         self._scale: SharedScale | None = None
         if deployed is not None and scale_of(config) == "common":
             self._scale = SharedScale(config, problem, self.peers[0], directory, self._policy)
@@ -137,6 +140,8 @@ class Node:
         else:
             secret = split_seed(self._directory.parent / OWN, config)
             problem = problem_of(config, self.peers[0], secret)
+            key = data_key(self._directory.parent / OWN)
+            problem = replace(problem, files=provenance.keyed(problem.files, key))
         check_method(config, problem)
         attackers = config.attack.attackers(config.peers, config.seed)
         problem = deceived(problem, config.attack, attackers)
@@ -206,6 +211,7 @@ class Node:
             return self._handle(request)
 
     def _handle(self, request: Request) -> Response:
+        self._check_data(request)
         self._channel.begin(request)
         is_given = self._take_statistics(request)
         if request.stage == "start":
@@ -295,6 +301,11 @@ class Node:
         if isinstance(self._place, Deployed):
             self._keep_quality()
         restored = self._checkpoints.resume(t)
+        if restored is None and self._own_peer is not None:
+            provenance.write(self._directory, self._data)
+            self._is_same = True
+        elif self._own_peer is not None and not self._is_same:
+            _log.warning(provenance.UNKNOWN)
         if restored is not None:
             self._cohort.go_on(t + 1)
             since = max(1, t + 1 - self._strategy.schedule.max_age)
@@ -303,6 +314,19 @@ class Node:
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)
         return replace(self._end(t, reports), restored=-1)
+
+    def _check_data(self, request: Request) -> None:
+        """Refuse to continue a run on other data; the relay does not learn which files changed."""
+        begins = self._own_peer is not None and request.stage == "start" and not request.round
+        if begins or self._is_same is not None:
+            return
+        try:
+            self._is_same = provenance.check(self._directory, self._data, self._own_peer)
+        except DataError as error:
+            if self._own_peer is None:
+                raise
+            _log.error("%s", error)
+            raise DataError("the data of this peer changed since the run began") from None
 
     def _keep_quality(self) -> None:
         """Write the quality of this peer's data and log its warning; both stay on this machine."""

@@ -15,10 +15,11 @@ from coterie.app.runners import cluster, flower, interruption
 from coterie.app.runners.conclude import conclude
 from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Callback, Observers
-from coterie.app.runs import progress, rundir, units
+from coterie.app.runs import progress, provenance, rundir, units
 from coterie.app.runs.introduction import introduce
 from coterie.app.runs.state import Display
 from coterie.app.trained import starts
+from coterie.datasets.table import forget_plugins
 
 _STOPPING = "stops after this round; Ctrl-C again: at once"
 
@@ -51,12 +52,15 @@ def run(
         if nodes is None
         else cluster.survey(config.compute.device)
     )
+    forget_plugins()
     problem = preflight.check(config)
     starts.check(config, problem)
     run_dir = Path(config.run_dir)
     observers = Observers(config, callbacks)
     with rundir.held(run_dir), reported(run_dir):
         rundir.create(config, problem)
+        if config.resume and not (run_dir / provenance.FILE).exists():
+            console.print(provenance.UNKNOWN, soft_wrap=True)
         place = "in this process" if nodes is None else units.plural(nodes, "Flower node")
         introduce(config, problem, place, console)
         with Display(console, config.num_server_rounds) as display, observers:

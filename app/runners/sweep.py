@@ -1,15 +1,16 @@
 """Sweep: many configurations, each run in a directory named after its content.
 
-A finished run of the same configuration is reused, a stopped one is continued, the rest is run: in
-order in this process as long as that takes no longer than starting Ray, then several at a time with
-Ray, on this machine or on the cluster that RAY_ADDRESS names (`coterie.app.runners.cluster`). Each
-run has one thread. A run that fails, even one that takes its process with it, does not stop the
-others.
+A finished run of the same configuration and data is reused, a stopped one is continued, the rest is
+run: in order in this process as long as that takes no longer than starting Ray, then several at a
+time with Ray, on this machine or on the cluster that RAY_ADDRESS names
+(`coterie.app.runners.cluster`). Each run has one thread. A run that fails, even one that takes its
+process with it, does not stop the others.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,19 +23,25 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coterie.app.config.config import Config
-from coterie.app.config.preflight import check
+from coterie.app.config.preflight import check, problem_of
 from coterie.app.node.process import private_ray
 from coterie.app.runners import cluster, cores, memory
 from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Observers
-from coterie.app.runs import plan, progress, rundir
+from coterie.app.runs import plan, progress, provenance, rundir, units
 from coterie.app.runs.state import RunState
-from coterie.errors import RunError, line_of
+from coterie.datasets.files import fingerprint
+from coterie.datasets.own.institutions import listed
+from coterie.datasets.problem import DataError
+from coterie.datasets.table import DATASETS
+from coterie.errors import Error, RunError, line_of
 
 _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
 """Seconds to start Ray and import PyTorch in its workers; shorter sweeps run in this process."""
 _LOG_SECONDS = 60.0
+OTHER_DATA = "other-data"
+"""Folder beside the runs for earlier runs on other data."""
 _THREADS = {"OMP_NUM_THREADS": "1"}
 """Environment of parallel runs: one thread each, as oversubscription costs a factor of ten."""
 
@@ -46,6 +53,49 @@ def is_finished(config: Config) -> bool:
 
 def _status(config: Config) -> str | None:
     return progress.read(Path(config.run_dir)).get("status")
+
+
+def renew(
+    configs: Sequence[Config], console: Console
+) -> tuple[dict[str, provenance.Content], dict[str, Exception]]:
+    """Move runs whose data have changed to `OTHER_DATA`, and print what changed.
+
+    Return the current content of data.json by run directory, and errors of unreadable data.
+    """
+    known, now = dict[object, provenance.Content](), dict[str, provenance.Content]()
+    changed, moved, unknown, failed = set[str](), 0, 0, dict[str, Exception]()
+    for config in {config.run_dir: config for config in configs}.values():
+        run_dir, paths = Path(config.run_dir), tuple(provenance.paths_of(config).items())
+        drawn = None if config.dataset in DATASETS else config.division  # a plugin may use the seed
+        key = config.dataset, config.dataset_options, config.data_dir, config.peers, drawn, paths
+        try:
+            if key not in known:  # seeds and methods share their data
+                known[key] = provenance.content_of(config, problem_of(config))
+            now[config.run_dir] = known[key]
+            since = provenance.since(run_dir, known[key])
+            if since:
+                _set_aside(run_dir)
+                changed, moved = changed | {*since}, moved + 1
+            unknown += since is None and is_finished(config)
+        except Error as error:
+            failed[config.run_dir] = error
+    if changed:
+        files, runs = listed(sorted(changed)), units.plural(moved, "run")
+        line = f"data changed: {files}; {runs} to repeat, earlier results in {OTHER_DATA}/"
+        console.print(line, soft_wrap=True)
+    if unknown:
+        line = f"{units.plural(unknown, 'finished run')} reused; {provenance.UNKNOWN}"
+        console.print(line, soft_wrap=True)
+    return now, failed
+
+
+def _set_aside(run_dir: Path) -> None:
+    with rundir.held(run_dir):
+        data = fingerprint.of_json(provenance.read(run_dir))[:8]
+        aside = run_dir.parent / OTHER_DATA / data / run_dir.name
+        shutil.rmtree(aside, ignore_errors=True)  # the same run on the same data
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        run_dir.rename(aside)
 
 
 def run_all(
@@ -65,8 +115,9 @@ def run_all(
     those of swept keys by name of the run directory. `on_end` is called with each run that did not
     fail, as it ends. RunError: RAY_ADDRESS names no cluster.
     """
-    missing = {config.run_dir: config for config in configs if not is_finished(config)}
-    failed = dict[str, Exception]()
+    data, failed = renew(configs, console)
+    left = (config for config in configs if config.run_dir not in failed)
+    missing = {config.run_dir: config for config in left if not is_finished(config)}
     if not missing:
         return failed
     for directory, names in _by_directory(configs).items():
@@ -76,6 +127,9 @@ def run_all(
     ends = _ends(queue, workers, watch)
     with private_ray.environment(_THREADS), watch.bar, closing(ends):
         for config, error in ends:
+            changed = provenance.since(Path(config.run_dir), data[config.run_dir])
+            if error is None and changed:
+                error = DataError(f"{listed(changed)} changed while the runs were made")
             if error is not None:
                 failed[config.run_dir] = error
             else:

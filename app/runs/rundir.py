@@ -21,7 +21,7 @@ import numpy as np
 from coterie.app.config import limits, schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.settings import ambiguous, keys, tables
-from coterie.app.runs import atomic, files, quality
+from coterie.app.runs import atomic, files, provenance, quality
 from coterie.app.runs import progress as progress_file
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.metrics import Bools, Floats, Ints, Metrics
@@ -52,10 +52,16 @@ SURVEY = "preflight.json"
 
 
 def create(config: Config, problem: Problem) -> None:
-    """Create the run directory: the configuration, and descriptions of the split and the data."""
-    run_dir = Path(config.run_dir)
+    """Create the run directory: the configuration, and descriptions of the split and the data.
+
+    DataError: a run is resumed that began with other data.
+    """
+    run_dir, data = Path(config.run_dir), provenance.content_of(config, problem)
+    if config.resume:
+        provenance.check(run_dir, data)
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.resume:
+        provenance.write(run_dir, data)
         atomic.write(run_dir / "config.toml", config.toml())
         atomic.write(run_dir / "split.json", json.dumps(problem.describe()))
         atomic.write(run_dir / "classes.json", json.dumps(problem.classes))

@@ -43,6 +43,11 @@ def split_seed(own: Path, config: Config) -> int:
     return int.from_bytes(digest[:8], "big") >> (64 - _BITS)
 
 
+def data_key(own: Path) -> bytes:
+    """Return the key of this node's digests of its data; KeysError as `split_seed`."""
+    return hmac.digest(_secret(own / _FILE), b"data.json", hashlib.sha256)
+
+
 def _secret(file: Path) -> bytes:
     """Read the secret; draw it on the first call."""
     with suppress(FileNotFoundError):

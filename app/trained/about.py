@@ -17,6 +17,7 @@ from annotated_types import Interval, MaxLen
 from coterie.app.config import limits, schema
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
+from coterie.app.runs.provenance import digest
 from coterie.datasets.preprocessing import Preprocessing, check_scale, numbers
 from coterie.datasets.problem import Problem, Task
 
@@ -51,6 +52,7 @@ class About:
     """Keys "mean" and "std", and "preprocessing" if the peer has steps before them."""
     dtype: Literal["float32", "float64"]  # type of the parameters
     config_digest: str  # of the run's configuration, hexadecimal
+    data: Text = ""  # fingerprint of the peer's data, see `coterie.app.runs.provenance`
     refused: Text = ""  # reason why the file cannot predict; empty if it can
 
     @classmethod
@@ -81,6 +83,7 @@ class About:
             normalisation=normalisation,
             dtype="float64" if problem.task == "quadratic" else config.compute.dtype,
             config_digest=config_digest_of(config).hex(),
+            data=digest(problem.files[peer]) if problem.files else "",
             refused=refused,
         )
 
@@ -114,6 +117,8 @@ class About:
             raise ValueError("it has no metadata (written by an earlier version?)")
         values: dict[str, Any] = {}
         for each in fields(cls):
+            if each.name == "data" and each.name not in strings:
+                continue  # of an earlier version
             try:
                 text = strings[each.name]
                 values[each.name] = text if each.name in _TEXTS else json.loads(text)

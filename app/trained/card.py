@@ -77,6 +77,7 @@ def card(
         **({"fill": "median"} if about.dataset_options.get("missing") == "median" else {}),
         "examples": dict(sizes),
         **({"groups": dict(groups)} if groups else {}),
+        "data": about.data,
         **({"finding": finding} if finding else {}),
         **({"data_quality": list(map(_quality, listed))} if listed else {}),
         "collaborators_in_all": len(others_k),
@@ -170,7 +171,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         _table(("", ""), measured),
         *_diagnostics_section(content),
         "## Privacy\n\n" + "\n\n".join(_privacy(content)),
-        f"Configuration {content['config_digest'][:16]}; "
+        f"Configuration {content['config_digest'][:16]}; data {content['data'][:16] or '-'}; "
         + ", ".join(f"{name} {number}" for name, number in content["versions"].items())
         + ".",
     ]

@@ -78,6 +78,7 @@ def metadata(about: About) -> dict[str, Any]:
         "normalisation": about.normalisation,
         "schema": fitted.schema if fitted is not None else "",
         "config_digest": about.config_digest,
+        "data": about.data,
     }
 
 

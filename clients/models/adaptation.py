@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from coterie.clients.models.options import Adaptation
 from coterie.clients.models.transformer import Adapted
+from coterie.datasets.files.fingerprint import content, remembered
 
 HEAD, BODY, BATCH_NORM = "head", "body", "batch-norm"
 
@@ -162,16 +162,16 @@ def _load(network: nn.Module, file: str) -> frozenset[str]:
     return frozenset(fitting)
 
 
-@lru_cache(maxsize=1)
+@remembered(1)
 def _read(path: Path) -> dict[str, Tensor]:
     # Imported here so that other networks need only torch and NumPy.
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     if not path.is_file():
         raise ValueError(f"model.weights = {path}: no such file")
     try:
-        return load_file(path)
+        return load(content(path))
     except SafetensorError as error:
         raise ValueError(
             f"model.weights = {path} is not a safetensors file ({error}): write one with "

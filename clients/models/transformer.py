@@ -8,7 +8,6 @@ them can be batched over models. Legend: b = examples, t = tokens, h = heads.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from torch.nn import functional as F
 
 from coterie.clients.models.convnets import Shape
 from coterie.clients.models.options import Gpt2Options, TransformerOptions
+from coterie.datasets.files.fingerprint import content, remembered
 
 HEAD = 64  # width of a head in every public GPT-2
 _UNTIED_HEAD = "head.weight"  # only in files of our transformers
@@ -199,15 +199,15 @@ def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
     return adapt(network, options.rank, options.alpha)
 
 
-@lru_cache(maxsize=1)
+@remembered(1)
 def _read(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a GPT-2, with our names and the layout of `torch.nn.Linear`."""
     # Imported here so that other networks need only torch and NumPy.
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     try:
-        tensors = load_file(path)
+        tensors = load(content(path))
     except SafetensorError as error:
         raise ValueError(f"gpt2.weights-file = {path} is not a safetensors file: {error}") from None
     named = {name.removeprefix("transformer."): value.float() for name, value in tensors.items()}

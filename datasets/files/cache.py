@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 import zipfile
@@ -14,6 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets.files.fingerprint import of_json, record, recorded
+from coterie.datasets.problem import DataError
+
 Arrays = Mapping[str, npt.NDArray[Any]]
 _KEY = "made_of"  # entry with a fingerprint of the files and settings
 
@@ -24,32 +26,27 @@ def cached(
     """Return the cached arrays of the same files and settings, or make and cache them.
 
     The cache is `<data_dir>/cache/<name>.npz`; if it cannot be written, nothing is cached. A change
-    of name, size or time of a file invalidates it. `settings` include the version of the reader.
+    of name or content of a file invalidates it. `settings` include the version of the reader.
     """
     path = data_dir / "cache" / f"{name}.npz"
-    key = _fingerprint(files, settings)
+    with recorded() as reads:
+        for file in files:
+            record(file)
+    key = of_json([settings, reads.files(data_dir)])
     with (
         suppress(OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile),
-        path.open("rb") as file,  # np.load alone leaves a damaged file open
-        np.load(file) as archive,
+        path.open("rb") as opened,  # np.load alone leaves a damaged file open
+        np.load(opened) as archive,
     ):
         if str(archive[_KEY]) == key:
             return {entry: archive[entry] for entry in archive.files if entry != _KEY}
     arrays = make()
+    if not reads.hold():
+        raise DataError(f"the files of {name} changed while they were read: run again")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, {**arrays, _KEY: np.array(key)})
     return arrays
-
-
-def _fingerprint(files: Sequence[Path], settings: str) -> str:
-    digest = hashlib.sha256(settings.encode())
-    for file in files:
-        status = file.stat()
-        digest.update(
-            f"\n{file.parent.name}/{file.name} {status.st_size} {status.st_mtime_ns}".encode()
-        )
-    return digest.hexdigest()
 
 
 def _write(path: Path, arrays: Arrays) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets.files.fingerprint import exists, record
 from coterie.datasets.problem import DataError
 
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".dcm")
@@ -21,7 +22,7 @@ def folder_with(
     DataError: none has them; the message names the expected files and how to get them.
     """
     for folder in folders:
-        if all((data_dir / folder / entry).exists() for entry in entries):
+        if all(exists(data_dir / folder / entry) for entry in entries):
             return data_dir / folder
     places = " or ".join(str(data_dir / folder) for folder in folders)
     raise DataError(
@@ -31,6 +32,7 @@ def folder_with(
 
 def images_in(folder: Path) -> list[Path]:
     """Return the image files of a folder, sorted by name; DataError if there are none."""
+    record(folder)
     images = sorted(path for path in folder.glob("*") if path.suffix.lower() in IMAGES)
     if not images:
         raise DataError(f"{folder}: no images, expected {', '.join(IMAGES)}")

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.datasets.files.fingerprint import exists
 from coterie.datasets.problem import DataError
 
 SYSTEM = Path("/usr/share/datasets")  # folder of Debian's dataset-* packages
@@ -70,7 +71,7 @@ class Published:
             path
             for file in self.files
             for path in (folder / file, folder / f"{file}.gz")
-            if path.is_file()
+            if exists(path)
         ]
         by_name = {path.name.removesuffix(".gz"): path for path in reversed(paths)}
         return [by_name[file] for file in self.files] if len(by_name) == len(self.files) else []

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets import grammar
+from coterie.datasets.files.fingerprint import record, recorded
 from coterie.datasets.own.institutions import RefusedError
 from coterie.datasets.preprocessing import Column
 from coterie.datasets.problem import DataError
@@ -53,9 +54,12 @@ def open_table(path: Path) -> pa.Table:
     from pyarrow import parquet
 
     try:
-        return normalised(
-            _read_csv(path) if path.suffix == ".csv" else parquet.read_table(path), path
-        )
+        with recorded() as reads:
+            record(path)
+            read = _read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+        if not reads.hold():
+            raise DataError(f"table: {path.name} changed while it was read: run again")
+        return normalised(read, path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
 

@@ -9,6 +9,7 @@ resized to it.
 
 from __future__ import annotations
 
+import io
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets.files.fingerprint import content
 from coterie.datasets.files.folders import IMAGES
 from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
@@ -175,7 +177,7 @@ def _opened(path: Path) -> Image.Image:
     from PIL import Image
 
     if path.suffix.lower() != ".dcm":
-        return Image.open(path)
+        return Image.open(io.BytesIO(content(path)))
     try:
         import pydicom
     except ModuleNotFoundError:
@@ -183,7 +185,7 @@ def _opened(path: Path) -> Image.Image:
     from pydicom.errors import InvalidDicomError
 
     try:
-        scan = pydicom.dcmread(path)
+        scan = pydicom.dcmread(io.BytesIO(content(path)))
         values = scan.pixel_array
     except (InvalidDicomError, AttributeError, RuntimeError) as error:
         raise ValueError(str(error)) from None

@@ -16,7 +16,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets import grammar
+from coterie.datasets.files.fingerprint import record, recorded, remembered
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.preprocessing import IS_MISSING, NO_CODE, Column, Preprocessing, RawTable
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split, Task
@@ -133,7 +133,7 @@ Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
 def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Problem]:
     """Make the loader of a simulation, with every peer's folder in data-dir."""
 
-    @lru_cache(maxsize=2)
+    @remembered(2)
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
@@ -142,6 +142,7 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
                 f"data-dir {data_dir} does not exist: expected a folder per peer (`coterie data "
                 "fetch NAME` writes the data of a preset institutions/NAME)"
             )
+        record(data_dir)
         paths = [path for path in data_dir.glob("*") if path.is_dir()]
         folders = sorted(paths, key=lambda path: natural(path.name))
         if len(folders) != peers:
@@ -149,10 +150,12 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
                 f"data-dir {data_dir} has {len(folders)} folders, but peers = {peers}: each peer "
                 "needs one"
             )
-        read_p = []
+        read_p, files_p = [], []
         for peer, folder in enumerate(folders):
             try:
-                read_p.append(read(folder, options, seed, peer))
+                with recorded() as reads:
+                    read_p.append(read(folder, options, seed, peer))
+                files_p.append(reads.files(data_dir))
             except DataError as error:  # a simulation may show the entries
                 entries = f": {listed(error.entries)}" if isinstance(error, RefusedError) else ""
                 raise DataError(f"{folder.name}: {error}{entries}") from None
@@ -166,7 +169,8 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
                 )
         holdings = {peer: holding for peer, (_, holding) in enumerate(read_p)}
         problem = join_holdings(expected, holdings, peers)
-        return replace(problem, names=tuple(folder.name for folder in folders))
+        names = tuple(folder.name for folder in folders)
+        return replace(problem, names=names, files=tuple(files_p))
 
     return load
 
@@ -178,17 +182,20 @@ def _names(expected: Expected) -> set[str]:
 def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
     """Make the loader of a deployed node, whose data-dir is the folder of `peer`."""
 
-    @lru_cache(maxsize=2)
+    @remembered(2)
     def load(peer: int, peers: int, seed: int, data_dir: Path, options: object) -> Problem:
         assert isinstance(options, HeldOptions)
         options.check_node()
+        record(data_dir)
         try:
-            expected, holding = read(data_dir, options, seed, peer)
+            with recorded() as reads:
+                expected, holding = read(data_dir, options, seed, peer)
         except RefusedError as error:
             for entry in error.entries[:_NAMED]:
                 _log.error("%s: %s", error, entry)
             raise DataError(f"{error}; the log of this node lists the entries") from None
-        return join_holdings(expected, {peer: holding}, peers)
+        problem = join_holdings(expected, {peer: holding}, peers)
+        return replace(problem, files=(reads.files(data_dir),) * peers)
 
     return load
 

@@ -21,6 +21,7 @@ import numpy as np
 import tomli_w
 
 from coterie.datasets import grammar
+from coterie.datasets.files.fingerprint import content
 from coterie.datasets.own.cells import encoded, named, nested, similar
 from coterie.datasets.own.scale import publishable
 from coterie.datasets.preprocessing import Column, Floats
@@ -62,7 +63,7 @@ def read_schema(folder: Path) -> Schema:
     if path is None:
         raise DataError(f"table: table.schema is set, but there is no {FILE} in data-dir")
     try:
-        schema = _parsed(path.read_text(encoding="utf-8-sig"))
+        schema = _parsed(content(path).decode("utf-8-sig"))
     except _WRONG as error:
         raise DataError(f"table: {FILE} is not a schema: {error}") from None
     for role in _ROLES:

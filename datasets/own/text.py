@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets.files import fingerprint
 from coterie.datasets.own.institutions import (
     PARTS,
     Expected,
@@ -104,7 +105,7 @@ class _Texts:
         for path in files:
             read = _document if path.suffix == ".jsonl" else _decoded
             good = []
-            for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            for number, line in enumerate(fingerprint.content(path).splitlines(), 1):
                 self.lines += 1
                 try:
                     good.append(read(line))
@@ -164,7 +165,7 @@ def _tokenizer_file(folder: Path, options: TextOptions) -> bytes:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise DataError(f"text: there is no {TOKENIZER} in data-dir")
-    content = path.read_bytes()
+    content = fingerprint.content(path)
     if options.tokenizer not in ("", hashlib.sha256(content).hexdigest()):
         raise DataError(
             f"text: {TOKENIZER} does not have the digest text.tokenizer = {options.tokenizer}: use "

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.fingerprint import record
 from coterie.datasets.files.folders import folder_with
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source
@@ -44,6 +45,7 @@ def read_femnist(data_dir: Path, options: object) -> Source:
     folder = folder_with(
         "femnist", data_dir, ("femnist", "femnist/data"), ("train", "test"), REMEDY
     )
+    record(folder)
     parts = {part: sorted((folder / part).glob("*.json")) for part in ("train", "test")}
     for part, files in parts.items():
         if not files:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.datasets.files.fingerprint import content, exists
 from coterie.datasets.preprocessing import Column, RawTable
 from coterie.datasets.problem import DataError, Floats
 from coterie.datasets.source import Source, spread
@@ -68,9 +69,9 @@ def _tables(data_dir: Path) -> dict[str, str]:
     """Return the hospitals' files, name -> content: those in data-dir, or the included ones."""
     for folder in (data_dir / "heart-disease", data_dir):
         files = [folder / f"processed.{hospital}.data" for hospital in HOSPITALS]
-        if all(file.is_file() for file in files):
-            return {str(file): file.read_text(encoding="ascii", errors="replace") for file in files}
-    included = tomllib.loads(INCLUDED.read_text(encoding="ascii"))
+        if all(map(exists, files)):
+            return {str(file): content(file).decode("ascii", "replace") for file in files}
+    included = tomllib.loads(content(INCLUDED).decode())
     return {f"{INCLUDED}, {hospital}": included[hospital] for hospital in HOSPITALS}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets.files.fingerprint import content
 from coterie.datasets.files.locate import Published
 from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.source import Source
@@ -125,7 +126,7 @@ def read_idx(path: Path, dimensions: int) -> Images:
 
 
 def _unpacked(path: Path) -> bytes:
-    raw = path.read_bytes()
+    raw = content(path)
     if path.suffix != ".gz":
         return raw
     try:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.fingerprint import record
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source, spread
 from coterie.ranges import option
@@ -81,6 +82,7 @@ def read_ixi(data_dir: Path, options: object) -> Source:
 
 def _pairs(folder: Path) -> list[tuple[str, Path, Path]]:
     """Return hospital, volume and mask of each subject, sorted by name."""
+    record(folder)
     volumes = {
         match[1]: (match[2], path)
         for path in sorted(folder.rglob("*_image.nii*"))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.datasets.files.fingerprint import content, exists
 from coterie.datasets.problem import DataError
 from coterie.datasets.published.tokens import Tokens, language_source, languages_of, tokeniser
 from coterie.datasets.source import Source
@@ -67,13 +68,13 @@ def _text(data_dir: Path, code: str) -> str:
     file = f"install.{code}.txt"
     folders = (data_dir / "languages", MANUALS / code)
     paths = (path for folder in folders for path in (folder / file, folder / f"{file}.gz"))
-    path = next((path for path in paths if path.is_file()), None)
+    path = next((path for path in paths if exists(path)), None)
     if path is None:
         raise DataError(
             f"dataset languages is missing: expected {file}.gz or {file} in {folders[0]} or "
             f"{folders[1]}; `apt-get install installation-guide-amd64`"
         )
-    raw = path.read_bytes()
+    raw = content(path)
     try:
         raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
         text = raw.decode()

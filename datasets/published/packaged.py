@@ -7,6 +7,7 @@ seed.
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets.files.fingerprint import content
 from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.source import Source
 
@@ -38,14 +40,16 @@ def read_mnist_5000(data_dir: Path) -> Source:
 
 def _images(name: str, file: Path, side: int) -> Source:
     """Read square images of ten classes: a line of pixels and a label each."""
-    table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    lines = gzip.decompress(content(file)).decode().splitlines()
+    table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     images = table[:, :-1].reshape(-1, 1, side, side)
     return _source(name, images, table[:, -1].astype(np.int64), 10)
 
 
 def read_breast_cancer(data_dir: Path) -> Source:
     """Read UCI's Breast Cancer Wisconsin: 30 features, malignant (0) or benign; 455 + 114."""
-    table = np.loadtxt(_file("breast_cancer.csv"), delimiter=",", skiprows=1)
+    lines = content(_file("breast_cancer.csv")).decode().splitlines()
+    table = np.loadtxt(lines, delimiter=",", skiprows=1)
     source = _source("breast-cancer", table[:, :-1], table[:, -1].astype(np.int64), 2)
     return replace(source, classes=("malignant", "benign"))
 

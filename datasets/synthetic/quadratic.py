@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.datasets.files.fingerprint import content, recorded
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split
 from coterie.ranges import option
@@ -49,7 +50,8 @@ def load_quadratic(
     assert isinstance(options, QuadraticOptions)
     if not options.file:
         raise DataError('quadratic.file: name the JSON file, e.g. quadratic.file="problem.json"')
-    table = _Table(options.file)
+    with recorded() as reads:
+        table = _Table(options.file)
     curvature = table.matrix("curvature", peers, None, minimum=0.0)
     d = curvature.shape[1]
     centre = table.matrix("centre", peers, d)
@@ -76,6 +78,7 @@ def load_quadratic(
         samples=samples,
         start=start,
         noise=noise,
+        files=(reads.files(Path(options.file).parent),) * peers,
     )
 
 
@@ -89,7 +92,7 @@ class _Table:
     def __init__(self, file: str) -> None:
         self.file = file
         try:
-            self.values = json.loads(Path(file).read_text("utf-8-sig"))
+            self.values = json.loads(content(Path(file)).decode("utf-8-sig"))
         except OSError as error:
             raise DataError(f"quadratic.file: cannot read {file}: {error.strerror}") from None
         except ValueError as error:

@@ -35,6 +35,7 @@ from coterie.app.security.policy import Policy, PolicyError, read_policy
 from coterie.app.security.run_check import check_run
 from coterie.app.security.sealing import deployed, peer_of
 from coterie.app.security.trust import KeysError
+from coterie.datasets.table import forget_plugins
 from coterie.errors import Error, PartError, is_full_disk, is_users, line_of
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
@@ -65,12 +66,17 @@ class Nodes:
         self._limit = limit
         self._nodes: dict[tuple[Config, tuple[int, ...], Place], Node] = {}
 
-    def of(self, config: Config, peers: tuple[int, ...], place: Place) -> Node:
-        """Return the node of these peers in a run; one that is not kept reads its disk."""
+    def of(
+        self, config: Config, peers: tuple[int, ...], place: Place, *, starts: bool = False
+    ) -> Node:
+        """Return the node of these peers in a run; one that is not kept, or `starts`, reads all."""
         from coterie.app.node.node import Node  # imports torch; not in a simulation's main process
 
         key = config, peers, place
         node = self._nodes.pop(key, None)
+        if starts:
+            forget_plugins()
+            node = None
         self._nodes[key] = node or Node(config, peers, Path(config.run_dir), place)
         while len(self._nodes) > self._limit:
             del self._nodes[next(iter(self._nodes))]
@@ -153,7 +159,8 @@ def _respond(request: Request, job: Job) -> Response:
     check_request(request, strategy, peers)
     _require_state(request, job, peers, strategy.schedule)
     sealing = deployed(config, job.node_config, peers[0], required=policy.sealing)
-    return _nodes.of(config, peers, Deployed(sealing, policy)).handle(request)
+    starts = request.stage == "start" and not len(request.samples)  # again once these are known
+    return _nodes.of(config, peers, Deployed(sealing, policy), starts=starts).handle(request)
 
 
 def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:

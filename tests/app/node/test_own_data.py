@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ import pytest
 from coterie.app.config.config import Config
 from coterie.app.node.node import Node
 from coterie.app.node.place import Deployed
+from coterie.app.node.process.service import Nodes
+from coterie.app.node.requests import faults
 from coterie.app.report.run_page import write as write_report
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run as Results
@@ -25,7 +30,7 @@ from coterie.datasets.problem import DataError
 from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.relay.broker import Broker
-from tests.inline import Run, run
+from tests.inline import Run, StoppedError, run
 
 SIZES = (12, 20, 31)
 FLAT: dict[str, Any] = {
@@ -325,3 +330,101 @@ def test_one_silent_peer_among_others(tmp_path: Path) -> None:
     summary = finish(tmp_path / "run")
     assert 0 <= summary["mean_test_accuracy"] <= 1
     assert write_report(tmp_path / "run").exists()
+
+
+def test_a_run_continues_with_the_data_that_it_began_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fingerprints stay on the node, under its own key; the relay hears that its data are wrong."""
+    data, config = fill(tmp_path / "data"), Config.from_flat(FLAT)
+    homes = [tmp_path / f"home-{peer}" / "run" for peer in range(3)]
+    left: list[str] = []
+
+    class Recorded(InProcessTransport):
+        def exchange(self, requests: Any) -> Any:
+            responses = super().exchange(requests)
+            left.append(repr(responses))
+            return responses
+
+    def go_on(before: Run | None, until: int | None = None) -> Run:
+        record = Run(config, tmp_path / "relay", until=until)
+        if before is not None:
+            record.ledger = before.ledger
+        nodes = [
+            Node(replace(config, data_dir=str(data / str(p))), [p], homes[p], Deployed())
+            for p in range(3)
+        ]
+        transport = Recorded(nodes)
+        try:
+            Broker(config.strategy(), transport, record, record.ledger, join_timeout=1.0).run()
+        except StoppedError:
+            pass
+        except RelayError as error:
+            raise error from transport.error
+        return record
+
+    begun = go_on(None, until=1)
+    kept = [json.loads((home / "data.json").read_text()) for home in homes]
+    assert not (tmp_path / "relay" / "data.json").exists()
+    for peer, content in enumerate(kept):
+        (digest,) = content["files"].values()
+        assert content["files"].keys() == {"data.csv"}
+        assert digest != sha256((data / str(peer) / "data.csv").read_bytes()).hexdigest()
+        assert not any(
+            word in text for text in left for word in (digest, *content["peers"].values())
+        )
+    begun = go_on(begun, until=2)
+    table = data / "1" / "data.csv"
+    before, times = table.read_bytes(), table.stat()
+    table.write_bytes(before.replace(b"yes", b"no\n"))
+    os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(RelayError) as caught:
+        go_on(begun)
+    assert isinstance(caught.value.__cause__, DataError)
+    assert "data.csv" not in f"{caught.value.__cause__}{left}"
+    assert faults.line_of(caught.value.__cause__).startswith("data: ")
+    assert "data.csv changed since" in caplog.text
+    table.write_bytes(before)
+    assert go_on(begun).rounds[-1] == 4
+    card = json.loads((homes[1] / "models" / "peer-0001.json").read_text())
+    assert card["data"] == kept[1]["peers"]["peer 1"]
+
+
+def test_a_starting_run_gets_no_node_with_data_of_before(tmp_path: Path) -> None:
+    data, nodes = fill(tmp_path / "data"), Nodes()
+    config = replace(
+        Config.from_flat(FLAT), data_dir=str(data / "1"), run_dir=str(tmp_path / "home" / "run")
+    )
+
+    def of(*, starts: bool) -> Node:
+        return nodes.of(config, (1,), Deployed(), starts=starts)
+
+    first = of(starts=True)
+    assert of(starts=False) is first
+    (data / "1" / "data.csv").write_text((data / "2" / "data.csv").read_text())
+    assert of(starts=False) is first, "a run goes on with what it began with"
+    assert of(starts=True) is not first
+
+
+def test_a_node_of_an_earlier_version_says_that_it_checks_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its run has no data.json; a peer that joins late has none either, and nothing to say."""
+    data, config = fill(tmp_path / "data"), Config.from_flat(FLAT)
+    homes = [tmp_path / str(peer) / "run" for peer in range(3)]
+    record = Run(config, tmp_path / "relay", until=2)
+    for _ in range(2):
+        nodes = [
+            Node(replace(config, data_dir=str(data / str(p))), [p], homes[p], Deployed())
+            for p in range(3)
+        ]
+        broker = Broker(
+            config.strategy(), InProcessTransport(nodes), record, record.ledger, join_timeout=1.0
+        )
+        assert "cannot check" not in caplog.text
+        with suppress(StoppedError):
+            broker.run()
+        for home in homes:
+            (home / "data.json").unlink(missing_ok=True)
+        record.until = None
+    assert caplog.text.count("cannot check whether the data changed") == 3

@@ -67,15 +67,6 @@ def test_a_directory_is_named_after_what_decides_the_run(tmp_path: Path) -> None
     assert with_run_dir(one, tmp_path) == one, "where it is does not matter"
 
 
-def test_the_content_of_a_file_decides_too(tmp_path: Path) -> None:
-    file = tmp_path / "graph.txt"
-    names = []
-    for content in ("0 1\n", "1 0\n"):
-        file.write_text(content)
-        names.append(with_run_dir(config(topology="file", topology_file=str(file)), tmp_path).name)
-    assert names[0] != names[1]
-
-
 def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
     first = [with_run_dir(config(seed=seed), tmp_path) for seed in (0, 1)]
     for each in first:

@@ -1,0 +1,137 @@
+"""SHA-256 of the bytes that a data set is read from, to detect changes.
+
+Readers open files by `content`, and `record` what else they depend on. `remembered` caches a loader
+by its arguments and by all of this. Neither size nor time of a file decides anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_NAMES = "names "
+"""Prefix of the digest of a folder's names."""
+
+
+class Reads(dict[Path, str]):
+    """Digest of each file that was read, "" for a missing one, or of a folder's names, by path."""
+
+    def hold(self) -> bool:
+        """Return whether everything is still the same."""
+        return all(_digest_at(path) == digest for path, digest in self.items())
+
+    def files(self, folder: Path) -> dict[str, str]:
+        """Return the digests of the files by name, relative to a folder if they are in it."""
+        base = folder.absolute()
+        return {
+            path.relative_to(base).as_posix() if path.is_relative_to(base) else path.name: digest
+            for path, digest in self.items()
+            if digest and not digest.startswith(_NAMES)
+        }
+
+
+_reads: ContextVar[Reads | None] = ContextVar("reads", default=None)
+
+
+@contextmanager
+def recorded() -> Iterator[Reads]:
+    """Record what is read in this block, also for the block around it."""
+    outer, inner = _reads.get(), Reads()
+    token = _reads.set(inner)
+    try:
+        yield inner
+    finally:
+        _reads.reset(token)
+        if outer is not None:
+            outer.update(inner)
+
+
+def content(path: Path) -> bytes:
+    """Read a file; what is recorded is the digest of these very bytes."""
+    data = path.read_bytes()
+    if (reads := _reads.get()) is not None:
+        reads[path.absolute()] = hashlib.sha256(data).hexdigest()
+    return data
+
+
+def record(path: Path) -> None:
+    """Record a file as it is now, that it is missing, or the names below a folder."""
+    if (reads := _reads.get()) is not None:
+        reads[path.absolute()] = _digest_at(path)
+
+
+def exists(path: Path) -> bool:
+    """Return whether a file or folder exists, and record it if it does not."""
+    is_there = path.exists()
+    if not is_there:
+        record(path)
+    return is_there
+
+
+def _digest_at(path: Path) -> str:
+    try:
+        if path.is_dir():
+            walk = os.walk(path, followlinks=True)
+            names = [os.path.join(at, name) for at, *two in walk for of in two for name in of]
+            return _NAMES + of_json(sorted(names))
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def of_json(value: object) -> str:
+    """Return the digest of a value in JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def of_arrays(owner: str, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digests of arrays in memory by name, as `Reads.files` does of files."""
+    digests = {}
+    for name, values in arrays.items():
+        array = np.asarray(values)
+        data = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+        head = f"{array.dtype.str} {array.shape} ".encode()
+        digests[f"{owner}: {name}"] = hashlib.sha256(head + data).hexdigest()
+    return digests
+
+
+def remembered(size: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Cache the last `size` results of a loader while everything that it read is the same.
+
+    Relative paths among its arguments start from the working directory of the call.
+    """
+
+    def decorate(load: Callable[P, T]) -> Callable[P, T]:
+        kept: dict[Hashable, tuple[Reads, T]] = {}
+
+        @wraps(load)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            given = (*args, *sorted(kwargs.items()))
+            key = tuple(arg.absolute() if isinstance(arg, Path) else arg for arg in given)
+            with recorded() as reads:
+                known = kept.pop(key, None)
+                if known is not None and known[0].hold():
+                    reads.update(known[0])
+                    result = known[1]
+                else:
+                    result = load(*args, **kwargs)
+            kept[key] = reads, result
+            while len(kept) > size:
+                del kept[next(iter(kept))]
+            return result
+
+        return call
+
+    return decorate
