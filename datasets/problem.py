@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets.account import Account
 from coterie.datasets.preprocessing import Preprocessing, RawTable
 from coterie.errors import Error
 
@@ -93,6 +94,8 @@ class Problem:
         Whether each institution divided its test rows itself, so that no seed does; empty if none.
     groups : ndarray of int, (N,), or None
         Group of each row of `inputs`, such as a patient; None: each row counts for itself.
+    accounts : tuple of Account or None
+        Account of each peer's files, if it has images; empty if no data set counts files.
     """
 
     name: str
@@ -115,6 +118,7 @@ class Problem:
     table: RawTable | None = None
     own_test: tuple[bool, ...] = ()
     groups: Ints | None = None
+    accounts: tuple[Account | None, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -166,7 +170,7 @@ class Problem:
         return replace(
             self, inputs=inputs, train=Split((rows,), (targets,)), validation=nothing, test=nothing,
             samples=self.samples.sum(keepdims=True), clusters=None, start=None, noise=noise,
-            names=(), preprocessing=(), own_test=(),
+            names=(), preprocessing=(), own_test=(), accounts=(),
         )  # fmt: skip
 
     def rarest_class(self, peer: int) -> int:
@@ -195,8 +199,9 @@ class Problem:
         list of dict
             Per peer: "peer", "name", "cluster" (or None), "samples" (n_i), and for each of "train",
             "validation" and "test" a dict of "size" and "labels", the count of each class (None
-            without classes); "fixed" in "test" if no seed divides its test rows. If the examples
-            have groups: "groups" and "group_labels", their number, and that with each class.
+            without classes); "fixed" in "test" if no seed divides its test rows; "account" of a
+            peer with images. If the examples have groups: "groups" and "group_labels", their
+            number, and that with each class.
         """
         return [
             {
@@ -208,8 +213,9 @@ class Problem:
                 "validation": self._count(self.validation, peer),
                 "test": self._count(self.test, peer)
                 | ({"fixed": True} if any(self.own_test[peer : peer + 1]) else {}),
+                **({} if account is None else {"account": asdict(account)}),
             }
-            for peer in range(self.peers)
+            for peer, account in enumerate(self.accounts or [None] * self.peers)
         ]
 
     def _count(self, split: Split, peer: int) -> dict[str, Any]:

@@ -1,22 +1,33 @@
 """Images of institutions: one folder per class, named like the class.
 
-    data-dir/train/<class>/*.png    data-dir/test/<class>/*.png    data-dir/validation/<class>/...
+    data-dir/train/<class>/...    data-dir/test/<class>/...    data-dir/validation/<class>/...
 
-or just data-dir/<class>/*.png, of which a share is held out for the test. PNG, JPEG and TIFF, grey
-(8 or 16 bits) or colour, and DICOM if pydicom is installed. All have the shape of the run, or are
-resized to it.
+or just data-dir/<class>/..., of which a share is held out for the test; below a class, folders may
+have any names and depth. With `masks`, images and masks of the same name:
+
+    data-dir/images/...    data-dir/masks/...    (or both in train/, test/, validation/)
+
+The content of a file says what it is (`coterie.datasets.files.pixels`). Every file is read, counted
+as left out with its kind, or an error. All images have the shape of the run, or are resized to it.
 """
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.files.folders import IMAGES
+from coterie.datasets.account import Account
+from coterie.datasets.files.folders import IMAGES, files_below, read_bytes
+from coterie.datasets.files.pixels import BadImageError, Choices, NoImageError, decode, resized
+from coterie.datasets.own import cells
 from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
@@ -27,15 +38,21 @@ from coterie.datasets.own.institutions import (  # fmt: skip
     numbers,
     words,
 )
+from coterie.datasets.own.schema import FILE, Schema, digest, read_schema
 from coterie.datasets.problem import DataError
 from coterie.ranges import option
 
 if TYPE_CHECKING:
-    from PIL import Image
+    import pyarrow as pa
 
-_BANDS = {("1",): 1, ("L",): 1, ("I",): 1, ("F",): 1, ("R", "G", "B"): 3}
-_DEEP = ("I", "I;16", "I;16B", "F")
-"""Pillow's modes with more than 8 bits."""
+_PARTS_MEANT = {
+    "training": "train", "val": "validation", "valid": "validation", "validate": "validation",
+    "dev": "validation", "eval": "validation", "testing": "test", "tests": "test",
+    **{name: name for name in PARTS},
+}  # fmt: skip
+"""Name of a folder, in lower case -> part that it probably is."""
+_NAME = re.compile(r"(_(image|img|mask|label|seg|segmentation))?((\.nii)?\.\w{1,5})?$", re.I)
+"""End of a file's name that image and mask need not share."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +60,14 @@ class ImageFolderOptions(NormalisedOptions):
     """Options of the data set "image-folder"."""
 
     classes: str = option(
-        "", 'Names of the classes in the order of the model\'s outputs, "normal, pneumonia".'
+        "",
+        'Names of the classes in the order of the model\'s outputs, "normal, pneumonia"; with '
+        "`masks` those of the pixels, the background first.",
     )
     shape: str = option(
         "1x28x28",
-        'Channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.',
+        'Channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour. '
+        'NIfTI volumes have three sides, "1x48x60x48".',
     )
     fit: Literal["exact", "resize", "crop"] = option(
         "exact",
@@ -61,27 +81,142 @@ class ImageFolderOptions(NormalisedOptions):
     std: str = option(
         "", "Standard deviation of the pixels, a number per channel; empty for each peer's own."
     )
+    masks: str = option(
+        "",
+        'Segmentation: name of the folder with a mask for each image of the folder "images", of '
+        "the same name; a mask has the number of each pixel's class, or two values for two "
+        "classes. Empty for images in a folder per class.",
+    )
+    depth: Literal["same", "scale", "as-stored"] = option(
+        "same",
+        '"same" rejects images of different depth at one peer, because a value of 8 bits and one '
+        'of 16 bits do not mean the same; "scale" maps the range of each depth to 0 to 255; '
+        '"as-stored" keeps all values, which is right if they have a unit.',
+    )
+    window: str = option(
+        "none",
+        'Window of grey DICOM images: "none", because a window is a choice for the display of one '
+        'image, and the same tissue would get different values; "file" applies that of the file; '
+        '"CENTRE/WIDTH" as in "40/400" clips all images alike.',
+    )
+    padding: Literal["nearest", "keep"] = option(
+        "nearest",
+        'Pixels of a DICOM image outside the scanned area (PixelPaddingValue): "nearest" gives '
+        'them the nearest value of the image, because values such as -3024 distort its mean; "keep"'
+        " keeps them.",
+    )
+    group: Literal["auto", "folder", "none"] = option(
+        "auto",
+        'Images that stay together in every division: "auto" those of a patient (DICOM\'s '
+        'PatientID, which is never written), "folder" those of a folder below the class, "none" '
+        "each for itself.",
+    )
+    schema: str = option(
+        "",
+        "Digest of schema.toml, which describes depth, modality and other properties of the "
+        "images and must be the same for all peers (coterie schema FOLDER); in a simulation also "
+        '"file". Empty: properties that differ are findings.',
+    )
 
     def __post_init__(self) -> None:
         sides = self.shape.split("x")
-        if len(sides) != 3 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+        is_sound = all(side.isdecimal() and int(side) > 0 for side in sides)
+        if len(sides) not in (3, 4) or not is_sound:
             raise ValueError(
                 f'shape must be channels, height and width like "1x28x28", not "{self.shape}"'
             )
-        if int(sides[0]) not in (1, 3):
-            raise ValueError(f"shape: images have 1 channel (grey) or 3 (colour), not {sides[0]}")
+        if int(sides[0]) not in (1, 3) or (len(sides) == 4 and int(sides[0]) != 1):
+            raise ValueError(
+                f"shape: images have 1 channel (grey) or 3 (colour), volumes 1, not {sides[0]}"
+            )
+        if len(sides) == 4 and self.fit == "crop":
+            raise ValueError('fit = "crop" is for images, not for volumes: choose "resize"')
+        if not re.fullmatch(r"none|file|-?\d+(\.\d+)?/(?!0+(\.0*)?$)\d+(\.\d+)?", self.window):
+            raise ValueError(f'window must be "none", "file" or like "40/400", not "{self.window}"')
+        if "/" in self.masks or "\\" in self.masks or self.masks in (".", "..", "images"):
+            raise ValueError(f'masks must be the name of a folder, not "{self.masks}"')
         self.check_normalised(int(sides[0]))
 
     def check_peers(self, peers: int) -> None:
         """Check that the run names its classes."""
         if len(set(words(self.classes))) != len(words(self.classes)) or not words(self.classes):
             raise ValueError('classes must name each class once, like "normal, pneumonia"')
+        if self.masks and len(words(self.classes)) < 2:
+            raise ValueError('classes of masks begin with the background: "background, tumour"')
 
     @property
-    def sides(self) -> tuple[int, int, int]:
-        """Channels, height and width."""
-        channels, height, width = map(int, self.shape.split("x"))
-        return channels, height, width
+    def sides(self) -> tuple[int, ...]:
+        """Channels, height and width, or channels and the three sides of a volume."""
+        return tuple(map(int, self.shape.split("x")))
+
+    @property
+    def choices(self) -> Choices:
+        """What the decoder needs to know."""
+        return Choices(self.window, self.padding)
+
+
+class Example(NamedTuple):
+    """Image in the shape of the run."""
+
+    pixels: npt.NDArray[Any]  # (channels, H, W) or (1, X, Y, Z); uint8, or float32
+    properties: Mapping[str, str]  # of the file
+    patient: str  # must never be written
+
+
+@dataclass
+class _Reading:
+    """What was read of one peer's folder."""
+
+    options: ImageFolderOptions
+    base: Path
+    schema: Schema
+    left_out: Counter[str] = field(default_factory=Counter)
+    properties: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    groups: dict[str, int] = field(default_factory=dict)
+    read: int = 0
+
+    def examples(self, paths: Sequence[Path]) -> list[tuple[Path, Example]]:
+        """Read files, and count their properties and what is left out."""
+        examples, left_out = read_examples(paths, self.options)
+        _check_schema(examples, self.schema)
+        self.left_out += left_out
+        for _, example in examples:
+            for name, value in example.properties.items():
+                self.properties[name][value] += 1
+        self.read += len(examples)
+        return examples
+
+    def below(self, folder: Path) -> list[Path]:
+        """Return the files of a folder, and count those that are left out by their names."""
+        files, left_out = files_below(folder, self.base)
+        self.left_out += left_out
+        return files
+
+    def group_of(self, path: Path, folder: Path, patient: str) -> int:
+        """Number the group of an image: names of patients end here."""
+        own = f"file {len(self.groups)}"
+        inside = path.relative_to(folder).parts
+        if self.options.group == "folder" and len(inside) > 1:
+            own = f"folder {inside[0]}"
+        elif self.options.group == "auto" and patient:
+            own = f"patient {patient}"
+        return self.groups.setdefault(own, len(self.groups))
+
+    def account(self) -> Account:
+        """Return the counts; RefusedError: values of different depth do not mean the same."""
+        depths = self.properties["depth"]
+        if len(depths) > 1 and self.options.depth == "same":
+            raise RefusedError(
+                f"image-folder: the {self.read} images of this peer have {len(depths)} depths, so "
+                'their values do not mean the same; image-folder.depth = "scale" maps the range '
+                'of each to 0 to 255, "as-stored" keeps the values',
+                [f"{count} have {depth}" for depth, count in depths.most_common()],
+            )
+        return Account(
+            self.read + self.left_out.total(),
+            dict(self.left_out),
+            {name: dict(values) for name, values in self.properties.items() if any(values)},
+        )
 
 
 def read_image_folder(
@@ -93,51 +228,167 @@ def read_image_folder(
     """
     classes, channels = words(options.classes), options.sides[0]
     mean, std = (
-        None if values is None else values.reshape(channels, 1, 1)
+        None if values is None else values.reshape(channels, *[1] * (len(options.sides) - 1))
         for values in (numbers("mean", options.mean), numbers("std", options.std))
     )
-    expected = Expected("image-folder", "classification", len(classes), mean, std, tuple(classes))
-    split = (folder / "train").is_dir()
-    parts = {
-        name: _read_part(folder / name if split else folder, options, classes)
-        for name in PARTS
-        if name == "train" or (split and (folder / name).is_dir())
-    }
-    return expected, make_holding(expected, parts, options, seed, peer)
+    task: Literal["segmentation", "classification"] = (
+        "segmentation" if options.masks else "classification"
+    )
+    expected = Expected("image-folder", task, len(classes), mean, std, tuple(classes))
+    reading = _Reading(options, folder, _schema(folder, options))
+    folders = {"train": folder}
+    if (folder / "train").is_dir():
+        names = _folders(folder, PARTS, "parts train, validation, test", reading)
+        folders = {name: folder / name for name in PARTS if name in names}
+    read = _masked_part if options.masks else _part
+    contents = {name: read(path, reading, classes) for name, path in folders.items()}
+    parts = {name: (inputs, targets) for name, (inputs, targets, _) in contents.items()}
+    groups = {name: of_part for name, (*_, of_part) in contents.items()}
+    has_groups = len(reading.groups) < reading.read
+    holding = make_holding(
+        expected, parts, options, seed, peer, groups=groups if has_groups else None
+    )
+    return expected, replace(holding, account=reading.account())
 
 
-def _read_part(
-    folder: Path, options: ImageFolderOptions, classes: list[str]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    folders = sorted(path for path in folder.glob("*") if path.is_dir())
-    unknown = [path.name for path in folders if path.name not in classes]
+def _folders(
+    folder: Path, names: Sequence[str], meaning: str, reading: _Reading
+) -> dict[str, list[Path]]:
+    """Return the folders of a folder by their expected names, and count the files beside them.
+
+    RefusedError: a folder has none of these names.
+    """
+    found: dict[str, list[Path]] = defaultdict(list)
+    plain = {unicodedata.normalize("NFC", name): name for name in names}
+    unknown = []
+    for path in sorted(path for path in folder.glob("*") if path.is_dir()):
+        name = plain.get(unicodedata.normalize("NFC", path.name))
+        if name is not None:
+            found[name].append(path)
+        elif path.name.startswith((".", "__MACOSX")):
+            reading.below(path)
+        else:
+            unknown.append(path.name)
     if unknown:
+        meant = {
+            each: _PARTS_MEANT.get(each.casefold()) or cells.similar(each, names)
+            for each in unknown
+        }
         raise RefusedError(
-            f"image-folder: {len(unknown)} of {len(folders)} folders are not named like the run's "
-            f"classes {', '.join(classes)}",
-            unknown,
+            f"image-folder: {len(unknown)} of {len(unknown) + sum(map(len, found.values()))} "
+            f"folders are not named like the run's {meaning}",
+            [f'{each} (did you mean "{x}"? rename it)' if x else each for each, x in meant.items()],
         )
-    files = [
-        (path, classes.index(class_folder.name))
-        for class_folder in folders
-        for path in sorted(class_folder.glob("*"))
-        if path.suffix.lower() in IMAGES
-    ]
-    if not files:
+    files, left_out = files_below(folder, reading.base, depth=1)
+    reading.left_out += left_out
+    for path in files:
+        reading.left_out[f"beside the folders ({path.suffix.lower()[:6]})"] += path.name != FILE
+    return found
+
+
+def _part(
+    folder: Path, reading: _Reading, classes: list[str]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return images, classes and groups of a folder with a folder per class."""
+    found = _folders(folder, classes, f"classes {', '.join(classes)}", reading)
+    in_class = {
+        path: (classes.index(name), class_folder)
+        for name, class_folders in found.items()
+        for class_folder in class_folders
+        for path in reading.below(class_folder)
+    }
+    examples = reading.examples(sorted(in_class))
+    if not examples:
         raise DataError(
             f"image-folder: no images in this peer's data-dir, expected folders "
-            f"{', '.join(classes)} with {', '.join(IMAGES)}"
+            f"{', '.join(classes)} with {', '.join(IMAGES)}, or DICOM files without suffix"
         )
-    results = [read_pixels(path, options) for path, _ in files]
-    bad = [f"{path} {x}" for (path, _), x in zip(files, results, strict=True) if isinstance(x, str)]
-    if bad:
+    groups = [reading.group_of(path, in_class[path][1], each.patient) for path, each in examples]
+    labels = np.array([in_class[path][0] for path, _ in examples], dtype=np.int64)
+    return np.stack([each.pixels for _, each in examples]), labels, np.array(groups)
+
+
+def _masked_part(
+    folder: Path, reading: _Reading, classes: list[str]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return images, masks and groups of a folder with images and masks."""
+    options = reading.options
+    found = _folders(folder, ("images", options.masks), f"images, {options.masks}", reading)
+    if len(found) < 2:
+        raise DataError(f"image-folder: expected folders images and {options.masks}")
+    (image_folder,), (mask_folder,) = found["images"], found[options.masks]
+    examples = reading.examples(reading.below(image_folder))
+    masks = {_stem(path, mask_folder): path for path in reading.below(mask_folder)}
+    missing = [path for path, _ in examples if _stem(path, image_folder) not in masks]
+    spare = masks.keys() - {_stem(path, image_folder) for path, _ in examples}
+    if missing or spare or not examples:
         raise RefusedError(
-            f"image-folder: {len(bad)} of {len(files)} images are not {options.shape}, the shape "
-            "of the run",
+            f"image-folder: {len(missing)} of {len(examples)} images have no mask of the same name "
+            f"in {options.masks}, {len(spare)} masks no image",
+            [*map(str, missing), *(str(masks[name]) for name in sorted(spare))],
+        )
+    paths = [masks[_stem(path, image_folder)] for path, _ in examples]
+    plain = replace(options, fit=options.fit, window="none", padding="keep", depth="as-stored")
+    targets, left_out = read_examples(paths, replace(plain, shape=_grey(options)), is_mask=True)
+    if left_out:
+        raise DataError(f"image-folder: {left_out.total()} masks hold no image")
+    groups = [reading.group_of(path, image_folder, each.patient) for path, each in examples]
+    labels = np.stack([each.pixels[0] for _, each in targets])
+    values = np.unique(labels).tolist()
+    if len(classes) == 2 and len({*values} - {0}) == 1:
+        labels = labels != 0
+    elif not {*values} <= {*range(len(classes))}:
+        raise RefusedError(
+            f"image-folder: the masks have values other than 0 to {len(classes) - 1}, the numbers "
+            f"of the classes {', '.join(classes)}",
+            [", ".join(f"{value:g}" for value in values[:20])],
+        )
+    reading.read += len(targets)
+    return (
+        np.stack([each.pixels for _, each in examples]),
+        labels.astype(np.uint8),
+        np.array(groups),
+    )
+
+
+def _grey(options: ImageFolderOptions) -> str:
+    return "x".join(map(str, (1, *options.sides[1:])))
+
+
+def _stem(path: Path, folder: Path) -> str:
+    inside = path.relative_to(folder)
+    return str(inside.with_name(_NAME.sub("", inside.name)))
+
+
+def read_examples(
+    paths: Iterable[Path], options: ImageFolderOptions, *, is_mask: bool = False
+) -> tuple[list[tuple[Path, Example]], Counter[str]]:
+    """Read the images among files, and count the others by their kind.
+
+    RefusedError: an image cannot be used, or a file named like one holds none.
+    """
+    examples, left_out, bad = [], Counter[str](), []
+    paths = list(paths)
+    for path in paths:
+        try:
+            examples.append((path, read_example(path, options, is_mask=is_mask)))
+        except NoImageError as error:
+            kind, suffix = str(error), path.suffix.lower()
+            if suffix in IMAGES and not kind.startswith("DICOM"):
+                bad.append(f"{path} cannot be read (it is named {suffix}, its content is {kind})")
+            else:
+                suffix = suffix if re.fullmatch(r"\.[a-z]{1,5}\d?", suffix) else "no suffix"
+                left_out[f"{kind} ({suffix})"] += 1
+        except BadImageError as error:
+            bad.append(f"{path} {error}")
+    if bad:
+        what = "masks" if is_mask else "images"
+        raise RefusedError(
+            f"image-folder: {len(bad)} of {len(paths)} {what} do not fit the run (shape "
+            f"{options.shape}, fit = {options.fit})",
             bad,
         )
-    images = [x for x in results if not isinstance(x, str)]
-    return np.stack(images), np.array([label for _, label in files], dtype=np.int64)
+    return examples, left_out
 
 
 def read_pixels(path: Path, options: ImageFolderOptions) -> npt.NDArray[Any] | str:
@@ -145,49 +396,95 @@ def read_pixels(path: Path, options: ImageFolderOptions) -> npt.NDArray[Any] | s
 
     Images of 8 bits are uint8, others float32.
     """
+    try:
+        return read_example(path, options).pixels
+    except (BadImageError, NoImageError) as error:
+        return str(error)
+
+
+def read_example(path: Path, options: ImageFolderOptions, *, is_mask: bool = False) -> Example:
+    """Read an image in the shape of the run.
+
+    NoImageError: the file holds none. BadImageError: it does not fit.
+    """
+    channels, *sides = options.sides
+    choices = replace(options.choices, is_mask=is_mask)
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise BadImageError(f"cannot be read ({error.strerror or error})") from None
+    values, limits, properties, patient = decode(data, choices, volumes=len(sides) == 3)
+    is_volume = len(sides) == 3
+    if channels == 1 and values.ndim == 3 and not is_volume and (np.ptp(values, axis=2) == 0).all():
+        values = values[..., 0]  # grey, stored as RGB
+    bands = 1 if is_volume or values.ndim == 2 else values.shape[2]
+    size = values.shape[: len(sides)]
+    shown = "x".join(map(str, size))
+    if bands != channels or (options.fit == "exact" and size != tuple(sides)):
+        raise BadImageError(f"is {bands}x{shown}")
+    if options.depth == "scale" and values.dtype != np.uint8:
+        if limits is None:
+            raise BadImageError(f"has values without range ({properties['depth']}) to scale")
+        low, high = limits
+        values = ((values - low) * 255 / (high - low)).astype(np.float32)
+    values = _fitted(values, sides, options.fit, is_mask=is_mask)
+    pixels = values[None] if bands == 1 else values.transpose(2, 0, 1)
+    return Example(pixels, {**properties, "size": shown}, patient)
+
+
+def _fitted(
+    values: npt.NDArray[Any], sides: Sequence[int], fit: str, *, is_mask: bool
+) -> npt.NDArray[Any]:
+    """Scale an image to (H, W), or a volume; a mask by nearest neighbours."""
     from PIL import Image, ImageOps  # slow to import
 
-    channels, height, width = options.sides
-    try:
-        with _opened(path) as image:
-            bands = _BANDS.get(image.getbands())
-            if bands is None:
-                return f"has mode {image.mode}, neither grey nor RGB"
-            if bands != channels or (
-                options.fit == "exact" and (image.height, image.width) != (height, width)
-            ):
-                return f"is {bands}x{image.height}x{image.width}"
-            deep = image.mode in _DEEP
-            converted = image.convert("F" if deep else "L" if bands == 1 else "RGB")
-            if options.fit == "resize":
-                converted = converted.resize((width, height), Image.Resampling.BILINEAR)
-            elif options.fit == "crop":  # the centre, after the shorter side fits
-                converted = ImageOps.fit(converted, (width, height), Image.Resampling.BILINEAR)
-            pixels = np.asarray(converted)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        # Pillow raises SyntaxError for a damaged PNG.
-        return f"cannot be read ({error})"
-    return pixels[None] if bands == 1 else pixels.transpose(2, 0, 1)
+    if values.shape[: len(sides)] == tuple(sides):
+        return values
+    if len(sides) == 3:
+        return resized(values, sides, 0 if is_mask else 1).astype(values.dtype)
+    if values.ndim == 3 and values.dtype != np.uint8:  # Pillow has no such colours
+        bands = [_fitted(band, sides, fit, is_mask=is_mask) for band in values.transpose(2, 0, 1)]
+        return np.stack(bands, axis=2)
+    method = Image.Resampling.NEAREST if is_mask else Image.Resampling.BILINEAR
+    image, size = Image.fromarray(values), (sides[1], sides[0])
+    # "crop" keeps the centre, after the shorter side fits
+    scaled = image.resize(size, method) if fit == "resize" else ImageOps.fit(image, size, method)
+    return np.asarray(scaled)
 
 
-def _opened(path: Path) -> Image.Image:
-    """Open an image, or the slice in a DICOM file in the units of the file."""
-    from PIL import Image
+def _schema(folder: Path, options: ImageFolderOptions) -> Schema:
+    """Read the run's schema of images; empty if it has none."""
+    if not options.schema:
+        return {}
+    schema = read_schema(folder, "image-folder")
+    if options.schema not in ("file", digest(schema)):
+        raise DataError(
+            f"image-folder: schema.toml does not have the digest image-folder.schema = "
+            f"{options.schema}: compare it with the other institutions"
+        )
+    return schema
 
-    if path.suffix.lower() != ".dcm":
-        return Image.open(path)
-    try:
-        import pydicom
-    except ModuleNotFoundError:
-        raise ValueError("DICOM needs pydicom: pip install pydicom") from None
-    from pydicom.errors import InvalidDicomError
 
-    try:
-        scan = pydicom.dcmread(path)
-        values = scan.pixel_array
-    except (InvalidDicomError, AttributeError, RuntimeError) as error:
-        raise ValueError(str(error)) from None
-    if values.ndim != 2:
-        raise ValueError(f"its shape {'x'.join(map(str, values.shape))} is not that of one slice")
-    scale, shift = float(scan.get("RescaleSlope", 1)), float(scan.get("RescaleIntercept", 0))
-    return Image.fromarray((values * scale + shift).astype(np.float32))
+def _check_schema(examples: Sequence[tuple[Path, Example]], schema: Schema) -> None:
+    """Refuse images whose properties the schema does not allow."""
+    table = properties_of(each.properties for _, each in examples)
+    columns = [column for name, column in schema.items() if name in table.column_names]
+    _, errors = cells.encoded(table.select([column.name for column in columns]), columns)
+    if errors:
+        raise RefusedError(
+            f"image-folder: {len(errors)} of {len(examples)} images violate schema.toml",
+            [f"{examples[row][0]}: {'; '.join(errors[row])}" for row in sorted(errors)],
+        )
+
+
+def properties_of(properties: Iterable[Mapping[str, str]]) -> pa.Table:
+    """Return a table of the properties of images, a row per image; a missing one is null."""
+    import pyarrow as pa
+
+    rows = []
+    for each in properties:
+        height, _, width = each["size"].partition("x")
+        sides = {"height": int(height), "width": int(width)} if width.isdecimal() else {}
+        rows.append({**{k: v or None for k, v in each.items() if k != "size"}, **sides})
+    names = sorted({name for row in rows for name, value in row.items() if value is not None})
+    return pa.table({name: [row.get(name) for row in rows] for name in names})

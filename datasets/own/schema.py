@@ -53,14 +53,14 @@ Schema = Mapping[str, Column]
 """Columns by name, including the label."""
 
 
-def read_schema(folder: Path) -> Schema:
+def read_schema(folder: Path, dataset: str = "table") -> Schema:
     """Read schema.toml in a peer's folder, or in its parent.
 
     DataError: the file is missing or invalid.
     """
     path = next((p for p in (folder / FILE, folder.parent / FILE) if p.is_file()), None)
     if path is None:
-        raise DataError(f"table: table.schema is set, but there is no {FILE} in data-dir")
+        raise DataError(f"{dataset}: {dataset}.schema is set, but there is no {FILE} in data-dir")
     try:
         schema = _parsed(path.read_text(encoding="utf-8-sig"))
     except _WRONG as error:

@@ -1,0 +1,76 @@
+"""Account of a peer's images: files that were read or left out, and properties of the images.
+
+It is part of split.json. It has numbers, kinds of files and properties such as the depth, never
+names of files or of patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+_SHOWN_PEERS = 20
+_SHOWN_VALUES = 4
+
+
+@dataclass(frozen=True)
+class Account:
+    """Account of one peer."""
+
+    files: int  # all that lie in its folder
+    left_out: Mapping[str, int]  # kind -> number of files
+    properties: Mapping[str, Mapping[str, int]]  # property -> value, "" for none -> images
+
+    @classmethod
+    def of_json(cls, data: Any) -> Self | None:
+        """Read an account from split.json; None if there is none, or it is damaged."""
+        if not isinstance(data, dict) or data.keys() != cls.__annotations__.keys():
+            return None
+        counts = data["left_out"], *_mapping(data["properties"]).values()
+        is_sound = all(type(n) is int for of in counts for n in _mapping(of).values())
+        return cls(**data) if is_sound and type(data["files"]) is int else None
+
+    @property
+    def line(self) -> str:
+        """What was read and what was left out."""
+        out = sum(self.left_out.values())
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(self.left_out.items()))
+        read = f"{self.files} files, {self.files - out} read"
+        return f"{read}, {out} left out: {kinds}" if out else read
+
+
+def _mapping(data: Any) -> Mapping[str, Any]:
+    return data if isinstance(data, dict) else {"": None}
+
+
+def lines(accounts: Mapping[str, Account | None]) -> list[str]:
+    """Return a line per peer (by name), then a line per property that differs between images."""
+    known = {name: account for name, account in accounts.items() if account is not None}
+    own = [f"{name}: {account.line}" for name, account in known.items()]
+    if more := len(own) - _SHOWN_PEERS:
+        own[_SHOWN_PEERS:] = [f"{more} more peers"] if more > 0 else []
+    return own + mixtures(known)
+
+
+def mixtures(accounts: Mapping[str, Account]) -> list[str]:
+    """Return a line per property of the images that differs inside a peer or between peers."""
+    found = []
+    for name in dict.fromkeys(each for account in accounts.values() for each in account.properties):
+        of_peers = {peer: account.properties.get(name, {}) for peer, account in accounts.items()}
+        if len({value for counts in of_peers.values() for value in counts}) < 2:
+            continue
+        shown = [f"{peer} {_counts(counts)}" for peer, counts in of_peers.items() if counts]
+        more = f"; {len(shown) - _SHOWN_PEERS} more peers" if len(shown) > _SHOWN_PEERS else ""
+        found.append(
+            f"the images differ in {name}: {'; '.join(shown[:_SHOWN_PEERS])}{more}. A model may "
+            "learn this difference instead of the classes"
+        )
+    return found
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    ranked: Sequence[tuple[str, int]] = sorted(counts.items(), key=lambda each: -each[1])
+    more = sum(n for _, n in ranked[_SHOWN_VALUES:])
+    shown = [f"{n} {value or 'none'}" for value, n in ranked[:_SHOWN_VALUES]]
+    return ", ".join(shown + ([f"{more} of {len(ranked) - _SHOWN_VALUES} others"] if more else []))
