@@ -44,6 +44,11 @@ def _mapping(data: Any) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {"": None}
 
 
+def named(accounts: Sequence[Account | None], names: Sequence[str]) -> dict[str, Account | None]:
+    """Return accounts by the name of the peer."""
+    return {names[p] if names else f"peer {p}": each for p, each in enumerate(accounts)}
+
+
 def lines(accounts: Mapping[str, Account | None]) -> list[str]:
     """Return a line per peer (by name), then a line per property that differs between images."""
     known = {name: account for name, account in accounts.items() if account is not None}

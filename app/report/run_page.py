@@ -13,6 +13,7 @@ from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import OVER
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
+from coterie.datasets import account
 
 
 def write(run_dir: str | Path) -> Path:
@@ -54,12 +55,19 @@ def content(run: Run) -> dict[str, Any]:
         "costs": words.costs(run),
         "diagnostics": diagnostics.table(run),
         "quality": quality.table(run),
+        "files": _files(run),
         "traffic": _traffic(summary),
         "all_to_all": methods.all_to_all(run.config),
         "config": run.config,
         "versions": ", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
         "data": page_data(run),
     }
+
+
+def _files(run: Run) -> list[str]:
+    """Return lines about the files of images and their properties; empty without images."""
+    read = [account.Account.of_json(each.get("account")) for each in run.split or ()]
+    return account.lines(account.named(read, run.names))
 
 
 def _notice(progress: Mapping[str, Any]) -> str:
