@@ -20,6 +20,7 @@ class Account:
 
     files: int  # all that lie in its folder
     left_out: Mapping[str, int]  # kind -> number of files
+    groups: str  # how the images are grouped by patient, in words
     properties: Mapping[str, Mapping[str, int]]  # property -> value, "" for none -> images
 
     @classmethod
@@ -29,15 +30,17 @@ class Account:
             return None
         counts = data["left_out"], *_mapping(data["properties"]).values()
         is_sound = all(type(n) is int for of in counts for n in _mapping(of).values())
-        return cls(**data) if is_sound and type(data["files"]) is int else None
+        is_sound = is_sound and type(data["files"]) is int and isinstance(data["groups"], str)
+        return cls(**data) if is_sound else None
 
     @property
     def line(self) -> str:
         """What was read and what was left out."""
         out = sum(self.left_out.values())
         kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(self.left_out.items()))
-        read = f"{self.files} files, {self.files - out} read"
-        return f"{read}, {out} left out: {kinds}" if out else read
+        left_out = f"{out} left out: {kinds}" if out else ""
+        read = f"{self.files - out} read"
+        return ", ".join(filter(None, (f"{self.files} files", read, self.groups, left_out)))
 
 
 def _mapping(data: Any) -> Mapping[str, Any]:

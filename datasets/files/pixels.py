@@ -72,7 +72,7 @@ class Decoded(NamedTuple):
     patient: str = ""  # DICOM's PatientID: must never be written
 
 
-def decode(data: bytes, choices: Choices, *, volumes: bool = False) -> Decoded:
+def decode(data: bytes, choices: Choices) -> Decoded:
     """Decode the image of a file.
 
     NoImageError: it holds none. BadImageError: it cannot be used.
@@ -90,14 +90,6 @@ def decode(data: bytes, choices: Choices, *, volumes: bool = False) -> Decoded:
     if not np.isfinite(image.values).all():
         count = int((~np.isfinite(image.values)).sum())
         raise BadImageError(f"has NaN or infinity in {count} of {image.values.size} pixels")
-    is_volume = image.values.ndim == 3 and image.properties["format"] == "NIfTI"
-    if is_volume != volumes:
-        sides = "x".join(map(str, image.values.shape[: 3 if is_volume else 2]))
-        raise BadImageError(
-            f"is a volume of {sides} (NIfTI): its shape needs three sides, as in 1x48x60x48"
-            if is_volume
-            else f"is an image of {sides}, not a volume"
-        )
     return image
 
 

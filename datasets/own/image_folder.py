@@ -16,17 +16,24 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.account import Account
 from coterie.datasets.files.folders import IMAGES, files_below, read_bytes
-from coterie.datasets.files.pixels import BadImageError, Choices, NoImageError, decode, resized
+from coterie.datasets.files.pixels import (
+    BadImageError,
+    Choices,
+    Decoded,
+    NoImageError,
+    decode,
+    resized,
+)
 from coterie.datasets.own import cells
 from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
@@ -51,6 +58,8 @@ _PARTS_MEANT = {
     **{name: name for name in PARTS},
 }  # fmt: skip
 """Name of a folder, in lower case -> part that it probably is."""
+_SIDES = ("height", "width", "slices")
+T = TypeVar("T")
 _NAME = re.compile(r"(_(image|img|mask|label|seg|segmentation))?((\.nii)?\.\w{1,5})?$", re.I)
 """End of a file's name that image and mask need not share."""
 
@@ -171,18 +180,18 @@ class _Reading:
     base: Path
     schema: Schema
     left_out: Counter[str] = field(default_factory=Counter)
-    properties: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     groups: dict[str, int] = field(default_factory=dict)
-    read: int = 0
+    seen: list[Mapping[str, str]] = field(default_factory=list)  # properties of the images
+    read: int = 0  # images and masks
+    images: int = 0
+    nameless: int = 0  # images in folders below a class that are not grouped
 
     def examples(self, paths: Sequence[Path]) -> list[tuple[Path, Example]]:
         """Read files, and count their properties and what is left out."""
         examples, left_out = read_examples(paths, self.options)
         _check_schema(examples, self.schema)
         self.left_out += left_out
-        for _, example in examples:
-            for name, value in example.properties.items():
-                self.properties[name][value] += 1
+        self.seen += [example.properties for _, example in examples]
         self.read += len(examples)
         return examples
 
@@ -195,27 +204,45 @@ class _Reading:
     def group_of(self, path: Path, folder: Path, patient: str) -> int:
         """Number the group of an image: names of patients end here."""
         own = f"file {len(self.groups)}"
+        self.images += 1
         inside = path.relative_to(folder).parts
         if self.options.group == "folder" and len(inside) > 1:
             own = f"folder {inside[0]}"
         elif self.options.group == "auto" and patient:
             own = f"patient {patient}"
+        else:
+            self.nameless += len(inside) > 1
         return self.groups.setdefault(own, len(self.groups))
+
+    def _grouped(self) -> str:
+        """Return in words how many groups there are, and how many images may have others."""
+        n_groups, group = len(self.groups), self.options.group
+        words = []
+        if n_groups < self.images:
+            words.append(f"of {n_groups} {'folders' if group == 'folder' else 'patients'}")
+        if self.nameless and group == "auto":
+            words.append(
+                f'{self.nameless} in folders without PatientID (image-folder.group = "folder" '
+                "keeps the images of a folder in one part)"
+            )
+        return ", ".join(words)
 
     def account(self) -> Account:
         """Return the counts; RefusedError: values of different depth do not mean the same."""
-        depths = self.properties["depth"]
+        properties = _counted(self.seen)
+        depths = properties["depth"]
         if len(depths) > 1 and self.options.depth == "same":
             raise RefusedError(
                 f"image-folder: the {self.read} images of this peer have {len(depths)} depths, so "
                 'their values do not mean the same; image-folder.depth = "scale" maps the range '
                 'of each to 0 to 255, "as-stored" keeps the values',
-                [f"{count} have {depth}" for depth, count in depths.most_common()],
+                [f"{count} have {depth}" for depth, count in depths.items()],
             )
         return Account(
             self.read + self.left_out.total(),
             dict(self.left_out),
-            {name: dict(values) for name, values in self.properties.items() if any(values)},
+            self._grouped(),
+            properties,
         )
 
 
@@ -244,11 +271,14 @@ def read_image_folder(
     contents = {name: read(path, reading, classes) for name, path in folders.items()}
     parts = {name: (inputs, targets) for name, (inputs, targets, _) in contents.items()}
     groups = {name: of_part for name, (*_, of_part) in contents.items()}
-    has_groups = len(reading.groups) < reading.read
+    has_groups = len(reading.groups) < reading.images
     holding = make_holding(
         expected, parts, options, seed, peer, groups=groups if has_groups else None
     )
-    return expected, replace(holding, account=reading.account())
+    account = reading.account()
+    depths = [*account.properties["depth"]]
+    fitted = replace(holding.preprocessing, depth=depths[0] if len(depths) == 1 else "")
+    return expected, replace(holding, preprocessing=fitted, account=account)
 
 
 def _folders(
@@ -282,7 +312,8 @@ def _folders(
     files, left_out = files_below(folder, reading.base, depth=1)
     reading.left_out += left_out
     for path in files:
-        reading.left_out[f"beside the folders ({path.suffix.lower()[:6]})"] += path.name != FILE
+        if path.name != FILE:
+            reading.left_out[_kind("beside the folders", path)] += 1
     return found
 
 
@@ -361,26 +392,15 @@ def _stem(path: Path, folder: Path) -> str:
 
 
 def read_examples(
-    paths: Iterable[Path], options: ImageFolderOptions, *, is_mask: bool = False
+    paths: Sequence[Path], options: ImageFolderOptions, *, is_mask: bool = False
 ) -> tuple[list[tuple[Path, Example]], Counter[str]]:
     """Read the images among files, and count the others by their kind.
 
     RefusedError: an image cannot be used, or a file named like one holds none.
     """
-    examples, left_out, bad = [], Counter[str](), []
-    paths = list(paths)
-    for path in paths:
-        try:
-            examples.append((path, read_example(path, options, is_mask=is_mask)))
-        except NoImageError as error:
-            kind, suffix = str(error), path.suffix.lower()
-            if suffix in IMAGES and not kind.startswith("DICOM"):
-                bad.append(f"{path} cannot be read (it is named {suffix}, its content is {kind})")
-            else:
-                suffix = suffix if re.fullmatch(r"\.[a-z]{1,5}\d?", suffix) else "no suffix"
-                left_out[f"{kind} ({suffix})"] += 1
-        except BadImageError as error:
-            bad.append(f"{path} {error}")
+    examples, left_out, bad = _each(
+        paths, lambda path: read_example(path, options, is_mask=is_mask)
+    )
     if bad:
         what = "masks" if is_mask else "images"
         raise RefusedError(
@@ -389,6 +409,31 @@ def read_examples(
             bad,
         )
     return examples, left_out
+
+
+def _each(
+    paths: Sequence[Path], read: Callable[[Path], T]
+) -> tuple[list[tuple[Path, T]], Counter[str], list[str]]:
+    """Return the images of files, the number of others by kind, and those that cannot be used."""
+    images, left_out, bad = [], Counter[str](), []
+    for path in paths:
+        try:
+            images.append((path, read(path)))
+        except NoImageError as error:
+            kind, suffix = str(error), path.suffix.lower()
+            if suffix in IMAGES and not kind.startswith("DICOM"):
+                bad.append(f"{path} cannot be read (it is named {suffix}, its content is {kind})")
+            else:
+                left_out[_kind(kind, path)] += 1
+        except BadImageError as error:
+            bad.append(f"{path} {error}")
+    return images, left_out, bad
+
+
+def _kind(kind: str, path: Path) -> str:
+    """Return the kind of a file with its suffix, unless this may be part of a name."""
+    suffix = path.suffix.lower()
+    return f"{kind} ({suffix if re.fullmatch(r'[.][a-z]{1,5}[0-9]?', suffix) else 'no suffix'})"
 
 
 def read_pixels(path: Path, options: ImageFolderOptions) -> npt.NDArray[Any] | str:
@@ -408,28 +453,59 @@ def read_example(path: Path, options: ImageFolderOptions, *, is_mask: bool = Fal
     NoImageError: the file holds none. BadImageError: it does not fit.
     """
     channels, *sides = options.sides
-    choices = replace(options.choices, is_mask=is_mask)
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise BadImageError(f"cannot be read ({error.strerror or error})") from None
-    values, limits, properties, patient = decode(data, choices, volumes=len(sides) == 3)
-    is_volume = len(sides) == 3
-    if channels == 1 and values.ndim == 3 and not is_volume and (np.ptp(values, axis=2) == 0).all():
+    values, limits, properties, patient = _decoded(path, replace(options.choices, is_mask=is_mask))
+    is_volume = properties["format"] == "NIfTI"
+    if values.ndim == 3 and channels == 1 and not is_volume and (np.ptp(values, axis=2) == 0).all():
         values = values[..., 0]  # grey, stored as RGB
     bands = 1 if is_volume or values.ndim == 2 else values.shape[2]
-    size = values.shape[: len(sides)]
-    shown = "x".join(map(str, size))
-    if bands != channels or (options.fit == "exact" and size != tuple(sides)):
-        raise BadImageError(f"is {bands}x{shown}")
+    size = values.shape[: 3 if is_volume else 2]
+    if (
+        bands != channels
+        or len(size) != len(sides)
+        or (options.fit == "exact" and size != tuple(sides))
+    ):
+        raise BadImageError(f"is {bands}x{properties['size']}")
     if options.depth == "scale" and values.dtype != np.uint8:
         if limits is None:
-            raise BadImageError(f"has values without range ({properties['depth']}) to scale")
+            raise BadImageError(f"has values without a range to scale ({properties['depth']})")
         low, high = limits
         values = ((values - low) * 255 / (high - low)).astype(np.float32)
     values = _fitted(values, sides, options.fit, is_mask=is_mask)
-    pixels = values[None] if bands == 1 else values.transpose(2, 0, 1)
-    return Example(pixels, {**properties, "size": shown}, patient)
+    return Example(values[None] if bands == 1 else values.transpose(2, 0, 1), properties, patient)
+
+
+def _decoded(path: Path, choices: Choices) -> Decoded:
+    """Decode a file, whose properties then include its size."""
+    try:
+        image = decode(read_bytes(path), choices)
+    except OSError as error:
+        raise BadImageError(f"cannot be read ({error.strerror or error})") from None
+    size = image.values.shape[: 3 if image.properties["format"] == "NIfTI" else 2]
+    return image._replace(properties={**image.properties, "size": "x".join(map(str, size))})
+
+
+def surveyed(folder: Path) -> tuple[pa.Table, Account]:
+    """Return the properties of all images below a folder, a row per image, and its account.
+
+    RefusedError: an image cannot be read.
+    """
+    files, left_out = files_below(folder, folder)
+    images, others, bad = _each(files, lambda path: _decoded(path, Choices()).properties)
+    if bad:
+        raise RefusedError(f"{len(bad)} of {len(files)} images cannot be read", bad)
+    rows = [properties for _, properties in images]
+    return _table(rows), Account(
+        len(files) + left_out.total(), {**left_out, **others}, "", _counted(rows)
+    )
+
+
+def _counted(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[str, int]]:
+    """Count the values of each property that some image has."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        for name, value in row.items():
+            counts[name][value] += 1
+    return {name: dict(values) for name, values in counts.items() if any(values)}
 
 
 def _fitted(
@@ -467,7 +543,7 @@ def _schema(folder: Path, options: ImageFolderOptions) -> Schema:
 
 def _check_schema(examples: Sequence[tuple[Path, Example]], schema: Schema) -> None:
     """Refuse images whose properties the schema does not allow."""
-    table = properties_of(each.properties for _, each in examples)
+    table = _table(each.properties for _, each in examples)
     columns = [column for name, column in schema.items() if name in table.column_names]
     _, errors = cells.encoded(table.select([column.name for column in columns]), columns)
     if errors:
@@ -477,14 +553,14 @@ def _check_schema(examples: Sequence[tuple[Path, Example]], schema: Schema) -> N
         )
 
 
-def properties_of(properties: Iterable[Mapping[str, str]]) -> pa.Table:
+def _table(rows: Iterable[Mapping[str, str]]) -> pa.Table:
     """Return a table of the properties of images, a row per image; a missing one is null."""
     import pyarrow as pa
 
-    rows = []
-    for each in properties:
-        height, _, width = each["size"].partition("x")
-        sides = {"height": int(height), "width": int(width)} if width.isdecimal() else {}
-        rows.append({**{k: v or None for k, v in each.items() if k != "size"}, **sides})
-    names = sorted({name for row in rows for name, value in row.items() if value is not None})
-    return pa.table({name: [row.get(name) for row in rows] for name in names})
+    cells_n = []
+    for row in rows:
+        sides = dict(zip(_SIDES, map(int, row["size"].split("x")), strict=False))
+        cells_n.append({**{name: value or None for name, value in row.items()}, **sides})
+        del cells_n[-1]["size"]
+    names = sorted({name for row in cells_n for name, value in row.items() if value is not None})
+    return pa.table({name: [row.get(name) for row in cells_n] for name in names})
