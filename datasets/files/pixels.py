@@ -37,8 +37,11 @@ _MAGIC = (
     (0, b"Rar!", "archive"), (0, b"(\xb5/\xfd", "archive"), (257, b"ustar", "archive"),
     (0, b"%PDF", "PDF"), (0, b"\x00\x05\x16\x07", "resource fork of macOS"),
 )  # fmt: skip
+_PICTURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"\x89PNG", b"\xff\xd8\xff", b"GIF8")
 _DICOM = (b"\x02\x00", b"\x08\x00", b"\x00\x08")
 """Start of a DICOM file without preamble: a tag of group 2 or 8, little- or big-endian."""
+_DEFLATED, _MAX_RATIO = b"1.2.840.10008.1.2.1.99", 1032
+"""Transfer syntax of which pydicom unpacks everything, and the maximum ratio of zlib."""
 _VOLUMES = ((344, b"n+1\0"), (344, b"ni1\0"), (4, b"n+2\0"))
 _CUT = re.compile(r"(L|RGB)\w*;16")
 """Pillow's raw modes of colours with 16 bits each, of which it reads the upper 8."""
@@ -139,6 +142,8 @@ def _picture(data: bytes, choices: Choices) -> Decoded:
     try:
         opened = Image.open(io.BytesIO(data), formats=_FORMATS)
     except UnidentifiedImageError:
+        if data.startswith(_PICTURES) or data[8:12] == b"WEBP":
+            raise BadImageError("is damaged, or of a kind that Pillow does not read") from None
         text = data[:_ENOUGH].strip(b"\0")
         raise NoImageError("text" if text.isascii() or _is_utf8(text) else "unknown") from None
     with opened as image:
@@ -229,6 +234,8 @@ def _dicom(data: bytes, choices: Choices) -> Decoded:
         from pydicom.pixels.processing import apply_color_lut
     except ModuleNotFoundError:
         raise BadImageError("cannot be read (DICOM needs pydicom: pip install pydicom)") from None
+    if _DEFLATED in data[:_ENOUGH] and len(data) * _MAX_RATIO > MAX_BYTES:
+        raise BadImageError("is a deflated file of more than 1 MB: save it without deflation")
     scan = pydicom.dcmread(io.BytesIO(data), force=True)
     if not any(f"{kind}PixelData" in scan for kind in ("", "Float", "DoubleFloat")):
         if data[128:132] != b"DICM" and "SOPClassUID" not in scan:
@@ -260,7 +267,10 @@ def _dicom(data: bytes, choices: Choices) -> Decoded:
         values = values.astype(np.float32)
     if values.ndim == 3:
         depth, limits = f"{bits} bits", (0.0, 2.0**bits - 1)
-    patient = f"{scan.get('PatientID') or ''}".strip()
+    try:
+        patient = f"{scan.get('PatientID') or ''}".strip()
+    except Exception:  # whose text may have the value
+        raise BadImageError("has a PatientID that cannot be read") from None
     return Decoded(values, limits, {**properties, "depth": depth}, patient)
 
 

@@ -545,6 +545,10 @@ def _check_schema(examples: Sequence[tuple[Path, Example]], schema: Schema) -> N
     """Refuse images whose properties the schema does not allow."""
     table = _table(each.properties for _, each in examples)
     columns = [column for name, column in schema.items() if name in table.column_names]
+    if examples and (missing := schema.keys() - {*table.column_names}):
+        raise DataError(
+            f"image-folder: no image has {', '.join(sorted(missing))}, which schema.toml describes"
+        )
     _, errors = cells.encoded(table.select([column.name for column in columns]), columns)
     if errors:
         raise RefusedError(
