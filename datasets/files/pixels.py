@@ -8,11 +8,14 @@ in every file. Nothing is decoded whose header states more than `MAX_PIXELS` val
 
 from __future__ import annotations
 
+import codecs
 import io
+import logging
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -80,8 +83,7 @@ def decode(data: bytes, choices: Choices) -> Decoded:
 
     NoImageError: it holds none. BadImageError: it cannot be used.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _quiet():
         decoder = _decoder(data)
         try:
             image = decoder(data, choices)
@@ -94,6 +96,22 @@ def decode(data: bytes, choices: Choices) -> Decoded:
         count = int((~np.isfinite(image.values)).sum())
         raise BadImageError(f"has NaN or infinity in {count} of {image.values.size} pixels")
     return image
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress warnings and logs of libraries, which quote values of the file."""
+    loggers = [logging.getLogger(name) for name in ("pydicom", "nibabel.global")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.CRITICAL + 1)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _decoder(data: bytes) -> Callable[[bytes, Choices], Decoded]:
@@ -144,8 +162,7 @@ def _picture(data: bytes, choices: Choices) -> Decoded:
     except UnidentifiedImageError:
         if data.startswith(_PICTURES) or data[8:12] == b"WEBP":
             raise BadImageError("is damaged, or of a kind that Pillow does not read") from None
-        text = data[:_ENOUGH].strip(b"\0")
-        raise NoImageError("text" if text.isascii() or _is_utf8(text) else "unknown") from None
+        raise NoImageError(_text_or_unknown(data[:_ENOUGH])) from None
     with opened as image:
         _check_size(image.height, image.width, len(image.getbands()))
         if image.format != "MPO":  # whose further images are previews of the first
@@ -168,12 +185,12 @@ def _picture(data: bytes, choices: Choices) -> Decoded:
     return Decoded(values, limits, {**properties, "depth": depth})
 
 
-def _is_utf8(text: bytes) -> bool:
+def _text_or_unknown(start: bytes) -> str:
     try:
-        text[:-3].decode()
+        codecs.utf_8_decode(start, "strict", False)
     except UnicodeDecodeError:
-        return False
-    return True
+        return "unknown"
+    return "text"
 
 
 def _deep(
