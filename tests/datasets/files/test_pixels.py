@@ -121,7 +121,7 @@ BAD = {
     "states 9000x9000x1 values": png(9000, 9000),
     "cannot be read": of(Image.fromarray(COLOUR), "PNG")[:90],
     "is damaged, or of a kind": tiff(DEEP.view(np.int16), True, 2),
-    "has NaN or infinity in 1 of 2 pixels": tiff(np.array([[1, np.nan]], dtype=np.float32), False, 3),
+    "has NaN or infinity in 54 of 54": tiff(np.full((6, 9), np.nan, np.float32), False, 3),
     "is cut off": gzip.compress(volume())[:-9],
     "has 2 frames": of(Image.fromarray(COLOUR), "GIF", save_all=True, append_images=MORE),
     "states 30000x30000x30000": volume()[:42] + struct.pack("<3h", *[30000] * 3) + volume()[48:],
