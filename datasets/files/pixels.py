@@ -14,8 +14,8 @@ import logging
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -34,18 +34,15 @@ _FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "DIB", "GIF", "WEBP", "JPEG2000", "PPM
 _DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 """Pillow's modes with more than 8 bits."""
 _COLOUR = ("RGB", "RGBX", "RGBA", "P", "PA", "CMYK", "YCbCr", "HSV")
-_MAGIC = (
-    (0, b"PK\x03\x04", "archive"), (0, b"PK\x05\x06", "archive"), (0, b"\x1f\x8b", "archive"),
-    (0, b"BZh", "archive"), (0, b"\xfd7zXZ", "archive"), (0, b"7z\xbc\xaf", "archive"),
-    (0, b"Rar!", "archive"), (0, b"(\xb5/\xfd", "archive"), (257, b"ustar", "archive"),
-    (0, b"%PDF", "PDF"), (0, b"\x00\x05\x16\x07", "resource fork of macOS"),
-)  # fmt: skip
+_ARCHIVES = (
+    *(b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!"),
+    b"(\xb5/\xfd",
+)
 _PICTURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"\x89PNG", b"\xff\xd8\xff", b"GIF8")
 _DICOM = (b"\x02\x00", b"\x08\x00", b"\x00\x08")
 """Start of a DICOM file without preamble: a tag of group 2 or 8, little- or big-endian."""
 _DEFLATED, _MAX_RATIO = b"1.2.840.10008.1.2.1.99", 1032
 """Transfer syntax of which pydicom unpacks everything, and the maximum ratio of zlib."""
-_VOLUMES = ((344, b"n+1\0"), (344, b"ni1\0"), (4, b"n+2\0"))
 _CUT = re.compile(r"(L|RGB)\w*;16")
 """Pillow's raw modes of colours with 16 bits each, of which it reads the upper 8."""
 _ENOUGH = 512
@@ -83,35 +80,25 @@ def decode(data: bytes, choices: Choices) -> Decoded:
 
     NoImageError: it holds none. BadImageError: it cannot be used.
     """
-    with _quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         decoder = _decoder(data)
         try:
             image = decoder(data, choices)
         except (NoImageError, BadImageError):
             raise
         except Exception as error:  # decoders raise anything for damaged files
-            text = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
-            raise BadImageError(f"cannot be read ({text})") from None
+            if decoder is _dicom and data[128:132] != b"DICM":
+                raise NoImageError("unknown") from None
+            raise BadImageError(f"cannot be read ({_line(error)})") from None
     if not np.isfinite(image.values).all():
         count = int((~np.isfinite(image.values)).sum())
         raise BadImageError(f"has NaN or infinity in {count} of {image.values.size} pixels")
     return image
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress warnings and logs of libraries, which quote values of the file."""
-    loggers = [logging.getLogger(name) for name in ("pydicom", "nibabel.global")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            for logger in loggers:
-                logger.setLevel(logging.CRITICAL + 1)
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:_SHOWN] or type(error).__name__
 
 
 def _decoder(data: bytes) -> Callable[[bytes, Choices], Decoded]:
@@ -122,20 +109,20 @@ def _decoder(data: bytes) -> Callable[[bytes, Choices], Decoded]:
     if start[128:132] == b"DICM":
         return _dicom
     if start[:2] == b"\x1f\x8b":
-        start = zlib.decompressobj(31).decompress(data[: 1 << 16], _ENOUGH)
-        start = start if _is_volume(start) else data[:_ENOUGH]
+        with suppress(zlib.error):
+            unpacked = zlib.decompressobj(31).decompress(data[: 1 << 16], _ENOUGH)
+            start = unpacked if _is_volume(unpacked) else start
     if _is_volume(start):
         return _volume
-    for at, magic, kind in _MAGIC:
-        if start[at:].startswith(magic):
-            raise NoImageError(kind)
+    if start.startswith(_ARCHIVES) or start[257:262] == b"ustar":
+        raise NoImageError("archive")
     if start[:2] in _DICOM and len(data) > 132:
         return _dicom
     return _picture
 
 
 def _is_volume(start: bytes) -> bool:
-    return any(start[at:].startswith(magic) for at, magic in _VOLUMES)
+    return start[344:348] in (b"n+1\0", b"ni1\0") or start[4:8] == b"n+2\0"
 
 
 def _check_size(*sides: int) -> None:
@@ -144,6 +131,11 @@ def _check_size(*sides: int) -> None:
         count *= int(side)
     if not 0 < count <= MAX_PIXELS:
         raise BadImageError(f"states {'x'.join(map(str, sides))} values, not 1 to {MAX_PIXELS:,}")
+
+
+def _range(bits: int, is_signed: bool = False) -> tuple[float, float]:
+    low = -(2.0 ** (bits - 1)) if is_signed else 0.0
+    return low, low + 2.0**bits - 1
 
 
 def _one_frame(frames: int) -> None:
@@ -162,7 +154,11 @@ def _picture(data: bytes, choices: Choices) -> Decoded:
     except UnidentifiedImageError:
         if data.startswith(_PICTURES) or data[8:12] == b"WEBP":
             raise BadImageError("is damaged, or of a kind that Pillow does not read") from None
-        raise NoImageError(_text_or_unknown(data[:_ENOUGH])) from None
+        try:
+            codecs.utf_8_decode(data[:_ENOUGH], "strict", False)
+        except UnicodeDecodeError:
+            raise NoImageError("unknown") from None
+        raise NoImageError("text") from None
     with opened as image:
         _check_size(image.height, image.width, len(image.getbands()))
         if image.format != "MPO":  # whose further images are previews of the first
@@ -185,14 +181,6 @@ def _picture(data: bytes, choices: Choices) -> Decoded:
     return Decoded(values, limits, {**properties, "depth": depth})
 
 
-def _text_or_unknown(start: bytes) -> str:
-    try:
-        codecs.utf_8_decode(start, "strict", False)
-    except UnicodeDecodeError:
-        return "unknown"
-    return "text"
-
-
 def _deep(
     image: Image.Image, tags: Any
 ) -> tuple[str, tuple[float, float] | None, npt.NDArray[np.float32]]:
@@ -205,10 +193,10 @@ def _deep(
     if (marked := image.info.get("transparency")) is not None and (stored == marked).any():
         raise BadImageError("has transparent pixels: save it without transparency")
     bits = int(np.max(tags.get(258, 16)))
-    is_signed = np.max(tags.get(339, 1)) == 2
+    is_signed = bool(np.max(tags.get(339, 1)) == 2)
     if bits == 32 and not is_signed:
         stored = stored.view(np.uint32)
-    low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if is_signed else (0.0, 2.0**bits - 1)
+    low, high = _range(bits, is_signed)
     values = low + high - stored if tags.get(262) == 0 else stored
     return f"{bits} bits", (low, high), values.astype(np.float32)
 
@@ -251,13 +239,13 @@ def _dicom(data: bytes, choices: Choices) -> Decoded:
         from pydicom.pixels.processing import apply_color_lut
     except ModuleNotFoundError:
         raise BadImageError("cannot be read (DICOM needs pydicom: pip install pydicom)") from None
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)  # it logs values of the file
     if _DEFLATED in data[:_ENOUGH] and len(data) * _MAX_RATIO > MAX_BYTES:
         raise BadImageError("is a deflated file of more than 1 MB: save it without deflation")
     scan = pydicom.dcmread(io.BytesIO(data), force=True)
     if not any(f"{kind}PixelData" in scan for kind in ("", "Float", "DoubleFloat")):
-        if data[128:132] != b"DICM" and "SOPClassUID" not in scan:
-            raise NoImageError("unknown")
-        raise NoImageError("DICOM without pixels")
+        is_dicom = data[128:132] == b"DICM" or "SOPClassUID" in scan
+        raise NoImageError("DICOM without pixels" if is_dicom else "unknown")
     _check_size(scan.Rows, scan.Columns, scan.SamplesPerPixel)
     _one_frame(int(scan.get("NumberOfFrames") or 1))
     stored, meaning = _stored(scan), str(scan.PhotometricInterpretation)
@@ -283,7 +271,7 @@ def _dicom(data: bytes, choices: Choices) -> Decoded:
     if values.dtype != np.uint8:
         values = values.astype(np.float32)
     if values.ndim == 3:
-        depth, limits = f"{bits} bits", (0.0, 2.0**bits - 1)
+        depth, limits = f"{bits} bits", _range(bits)
     try:
         patient = f"{scan.get('PatientID') or ''}".strip()
     except Exception:  # whose text may have the value
@@ -300,21 +288,16 @@ def _stored(scan: Dataset) -> npt.NDArray[Any]:
         is_implicit, is_little = scan.original_encoding
         little = uid.ImplicitVRLittleEndian if is_implicit else uid.ExplicitVRLittleEndian
         scan.file_meta.TransferSyntaxUID = little if is_little else uid.ExplicitVRBigEndian
-    syntax = uid.UID(scan.file_meta.TransferSyntaxUID)
-    decoder = get_decoder(syntax)
-    why = ""
-    if decoder.is_available:
-        try:
-            return scan.pixel_array
-        except Exception as error:
-            if not (decoder.missing_dependencies and syntax.is_encapsulated):
-                raise
-            why = f" ({' '.join(str(error).split())[:_SHOWN]})"
-    wanted = [each.partition("requires ")[2] for each in decoder.missing_dependencies]
-    raise BadImageError(
-        f"is compressed as {syntax.name}, which cannot be decoded here{why}: install "
-        f"{', or '.join(wanted)}"
-    )
+    try:
+        return scan.pixel_array
+    except Exception as error:
+        syntax = uid.UID(scan.file_meta.TransferSyntaxUID)
+        others = get_decoder(syntax).missing_dependencies if syntax.is_encapsulated else ()
+        if not others:
+            raise
+        wanted = ", or ".join(each.partition("requires ")[2] for each in others)
+        why = f"is compressed as {syntax.name}, which cannot be decoded here"
+        raise BadImageError(f"{why}: install {wanted} ({_line(error)[: _ENOUGH // 4]})") from None
 
 
 def _grey(
@@ -327,11 +310,10 @@ def _grey(
         stored = _without_padding(scan, stored)
     _complete_rescale(scan)
     values = apply_modality_lut(stored, scan)
-    is_signed = bool(scan.get("PixelRepresentation", 0))
-    low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if is_signed else (0.0, 2.0**bits - 1)
+    low, high = _range(bits, bool(scan.get("PixelRepresentation")))
     if scan.get("ModalityLUTSequence"):
         bits = int(scan.ModalityLUTSequence[0].LUTDescriptor[2])
-        low, high = 0.0, 2.0**bits - 1
+        low, high = _range(bits)
     elif "RescaleSlope" in scan:
         slope, intercept = float(scan.RescaleSlope), float(scan.RescaleIntercept)
         low, high = sorted((low * slope + intercept, high * slope + intercept))
@@ -343,7 +325,7 @@ def _grey(
             raise BadImageError("has no window, and image-folder.window is file")
         values, has_unit = apply_voi_lut(values, scan), False
         if scan.get("VOILUTSequence"):
-            low, high = 0.0, 2.0 ** int(scan.VOILUTSequence[0].LUTDescriptor[2]) - 1
+            low, high = _range(int(scan.VOILUTSequence[0].LUTDescriptor[2]))
     elif choices.window != "none":
         centre, width = map(float, choices.window.split("/"))
         low, high = centre - width / 2, centre + width / 2
@@ -387,15 +369,13 @@ def _complete_rescale(scan: Dataset) -> None:
 
 
 def _directions(scan: Dataset) -> str:
-    """Return the directions of rows and columns: left, right, anterior, posterior, head, feet."""
-    if not (cosines := scan.get("ImageOrientationPatient")):
-        given = scan.get("PatientOrientation") or ()
-        return _text("\\".join(map(str, given)))
-    letters = []
-    for axis in np.reshape([float(each) for each in cosines], (2, 3)):
-        largest = int(np.abs(axis).argmax())
-        letters.append(("RAF", "LPH")[int(axis[largest] > 0)][largest])
-    return "\\".join(letters)
+    """Return the directions of rows and columns, such as left and posterior."""
+    cosines = [float(each) for each in scan.get("ImageOrientationPatient") or ()]
+    if len(cosines) != 6:
+        return _text("\\".join(map(str, scan.get("PatientOrientation") or ())))
+    largest = (max(axis, key=abs) for axis in (cosines[:3], cosines[3:]))
+    places = zip(largest, (cosines[:3], cosines[3:]), strict=True)
+    return "\\".join(("RAF", "LPH")[value > 0][axis.index(value)] for value, axis in places)
 
 
 def _spacing(scan: Dataset) -> str:

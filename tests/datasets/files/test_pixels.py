@@ -128,7 +128,7 @@ BAD = {
 }  # fmt: skip
 NONE = {
     "text": "größe\n".encode(), "empty": b"", "archive": gzip.compress(bytes(10**6)),
-    "unknown": bytes(range(128, 256)) * 9, "PDF": b"%PDF-1.4",
+    "unknown": bytes(range(128, 256)) * 9, "unknow": b"\x08\0" + bytes(400),
 }  # fmt: skip
 
 
