@@ -35,7 +35,7 @@ class Account:
 
     @property
     def line(self) -> str:
-        """What was read and what was left out."""
+        """Numbers of files read and left out, in words."""
         out = sum(self.left_out.values())
         kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(self.left_out.items()))
         left_out = f"{out} left out: {kinds}" if out else ""

@@ -103,7 +103,7 @@ def card(
 def _dice(about: About, scores: Sequence[float]) -> Iterator[tuple[str, float]]:
     """Yield class and score, rounded to what is shown."""
     for name, score in zip(about.class_names()[1:], scores, strict=True):
-        yield name, round(score, 4)
+        yield f"dice_{name}", round(score, 4)
 
 
 def _quality(column: ColumnQuality) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     measured = [
         (name, f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
-        for name, value in content["metrics"].items()
+        for name, value in (content["metrics"] | content.get("dice", {})).items()
         if value is not None
     ]
     parts = [

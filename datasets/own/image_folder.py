@@ -52,12 +52,10 @@ from coterie.ranges import option
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PARTS_MEANT = {
-    "training": "train", "val": "validation", "valid": "validation", "validate": "validation",
-    "dev": "validation", "eval": "validation", "testing": "test", "tests": "test",
-    **{name: name for name in PARTS},
-}  # fmt: skip
-"""Name of a folder, in lower case -> part that it probably is."""
+_STARTS = {"train": "train", "val": "validation", "dev": "validation", "test": "test"}
+"""Start of a folder's name, in lower case -> part that it probably is."""
+Part = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
+"""Images, classes or masks, and numbers of groups."""
 _SIDES = ("height", "width", "slices")
 T = TypeVar("T")
 _NAME = re.compile(r"(_(image|img|mask|label|seg|segmentation))?((\.nii)?\.\w{1,5})?$", re.I)
@@ -160,7 +158,7 @@ class ImageFolderOptions(NormalisedOptions):
 
     @property
     def choices(self) -> Choices:
-        """What the decoder needs to know."""
+        """Options of the decoder."""
         return Choices(self.window, self.padding)
 
 
@@ -174,7 +172,7 @@ class Example(NamedTuple):
 
 @dataclass
 class _Reading:
-    """What was read of one peer's folder."""
+    """Account of one peer's folder while it is read."""
 
     options: ImageFolderOptions
     base: Path
@@ -215,7 +213,7 @@ class _Reading:
         return self.groups.setdefault(own, len(self.groups))
 
     def _grouped(self) -> str:
-        """Return in words how many groups there are, and how many images may have others."""
+        """Return the number of groups, and of images that may have others, in words."""
         n_groups, group = len(self.groups), self.options.group
         words = []
         if n_groups < self.images:
@@ -300,14 +298,10 @@ def _folders(
         else:
             unknown.append(path.name)
     if unknown:
-        meant = {
-            each: _PARTS_MEANT.get(each.casefold()) or cells.similar(each, names)
-            for each in unknown
-        }
         raise RefusedError(
             f"image-folder: {len(unknown)} of {len(unknown) + sum(map(len, found.values()))} "
             f"folders are not named like the run's {meaning}",
-            [f'{each} (did you mean "{x}"? rename it)' if x else each for each, x in meant.items()],
+            [each + _meant(each, names) for each in unknown],
         )
     files, left_out = files_below(folder, reading.base, depth=1)
     reading.left_out += left_out
@@ -317,9 +311,16 @@ def _folders(
     return found
 
 
-def _part(
-    folder: Path, reading: _Reading, classes: list[str]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+def _meant(name: str, names: Sequence[str]) -> str:
+    """Return what an unknown folder may be, in words; may be ""."""
+    part = next((x for start, x in _STARTS.items() if name.casefold().startswith(start)), "")
+    if part == name:
+        return " (a part, but there is no folder train)"
+    meant = cells.similar(name, names) or part
+    return f' (did you mean "{meant}"? rename it)' if meant else ""
+
+
+def _part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
     """Return images, classes and groups of a folder with a folder per class."""
     found = _folders(folder, classes, f"classes {', '.join(classes)}", reading)
     in_class = {
@@ -339,9 +340,7 @@ def _part(
     return np.stack([each.pixels for _, each in examples]), labels, np.array(groups)
 
 
-def _masked_part(
-    folder: Path, reading: _Reading, classes: list[str]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
     """Return images, masks and groups of a folder with images and masks."""
     options = reading.options
     found = _folders(folder, ("images", options.masks), f"images, {options.masks}", reading)
@@ -359,10 +358,19 @@ def _masked_part(
             [*map(str, missing), *(str(masks[name]) for name in sorted(spare))],
         )
     paths = [masks[_stem(path, image_folder)] for path, _ in examples]
-    plain = replace(options, fit=options.fit, window="none", padding="keep", depth="as-stored")
-    targets, left_out = read_examples(paths, replace(plain, shape=_grey(options)), is_mask=True)
+    grey = "x".join(map(str, (1, *options.sides[1:])))
+    plain = replace(options, shape=grey, window="none", padding="keep", depth="as-stored")
+    targets, left_out = read_examples(paths, plain, is_mask=True)
     if left_out:
         raise DataError(f"image-folder: {left_out.total()} masks hold no image")
+    if apart := [
+        f"{path} differs in {name} from its image: {mask.properties.get(name)}, {value}"
+        for (_, image), (path, mask) in zip(examples, targets, strict=True)
+        for name, value in image.properties.items()
+        if name in ("size", "orientation", "spacing")
+        if mask.properties.get(name, "") not in ("", value)
+    ]:
+        raise RefusedError(f"image-folder: {len(apart)} masks do not lie on their images", apart)
     groups = [reading.group_of(path, image_folder, each.patient) for path, each in examples]
     labels = np.stack([each.pixels[0] for _, each in targets])
     values = np.unique(labels).tolist()
@@ -380,10 +388,6 @@ def _masked_part(
         labels.astype(np.uint8),
         np.array(groups),
     )
-
-
-def _grey(options: ImageFolderOptions) -> str:
-    return "x".join(map(str, (1, *options.sides[1:])))
 
 
 def _stem(path: Path, folder: Path) -> str:

@@ -280,7 +280,7 @@ def test_masks_of_ones_own_are_segmented(tmp_path: Path) -> None:
     result = run(flat | {"num-server-rounds": 20, "learning-rate": 0.3}, tmp_path / "run")
     for peer, score in enumerate(result.metric("test_accuracy")):
         card = json.loads((result.directory / "models" / f"peer-000{peer}.json").read_text())
-        assert card["dice"] == {"lesion": pytest.approx(score, abs=1e-4)}
+        assert card["dice"] == {"dice_lesion": pytest.approx(score, abs=1e-4)}
         assert score > 0.6
 
 
