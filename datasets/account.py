@@ -26,12 +26,12 @@ class Account:
     @classmethod
     def of_json(cls, data: Any) -> Self | None:
         """Read an account from split.json; None if there is none, or it is damaged."""
-        if not isinstance(data, dict) or data.keys() != cls.__annotations__.keys():
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(cls).validate_python(data)
+        except ValidationError:
             return None
-        counts = data["left_out"], *_mapping(data["properties"]).values()
-        is_sound = all(type(n) is int for of in counts for n in _mapping(of).values())
-        is_sound = is_sound and type(data["files"]) is int and isinstance(data["groups"], str)
-        return cls(**data) if is_sound else None
 
     @property
     def line(self) -> str:
@@ -41,10 +41,6 @@ class Account:
         left_out = f"{out} left out: {kinds}" if out else ""
         read = f"{self.files - out} read"
         return ", ".join(filter(None, (f"{self.files} files", read, self.groups, left_out)))
-
-
-def _mapping(data: Any) -> Mapping[str, Any]:
-    return data if isinstance(data, dict) else {"": None}
 
 
 def named(accounts: Sequence[Account | None], names: Sequence[str]) -> dict[str, Account | None]:

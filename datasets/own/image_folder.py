@@ -56,6 +56,8 @@ _STARTS = {"train": "train", "val": "validation", "dev": "validation", "test": "
 """Start of a folder's name, in lower case -> part that it probably is."""
 Part = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 """Images, classes or masks, and numbers of groups."""
+_VALUES = 50
+"""Maximum number of values of a property that are counted apart."""
 _SIDES = ("height", "width", "slices")
 T = TypeVar("T")
 _NAME = re.compile(r"(_(image|img|mask|label|seg|segmentation))?((\.nii)?\.\w{1,5})?$", re.I)
@@ -236,12 +238,8 @@ class _Reading:
                 'of each to 0 to 255, "as-stored" keeps the values',
                 [f"{count} have {depth}" for depth, count in depths.items()],
             )
-        return Account(
-            self.read + self.left_out.total(),
-            dict(self.left_out),
-            self._grouped(),
-            properties,
-        )
+        n_files = self.read + self.left_out.total()
+        return Account(n_files, dict(self.left_out), self._grouped(), properties)
 
 
 def read_image_folder(
@@ -498,18 +496,21 @@ def surveyed(folder: Path) -> tuple[pa.Table, Account]:
     if bad:
         raise RefusedError(f"{len(bad)} of {len(files)} images cannot be read", bad)
     rows = [properties for _, properties in images]
-    return _table(rows), Account(
-        len(files) + left_out.total(), {**left_out, **others}, "", _counted(rows)
-    )
+    n_files = len(files) + left_out.total()
+    return _table(rows), Account(n_files, dict(left_out + others), "", _counted(rows))
 
 
 def _counted(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[str, int]]:
-    """Count the values of each property that some image has."""
+    """Count the values of each property that some image has, the most common ones first."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         for name, value in row.items():
             counts[name][value] += 1
-    return {name: dict(values) for name, values in counts.items() if any(values)}
+    result = {name: dict(each.most_common(_VALUES)) for name, each in counts.items() if any(each)}
+    for name, kept in result.items():
+        if more := counts[name].total() - sum(kept.values()):
+            kept["others"] = more
+    return result
 
 
 def _fitted(
