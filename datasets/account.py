@@ -20,7 +20,7 @@ class Account:
 
     files: int  # all that lie in its folder
     left_out: Mapping[str, int]  # kind -> number of files
-    groups: str  # how the images are grouped by patient, in words
+    notes: str  # groups of the images and empty classes, in words
     properties: Mapping[str, Mapping[str, int]]  # property -> value, "" for none -> images
 
     @classmethod
@@ -40,7 +40,7 @@ class Account:
         kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(self.left_out.items()))
         left_out = f"{out} left out: {kinds}" if out else ""
         read = f"{self.files - out} read"
-        return ", ".join(filter(None, (f"{self.files} files", read, self.groups, left_out)))
+        return ", ".join(filter(None, (f"{self.files} files", read, self.notes, left_out)))
 
 
 def named(accounts: Sequence[Account | None], names: Sequence[str]) -> dict[str, Account | None]:

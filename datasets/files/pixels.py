@@ -169,16 +169,18 @@ def _picture(data: bytes, choices: Choices) -> Decoded:
         properties = {
             "format": "JPEG" if image.format == "MPO" else str(image.format),
             "pixels": "WhiteIsZero" if tags.get(262) == 0 else image.mode,
+            "depth": "8 bits",
             "maker": _text(image.getexif().get(271)),
         }
         turned = ImageOps.exif_transpose(image)
         if image.mode in _DEEP:
-            depth, limits, values = _deep(turned, tags)
-        else:
-            depth, limits = "16 bits cut to 8" if _CUT.match(raw_mode) else "8 bits", (0.0, 255.0)
-            is_numbers = choices.is_mask and turned.mode == "P"
-            values = np.asarray(turned if is_numbers else _flat(turned))
-    return Decoded(values, limits, {**properties, "depth": depth})
+            properties["depth"], limits, values = _deep(turned, tags)
+            return Decoded(values, limits, properties)
+        if _CUT.match(raw_mode):
+            properties["pixels"] += " cut from 16 to 8 bits"
+        is_numbers = choices.is_mask and turned.mode == "P"
+        values = np.asarray(turned if is_numbers else _flat(turned))
+        return Decoded(values, (0.0, 255.0), properties)
 
 
 def _deep(
@@ -253,11 +255,10 @@ def _dicom(data: bytes, choices: Choices) -> Decoded:
     properties = {
         "format": "DICOM",
         "pixels": meaning,
-        "modality": _text(scan.get("Modality")),
-        "maker": _text(scan.get("Manufacturer")),
-        "orientation": _directions(scan),
-        "spacing": _spacing(scan),
     }
+    for name, read in _PROPERTIES.items():
+        with suppress(Exception):  # an image can be used without
+            properties[name] = read(scan)
     depth, limits = "", None
     if meaning == "PALETTE COLOR":
         values = apply_color_lut(stored, scan)
@@ -381,6 +382,14 @@ def _directions(scan: Dataset) -> str:
 def _spacing(scan: Dataset) -> str:
     sides = scan.get("PixelSpacing") or scan.get("ImagerPixelSpacing")
     return "x".join(f"{float(side):.2g}" for side in sides) + " mm" if sides else ""
+
+
+_PROPERTIES: dict[str, Callable[[Dataset], str]] = {
+    "modality": lambda scan: _text(scan.get("Modality")),
+    "maker": lambda scan: _text(scan.get("Manufacturer")),
+    "orientation": _directions,
+    "spacing": _spacing,
+}
 
 
 def _text(value: object) -> str:

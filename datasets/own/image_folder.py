@@ -201,33 +201,33 @@ class _Reading:
         self.left_out += left_out
         return files
 
-    def group_of(self, path: Path, folder: Path, patient: str) -> int:
+    def group_of(self, path: Path, folder: Path, example: Example) -> int:
         """Number the group of an image: names of patients end here."""
         own = f"file {len(self.groups)}"
         self.images += 1
         inside = path.relative_to(folder).parts
         if self.options.group == "folder" and len(inside) > 1:
             own = f"folder {inside[0]}"
-        elif self.options.group == "auto" and patient:
-            own = f"patient {patient}"
+        elif self.options.group == "auto" and example.patient:
+            own = f"patient {example.patient}"
         else:
-            self.nameless += len(inside) > 1
+            self.nameless += len(inside) > 1 or example.properties["format"] == "DICOM"
         return self.groups.setdefault(own, len(self.groups))
 
-    def _grouped(self) -> str:
-        """Return the number of groups, and of images that may have others, in words."""
+    def _notes(self, missing: Sequence[str]) -> str:
+        """Return the number of groups, of images that may have others, and empty classes."""
         n_groups, group = len(self.groups), self.options.group
-        words = []
+        notes = []
         if n_groups < self.images:
-            words.append(f"of {n_groups} {'folders' if group == 'folder' else 'patients'}")
+            notes.append(f"of {n_groups} {'folders' if group == 'folder' else 'patients'}")
         if self.nameless and group == "auto":
-            words.append(
-                f'{self.nameless} in folders without PatientID (image-folder.group = "folder" '
-                "keeps the images of a folder in one part)"
+            notes.append(
+                f'{self.nameless} without PatientID (image-folder.group = "folder" keeps the '
+                "images of a folder in one part)"
             )
-        return ", ".join(words)
+        return ", ".join([*notes, *(f"none of {name}" for name in missing)])
 
-    def account(self) -> Account:
+    def account(self, missing: Sequence[str]) -> Account:
         """Return the counts; RefusedError: values of different depth do not mean the same."""
         properties = _counted(self.seen)
         depths = properties["depth"]
@@ -239,7 +239,7 @@ class _Reading:
                 [f"{count} have {depth}" for depth, count in depths.items()],
             )
         n_files = self.read + self.left_out.total()
-        return Account(n_files, dict(self.left_out), self._grouped(), properties)
+        return Account(n_files, dict(self.left_out), self._notes(missing), properties)
 
 
 def read_image_folder(
@@ -268,10 +268,17 @@ def read_image_folder(
     parts = {name: (inputs, targets) for name, (inputs, targets, _) in contents.items()}
     groups = {name: of_part for name, (*_, of_part) in contents.items()}
     has_groups = len(reading.groups) < reading.images
+    if has_groups and len(reading.groups) == 1 and len(parts) == 1:
+        raise DataError(
+            f"image-folder: all {reading.images} images of this peer are of one patient or "
+            'folder, so none can be held out: set image-folder.group = "none" if they are of '
+            "several patients"
+        )
     holding = make_holding(
         expected, parts, options, seed, peer, groups=groups if has_groups else None
     )
-    account = reading.account()
+    present = {each for _, targets in parts.values() for each in np.unique(targets).tolist()}
+    account = reading.account([name for k, name in enumerate(classes) if k not in present])
     depths = [*account.properties["depth"]]
     fitted = replace(holding.preprocessing, depth=depths[0] if len(depths) == 1 else "")
     return expected, replace(holding, preprocessing=fitted, account=account)
@@ -333,7 +340,7 @@ def _part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
             f"image-folder: no images in this peer's data-dir, expected folders "
             f"{', '.join(classes)} with {', '.join(IMAGES)}, or DICOM files without suffix"
         )
-    groups = [reading.group_of(path, in_class[path][1], each.patient) for path, each in examples]
+    groups = [reading.group_of(path, in_class[path][1], each) for path, each in examples]
     labels = np.array([in_class[path][0] for path, _ in examples], dtype=np.int64)
     return np.stack([each.pixels for _, each in examples]), labels, np.array(groups)
 
@@ -369,7 +376,7 @@ def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
         if mask.properties.get(name, "") not in ("", value)
     ]:
         raise RefusedError(f"image-folder: {len(apart)} masks do not lie on their images", apart)
-    groups = [reading.group_of(path, image_folder, each.patient) for path, each in examples]
+    groups = [reading.group_of(path, image_folder, each) for path, each in examples]
     labels = np.stack([each.pixels[0] for _, each in targets])
     values = np.unique(labels).tolist()
     if len(classes) == 2 and len({*values} - {0}) == 1:

@@ -165,7 +165,7 @@ def test_folders_of_patients_stay_together(tmp_path: Path) -> None:
         for k in range(30):
             picture(tmp_path / "a" / name / f"patient {k % 10}" / f"{k}.png")
     own = load(tmp_path)
-    assert "60 in folders without PatientID" in account(own).line
+    assert "60 without PatientID" in account(own).line
     problem = load(tmp_path, group="folder")
     assert problem.groups is not None
     parts = [set(problem.groups[part.rows[0]]) for part in (problem.train, problem.test)]
@@ -202,6 +202,18 @@ def scans(folder: Path, inverted: bool = False, patients: int = 10, seed: int = 
         patient = f"{PATIENT}-{k % patients}"
         values = draw.normal(1000 + 1500 * (k % 2), 500, (4, 5))
         dicom(folder / name / f"IM{k}", patient, values, inverted)
+
+
+def test_what_the_groups_do_not_know_is_told(tmp_path: Path) -> None:
+    scans(tmp_path / "a", patients=1)
+    with pytest.raises(DataError, match=r"40 images .* of one patient .*group = .none"):
+        load(tmp_path, classes="normal, ill")
+    read = account(load(tmp_path, classes="normal, ill, rare", group="none"))
+    assert read.line == "40 files, 40 read, none of rare"
+    for path in (tmp_path / "a").rglob("IM*"):
+        dicom(path, "", np.zeros((4, 5)), False)
+    read = account(load(tmp_path, classes="normal, ill", seed=1))
+    assert "40 without PatientID" in read.line
 
 
 KEYS: dict[str, Any] = {
