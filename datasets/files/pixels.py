@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.files.folders import MAX_BYTES
+from coterie.datasets.problem import DataError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,11 +50,11 @@ _ENOUGH = 512
 _SHOWN = 300
 
 
-class NoImageError(ValueError):
+class NoImageError(DataError):
     """The file holds no image; the message is the kind of what it holds."""
 
 
-class BadImageError(ValueError):
+class BadImageError(DataError):
     """The image cannot be used; the message says why, in one line without names."""
 
 
