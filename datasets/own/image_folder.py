@@ -45,7 +45,7 @@ from coterie.datasets.own.institutions import (  # fmt: skip
     numbers,
     words,
 )
-from coterie.datasets.own.schema import FILE, Schema, digest, read_schema
+from coterie.datasets.own.schema import FILE, Schema, agreed
 from coterie.datasets.problem import DataError
 from coterie.ranges import option
 
@@ -258,7 +258,7 @@ def read_image_folder(
         "segmentation" if options.masks else "classification"
     )
     expected = Expected("image-folder", task, len(classes), mean, std, tuple(classes))
-    reading = _Reading(options, folder, _schema(folder, options))
+    reading = _Reading(options, folder, agreed(folder, "image-folder", options.schema))
     folders = {"train": folder}
     if (folder / "train").is_dir():
         names = _folders(folder, PARTS, "parts train, validation, test", reading)
@@ -407,23 +407,17 @@ def read_examples(
 
     RefusedError: an image cannot be used, or a file named like one holds none.
     """
-    examples, left_out, bad = _each(
-        paths, lambda path: read_example(path, options, is_mask=is_mask)
+    what = f"{'masks' if is_mask else 'images'} do not fit the run (shape {options.shape}, fit = "
+    return _each(
+        paths,
+        lambda path: read_example(path, options, is_mask=is_mask),
+        f"{what}{options.fit})",
     )
-    if bad:
-        what = "masks" if is_mask else "images"
-        raise RefusedError(
-            f"image-folder: {len(bad)} of {len(paths)} {what} do not fit the run (shape "
-            f"{options.shape}, fit = {options.fit})",
-            bad,
-        )
-    return examples, left_out
 
 
 def _each(
-    paths: Sequence[Path], read: Callable[[Path], T]
-) -> tuple[list[tuple[Path, T]], Counter[str], list[str]]:
-    """Return the images of files, the number of others by kind, and those that cannot be used."""
+    paths: Sequence[Path], read: Callable[[Path], T], wrong: str
+) -> tuple[list[tuple[Path, T]], Counter[str]]:
     images, left_out, bad = [], Counter[str](), []
     for path in paths:
         try:
@@ -436,7 +430,9 @@ def _each(
                 left_out[_kind(kind, path)] += 1
         except BadImageError as error:
             bad.append(f"{path} {error}")
-    return images, left_out, bad
+    if bad:
+        raise RefusedError(f"image-folder: {len(bad)} of {len(paths)} {wrong}", bad)
+    return images, left_out
 
 
 def _kind(kind: str, path: Path) -> str:
@@ -499,9 +495,9 @@ def surveyed(folder: Path) -> tuple[pa.Table, Account]:
     RefusedError: an image cannot be read.
     """
     files, left_out = files_below(folder, folder)
-    images, others, bad = _each(files, lambda path: _decoded(path, Choices()).properties)
-    if bad:
-        raise RefusedError(f"{len(bad)} of {len(files)} images cannot be read", bad)
+    images, others = _each(
+        files, lambda path: _decoded(path, Choices()).properties, "images cannot be read"
+    )
     rows = [properties for _, properties in images]
     n_files = len(files) + left_out.total()
     return _table(rows), Account(n_files, dict(left_out + others), "", _counted(rows))
@@ -538,19 +534,6 @@ def _fitted(
     # "crop" keeps the centre, after the shorter side fits
     scaled = image.resize(size, method) if fit == "resize" else ImageOps.fit(image, size, method)
     return np.asarray(scaled)
-
-
-def _schema(folder: Path, options: ImageFolderOptions) -> Schema:
-    """Read the run's schema of images; empty if it has none."""
-    if not options.schema:
-        return {}
-    schema = read_schema(folder, "image-folder")
-    if options.schema not in ("file", digest(schema)):
-        raise DataError(
-            f"image-folder: schema.toml does not have the digest image-folder.schema = "
-            f"{options.schema}: compare it with the other institutions"
-        )
-    return schema
 
 
 def _check_schema(examples: Sequence[tuple[Path, Example]], schema: Schema) -> None:

@@ -76,6 +76,20 @@ def _parsed(text: str) -> Schema:
     return {name: _column(name, entry) for name, entry in columns.items()}
 
 
+def agreed(folder: Path, dataset: str, key: str) -> Schema:
+    """Read the schema of a run, whose key `schema` is its digest, "file" or, without one, "".
+
+    DataError: this peer's schema has another digest.
+    """
+    schema = read_schema(folder, dataset) if key else {}
+    if key not in ("", "file", digest(schema)):
+        raise DataError(
+            f"{dataset}: schema.toml does not have the digest {dataset}.schema = {key}: compare it "
+            "with the other institutions"
+        )
+    return schema
+
+
 def _column(name: str, entry: Mapping[str, Any]) -> Column:
     if unknown := entry.keys() - _KEYS:
         raise DataError(f"table: {FILE}: column {name}: unknown key {', '.join(sorted(unknown))}")
