@@ -81,6 +81,8 @@ def decode(data: bytes, choices: Choices) -> Decoded:
 
     NoImageError: it holds none. BadImageError: it cannot be used.
     """
+    for name in ("PIL", "pydicom", "nibabel.global"):  # they log values of the file
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         decoder = _decoder(data)
@@ -242,11 +244,12 @@ def _dicom(data: bytes, choices: Choices) -> Decoded:
         from pydicom.pixels.processing import apply_color_lut
     except ModuleNotFoundError:
         raise BadImageError("cannot be read (DICOM needs pydicom: pip install pydicom)") from None
-    logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)  # it logs values of the file
     if _DEFLATED in data[:_ENOUGH] and len(data) * _MAX_RATIO > MAX_BYTES:
         raise BadImageError("is a deflated file of more than 1 MB: save it without deflation")
     scan = pydicom.dcmread(io.BytesIO(data), force=True)
     if not any(f"{kind}PixelData" in scan for kind in ("", "Float", "DoubleFloat")):
+        if "Rows" in scan:
+            raise BadImageError("cannot be read (it has a header of an image, but no pixels)")
         is_dicom = data[128:132] == b"DICM" or "SOPClassUID" in scan
         raise NoImageError("DICOM without pixels" if is_dicom else "unknown")
     _check_size(scan.Rows, scan.Columns, scan.SamplesPerPixel)
