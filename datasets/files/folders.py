@@ -38,19 +38,17 @@ def folder_with(
     )
 
 
-def files_below(
-    folder: Path, base: Path, depth: int | None = None
-) -> tuple[list[Path], Counter[str]]:
+def files_below(folder: Path, base: Path, *, deep: bool = True) -> tuple[list[Path], Counter[str]]:
     """Return the regular files below a folder, sorted, and count the others by their kind.
 
-    Folders that begin with a point, and files that are hidden or belong to a system, count as left
-    out. `depth` 1 is for the files of the folder itself. DataError: a symbolic link leads out of
-    `base` or nowhere; a file is too large.
+    Files that are hidden, in hidden folders or of an operating system count as left out. Unless
+    `deep`, only the files of the folder itself. DataError: a symbolic link leads out of `base` or
+    nowhere, or a folder cannot be read.
     """
     files, left_out, outside = [], Counter[str](), 0
     inside = base.resolve()
-    for place, folders, names in os.walk(folder):
-        links = [name for name in folders if (Path(place) / name).is_symlink()]
+    for place, folders, names in os.walk(folder, onerror=_refuse):
+        links = [name for name in folders if deep and (Path(place) / name).is_symlink()]
         for path in (Path(place) / name for name in (*names, *links)):
             try:
                 mode, target = path.stat().st_mode, path.resolve(strict=True)
@@ -58,7 +56,7 @@ def files_below(
                 outside += 1
                 continue
             hidden = [part for part in path.relative_to(base).parts if _is_hidden(part)]
-            if path.is_symlink() and not target.is_relative_to(inside):
+            if not target.is_relative_to(inside):
                 outside += 1
             elif hidden:
                 is_system = hidden[0].casefold() in _SYSTEM
@@ -67,13 +65,18 @@ def files_below(
                 files.append(path)
             else:
                 left_out["link to a folder" if stat.S_ISDIR(mode) else "no regular file"] += 1
-        if depth == 1:
+        if not deep:
             break
     if outside:
         raise DataError(
             f"{outside} symbolic links lead out of this peer's data-dir, or nowhere: copy the files"
         )
     return sorted(files), left_out
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise DataError(f"a folder of this peer's data-dir cannot be read ({error.strerror})")
 
 
 def _is_hidden(name: str) -> bool:

@@ -308,7 +308,7 @@ def _folders(
             f"folders are not named like the run's {meaning}",
             [each + _meant(each, names) for each in unknown],
         )
-    files, left_out = files_below(folder, reading.base, depth=1)
+    files, left_out = files_below(folder, reading.base, deep=False)
     reading.left_out += left_out
     for path in files:
         if path.name != FILE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -115,12 +116,18 @@ def loop(folder: Path) -> None:
     (folder / "loop").symlink_to(folder / "loop")
 
 
-@pytest.mark.parametrize("spoil", [link_out, link_to_folder_out, loop])
+def class_folder_out(folder: Path) -> None:
+    picture(folder.parent.parent.parent / "outside" / "1.png")
+    shutil.rmtree(folder)
+    folder.symlink_to(folder.parent.parent.parent / "outside")
+
+
+@pytest.mark.parametrize("spoil", [class_folder_out, link_out, link_to_folder_out, loop])
 def test_links_out_of_the_folder_are_refused(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    clinic(tmp_path / "a")
-    spoil(tmp_path / "a" / "normal")
+    clinic(tmp_path / "data" / "a")
+    spoil(tmp_path / "data" / "a" / "normal")
     with pytest.raises(DataError, match="1 symbolic links lead out of this peer's data-dir"):
-        load(tmp_path)
+        load(tmp_path / "data")
 
 
 def test_links_inside_are_read_and_folders_of_links_counted(tmp_path: Path) -> None:
