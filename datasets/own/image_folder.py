@@ -353,26 +353,28 @@ def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
         raise DataError(f"image-folder: expected folders images and {options.masks}")
     (image_folder,), (mask_folder,) = found["images"], found[options.masks]
     examples = reading.examples(reading.below(image_folder))
-    masks = {_stem(path, mask_folder): path for path in reading.below(mask_folder)}
-    missing = [path for path, _ in examples if _stem(path, image_folder) not in masks]
-    spare = masks.keys() - {_stem(path, image_folder) for path, _ in examples}
-    if missing or spare or not examples:
-        raise RefusedError(
-            f"image-folder: {len(missing)} of {len(examples)} images have no mask of the same name "
-            f"in {options.masks}, {len(spare)} masks no image",
-            [*map(str, missing), *(str(masks[name]) for name in sorted(spare))],
-        )
-    paths = [masks[_stem(path, image_folder)] for path, _ in examples]
     grey = "x".join(map(str, (1, *options.sides[1:])))
     plain = replace(options, shape=grey, window="none", padding="keep", depth="as-stored")
-    targets, left_out = read_examples(paths, plain, is_mask=True)
-    if left_out:
-        raise DataError(f"image-folder: {left_out.total()} masks hold no image")
+    masks, left_out = read_examples(reading.below(mask_folder), plain, is_mask=True)
+    reading.left_out += left_out
+    of_stem = {_stem(path, mask_folder): (path, mask) for path, mask in masks}
+    stems = [_stem(path, image_folder) for path, _ in examples]
+    missing = [path for (path, _), stem in zip(examples, stems, strict=True) if stem not in of_stem]
+    used = {of_stem[stem][0] for stem in stems if stem in of_stem}
+    spare = [path for path, _ in masks if path not in used]
+    if missing or spare or not examples or len({*stems}) < len(stems):
+        raise RefusedError(
+            f"image-folder: {len(missing)} of {len(examples)} images have no mask of the same name "
+            f"in {options.masks}, {len(spare)} masks no image, {len(stems) - len({*stems})} images "
+            "have the name of another",
+            [str(path) for path in (*missing, *spare)],
+        )
+    targets = [of_stem[stem] for stem in stems]
     if apart := [
         f"{path} differs in {name} from its image: {mask.properties.get(name)}, {value}"
         for (_, image), (path, mask) in zip(examples, targets, strict=True)
         for name, value in image.properties.items()
-        if name in ("size", "orientation", "spacing")
+        if name in ("size", "spacing")
         if mask.properties.get(name, "") not in ("", value)
     ]:
         raise RefusedError(f"image-folder: {len(apart)} masks do not lie on their images", apart)

@@ -252,10 +252,13 @@ def test_no_output_has_the_name_of_a_patient(
         images = str(tmp_path / "normal")
         command = ["predict", str(out / "x"), "--peer", "a", images, "--out", str(out / "p.csv")]
         assert main(command) == 0
+        picture(tmp_path / "png" / "1.png")
+        assert main([*command[:4], str(tmp_path / "png"), *command[5:]]) != 0
         assert main(["schema", images, "--out", str(out / "schema.toml")]) == 0
     said = capfd.readouterr()
     written = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
     assert "of 10 patients" in said.out
+    assert "images of 8 bits, but the model was trained on images of 12 bits" in said.err + said.out
     assert "10 groups (such as patients) have rows in both train and test" in said.out + said.err
     assert len(written) > 10
     for text in (said.out.encode(), said.err.encode(), caplog.text.encode(), *written):
@@ -312,6 +315,8 @@ def test_masks_are_classes_of_pixels_in_the_order_of_the_images(tmp_path: Path) 
     three: dict[str, Any] = {**SEGMENTATION, "classes": "background, lesion, vessel"}
     with pytest.raises(DataError, match="values other than 0 to 2"):
         load(tmp_path, **three)
+    (tmp_path / "a" / "masks" / "notes.txt").write_text("by two readers")
+    assert account(load(tmp_path, seed=2, **SEGMENTATION)).left_out == {"text (.txt)": 1}
     (tmp_path / "a" / "masks" / "p0" / "0_mask.png").unlink()
     with pytest.raises(DataError, match=r"1 of 12 images have no mask .*images/p0/0.png"):
         load(tmp_path, seed=1, **SEGMENTATION)
