@@ -171,6 +171,7 @@ def saved(image: Any) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_pydicoms_own_files_are_what_pydicom_returns_or_refused() -> None:
     """Also the table of the page: how many of the files of pydicom have which outcome."""
     pydicom = pytest.importorskip("pydicom")

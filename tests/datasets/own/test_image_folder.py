@@ -229,6 +229,7 @@ KEYS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_output_has_the_name_of_a_patient(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -265,6 +266,7 @@ def test_no_output_has_the_name_of_a_patient(
         assert PATIENT.encode() not in text
 
 
+@pytest.mark.slow
 def test_two_clinics_of_opposite_photometry_learn_as_two_of_the_same(tmp_path: Path) -> None:
     accuracy = []
     for name, inverted in (("same", False), ("opposite", True)):
@@ -294,6 +296,7 @@ def masked(folder: Path, count: int = 12, high: int = 255) -> None:
 SEGMENTATION: dict[str, Any] = {"classes": "background, lesion", "shape": "1x8x8", "masks": "masks"}
 
 
+@pytest.mark.slow
 def test_masks_of_ones_own_are_segmented(tmp_path: Path) -> None:
     for name in "ab":
         masked(tmp_path / "data" / name)
