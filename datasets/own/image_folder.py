@@ -550,7 +550,10 @@ def _check_schema(examples: Sequence[tuple[Path, Example]], schema: Schema) -> N
     if errors:
         raise RefusedError(
             f"image-folder: {len(errors)} of {len(examples)} images violate schema.toml",
-            [f"{examples[row][0]}: {'; '.join(errors[row])}" for row in sorted(errors)],
+            [
+                f"{examples[row][0]}: {'; '.join(map(cells.shown, errors[row]))}"
+                for row in sorted(errors)
+            ],
         )
 
 
