@@ -61,22 +61,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         out = options.out or first.with_name(FILE)
         if out.exists():
             raise ConfigError(f"{out} exists already")
-        tables: dict[str, pa.Table] = {}
-        accounts: dict[str, Account | None] = {}
-        for path in options.files:
-            if path.suffix not in cells.FORMATS and not path.is_dir():
-                raise ConfigError(
-                    f"{path}: expected {' or '.join(cells.FORMATS)}, or a folder of images"
-                )
-            try:
-                if path.is_dir():
-                    tables[str(path)], accounts[str(path)] = surveyed(path)
-                else:
-                    tables[str(path)] = cells.open_table(path)
-                cells.require(tables[str(path)], [options.label] if options.label else [], path)
-            except DataError as error:  # a RefusedError may show its entries here
-                shown = ", ".join([f"{path}: {error}", *getattr(error, "entries", ())])
-                raise ConfigError(shown) from None
+        tables, accounts = _opened(options.files, options.label)
         draft = drafted(tables, options.min_examples, words(options.na_values))
         schema = draft.schema
         if not schema:
@@ -102,6 +87,28 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         )
     key = "image-folder" if schema.keys() & {"depth", "pixels"} else "table"
     console.print(f'{key}.schema = "{digest(schema)}"')
+
+
+def _opened(
+    files: Iterable[Path], label: str
+) -> tuple[dict[str, pa.Table], dict[str, Account | None]]:
+    """Read tables, or the properties of images in folders, whose accounts come second."""
+    tables: dict[str, pa.Table] = {}
+    accounts: dict[str, Account | None] = {}
+    for path in files:
+        if path.suffix not in cells.FORMATS and not path.is_dir():
+            expected = f"expected {' or '.join(cells.FORMATS)}, or a folder of images"
+            raise ConfigError(f"{path}: {expected}")
+        try:
+            if path.is_dir():
+                tables[str(path)], accounts[str(path)] = surveyed(path)
+            else:
+                tables[str(path)] = cells.open_table(path)
+            cells.require(tables[str(path)], [label] if label else [], path)
+        except DataError as error:  # a RefusedError may show its entries here
+            shown = ", ".join([f"{path}: {error}", *getattr(error, "entries", ())])
+            raise ConfigError(shown) from None
+    return tables, accounts
 
 
 def _print_draft(
