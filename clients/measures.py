@@ -167,9 +167,26 @@ def _mean(values: list[float]) -> float:
     return float(np.mean(finite)) if finite else np.nan
 
 
+def segmentation_curves(p: Floats, targets: Ints) -> dict[str, Any]:
+    """Return the Dice score of each class but background, the mean over the n examples.
+
+    `p` are probabilities (n, k, ...) of pixels. The mean over the classes is the accuracy of
+    `coterie.clients.engine.tasks`: 1 for a class that is neither present nor predicted.
+    """
+    predicted, axes = p.argmax(axis=1), tuple(range(1, targets.ndim))
+    scores = []
+    for each in range(1, p.shape[1]):
+        here, there = predicted == each, targets == each
+        sizes_n = here.sum(axis=axes) + there.sum(axis=axes)
+        overlap_n = 2 * (here & there).sum(axis=axes)
+        scores.append(float(np.where(sizes_n, overlap_n / np.maximum(sizes_n, 1), 1.0).mean()))
+    return {"dice": scores}
+
+
 MEASURES: dict[str, tuple[Callable[..., dict[str, float]], Callable[..., dict[str, Any]]]] = {
     "classification": (classification, classification_curves),
     "regression": (regression, regression_curves),
     "survival": (survival, lambda *_: {}),
+    "segmentation": (lambda *_: {}, segmentation_curves),
 }
 """Functions for the metrics and the curves of predictions and targets, by task."""

@@ -3,6 +3,8 @@
 Error
 ├── ConfigError              a key, a name, an option or a command line is wrong
 ├── DataError                a data set or a partition is missing, damaged or does not fit the run
+│   ├── BadImageError        an image of an institution cannot be used
+│   ├── NoImageError         a file holds no image
 │   ├── PluginError          a part of the user's does not load, or is not what it has to be
 │   └── RefusedError         rows or files of an institution do not fit the run; lists them
 ├── ModelError               a network cannot learn the problem; names the layer

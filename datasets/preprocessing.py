@@ -20,6 +20,8 @@ Ints = npt.NDArray[np.int64]
 Kind = Literal["number", "category", "date"]
 _DEPTH = 8
 """Maximum depth of nested lists."""
+_TEXT = 100
+"""Maximum number of characters of `Preprocessing.depth`."""
 NO_CODE = -1
 """Value in `Preprocessing.code` for a numeric feature."""
 _OF_SCHEMA = ("cuts", "mean", "scale", "role")
@@ -114,6 +116,7 @@ class Preprocessing:
     mean: Floats | None = None  # broadcast over an example; None if the run's keys have a scale
     std: Floats | None = None  # likewise
     schema: str = ""  # digest of the schema.toml that describes the columns; empty if there is none
+    depth: str = ""  # of the images; empty if there are several, or none
 
     def apply(self, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Transform raw examples to inputs (N, ...); float32 if they are standardised."""
@@ -145,7 +148,7 @@ class Preprocessing:
         for name in ("source", "code", "fill", "mean", "std"):
             value = getattr(self, name)
             content[name] = None if value is None else value.tolist()
-        return {**content, "schema": self.schema}
+        return {**content, "schema": self.schema, **({"depth": self.depth} if self.depth else {})}
 
     @classmethod
     def of_json(cls, data: Any) -> Self:
@@ -158,10 +161,12 @@ class Preprocessing:
             if data.get(name) is not None:
                 values = numbers(data[name], name)
                 arrays[name] = values.astype(np.int64) if name in ("source", "code") else values
-        schema = data.get("schema", "")  # version 0.1.0 wrote none
+        schema, depth = data.get("schema", ""), data.get("depth", "")  # version 0.1.0 wrote none
+        if not isinstance(depth, str) or len(depth) > _TEXT:
+            raise ValueError("its preprocessing has no depth of images")
         if not isinstance(schema, str) or not re.fullmatch(r"([0-9a-f]{16})?", schema):
             raise ValueError("its preprocessing has no digest of a schema")
-        return cls(columns, **arrays, schema=schema)
+        return cls(columns, **arrays, schema=schema, depth=depth)
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse steps that do not lead to examples of a shape; ValueError names the step."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets.account import Account
 from coterie.datasets.preprocessing import Preprocessing, RawTable
 from coterie.errors import Error
 
@@ -96,6 +97,8 @@ class Problem:
         Group of each row of `inputs`, such as a patient; None: each row counts for itself.
     files : tuple of Mapping of str to str
         SHA-256 by name of each file that a peer's data were read from; empty if there is none.
+    accounts : tuple of Account or None
+        Account of each peer's files, if it has images; empty if no data set counts files.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Problem:
     own_test: tuple[bool, ...] = ()
     groups: Ints | None = None
     files: tuple[Mapping[str, str], ...] = ()
+    accounts: tuple[Account | None, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -170,7 +174,7 @@ class Problem:
         return replace(
             self, inputs=inputs, train=Split((rows,), (targets,)), validation=nothing, test=nothing,
             samples=self.samples.sum(keepdims=True), clusters=None, start=None, noise=noise,
-            names=(), preprocessing=(), own_test=(),
+            names=(), preprocessing=(), own_test=(), accounts=(),
         )  # fmt: skip
 
     def rarest_class(self, peer: int) -> int:
@@ -199,8 +203,9 @@ class Problem:
         list of dict
             Per peer: "peer", "name", "cluster" (or None), "samples" (n_i), and for each of "train",
             "validation" and "test" a dict of "size" and "labels", the count of each class (None
-            without classes); "fixed" in "test" if no seed divides its test rows. If the examples
-            have groups: "groups" and "group_labels", their number, and that with each class.
+            without classes); "fixed" in "test" if no seed divides its test rows; "account" of a
+            peer with images. If the examples have groups: "groups" and "group_labels", their
+            number, and that with each class.
         """
         return [
             {
@@ -212,8 +217,9 @@ class Problem:
                 "validation": self._count(self.validation, peer),
                 "test": self._count(self.test, peer)
                 | ({"fixed": True} if any(self.own_test[peer : peer + 1]) else {}),
+                **({} if account is None else {"account": asdict(account)}),
             }
-            for peer in range(self.peers)
+            for peer, account in enumerate(self.accounts or [None] * self.peers)
         ]
 
     def _count(self, split: Split, peer: int) -> dict[str, Any]:

@@ -67,6 +67,8 @@ def _check(options: argparse.Namespace, console: Console) -> None:
         checks.append(Check("relay", reach))
     if options.items:
         checks += readiness.run_checks(job)
+        if job.config().dataset == "image-folder":
+            checks.append(Check("files", lambda: readiness.files(job)))
     failed = []
     for check in checks:
         try:

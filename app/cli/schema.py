@@ -15,8 +15,10 @@ from rich.console import Console
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
 from coterie.app.security.policy import DataPolicy
-from coterie.datasets import leaks
+from coterie.datasets import account, leaks
+from coterie.datasets.account import Account
 from coterie.datasets.own import cells
+from coterie.datasets.own.image_folder import surveyed
 from coterie.datasets.own.institutions import words
 from coterie.datasets.own.schema import FILE, Draft, described, digest, drafted, read_schema
 from coterie.datasets.preprocessing import Column, Ints
@@ -32,7 +34,9 @@ _SHOWN = 20
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Draft a schema from the columns of tables, or show the digest of a schema."""
-    parser.add_argument("files", type=Path, nargs="+", metavar=f"TABLE.csv|TABLE.parquet|{FILE}")
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar=f"TABLE.csv|TABLE.parquet|FOLDER|{FILE}"
+    )
     parser.add_argument("--out", type=Path, help=f"({FILE} beside the first table)")
     parser.add_argument(
         "--label",
@@ -57,16 +61,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         out = options.out or first.with_name(FILE)
         if out.exists():
             raise ConfigError(f"{out} exists already")
-        tables = {}
-        for path in options.files:
-            if path.suffix not in cells.FORMATS:
-                raise ConfigError(f"{path}: expected {' or '.join(cells.FORMATS)}")
-            try:
-                tables[str(path)] = cells.open_table(path)
-                cells.require(tables[str(path)], [options.label] if options.label else [], path)
-            except DataError as error:  # a RefusedError may show its entries here
-                shown = ", ".join([f"{path}: {error}", *getattr(error, "entries", ())])
-                raise ConfigError(shown) from None
+        tables, accounts = _opened(options.files, options.label)
         draft = drafted(tables, options.min_examples, words(options.na_values))
         schema = draft.schema
         if not schema:
@@ -74,7 +69,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             raise ConfigError(f"no column can be described: {reasons}")
         atomic.write(out, tomli_w.dumps(described(schema)))
         _print_draft(draft, [*tables.values()], options.min_examples, console)
-        findings = _findings([*tables.values()], draft, options.label)
+        findings = [] if accounts else _findings([*tables.values()], draft, options.label)
         groups = grouped(findings, [*tables])
         for peers, each in groups[:_SHOWN]:
             console.print(f"{peers}: {each.finding}", soft_wrap=True, markup=False)
@@ -82,13 +77,38 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             console.print(f"{len(groups) - _SHOWN} more findings: correct these first")
         if advice := remedy(findings, "schema"):
             console.print(advice, soft_wrap=True, markup=False)
+        for line in account.lines(accounts):
+            console.print(line, soft_wrap=True, markup=False)
         rows = sum(table.num_rows for table in tables.values())
         console.print(
             f"{out}: mean and scale come from the {rows} rows of {', '.join(tables)}. Correct it, "
             "add units, and give it to the others: what it contains becomes public",
             soft_wrap=True,
         )
-    console.print(f'table.schema = "{digest(schema)}"')
+    key = "image-folder" if schema.keys() & {"depth", "pixels"} else "table"
+    console.print(f'{key}.schema = "{digest(schema)}"')
+
+
+def _opened(
+    files: Iterable[Path], label: str
+) -> tuple[dict[str, pa.Table], dict[str, Account | None]]:
+    """Read tables, or the properties of images in folders, whose accounts come second."""
+    tables: dict[str, pa.Table] = {}
+    accounts: dict[str, Account | None] = {}
+    for path in files:
+        if path.suffix not in cells.FORMATS and not path.is_dir():
+            expected = f"expected {' or '.join(cells.FORMATS)}, or a folder of images"
+            raise ConfigError(f"{path}: {expected}")
+        try:
+            if path.is_dir():
+                tables[str(path)], accounts[str(path)] = surveyed(path)
+            else:
+                tables[str(path)] = cells.open_table(path)
+            cells.require(tables[str(path)], [label] if label else [], path)
+        except DataError as error:  # a RefusedError may show its entries here
+            shown = ", ".join([f"{path}: {error}", *getattr(error, "entries", ())])
+            raise ConfigError(shown) from None
+    return tables, accounts
 
 
 def _print_draft(

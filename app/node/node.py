@@ -48,6 +48,7 @@ from coterie.app.trained import starts
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import ModelError
 from coterie.clients.models.size import MAX_PARAMETERS, SizeError
+from coterie.datasets import account
 from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.quality import survey, warnings
 from coterie.strategies.brokering import Round
@@ -120,6 +121,7 @@ class Node:
         self._cohort = cohort_of(config, engine, rule, self._strategy.schedule)
         self._reads = self._largest_letter() if len(self.peers) < config.peers else 0
         self._quality = survey(problem, self.peers)
+        self._files = account.lines(account.named(problem.accounts, problem.names))
         self._models = ModelFiles(
             directory, config, problem, self.peers, type(rule), self._policy, self._quality,
             durable=deployed,
@@ -332,7 +334,7 @@ class Node:
         """Write the quality of this peer's data and log its warning; both stay on this machine."""
         file = quality.file_of(self.peers[0])
         quality.write(self._directory, self._quality, file=file)
-        for line in warnings(self._quality, (), "schema", file):
+        for line in (*self._files, *warnings(self._quality, (), "schema", file)):
             _log.warning("data quality: %s", line)
 
     def _answer(self, request: Request) -> Response:

@@ -9,10 +9,14 @@ from typing import Any
 from coterie.app.experiments import methods
 from coterie.app.report import decisions, diagnostics, html, png, quality, words
 from coterie.app.report.run_data import page_data
-from coterie.app.runs import atomic, units
+from coterie.app.runs import atomic, files, units
 from coterie.app.runs.progress import OVER
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
+from coterie.datasets import account
+
+_CARDS = 100
+"""Maximum number of peers whose Dice scores are listed."""
 
 
 def write(run_dir: str | Path) -> Path:
@@ -54,12 +58,33 @@ def content(run: Run) -> dict[str, Any]:
         "costs": words.costs(run),
         "diagnostics": diagnostics.table(run),
         "quality": quality.table(run),
+        "files": _files(run),
+        "dice": _dice(run),
         "traffic": _traffic(summary),
         "all_to_all": methods.all_to_all(run.config),
         "config": run.config,
         "versions": ", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
         "data": page_data(run),
     }
+
+
+def _dice(run: Run) -> list[str]:
+    """Return a line per peer with the Dice score of each class; empty without segmentation."""
+    lines = []
+    for peer in range(min(run.peers, _CARDS)):
+        card = files.json_of(run.directory, f"models/peer-{peer:04d}.json", dict) or {}
+        scores = card.get("dice", {})
+        if not isinstance(scores, dict) or not scores:
+            break
+        shown = ", ".join(f"{name} {score}" for name, score in scores.items())
+        lines.append(f"{run.names[peer]}: {shown}")
+    return lines
+
+
+def _files(run: Run) -> list[str]:
+    """Return lines about the files of images and their properties; empty without images."""
+    read = [account.Account.of_json(each.get("account")) for each in run.split or ()]
+    return account.lines(account.named(read, run.names))
 
 
 def _notice(progress: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.app.runs import judged, units
+from coterie.datasets import account
 from coterie.datasets.quality import survey, warnings
 from coterie.strategies.names import display
 
@@ -52,7 +53,9 @@ def division(config: Config, problem: Problem) -> str:
 
 
 def data_quality(problem: Problem, console: Console) -> None:
-    """Print peers of one class, and the most severe problems of the columns in up to two lines."""
+    """Print accounts of images, peers of one class, and the most severe problems of the columns."""
+    for line in account.lines(account.named(problem.accounts, problem.names)):
+        console.print(line, soft_wrap=True, markup=False)
     found = judged.one_class_in(problem)
     for peer, finding in found.items():
         name = problem.names[peer] if problem.names else f"peer {peer}"

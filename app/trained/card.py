@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -96,8 +96,15 @@ def card(
         "config_digest": about.config_digest,
         "versions": _versions(),
         **({"diagnostics": curves["diagnostics"]} if "diagnostics" in curves else {}),
-        "curves": {name: curve for name, curve in curves.items() if name != "diagnostics"},
+        **({"dice": dict(_dice(about, curves["dice"]))} if "dice" in curves else {}),
+        "curves": {k: curve for k, curve in curves.items() if k not in ("diagnostics", "dice")},
     }
+
+
+def _dice(about: About, scores: Sequence[float]) -> Iterator[tuple[str, float]]:
+    """Yield class and score, rounded to what is shown."""
+    for name, score in zip(about.class_names()[1:], scores, strict=True):
+        yield f"dice_{name}", round(score, 4)
 
 
 def _quality(column: ColumnQuality) -> dict[str, Any]:
@@ -158,7 +165,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     measured = [
         (name, f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
-        for name, value in content["metrics"].items()
+        for name, value in (content["metrics"] | content.get("dice", {})).items()
         if value is not None
     ]
     parts = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.app.config import schema
 from coterie.app.config.keys import ConfigError
 from coterie.app.trained.about import About
-from coterie.datasets.files.folders import IMAGES
+from coterie.datasets.files.folders import IMAGES, files_below
 from coterie.datasets.own import cells
-from coterie.datasets.own.image_folder import ImageFolderOptions, read_pixels
+from coterie.datasets.own.image_folder import ImageFolderOptions, read_examples
 from coterie.datasets.own.institutions import RefusedError
 from coterie.datasets.preprocessing import Column
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SHOWN = 5
+_READING = ("fit", "depth", "window", "padding")
+"""Options of a run that change the values of an image."""
+
+_log = logging.getLogger("coterie.predict")
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,17 +162,31 @@ def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any
 
 
 def _images(folder: Path, about: About) -> Inputs:
-    if len(about.shape) != 3 or about.shape[0] not in (1, 3):
+    if len(about.shape) not in (3, 4) or about.shape[0] not in (1, 3):
         raise ConfigError(f"{folder}: the model takes examples of shape {about.shape}, not images")
-    sides = "x".join(map(str, about.shape))
-    fit = about.dataset_options.get("fit", "exact")
-    options = ImageFolderOptions(shape=sides, fit=fit)
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
-    if not files:
-        raise ConfigError(f"{folder}: no images ({', '.join(IMAGES)})")
-    images = [read_pixels(path, options) for path in files]
-    if bad := [f"{p} {x}" for p, x in zip(files, images, strict=True) if isinstance(x, str)]:
-        more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-        raise ConfigError("\n".join(bad[:_SHOWN]) + more)
-    names = [str(path.relative_to(folder)) for path in files]
-    return Inputs(np.stack(images), names, {"file": names})
+    choices = about.dataset_options if about.dataset == "image-folder" else {}
+    own = {name: choices[name] for name in _READING if name in choices}
+    try:
+        shape = "x".join(map(str, about.shape))
+        options = schema.made(ImageFolderOptions, {"shape": shape, **own})
+        files, left_out = files_below(folder, folder)
+        examples, others = read_examples(files, options)
+    except RefusedError as error:  # hidden from the relay, but shown to the local user
+        more = f" and {len(error.entries) - _SHOWN} more" if len(error.entries) > _SHOWN else ""
+        raise ConfigError("\n".join(error.entries[:_SHOWN]) + more) from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{folder}: {error}") from None
+    if not examples:
+        raise ConfigError(f"{folder}: no images ({', '.join(IMAGES)}, or DICOM without suffix)")
+    if left_out := left_out + others:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
+        _log.warning("%s: left out %d files: %s", folder, left_out.total(), kinds)
+    depths = {each.properties["depth"] for _, each in examples}
+    trained = about.preprocessing.depth if about.preprocessing else ""
+    if options.depth == "same" and (wrong := sorted(depths - {trained or min(depths)})):
+        raise ConfigError(
+            f"{folder}: images of {', '.join(wrong)}, but the model was trained on images of "
+            f"{trained or min(depths)}, whose values mean something else"
+        )
+    names = [str(path.relative_to(folder)) for path, _ in examples]
+    return Inputs(np.stack([each.pixels for _, each in examples]), names, {"file": names})

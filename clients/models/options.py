@@ -355,6 +355,7 @@ MODELS: dict[str, Model] = {
         _NUMBERS,
         images=True,
     ),
+    "unet2d": Model("U-Net for images: 82,428 parameters", "unet:unet2d", tasks=("segmentation",)),
     "unet3d": Model(
         "U-Net for volumes: 246,156 parameters", "unet:unet3d", tasks=("segmentation",)
     ),

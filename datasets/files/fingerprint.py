@@ -57,9 +57,10 @@ def recorded() -> Iterator[Reads]:
             outer.update(inner)
 
 
-def content(path: Path) -> bytes:
-    """Read a file; what is recorded is the digest of these very bytes."""
-    data = path.read_bytes()
+def content(path: Path, most: int = -1) -> bytes:
+    """Read a file, or its first `most` bytes; the digest of these very bytes is recorded."""
+    with path.open("rb") as file:
+        data = file.read(most)
     if (reads := _reads.get()) is not None:
         reads[path.absolute()] = hashlib.sha256(data).hexdigest()
     return data
@@ -82,13 +83,21 @@ def exists(path: Path) -> bool:
 def _digest_at(path: Path) -> str:
     try:
         if path.is_dir():
-            walk = os.walk(path, followlinks=True)
-            names = [os.path.join(at, name) for at, *two in walk for of in two for name in of]
-            return _NAMES + of_json(sorted(names))
+            return _NAMES + of_json(sorted(_names_below(path)))
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return ""
+
+
+def _names_below(folder: Path) -> Iterator[str]:
+    """Yield all names below a folder, and below the folders that links lead to, each once."""
+    walked = set[str]()
+    for at, folders, files in os.walk(folder, followlinks=True):
+        yield from (os.path.join(at, name) for name in (*folders, *files))
+        if os.path.realpath(at) in walked:
+            folders.clear()
+        walked.add(os.path.realpath(at))
 
 
 def of_json(value: object) -> str:

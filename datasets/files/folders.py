@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.files.fingerprint import exists, record
+from coterie.datasets.files.fingerprint import content, exists, record
 from coterie.datasets.problem import DataError
 
-IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".dcm")
+IMAGES = (
+    *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".dcm", ".bmp", ".gif", ".webp", ".jp2", ".nii"),
+    *(".pgm", ".ppm"),
+)
+MAX_BYTES = 1 << 30
+"""Maximum size of an image file."""
+_SYSTEM = (".ds_store", "thumbs.db", "desktop.ini", "dicomdir", "__macosx")
 
 
 def folder_with(
@@ -28,6 +37,59 @@ def folder_with(
     raise DataError(
         f"dataset {name} is missing: expected {', '.join(entries)} in {places}; {remedy}"
     )
+
+
+def files_below(folder: Path, base: Path, *, deep: bool = True) -> tuple[list[Path], Counter[str]]:
+    """Return the regular files below a folder, sorted, and count the others by their kind.
+
+    Files that are hidden, in hidden folders or of an operating system count as left out. Unless
+    `deep`, only the files of the folder itself. DataError: a symbolic link leads out of `base` or
+    nowhere, or a folder cannot be read.
+    """
+    files, left_out, outside = [], Counter[str](), 0
+    inside = base.resolve()
+    for place, folders, names in os.walk(folder, onerror=_refuse):
+        links = [name for name in folders if deep and (Path(place) / name).is_symlink()]
+        for path in (Path(place) / name for name in (*names, *links)):
+            try:
+                mode, target = path.stat().st_mode, path.resolve(strict=True)
+            except (OSError, RuntimeError):  # RuntimeError: a loop of links
+                outside += 1
+                continue
+            hidden = [part for part in path.relative_to(base).parts if _is_hidden(part)]
+            if not target.is_relative_to(inside):
+                outside += 1
+            elif hidden:
+                is_system = hidden[0].casefold() in _SYSTEM
+                left_out[hidden[0] if is_system else "hidden"] += 1
+            elif stat.S_ISREG(mode):
+                files.append(path)
+            else:
+                left_out["link to a folder" if stat.S_ISDIR(mode) else "no regular file"] += 1
+        if not deep:
+            break
+    if outside:
+        raise DataError(
+            f"{outside} symbolic links lead out of this peer's data-dir, or nowhere: copy the files"
+        )
+    return sorted(files), left_out
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise DataError(f"a folder of this peer's data-dir cannot be read ({error.strerror})")
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.casefold() in _SYSTEM
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file of at most `MAX_BYTES`; OSError if it is larger or cannot be read."""
+    data = content(path, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise OSError(f"larger than {MAX_BYTES / 1e9:.1f} GB")
+    return data
 
 
 def images_in(folder: Path) -> list[Path]:

@@ -395,12 +395,13 @@ def named(errors: Errors, path: Path) -> list[str]:
         lines = enumerate(itertools.islice(_records(path), 1, max(errors) + 2))
         unit, numbers = "line", {row: line for row, (line, _) in lines if row in errors}
     return [
-        f"{path.name}, {unit} {numbers[row]}: {'; '.join(map(_shown, errors[row]))}"
+        f"{path.name}, {unit} {numbers[row]}: {'; '.join(map(shown, errors[row]))}"
         for row in sorted(errors)
     ]
 
 
-def _shown(wrong: Wrong) -> str:
+def shown(wrong: Wrong) -> str:
+    """Describe a cell, its column and what is wrong with it."""
     if wrong.cell is None:
         return f"{wrong.column} {wrong.why}"
     cell = repr(wrong.cell[:80]) if isinstance(wrong.cell, str) else f"{wrong.cell:g}"

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets import grammar
+from coterie.datasets.account import Account
 from coterie.datasets.files.fingerprint import record, recorded, remembered
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.preprocessing import IS_MISSING, NO_CODE, Column, Preprocessing, RawTable
@@ -50,6 +51,7 @@ class Holding:
     cells: Floats | None = None  # (N, columns) of a table before preprocessing
     own_test: bool = False  # no seed draws the test rows: the institution, or time, divides them
     groups: Ints | None = None  # group of each row, such as a patient, (N,), numbered from 0
+    account: Account | None = None  # files and properties of images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +241,7 @@ def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: in
         table=RawTable(expected.columns, np.concatenate(cells)) if cells else None,
         own_test=tuple(peer in holdings and holdings[peer].own_test for peer in range(peers)),
         groups=_all_groups([*holdings.values()]),
+        accounts=tuple(holdings[p].account if p in holdings else None for p in range(peers)),
     )
 
 

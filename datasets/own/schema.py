@@ -54,14 +54,14 @@ Schema = Mapping[str, Column]
 """Columns by name, including the label."""
 
 
-def read_schema(folder: Path) -> Schema:
+def read_schema(folder: Path, dataset: str = "table") -> Schema:
     """Read schema.toml in a peer's folder, or in its parent.
 
     DataError: the file is missing or invalid.
     """
     path = next((p for p in (folder / FILE, folder.parent / FILE) if p.is_file()), None)
     if path is None:
-        raise DataError(f"table: table.schema is set, but there is no {FILE} in data-dir")
+        raise DataError(f"{dataset}: {dataset}.schema is set, but there is no {FILE} in data-dir")
     try:
         schema = _parsed(content(path).decode("utf-8-sig"))
     except _WRONG as error:
@@ -75,6 +75,20 @@ def read_schema(folder: Path) -> Schema:
 def _parsed(text: str) -> Schema:
     columns = tomllib.loads(text)["columns"]
     return {name: _column(name, entry) for name, entry in columns.items()}
+
+
+def agreed(folder: Path, dataset: str, key: str) -> Schema:
+    """Read the schema of a run, whose key `schema` is its digest, "file" or, without one, "".
+
+    DataError: this peer's schema has another digest.
+    """
+    schema = read_schema(folder, dataset) if key else {}
+    if key not in ("", "file", digest(schema)):
+        raise DataError(
+            f"{dataset}: schema.toml does not have the digest {dataset}.schema = {key}: compare it "
+            "with the other institutions"
+        )
+    return schema
 
 
 def _column(name: str, entry: Mapping[str, Any]) -> Column:

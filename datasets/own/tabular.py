@@ -41,7 +41,7 @@ from coterie.datasets.own.institutions import (  # fmt: skip
     numbers,
     words,
 )
-from coterie.datasets.own.schema import Schema, digest, read_schema
+from coterie.datasets.own.schema import Schema, agreed, digest
 from coterie.datasets.preprocessing import Column
 from coterie.datasets.problem import DataError, Task
 from coterie.ranges import option
@@ -313,14 +313,9 @@ def _described(folder: Path, options: TableOptions) -> Schema:
 
     DataError: this peer's schema has another digest, or lacks a column.
     """
+    schema = agreed(folder, "table", options.schema)
     if not options.schema:
-        return {}
-    schema = read_schema(folder)
-    if options.schema not in ("file", digest(schema)):
-        raise DataError(
-            f"table: schema.toml does not have the digest table.schema = {options.schema}: compare "
-            "it with the other institutions"
-        )
+        return schema
     required = [
         options.label,
         *words(options.event),

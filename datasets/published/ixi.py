@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.fingerprint import record
+from coterie.datasets.files.pixels import resized
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source, spread
 from coterie.ranges import option
@@ -105,7 +105,7 @@ def _read(
         raise DataError(f"{mask}: {brain.shape} voxels, but {volume} has {scan.shape}")
     deviation = scan.std()
     scan = (scan - scan.mean()) / (deviation if deviation > 0 else 1)
-    return _resized(scan, sides, 1).astype(np.float32), _resized(brain > 0, sides, 0)
+    return resized(scan, sides, 1).astype(np.float32), resized(brain > 0, sides, 0)
 
 
 def _voxels(path: Path) -> npt.NDArray[np.float64]:
@@ -121,14 +121,3 @@ def _voxels(path: Path) -> npt.NDArray[np.float64]:
     if voxels.ndim != 3 or not np.isfinite(voxels).all():
         raise DataError(f"{path}: not a volume of finite numbers; its shape is {voxels.shape}")
     return voxels
-
-
-def _resized(voxels: npt.NDArray[Any], sides: tuple[int, ...], order: int) -> npt.NDArray[Any]:
-    """Resize a volume by nearest neighbours (order 0) or linear interpolation (order 1)."""
-    from scipy.ndimage import zoom
-
-    if voxels.dtype == np.bool_:
-        voxels = voxels.astype(np.uint8)
-    factors = [new / old for new, old in zip(sides, voxels.shape, strict=True)]
-    resized: npt.NDArray[Any] = zoom(voxels, factors, order=order, mode="nearest", grid_mode=True)
-    return resized

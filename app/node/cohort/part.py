@@ -20,6 +20,8 @@ from coterie.strategies.protocol import Report
 
 Predicted = tuple[int, tuple[Any, Any] | None]
 """Number of the distinct model, and predictions and targets; None without sound predictions."""
+_RECORDED = 1 << 27
+"""Maximum number of predictions of pixels that are kept for the last report."""
 TOGETHER = 512
 """Maximum number of peers per chunk of evaluation or saving if most peers sleep."""
 
@@ -98,6 +100,9 @@ class Part(NamedTuple):
         """Splits whose predictions the last report measures."""
         if self.engine.kind not in MEASURES:
             return ()
+        if self.engine.kind == "segmentation":
+            targets = self.engine.data.shards["test"].targets_pn
+            return ("test",) if targets.numel() * self.engine.outputs <= _RECORDED else ()
         return ("test", "validation") if self._has_two_classes else ("test",)
 
     @property

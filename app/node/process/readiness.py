@@ -33,6 +33,8 @@ from coterie.app.security.seal import Scope
 from coterie.app.security.sealing import deployed
 from coterie.app.security.split import split_seed
 from coterie.app.security.trust import KeysError
+from coterie.datasets import account
+from coterie.datasets.problem import Problem
 from coterie.strategies.protocol import Request, Response
 
 CLOCK_SECONDS = 60.0
@@ -181,13 +183,24 @@ def _data(job: Job) -> str:
     """Check that this node's data fit the run, and return the number of examples as a band."""
     config = job.config()
     (peer,) = hosted(job, config.peers)
-    problem = problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))
+    problem = _problem(job)
     check_method(config, problem)
     sizes = problem.sizes(peer, in_groups=True)
     if is_own(config.dataset):
         check_counts(_policy(job), config, sizes)
         check_statistics(_policy(job), config, problem)
     return ", ".join(f"{name} {_band(size)}" for name, size in sizes.items())
+
+
+def _problem(job: Job) -> Problem:
+    config = job.config()
+    (peer,) = hosted(job, config.peers)
+    return problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))
+
+
+def files(job: Job) -> str:
+    """Return the account of this node's images, for its own terminal only."""
+    return "; ".join(account.lines(account.named(_problem(job).accounts, ())))
 
 
 def _band(size: int) -> str:

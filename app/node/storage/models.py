@@ -54,6 +54,10 @@ class ModelFiles:
             peer: [each for each in qualities if each.peer == peer] for peer in peers
         }
         self._findings = judged.one_class_in(problem)
+        for peer, account in enumerate(problem.accounts):
+            if account is not None and account.left_out:
+                words = self._findings.get(peer), account.line
+                self._findings[peer] = "; ".join(filter(None, words))
         self._sizes = {peer: problem.sizes(peer) for peer in peers}
         grouped = peers if problem.groups is not None else ()
         self._groups = {peer: problem.sizes(peer, in_groups=True) for peer in grouped}

@@ -42,6 +42,7 @@ CASES: dict[str, tuple[str, Any, tuple[int, ...]]] = {
     "cnn-128": ("cnn-128", None, (3, 8, 8)),
     "resnet9": ("resnet9", None, (3, 8, 8)),
     "resnet18": ("resnet18", ResNet18Options("group"), (3, 8, 8)),  # resnet9 has batch norm
+    "unet2d": ("unet2d", None, (3, 8, 5)),
     "unet3d": ("unet3d", None, (1, 8, 4, 5)),
     "transformer": ("transformer", TransformerOptions(1, 8, 2, dropout=0.2), (6,)),
     "gpt2": ("gpt2", Gpt2Options(rank=2, dropout=0.2), (6,)),
@@ -66,7 +67,7 @@ def problem_of(model: str, shape: tuple[int, ...]) -> Problem:
         tokens = g.integers(VOCABULARY, size=problem.inputs.shape)
         task, high, target = "language", VOCABULARY, shape
         problem = replace(problem, inputs=tokens)
-    elif model == "unet3d":
+    elif model.startswith("unet"):
         task, high, target = "segmentation", 2, shape[1:]
     else:
         return problem

@@ -27,7 +27,7 @@ def options_of(model: str) -> Any:
 
 
 def parameters(model: str, shape: Shape, outputs: int, options: Any = None) -> int:
-    task = "segmentation" if model == "unet3d" else "classification"
+    task = "segmentation" if model.startswith("unet") else "classification"
     return Network(build(model, options or options_of(model), task, shape, outputs)).d
 
 
@@ -60,6 +60,7 @@ def test_the_builder_of_every_row_exists(model: str) -> None:
         # 27 (8 + 8*16 + 16*16 + 16*32 + 32*32 + 32*64 + 96*32 + 32*32 + 48*16 + 16*16) weights, the
         # first bias, 2 (16 + 16 + 32 + 32 + 64 + 32 + 32 + 16 + 16), 10 PReLUs, (16 + 1) 2: FLamby
         ("unet3d", (1, 48, 60, 48), 2, 246_156),
+        ("unet2d", (1, 48, 60), 2, 82_428),  # with 9 weights in the place of 27
         ("mlp", (1, 8, 8), 10, (64 + 1) * 64 + (64 + 1) * 10),
         ("mlp", (1, 28, 28), 10, (784 + 1) * 128 + (128 + 1) * 10),
         ("linear", (13,), 1, 14),

@@ -178,10 +178,10 @@ def strange(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (colour, "1 of 11 images are not 1x4x5, the shape of the run"),
-        (large, "1 of 11 images are not 1x4x5, the shape of the run"),
-        (damaged, "1 of 11 images are not 1x4x5, the shape of the run"),
-        (bomb, "1 of 11 images are not 1x4x5, the shape of the run"),
+        (colour, "1 of 11 images do not fit the run .shape 1x4x5, fit = exact."),
+        (large, "1 of 11 images do not fit the run .shape 1x4x5, fit = exact."),
+        (damaged, "1 of 11 images do not fit the run .shape 1x4x5, fit = exact."),
+        (bomb, "1 of 11 images do not fit the run .shape 1x4x5, fit = exact."),
         (strange, "1 of 3 folders are not named like the run's classes normal, ill"),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_simulation_says_whose_data_does_not_fit_in_one_line(
         hospital(tmp_path / name, 0)
     for k in range(5):
         write_image(tmp_path / "b" / "ill" / f"wide-{k}.png", k, (8, 8))
-    why = r"^b: image-folder: 5 of 15 images are not 1x4x5, .*/wide-0.png is 1x8x8, .* and 2 o"
+    why = r"^b: image-folder: 5 of 15 images do not fit .*1x4x5.*/wide-0.png is 1x8x8, .* and 2 o"
     with pytest.raises(DataError, match=why):
         load("image-folder", tmp_path, IMAGES)
     assert not caplog.text, "an error that is raised is not logged too"

@@ -96,8 +96,8 @@ def of_another_size(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (two_frames, "cannot be read .its shape 2x4x5"),
-        (no_dicom, "cannot be read .File is missing DICOM File Meta"),
+        (two_frames, "has 2 frames or pages"),
+        (no_dicom, "cannot be read .it is named .dcm, its content is text"),
         (cut, "cannot be read .The number of bytes of pixel data is less than expected"),
         (of_another_size, "is 1x6x7"),
     ],
