@@ -65,6 +65,11 @@ class Part(NamedTuple):
             columns[f"{split}_loss"] = losses.tolist()
             columns[f"{split}_accuracy"] = accuracies.tolist()
         measured = {} if curves is None else self._measured(recorded, curves)
+        if curves is not None:
+            for p, beyond in enumerate(self.rule.beyond(personal)):
+                if beyond:
+                    peer = int(self.engine.peers[p])
+                    curves[peer] = {**curves.get(peer, {}), "limited": beyond}
         if models is not None:
             models |= {
                 peer: {name: value.clone() for name, value in tensors.items()}
