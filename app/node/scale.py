@@ -20,7 +20,7 @@ import torch
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, cells
 from coterie.app.security.policy import Policy
 from coterie.app.security.run_check import shares_statistics
 from coterie.app.wire.payload import Foreign, LetterFormat
@@ -74,7 +74,7 @@ class SharedScale:
 
     def letter(self) -> PeerMessage:
         """Return the letter to all peers; what it holds is written beside the audit log."""
-        rows = np.array([column.name for column in self._columns]), *self._sent
+        rows = [cells.safe(column.name) for column in self._columns], *self._sent
         text = io.StringIO()
         table = csv.writer(text)
         table.writerow(["column", "count", "mean", "variance"])

@@ -284,8 +284,8 @@ RENAMED: Mapping[str, str] = {
 """Keys of earlier versions -> their names now."""
 
 
-def read_policy(path: Path) -> Policy:
-    """Read a policy file.
+def read_policy(path: Path, content: bytes | None = None) -> Policy:
+    """Read a policy file, of which `content` was read before, if given.
 
     PolicyError: it is missing or wrong, or others may write to it; names the file, the key and the
     remedy.
@@ -293,7 +293,8 @@ def read_policy(path: Path) -> Policy:
     try:
         if how := writable_by_others(path):
             raise PolicyError(how)
-        return policy_of(flatten(tomllib.loads(path.read_text(encoding="utf-8-sig"))))
+        text = (path.read_bytes() if content is None else content).decode("utf-8-sig")
+        return policy_of(flatten(tomllib.loads(text.replace("\r\n", "\n"))))
     except OSError as error:
         raise PolicyError(f"policy {path}: {error.strerror}") from None
     except PolicyError as error:
@@ -331,7 +332,7 @@ def locate(dotted: str) -> tuple[str, Option]:
         return table, options_of(TABLES[table])[key]
     if dotted in RENAMED:
         raise PolicyError(f'unknown key "{dotted}": it is called "{RENAMED[dotted]}" now')
-    raise PolicyError(f'unknown key "{dotted}"{nearest(dotted, Policy().flat())}')
+    raise PolicyError(f"unknown key {schema.brief(dotted)}{nearest(dotted, Policy().flat())}")
 
 
 def _comment(text: str) -> str:
