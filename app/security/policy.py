@@ -21,6 +21,7 @@ from coterie.app.config.keys import flatten, nearest
 from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
 from coterie.app.security.files import writable_by_others
+from coterie.clients.models.options import MODELS
 from coterie.datasets import plugins
 from coterie.datasets.own.institutions import words
 from coterie.datasets.table import DATASETS
@@ -124,8 +125,15 @@ class AnswerPolicy:
     min_examples: int = option(
         32,
         "Minimum number of examples behind an answer on own data: in the training part (patients, "
-        "with `table.group`), and as batch size.",
+        "with `table.group`), as batch size, and in each leaf of a tree (rows).",
         low=1,
+    )
+    threshold_step: float = option(
+        0.05,
+        "Minimum step of the thresholds of trees that leave, in standard deviations of a column. "
+        "With 0 a threshold is the mean of the values of two patients.",
+        low=0,
+        high=1,
     )
     max_answers_per_round: int = option(32, "Maximum number of gradients in one round.", low=1)
     max_answers_per_peer: int = option(
@@ -198,6 +206,7 @@ class Policy:
     )
     sealing: bool = option(True, "Whether a run's letters must be sealed.")
     methods: str = option(ANY, "Names of the methods that may run.")
+    models: str = option(ANY, 'Names of the models that may be trained, as in "linear, mlp".')
     max_peers: int = option(
         100, "Maximum number of peers; letters go to those in the trust file only.", low=1
     )
@@ -215,10 +224,11 @@ class Policy:
         """
         for key, text, known in (
             ("methods", self.methods, {*METHODS, *plugins.installed("method")}),
+            ("models", self.models, {*MODELS, *plugins.installed("model")}),
             ("data.sets", self.data.sets, {*DATASETS, *plugins.installed("dataset")}),
         ):
             for name in words(text) if text != ANY else ():
-                if name not in known:
+                if name not in known and ":" not in name:
                     raise PolicyError(f'{key}: there is no "{name}"{nearest(name, known)}')
         if self.approval == "none":
             open_ = {"methods": self.methods, "data.sets": self.data.sets}

@@ -1,0 +1,115 @@
+"""What a letter tells about known patients: `python -m studies.membership`.
+
+Models of the four hospitals of heart disease, each trained alone, as its letter has them, with the
+defaults and within the default policy: at least 32 patients in a leaf, thresholds in steps of 0.05
+standard deviations (networks and logistic regression are the same). Three attacks of somebody who
+has the letter and a person's data, means over hospitals and seeds:
+
+- membership: the person's data with diagnosis; a patient has a smaller loss than others (Yeom et
+  al. 2018): area under the ROC curve, 50 % for a coin; and how many patients are found when 5 % of
+  the others are taken for patients (5 % for a coin).
+- label: a known patient's data without the diagnosis; the guess is the model's prediction.
+  Percent right for patients, and for others of whom the model knows nothing.
+- values: percent of the thresholds that are the mean of the values of two patients.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.app.config.schema import Scalar
+from coterie.app.node.assembly import cohort_of, engine_of
+from coterie.app.security.policy import AnswerPolicy
+
+Array = npt.NDArray[np.float64]
+TREES = ("forest", "boosted-trees", "xgboost", "lightgbm")
+MODELS = ("logistic", "mlp", *TREES)
+SEEDS, FALSE_ALARMS = 5, 0.05
+
+
+def keys(model: str, *, protected: bool) -> dict[str, Scalar]:
+    """Return the keys of a run: defaults, or those that the default policy asks for."""
+    flat: dict[str, Scalar] = {
+        "dataset": "heart-disease", "peers": 4, "method": "local", "model": model, "device": "cpu",
+    }  # fmt: skip
+    if model in TREES:
+        flat["num-server-rounds"] = 1
+        if protected:
+            flat[f"{model}.min-samples-leaf"] = AnswerPolicy().min_examples
+            flat[f"{model}.threshold-step"] = AnswerPolicy().threshold_step
+    return flat
+
+
+def attacked(model: str, seed: int, *, protected: bool) -> list[list[float]]:
+    """Return the percentages of the attacks on each hospital's model."""
+    config = Config.from_flat(keys(model, protected=protected) | {"seed": seed})
+    engine = engine_of(config, problem_of(config), range(4))
+    strategy, rule = config.strategy(), config.options.bind(engine, config.num_server_rounds)
+    cohort = cohort_of(config, engine, rule, strategy.schedule)
+    cohort.begin(1)
+    for this in strategy.each_round(1, config.num_server_rounds, cohort.wants):
+        cohort.exchange(this)
+        cohort.update(this.t, {})
+        cohort.begin(this.t + 1)
+    rows, peers = [], np.arange(4)
+    losses, right = ([], [])
+    for split in ("train", "test"):
+        x, buffers = cohort.state.x, cohort.state.buffers
+        outputs = engine.example_outputs(x, buffers, split, peers).double()
+        lengths = engine.data.shards[split].lengths_p
+        targets = [engine.data.shards[split].targets_pn[p, :n] for p, n in enumerate(lengths)]
+        of = [(outputs[p, :n], targets[p]) for p, n in enumerate(lengths)]
+        losses.append([np.asarray(engine.task.losses(z[None], y[None])[0]) for z, y in of])
+        right.append([float((z.argmax(dim=1) == y).double().mean()) for z, y in of])
+    named = engine.network.named(cohort.state.x)
+    for p in range(4):
+        inside, outside = losses[0][p], losses[1][p]
+        scores = -np.concatenate([inside, outside])
+        member = np.repeat([1, 0], [len(inside), len(outside)])
+        alarms, found, _ = roc_curve(member, scores)
+        values = np.nan
+        if model in TREES:
+            of_rows = engine.training_rows(p)[0].astype(np.float32)
+            tree = (named[k][p].numpy() for k in ("feature", "threshold", "left"))
+            values = 100 * middles(of_rows, *tree)
+        at = 100 * float(np.interp(FALSE_ALARMS, alarms, found))
+        rows.append(
+            [100 * roc_auc_score(member, scores), at, 100 * right[0][p], 100 * right[1][p], values]
+        )
+    return rows
+
+
+def middles(rows: Array, feature: Array, threshold: Array, left: Array) -> float:
+    """Return the share of thresholds that are the mean of two neighbouring values of a column.
+
+    Columns with two values only do not count: their threshold tells nothing.
+    """
+    hits = []
+    for column, value in zip(feature[left > 0].astype(int), threshold[left > 0], strict=True):
+        values = np.unique(rows[:, column])
+        if len(values) > 2:
+            between = (values[:-1] + values[1:]) / 2
+            hits.append(bool((np.abs(between - value) <= 1e-4).any()))
+    return float(np.mean(hits)) if hits else 0.0
+
+
+def lines() -> list[str]:
+    """Return the table as Markdown."""
+    head = ["model", "", "membership", "found at 5 %", "label, patients", "label, others", "values"]
+    table = [head, ["---"] * len(head)]
+    for model in MODELS:
+        for protected in (False, True) if model in TREES else (False,):
+            rows = np.concatenate(
+                [attacked(model, seed, protected=protected) for seed in range(SEEDS)]
+            )
+            cells = [f"{each:.0f}" if np.isfinite(each) else "-" for each in np.mean(rows, axis=0)]
+            table.append([model, "policy" if protected else "defaults", *cells])
+    return [f"| {' | '.join(row)} |" for row in table]
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()))
