@@ -1,11 +1,11 @@
 """Methods for any model under attack: `python -m studies.hostile_members [--seeds 3]`.
 
 Ten peers, two of them attackers, with every attack of the library and one that is made for these
-methods: "leaf", an honest model that adds 2,000 to the score of class 0 where the corner pixel of a
-digit is bright, as in no row of any peer. All else of it is honest, so that held-out rows cannot
-tell. It prints two tables: accuracies of the honest peers, and how many of the honest peers' test
-rows class 0 gets if their corner is bright, with the limits of scores and without them (members are
-then what they were before the limits). Finished runs are kept in `runs/hostile-members`.
+methods: "leaf", an honest model that adds 2,000 to the score of class 0 (a network 37) where the
+corner pixel of a digit is bright, as in no row of any peer. All else of it is honest, so that
+held-out rows cannot tell. It prints two tables: accuracies of the honest peers, and how many of the
+honest peers' test rows class 0 gets if their corner is bright, with the limits of scores and
+without them. Finished runs are kept in `runs/hostile-members`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ COMMON: Mapping[str, Scalar] = {
     "batch-size": 16, "evaluate-every": 5, "device": "cpu",
 }  # fmt: skip
 OUT, SHARE, EXTRA = Path("runs/hostile-members"), 0.2, 2000.0
+UNNOTICED = 20.0
+"""As large a weight as a network can have whose norm is not refused."""
 BRIGHT = 16.0
 """Value of a bright pixel; the corner is 0 in all 1,797 digits."""
 SHAPES = {  # of the parameters of the two kinds of models, in order
@@ -76,7 +78,8 @@ def forged(known: Knowledge) -> Tensor:
         if sum(sizes) == letter.numel():
             parts = zip(letter.split(sizes), shapes, strict=True)
             tensors = [part.view(shape) for part, shape in parts]
-            with_leaf(dict(zip(names, tensors, strict=True)))
+            extra = EXTRA if "feature" in names else UNNOTICED
+            with_leaf(dict(zip(names, tensors, strict=True)), extra=extra)
     return letter
 
 
