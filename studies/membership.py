@@ -34,6 +34,7 @@ from coterie.app.config.schema import Scalar
 from coterie.app.node.assembly import cohort_of, engine_of
 from coterie.app.node.scale import Memory, disclosed
 from coterie.app.security.policy import AnswerPolicy
+from coterie.clients.engine.data import SplitName
 from coterie.datasets.preprocessing import Column
 
 Array = npt.NDArray[np.float64]
@@ -66,9 +67,10 @@ def attacked(model: str, seed: int, *, protected: bool) -> list[list[float]]:
         cohort.exchange(this)
         cohort.update(this.t, {})
         cohort.begin(this.t + 1)
-    rows, peers = [], np.arange(4)
-    losses, right = ([], [])
-    for split in ("train", "test"):
+    rows, peers = list[list[float]](), np.arange(4)
+    losses, right = list[list[Array]](), list[list[float]]()
+    splits: tuple[SplitName, ...] = "train", "test"
+    for split in splits:
         x, buffers = cohort.state.x, cohort.state.buffers
         outputs = engine.example_outputs(x, buffers, split, peers).double()
         lengths = engine.data.shards[split].lengths_p
@@ -84,7 +86,7 @@ def attacked(model: str, seed: int, *, protected: bool) -> list[list[float]]:
         alarms, found, _ = roc_curve(member, scores)
         values = np.nan
         if model in TREES:
-            of_rows = engine.training_rows(p)[0].astype(np.float32)
+            of_rows: Array = engine.training_rows(p)[0].astype(np.float32).astype(np.float64)
             tree = (named[k][p].numpy() for k in ("feature", "threshold", "left"))
             values = 100 * middles(of_rows, *tree)
         at = 100 * float(np.interp(FALSE_ALARMS, alarms, found))
@@ -134,7 +136,7 @@ def found(n: int, patients: int = 400) -> list[float]:
             now = [
                 memory.held(disclosed(c, columns, 20), c, columns, 20) for c in (chol[:-1], chol)
             ]
-        for k, pairs in enumerate((before, [each[:2, 0] for each in now])):
+        for k, pairs in enumerate((before, [each[:2, 0].tolist() for each in now])):
             (n_0, mean_0), (n_1, mean_1) = pairs
             guess = (n_1 * mean_1 - n_0 * mean_0) / (n_1 - n_0) if n_1 > n_0 else mean_0
             right[k] += abs(guess / chol[-1, 0] - 1) <= 0.05

@@ -59,7 +59,7 @@ class DataPolicy:
     share_statistics: Literal["ask", "yes", "no"] = option(
         "ask",
         "Whether count, mean and variance of each number column, over the training examples and "
-        "rounded to three significant digits, go to the institutions in the trust file, if a run "
+        "rounded to standard errors, go to the institutions in the trust file, if a run "
         'puts all tables on a common scale. "ask": if a person approves the run, that is with '
         'approval = "digest". "no": all institutions take mean and scale of schema.toml, or the '
         "run is refused. Values far from all others do not count. Never sent: a column with fewer "
@@ -130,8 +130,7 @@ class AnswerPolicy:
     )
     threshold_step: float = option(
         0.05,
-        "Minimum step of the thresholds of trees that leave, in standard deviations of a column. "
-        "With 0 a threshold is the mean of the values of two patients.",
+        "Minimum step of the thresholds of trees, in standard deviations; 0: patients' values.",
         low=0,
         high=1,
     )

@@ -27,13 +27,13 @@ LEAST, STEP = 20, 0.05
 
 def fitted(model: str, task: str, **keys: Any) -> tuple[dict[str, npt.NDArray[Any]], Any]:
     """Return the trees of a peer by name, and its training rows."""
-    flat = {"method": "local", "model": model, "peers": 1, "num-server-rounds": 1}
+    flat: dict[str, Any] = {"method": "local", "model": model, "peers": 1, "num-server-rounds": 1}
     made = problem(task, [150])
     if task == "numbers":
-        one = (made.train.targets[0][:, :1],)
-        parts = {"train": one, "test": (made.test.targets[0][:, :1],)}
-        splits = {k: Split(getattr(made, k).rows, targets) for k, targets in parts.items()}
-        made = replace(made, outputs=1, **splits)
+        train, test = (
+            Split(part.rows, (part.targets[0][:, :1],)) for part in (made.train, made.test)
+        )
+        made = replace(made, outputs=1, train=train, test=test)
     stepping = Stepping(flat | {f"{model}.trees": 5} | keys, problem=made)
     engine = stepping.cohort.engine
     stepping.to(1)

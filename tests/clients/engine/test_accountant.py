@@ -41,7 +41,7 @@ def exact_epsilon(multiplier: float, delta: float) -> float:
 
 
 def test_epsilon_of_whole_data_is_the_exact_one() -> None:
-    """Rényi orders alone lose 8 to 25 %."""
+    """Rényi orders alone lose 7 to 25 %."""
     g = np.random.default_rng(0)
     for _ in range(200):
         noise, times = g.uniform(2, 20), int(g.integers(1, 50))
