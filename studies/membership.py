@@ -1,4 +1,4 @@
-"""What a letter tells about known patients: `python -m studies.membership`.
+"""Measure what a letter tells about patients: `python -m studies.membership`.
 
 Models of the four hospitals of heart disease, each trained alone, as its letter has them, with the
 defaults and within the default policy: at least 32 patients in a leaf, thresholds in steps of 0.05

@@ -278,6 +278,14 @@ class Evaluation:
         self._sweep(see, split, self._or_all(None))
         return counts
 
+    def ranges(self, outputs: Tensor) -> tuple[limits.Floats, limits.Floats]:
+        """Return the lowest and highest scores (m, k), see `coterie.clients.engine.limits`."""
+        return limits.ranges(self.task, outputs)
+
+    def clipped(self, outputs: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Return outputs within limits, see `coterie.clients.engine.limits`."""
+        return limits.clipped(self.task, outputs, low, high)
+
     def _member(
         self, x_pmd: Tensor, buffers: Buffers, m: int, backend: Backend, at: Tensor, inputs: Tensor
     ) -> Tensor:

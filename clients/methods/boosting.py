@@ -47,11 +47,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from coterie.clients.engine import limits
 from coterie.clients.engine.streams import FOLDS
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
-from coterie.clients.parts.predictors import scale
+from coterie.clients.parts.predictors import WORST, scale
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Floats, Mixture, Rule, State
 from coterie.ranges import option
@@ -110,7 +109,7 @@ class Boosting(
         v, b = np.zeros((*slots, 1 + degree)), np.zeros((len(start.x), self.engine.outputs))
         v[:, 0, 0] = 1  # until the first step
         trees = start.x.new_zeros((*slots, _CHAINS + degree, self.engine.d))
-        wide = np.full((*slots, degree, self.engine.outputs), limits.FINITE)
+        wide = np.full((*slots, degree, self.engine.outputs), WORST)
         return self.begin(start, trees=trees, v=v, b=b, low=-wide, high=wide)
 
     def wants(self, s: BoostingState, t: int) -> Bools:
@@ -165,7 +164,7 @@ class Boosting(
         outputs_ark = self._outputs(s.trees[p, t], p, split)
         outputs_mrk = outputs_ark[FOLDS:]
         outputs_mrk[0] = outputs_ark[at]  # by the peer's own trees of each row's chain
-        s.low[p, t], s.high[p, t] = limits.ranges(engine.task, outputs_mrk[1:])
+        s.low[p, t], s.high[p, t] = engine.ranges(outputs_mrk[1:])
         outputs_mrk = outputs_mrk[used]
         targets_r = engine.data.shards[split].targets_pn[p, :count].cpu()
         v_m, b_k = np.eye(len(used))[0], np.zeros(engine.outputs)
@@ -195,7 +194,7 @@ class Boosting(
         v_tm11 = outputs.new_tensor(s.v[p, :t])[..., None, None]
         own_crk = (v_tm11[:, :1] * outputs[:, :_CHAINS]).sum(dim=0)
         at = (outputs.new_tensor(each[p, :t])[:, :, None] for each in (s.low, s.high))
-        others = limits.clipped(self.engine.task, outputs[:, _CHAINS:], *at)
+        others = self.engine.clipped(outputs[:, _CHAINS:], *at)
         others_rk = (v_tm11[:, 1:] * others).sum(dim=(0, 1))
         scores_crk: Tensor = own_crk + others_rk + outputs.new_tensor(s.b[p])
         return scores_crk

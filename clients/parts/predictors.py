@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from coterie.clients.engine import limits
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
 from coterie.clients.parts.ensemble import EMPTY, mixture
@@ -40,7 +39,7 @@ class MembersState(State):
     members: Tensor  # models of the neighbours, (P, K, d)
     authors: Ints  # owners of these models, (P, K); -1 for a model that has not arrived
     w: Floats  # weights of the models, (P, n); rows sum to 1
-    low: Floats  # limits of the scores of models in slots, see `limits`, (P, K, k) or (P, K, 1)
+    low: Floats  # limits of the scores of models in slots, see `bounds`, (P, K, k) or (P, K, 1)
     high: Floats
 
 
@@ -110,7 +109,7 @@ def scale(engine: Engine, losses_mr: Floats) -> float:
 
 
 WORST = 1e30
-"""Loss of a model whose outputs are not finite."""
+"""Loss of a model whose outputs are not finite, and limit of scores that only have to be finite."""
 
 
 class Predictors(Rule[S], Generic[S], strategy=Wanted):
@@ -130,7 +129,7 @@ class Predictors(Rule[S], Generic[S], strategy=Wanted):
         start, degree = self.start(), int(self.engine.topology.sum(axis=1).max())
         slots = len(start.x), degree
         members = start.x.new_zeros((*slots, self.engine.d))
-        wide = np.full((*slots, self.engine.outputs if self.limits_scores else 1), limits.FINITE)
+        wide = np.full((*slots, self.engine.outputs if self.limits_scores else 1), WORST)
         return self.begin(
             start, members=members, authors=np.full(slots, EMPTY), low=-wide, high=wide,
             **self.extra(),
@@ -179,7 +178,7 @@ class Predictors(Rule[S], Generic[S], strategy=Wanted):
             return s
         low, high = s.low.copy(), s.high.copy()
         at = p, held_out.slots
-        low[at], high[at] = limits.ranges(self.engine.task, outputs[1:])
+        low[at], high[at] = self.engine.ranges(outputs[1:])
         return replace(s, low=low, high=high)
 
     def chosen(self, losses_mr: Floats) -> Floats:

@@ -132,10 +132,6 @@ class CheckedRule(Rule[Any]):
         with self._called():
             return self.rule.saved(state)
 
-    def beyond(self, state: Any) -> Sequence[Mapping[int, tuple[int, int]]]:
-        with self._called():
-            return self.rule.beyond(state)
-
     def metrics(self, state: Any) -> Mapping[str, Floats]:
         with self._called():
             values = self.rule.metrics(state)
