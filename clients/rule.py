@@ -121,12 +121,20 @@ class Mixture(NamedTuple):
         Buffers of the members.
     offset : Tensor or None, (P, k)
         If given, weighted outputs and this offset are added instead; the weights are any numbers.
+    low, high : Tensor or None, (P, M, k) or (P, M, 1)
+        If given, outputs beyond them are clipped (`coterie.clients.engine.limits`); infinite for
+        the peer's own model.
+    authors : ndarray of int or None, (P, M)
+        Peers that trained the members, if there are limits.
     """
 
     weights: Tensor
     models: Tensor
     buffers: dict[str, Tensor]
     offset: Tensor | None = None
+    low: Tensor | None = None
+    high: Tensor | None = None
+    authors: Ints | None = None
 
 
 S = TypeVar("S", bound=State)
@@ -423,7 +431,7 @@ class Rule(Formulas, Generic[S]):
         mixture = self.mixture(s)
         if mixture is None:
             return self.engine.losses(s.x, s.buffers, split)
-        return self.engine.mixture_losses(*mixture[:3], split, mixture.offset)
+        return self.engine.mixture_losses(*mixture[:3], split, *mixture[3:6])
 
     def mixture(self, s: S) -> Mixture | None:
         """Return the ensembles that predict, or None where the personal model predicts alone."""
@@ -432,9 +440,10 @@ class Rule(Formulas, Generic[S]):
     def saved(self, s: S) -> Sequence[Mapping[str, Tensor]]:
         """Return the tensors that prediction needs besides the personal model, per hosted peer.
 
-        They are saved in the peer's model file: the weights of a mixture as "mixture", the tensors
-        of its members as "members.<name>" (M, ...). A rule that overrides `evaluate` also
-        overrides this, for `coterie.app.trained.personal`.
+        They are saved in the peer's model file: the weights of a mixture as "mixture", the limits
+        of its members as "mixture.low" and "mixture.high", their authors as "mixture.authors",
+        their tensors as "members.<name>" (M, ...). A rule that overrides `evaluate` also overrides
+        this, for `coterie.app.trained.personal`.
         """
         mixture = self.mixture(s)
         if mixture is None:
@@ -444,13 +453,32 @@ class Rule(Formulas, Generic[S]):
         stacks = {name: value.unflatten(0, (peers, members)) for name, value in named.items()}
         stacks |= mixture.buffers
         used = mixture.weights != 0
+        used[:, 0] |= ~used.any(dim=1)  # a file has a member
         offset = mixture.offset
+        limits: dict[str, Tensor] = {}
+        if mixture.low is not None and mixture.high is not None and mixture.authors is not None:
+            authors = mixture.weights.new_tensor(mixture.authors).long()
+            limits = {"low": mixture.low, "high": mixture.high, "authors": authors}
         return [
             {"mixture": mixture.weights[p, used[p]]}
             | ({} if offset is None else {"mixture.offset": offset[p]})
+            | {f"mixture.{name}": value[p, used[p]] for name, value in limits.items()}
             | {f"members.{name}": value[p, used[p]] for name, value in stacks.items()}
             for p in range(peers)
         ]
+
+    def beyond(self, s: S) -> Sequence[Mapping[int, tuple[int, int]]]:
+        """Return by author, per hosted peer, in how many test rows its models were limited.
+
+        The second number counts those whose predicted class they would have changed without.
+        """
+        mixture = self.mixture(s)
+        if mixture is None or mixture.low is None:
+            return [{}] * len(s.x)
+        assert mixture.high is not None
+        assert mixture.authors is not None
+        limits = mixture.low, mixture.high, mixture.authors
+        return self.engine.beyond_limits(*mixture[:3], "test", mixture.offset, *limits)
 
     def metrics(self, s: S) -> Mapping[str, Floats]:
         """Return the metrics named in `reported`, each (P,); nan where undefined."""

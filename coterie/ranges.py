@@ -171,7 +171,7 @@ class Option:
             return self.take(tomllib.loads(f"value = {text}")["value"])
         except RangeError:
             raise
-        except ValueError:
+        except (ValueError, RecursionError):
             return self.take(text)
 
     def check_type(self, value: object) -> None:

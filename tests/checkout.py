@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,19 @@ local_superlink._start_local_superlink()
 
 A machine that runs other tests beside it needs longer now and then.
 """
+
+
+def of_this_checkout(command: Sequence[str], place: Path) -> dict[str, str]:
+    """Return an environment in which `command`, a Python, runs the `coterie` of this checkout.
+
+    An AssertionError names the file if it is another one, such as an installed version: a test of
+    security that starts processes would attack that.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    code = "import coterie.app.node.process.job as ours; print(ours.__file__)"
+    there = subprocess.check_output([*command, "-c", code], cwd=place, env=environment, text=True)
+    assert Path(there.strip()).resolve().is_relative_to(ROOT), f"not this checkout: {there}"
+    return environment
 
 
 def copy(place: Path) -> Path:

@@ -68,6 +68,7 @@ TORCH = {
     "clients/engine/evaluation.py",
     "clients/engine/execution.py",
     "clients/engine/layers.py",
+    "clients/engine/limits.py",
     "clients/engine/library.py",
     "clients/engine/mixed_precision.py",
     "clients/engine/network.py",

@@ -23,6 +23,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -62,7 +63,8 @@ def _make(options: argparse.Namespace, console: Console) -> None:
         console.print(f"{options.directory / 'relay'}: certificate for {', '.join(options.hosts)}")
     for node in options.nodes:
         public = for_node(options.directory, node)
-        console.print(f"{public.parent}: key of {node}", soft_wrap=True)
+        made_elsewhere = "" if (public.parent / "node.key").exists() else ", made elsewhere"
+        console.print(f"{public.parent}: key of {node}{made_elsewhere}", soft_wrap=True)
         if options.register:
             console.print(register(public, options.register), soft_wrap=True)
 
@@ -95,23 +97,45 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
 
 
 def for_node(directory: Path, name: str) -> Path:
-    """Make the key that authenticates a SuperNode unless it exists, and return the public file."""
+    """Make the key that authenticates a SuperNode unless it exists, and return the public file.
+
+    A directory with a public file alone is that of a node whose key was made elsewhere: none is
+    made. ConfigError: the name or the public file is invalid, or not that of the key beside it.
+    """
     if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
         raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
     home = directory / name
     home.mkdir(parents=True, exist_ok=True)
-    public = home / "node.pub"
-    if not (home / "node.key").exists():
-        key = ec.generate_private_key(_CURVE())
-        openssh = key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-        _write(public, openssh + f" {name}\n".encode(), public=True)
-        _write(home / "node.key", _pem(key, serialization.PrivateFormat.OpenSSH))
+    public, private = home / "node.pub", home / "node.key"
+    known = _public_of(public) if public.exists() else None
+    if private.exists() or known is None:
+        if private.exists():
+            key = serialization.load_ssh_private_key(private.read_bytes(), None)
+            assert isinstance(key, ec.EllipticCurvePrivateKey)
+        else:
+            key = ec.generate_private_key(_CURVE())
+            _write(private, _pem(key, serialization.PrivateFormat.OpenSSH))
+        if known is None:
+            openssh = key.public_key().public_bytes(
+                serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+            )
+            _write(public, openssh + f" {name}\n".encode(), public=True)
+        elif known != key.public_key():
+            raise ConfigError(f"{public} is not the public key of {private}: remove the wrong one")
     if (directory / "ca.crt").exists():
         shutil.copyfile(directory / "ca.crt", home / "ca.crt")
     _secret(home)
     return public
+
+
+def _public_of(path: Path) -> ec.EllipticCurvePublicKey:
+    try:
+        known = serialization.load_ssh_public_key(path.read_bytes())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{path} is not a node's public key: {error}") from None
+    if not isinstance(known, ec.EllipticCurvePublicKey) or not isinstance(known.curve, _CURVE):
+        raise ConfigError(f"{path} is not a node's public key: Flower reads {_CURVE.name} only")
+    return known
 
 
 def register(public: Path, connection: str) -> str:

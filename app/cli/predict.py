@@ -41,6 +41,12 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if (options.threshold == "validation" or options.recalibrate) and model.point.caution:
         console.print(f"warning: {model.point.caution}", soft_wrap=True)
     about = model.about
+    for name, limited in predict.limited(model, examples.raw):
+        console.print(
+            f"note: {name}'s scores were limited on {limited} of {len(examples.raw)} examples, "
+            "which are unlike the rows that chose its weight",
+            soft_wrap=True, markup=False,
+        )  # fmt: skip
     console.print(
         f"{len(examples.raw)} predictions by {about.peer_name}'s model ({about.method}): "
         f"{options.out}",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from coterie.app.config import limits, parts, recipes
+from coterie.app.config import limits, parts, recipes, schema
 from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.config.parts import PARTS
 from coterie.app.config.registry import METHODS, method_of, schedule_of, topology_of
@@ -357,7 +357,7 @@ def settle(
         users = (
             each for source in sources if not source.is_of_run for each in source.keys.values()
         )
-        words = {*named, *map(str, users)}
+        words = {*named, *(each for each in users if isinstance(each, str))}
         for source in sources:
             if source.is_of_run and source.file:
                 parts.refuse_unnamed(chosen, words, source.file, source.naming)
@@ -369,7 +369,7 @@ def settle(
             continue
         if key not in own and key not in known:
             near = nearest(key, [*known, *own])
-            raise source.refusal(key, f'unknown key "{key}"{near}')
+            raise source.refusal(key, f"unknown key {schema.brief(key)}{near}")
         table, each = own[key] if key in own else known[key]
         values[table][each.name] = source.value(key, each)
         if source.is_typed:

@@ -59,11 +59,11 @@ def read_pair(item: str) -> tuple[str, Scalar]:
     """Return key and value of one `key=value`, without the options of plugins."""
     key, _, text = item.partition("=")
     if key not in keys():
-        raise ConfigError(f'unknown key "{key}"{nearest(key, keys())}')
+        raise ConfigError(f"unknown key {schema.brief(key)}{nearest(key, keys())}")
     try:
         return key, keys()[key][1].read(text)
     except ValueError as error:
-        raise ConfigError(f"{key}={text}: {error}") from None
+        raise ConfigError(f"{key}={schema.shortened(text)}: {error}") from None
 
 
 def _chain(path: Path) -> tuple[Source, ...]:

@@ -162,7 +162,7 @@ def unpacked(flat: Mapping[str, Any]) -> dict[str, Any]:
         text = flat[table]
         try:
             inner = tomllib.loads(f"_ = {{{text}}}")["_"]
-        except (tomllib.TOMLDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise ConfigError(
                 f"{table} = {schema.brief(text)}: must be options like \"alpha = 0.1, kind = 'x'\""
             ) from None

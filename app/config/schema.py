@@ -61,5 +61,13 @@ def written(value: object) -> str:
 
 def brief(value: object) -> str:
     """Format a value for a message, shortened to one line."""
-    text = " ".join(written(value).split())  # a list would be many lines
+    try:
+        text = " ".join(written(value).split())  # a list would be many lines
+    except RecursionError:
+        return "a value of very many levels"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Shorten a text for a message."""
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]} ..."

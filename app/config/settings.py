@@ -361,7 +361,7 @@ def by_peer(text: str) -> Mapping[str, str]:
     """Return the value of `peer-models` as a table of models by peer."""
     try:
         table: dict[str, Any] = tomllib.loads(f"_ = {{{text}}}")["_"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         table = {"": None}
     for model in table.values():
         if not isinstance(model, str):

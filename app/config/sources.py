@@ -47,7 +47,8 @@ class Source:
             value = option.read(raw) if self.is_typed else option.take(raw)
             limits.check(key, value)
         except ValueError as error:
-            shown = f"{key}={raw}" if self.is_typed else f"{key} = {schema.brief(raw)}"
+            typed = f"{key}={schema.shortened(str(raw))}"
+            shown = typed if self.is_typed else f"{key} = {schema.brief(raw)}"
             raise self.refusal(key, f"{shown}: {error}") from None
         return value
 
@@ -81,7 +82,7 @@ def of_file(path: Path) -> Source:
     try:
         text = path.read_text(encoding="utf-8-sig")
         flat = unpacked(flatten(tomllib.loads(text)))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         how = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
         raise ConfigError(f"{path} is not TOML: {error}{how}") from None
     of_run = any((path.parent / name).exists() for name in _BESIDE)

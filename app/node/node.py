@@ -269,7 +269,7 @@ class Node:
         if self._accounts is not None and self._cohort.engine.guard is not None:
             privacy = self._accounts.privacy
             privacy.spent()  # a damaged ledger stops every request, even one without cost
-            guard = self._cohort.engine.reseed(secrets.randbits(64))
+            guard = self._cohort.engine.reseed(secrets.randbits(128))
             guard.account = partial(privacy.account, request.round)
         return self._done(request)
 

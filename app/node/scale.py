@@ -3,6 +3,10 @@
 Before round 1 each node sends the statistics of its columns to all peers, in a sealed letter. Every
 node combines the same letters, so all have the same scale. What left stands in
 `statistics-0003.csv` of the node's run directory, the scale in `nodes/scale-0003.json`.
+
+The means before and after one patient more would give that patient's values. So they are rounded to
+their standard errors, and a node sends what it sent in an earlier run until enough of its values
+are new (`Memory`).
 """
 
 from __future__ import annotations
@@ -11,7 +15,10 @@ import csv
 import io
 import json
 import logging
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +27,12 @@ import torch
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, cells
+from coterie.app.security.approval import OWN
+from coterie.app.security.disclosure import step_below, to_step
 from coterie.app.security.policy import Policy
 from coterie.app.security.run_check import shares_statistics
+from coterie.app.security.split import secret
 from coterie.app.wire.payload import Foreign, LetterFormat
 from coterie.datasets.own.scale import agreed, combined, known, publishable, rescaled, statistics
 from coterie.datasets.own.tabular import TableOptions
@@ -31,7 +41,8 @@ from coterie.datasets.problem import DataError, Problem
 from coterie.strategies.protocol import PeerMessage
 
 DIGITS = 3
-"""Significant digits of a statistic."""
+"""Significant digits of a number of values."""
+_MEMORY = "statistics.jsonl"
 _NAME = "statistics"
 _LARGEST = 1e100
 _FAR = 100.0
@@ -64,6 +75,14 @@ class SharedScale:
             minimum = 1 if policy is None else policy.data.min_examples
             groups = None if problem.groups is None else problem.groups[problem.train.rows[peer]]
             self._sent = disclosed(known(problem, peer), self._columns, minimum, groups)
+            if policy is not None:
+                parts = problem.train, problem.validation, problem.test
+                rows, most = np.concatenate([part.rows[peer] for part in parts]), 1
+                if problem.groups is not None:  # a patient more is that many values more
+                    most = int(np.unique(problem.groups[rows], return_counts=True)[1].max())
+                memory = Memory(directory.parent / OWN)
+                of_table = problem.table.cells[rows], self._columns, minimum * most
+                self._sent = memory.held(self._sent, *of_table)
         self._scale_2c = scale_2c = self._stored()
         self.problem = problem if scale_2c is None else rescaled(problem, scale_2c, self._missing)
 
@@ -74,7 +93,7 @@ class SharedScale:
 
     def letter(self) -> PeerMessage:
         """Return the letter to all peers; what it holds is written beside the audit log."""
-        rows = np.array([column.name for column in self._columns]), *self._sent
+        rows = [cells.safe(column.name) for column in self._columns], *self._sent
         text = io.StringIO()
         table = csv.writer(text)
         table.writerow(["column", "count", "mean", "variance"])
@@ -181,9 +200,54 @@ def disclosed(
         at = ~np.isnan(cells[:, c])
         values = publishable(cells[at, c], min_values, None if groups is None else groups[at])
         if column.kind != "category" and len(values):
-            moments = len(values), values.mean(), values.var()
-            result[:, c] = [float(f"{each:.{DIGITS - 1}e}") for each in moments]
+            n, mean, variance = len(values), values.mean(), values.var()
+            if variance > 0:  # errors of the mean, and of the variance of normal values
+                mean = to_step(mean, step_below(math.sqrt(variance / n)))
+                variance = to_step(variance, step_below(variance * math.sqrt(2 / n)))
+            result[:, c] = float(f"{n:.{DIGITS - 1}e}"), mean, variance
     return result
+
+
+class Memory:
+    """Statistics that a node has sent in all its runs, in its folder `own` that belongs to no run.
+
+    Of the values that they are about it has keyed hashes, which without the node's secret tell
+    nothing.
+    """
+
+    def __init__(self, own: Path) -> None:
+        self._file, self._key = own / _MEMORY, secret(own)
+
+    def held(self, sent_3c: Floats, cells: Floats, columns: Sequence[Column], least: int) -> Floats:
+        """Return the statistics that leave, (3, c): earlier ones until `least` values are new.
+
+        `cells` (n, c) are those of all the peer's rows, so that another division of them into
+        training and test rows is nothing new. A column without statistics sends none.
+        """
+        result = sent_3c.copy()
+        with atomic.locked(self._file.with_suffix(".lock")):
+            earlier = atomic.lines(self._file) if self._file.exists() else []
+            for c in np.flatnonzero(sent_3c[0]).tolist():
+                name, marks = columns[c].name, self._marks(cells[:, c])
+                of_column = (line for line in earlier if line["column"] == name)
+                apart = [(_new(marks, Counter(line["values"])), line) for line in of_column]
+                new, nearest = min(apart, key=lambda each: each[0], default=(least, {}))
+                if new < least:
+                    result[:, c] = nearest["statistics"]
+                    continue
+                line = {"column": name, "statistics": result[:, c].tolist()}
+                atomic.append(self._file, {**line, "values": [*marks.elements()]})
+        return result
+
+    def _marks(self, cells: Floats) -> Counter[str]:
+        values = np.asarray(cells[~np.isnan(cells)], dtype="<f8")
+        hashed = (blake2b(each.tobytes(), key=self._key, digest_size=8) for each in values)
+        return Counter(each.hexdigest() for each in hashed)
+
+
+def _new(one: Counter[str], other: Counter[str]) -> int:
+    """Return the number of values that are in one of two collections only; replaced ones once."""
+    return max((one - other).total(), (other - one).total())
 
 
 def completed(scale_2c: Floats, columns: Sequence[Column]) -> Floats:

@@ -9,7 +9,7 @@ from typing import Any
 from coterie.app.experiments import methods
 from coterie.app.report import decisions, diagnostics, html, png, quality, words
 from coterie.app.report.run_data import page_data
-from coterie.app.runs import atomic, files, units
+from coterie.app.runs import atomic, files, limited, units
 from coterie.app.runs.progress import OVER
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
@@ -52,7 +52,7 @@ def content(run: Run) -> dict[str, Any]:
             words.date([run]),
         ],
         "notice": _notice(run.progress),
-        "outcome": words.outcome(run, summary),
+        "outcome": " ".join([words.outcome(run, summary), *limited.sentences(run)]),
         "decisions": decisions.of_run(run),
         "tiles": words.tiles(run, summary),
         "costs": words.costs(run),

@@ -223,7 +223,7 @@ def read(name: str, folder: Path = FOLDER) -> Paper:
         raise ConfigError(f'no paper "{name}"{hint}')
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not TOML: {error}") from None
     try:
         figures = {key: _figure(key, content["figures"][key]) for key in content["figures"]}

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from coterie.app.runs import state, summary, units
+from coterie.app.runs import limited, state, summary, units
 from coterie.app.runs.rundir import Run
 
 
@@ -21,7 +21,10 @@ def conclude(run_dir: Path, console: Console) -> None:
 
     numbers = summary.finish(run_dir)
     page = run_page.write(run_dir)
-    if decided := decisions.of_run(Run.read(run_dir)):
+    run = Run.read(run_dir)
+    for line in limited.sentences(run):
+        console.print(line, soft_wrap=True, markup=False)
+    if decided := decisions.of_run(run):
         for line in [*decided.lines(), *decided.consortium]:
             console.print(line, soft_wrap=True, markup=False)
     console.print(digest(numbers, methods.all_to_all(numbers)))

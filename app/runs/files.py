@@ -133,7 +133,7 @@ def toml_of(directory: Path, name: str) -> dict[str, Any] | None:
         return None
     try:
         return tomllib.loads(content)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ResultsError(f"{directory / name}: not TOML: {error}") from None
 
 

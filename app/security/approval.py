@@ -75,14 +75,17 @@ def unused(out: Path) -> dict[str, int]:
     return {digest: n - len(used) for digest, (used, n) in left.items() if n > len(used)}
 
 
-def record(directory: Path, config: Config, digest: str, policy: Path, decision: str) -> None:
+def record(
+    directory: Path, config: Config, digest: str, policy: bytes | None, decision: str
+) -> None:
     """Record a run's configuration and the decision about it, unless it is the last record.
 
-    The decision is "allowed", or "refused: ..." with the reason; of the policy file, the SHA-256 is
-    recorded.
+    The decision is "allowed", or "refused: ..." with the reason; of the policy file that decided,
+    the SHA-256 is recorded, "" without one.
     """
     file = config_file(directory, digest)
-    line = {"digest": digest, "config": file.name, "policy": _digest_of_file(policy)}
+    used = "" if policy is None else hashlib.sha256(policy).hexdigest()
+    line = {"digest": digest, "config": file.name, "policy": used}
     line["decision"] = decision
     with _locked(directory.parent):
         last = atomic.lines(directory / DECISIONS)[-1:]
@@ -137,10 +140,6 @@ def _approvals(out: Path, digest: str) -> tuple[set[str], int]:
         raise DecisionError(str(error)) from None
     used = {line["run"] for line in lines if "run" in line}
     return used, sum("approved-by" in line for line in lines)
-
-
-def _digest_of_file(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def _now() -> str:

@@ -115,7 +115,11 @@ def precision(examples: int) -> float:
     That bound is the largest standard error of a share over this number of examples: finer digits
     describe these examples only, and do not generalise.
     """
-    error = 0.5 / math.sqrt(examples)
+    return step_below(0.5 / math.sqrt(examples))
+
+
+def step_below(error: float) -> float:
+    """Return the largest of ..., 1, 2, 5, 10, 20, ... up to a positive number."""
     power = 10.0 ** math.floor(math.log10(error))
     return max(step * power for step in (1, 2, 5) if step * power <= error * (1 + 1e-9))
 
@@ -133,27 +137,27 @@ def _protected(
     if not sizes[part] or (part == "train" and not training):
         return None
     if name.endswith("accuracy"):
-        return _to_step(value, precision(sizes[part]))
+        return to_step(value, precision(sizes[part]))
     return _relative(value, sizes[part])
 
 
 def _measure(name: str, value: float, sizes: Mapping[str, int], rarest: int) -> float | None:
     """Return a rounded measure of the last report, over test examples or those of a class."""
     if name in PER_CLASS:
-        return _to_step(value, precision(rarest)) if rarest else None
+        return to_step(value, precision(rarest)) if rarest else None
     if not sizes["test"]:
         return None
     if name in ("expected_calibration_error", "r2"):
-        return _to_step(value, precision(sizes["test"]))
+        return to_step(value, precision(sizes["test"]))
     return _relative(value, sizes["test"])
 
 
 def _relative(value: float, examples: int) -> float:
     if value == 0:
         return 0.0
-    return _to_step(value, precision(examples) * 10.0 ** math.floor(math.log10(abs(value))))
+    return to_step(value, precision(examples) * 10.0 ** math.floor(math.log10(abs(value))))
 
 
-def _to_step(value: float, step: float) -> float:
+def to_step(value: float, step: float) -> float:
     """Round to a multiple of `step`, without the digits that binary fractions add."""
     return float(f"{round(value / step) * step:.12g}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +15,26 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 def writable_by_others(path: Path) -> str:
     """Return the way in which others could change a file, with the remedy; "" if they cannot.
 
-    A user who may write to a folder above the file can replace the file, unless the folder is
-    sticky, like /tmp.
+    As for OpenSSH, the file, each folder above it and each link on the way to it belong to this
+    user or to root, and nobody else may write to them, except to a sticky folder like /tmp.
     """
-    if path.stat().st_mode & _WRITABLE:
-        return f"others may write to it: chmod go-w {path}"
-    for folder in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
-        mode = folder.stat().st_mode
-        if mode & _WRITABLE and not mode & stat.S_ISVTX:
-            return f"others may write to the folder {folder}: chmod go-w {folder}"
+    places = [path.absolute()]
+    for place in places:  # grows
+        about = place.lstat()
+        if sys.platform != "win32" and about.st_uid not in (0, os.geteuid()):
+            return (
+                f"user {about.st_uid} owns {place} and could change it: let root or this user, "
+                f"{os.geteuid()}, own it (chown), or run this as its owner"
+            )
+        is_folder = stat.S_ISDIR(about.st_mode)
+        sticky = is_folder and about.st_mode & stat.S_ISVTX
+        if stat.S_ISLNK(about.st_mode):
+            target = place.parent / place.readlink()
+            places += [each for each in (target, *target.parents) if each not in places]
+        elif about.st_mode & _WRITABLE and not sticky:
+            to = f"the folder {place}" if is_folder else "it"
+            return f"others may write to {to}: chmod go-w {place}"
+        places += [each for each in place.parents if each not in places]
     return ""
 
 

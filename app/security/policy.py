@@ -21,6 +21,7 @@ from coterie.app.config.keys import flatten, nearest
 from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
 from coterie.app.security.files import writable_by_others
+from coterie.clients.models.options import MODELS
 from coterie.datasets import plugins
 from coterie.datasets.own.institutions import words
 from coterie.datasets.table import DATASETS
@@ -58,7 +59,7 @@ class DataPolicy:
     share_statistics: Literal["ask", "yes", "no"] = option(
         "ask",
         "Whether count, mean and variance of each number column, over the training examples and "
-        "rounded to three significant digits, go to the institutions in the trust file, if a run "
+        "rounded to standard errors, go to the institutions in the trust file, if a run "
         'puts all tables on a common scale. "ask": if a person approves the run, that is with '
         'approval = "digest". "no": all institutions take mean and scale of schema.toml, or the '
         "run is refused. Values far from all others do not count. Never sent: a column with fewer "
@@ -124,8 +125,14 @@ class AnswerPolicy:
     min_examples: int = option(
         32,
         "Minimum number of examples behind an answer on own data: in the training part (patients, "
-        "with `table.group`), and as batch size.",
+        "with `table.group`), as batch size, and in each leaf of a tree (rows).",
         low=1,
+    )
+    threshold_step: float = option(
+        0.05,
+        "Minimum step of the thresholds of trees, in standard deviations; 0: patients' values.",
+        low=0,
+        high=1,
     )
     max_answers_per_round: int = option(32, "Maximum number of gradients in one round.", low=1)
     max_answers_per_peer: int = option(
@@ -198,6 +205,7 @@ class Policy:
     )
     sealing: bool = option(True, "Whether a run's letters must be sealed.")
     methods: str = option(ANY, "Names of the methods that may run.")
+    models: str = option(ANY, 'Names of the models that may be trained, as in "linear, mlp".')
     max_peers: int = option(
         100, "Maximum number of peers; letters go to those in the trust file only.", low=1
     )
@@ -215,10 +223,11 @@ class Policy:
         """
         for key, text, known in (
             ("methods", self.methods, {*METHODS, *plugins.installed("method")}),
+            ("models", self.models, {*MODELS, *plugins.installed("model")}),
             ("data.sets", self.data.sets, {*DATASETS, *plugins.installed("dataset")}),
         ):
             for name in words(text) if text != ANY else ():
-                if name not in known:
+                if name not in known and ":" not in name:
                     raise PolicyError(f'{key}: there is no "{name}"{nearest(name, known)}')
         if self.approval == "none":
             open_ = {"methods": self.methods, "data.sets": self.data.sets}
@@ -284,8 +293,8 @@ RENAMED: Mapping[str, str] = {
 """Keys of earlier versions -> their names now."""
 
 
-def read_policy(path: Path) -> Policy:
-    """Read a policy file.
+def read_policy(path: Path, content: bytes | None = None) -> Policy:
+    """Read a policy file, of which `content` was read before, if given.
 
     PolicyError: it is missing or wrong, or others may write to it; names the file, the key and the
     remedy.
@@ -293,7 +302,8 @@ def read_policy(path: Path) -> Policy:
     try:
         if how := writable_by_others(path):
             raise PolicyError(how)
-        return policy_of(flatten(tomllib.loads(path.read_text(encoding="utf-8-sig"))))
+        text = (path.read_bytes() if content is None else content).decode("utf-8-sig")
+        return policy_of(flatten(tomllib.loads(text.replace("\r\n", "\n"))))
     except OSError as error:
         raise PolicyError(f"policy {path}: {error.strerror}") from None
     except PolicyError as error:
@@ -331,7 +341,7 @@ def locate(dotted: str) -> tuple[str, Option]:
         return table, options_of(TABLES[table])[key]
     if dotted in RENAMED:
         raise PolicyError(f'unknown key "{dotted}": it is called "{RENAMED[dotted]}" now')
-    raise PolicyError(f'unknown key "{dotted}"{nearest(dotted, Policy().flat())}')
+    raise PolicyError(f"unknown key {schema.brief(dotted)}{nearest(dotted, Policy().flat())}")
 
 
 def _comment(text: str) -> str:

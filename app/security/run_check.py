@@ -8,7 +8,14 @@ from dataclasses import replace
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import scale_of
-from coterie.app.security.policy import ANY, LimitPolicy, Policy, PolicyError, PrivacyPolicy
+from coterie.app.security.policy import (
+    ANY,
+    AnswerPolicy,
+    LimitPolicy,
+    Policy,
+    PolicyError,
+    PrivacyPolicy,
+)
 from coterie.clients.privacy import Privacy
 from coterie.datasets.own.institutions import words
 from coterie.datasets.own.scale import agreed
@@ -32,6 +39,7 @@ def check_run(policy: Policy, config: Config) -> None:
             f'no policy allows attack.kind = "{config.attack.kind}": attackers are for simulations'
         )
     _listed("methods", policy.methods, "method", [config.method])
+    _listed("models", policy.models, "model", list(config.kinds))
     _listed("data.sets", data.sets, "dataset", [config.dataset])
     _at_most("max-peers", policy.max_peers, "peers", config.peers)
     _at_most("max-rounds", policy.max_rounds, "num-server-rounds", config.num_server_rounds)
@@ -47,6 +55,7 @@ def check_run(policy: Policy, config: Config) -> None:
     )
     if config.row.strategy.exchanges:
         _batches_of("answers.min-examples", policy.answers.min_examples, config)
+        _check_trees(policy.answers, config)
         _answers_allowed(policy, config)
     for key in ("columns", "label"):
         if hasattr(options, key):
@@ -91,6 +100,21 @@ def _check_sizes(limits: LimitPolicy, config: Config) -> None:
     _at_most("limits.max-layers", limits.max_layers, f"{config.network}: layers", depth)
     pixels = math.prod(getattr(config.dataset_options, "sides", ()))
     _at_most("limits.max-pixels", limits.max_pixels, f"{config.dataset}: pixels", pixels)
+
+
+def _check_trees(answers: AnswerPolicy, config: Config) -> None:
+    """Refuse trees whose leaves or thresholds describe few examples: each leaf is an answer."""
+    for key, least, name in (
+        ("answers.min-examples", answers.min_examples, "min-samples-leaf"),
+        ("answers.threshold-step", answers.threshold_step, "threshold-step"),
+    ):
+        for kind in config.kinds:
+            value = config.flat().get(f"{kind}.{name}")
+            if isinstance(value, int | float) and value < least:
+                raise PolicyError(
+                    f"{key} = {least} does not allow {kind}.{name} = {value}: trees leave as they "
+                    f"are, so the run must set {kind}.{name}={least} or more"
+                )
 
 
 def max_parameters(policy: Policy, config: Config) -> int:

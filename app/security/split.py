@@ -39,17 +39,18 @@ def split_seed(own: Path, config: Config) -> int:
         and key not in (config.validation[0], *config.paths)  # methods differ in the former
     }
     text = json.dumps(bound, sort_keys=True).encode()
-    digest = hmac.digest(_secret(own / _FILE), text, hashlib.sha256)
+    digest = hmac.digest(secret(own), text, hashlib.sha256)
     return int.from_bytes(digest[:8], "big") >> (64 - _BITS)
 
 
 def data_key(own: Path) -> bytes:
     """Return the key of this node's digests of its data; KeysError as `split_seed`."""
-    return hmac.digest(_secret(own / _FILE), b"data.json", hashlib.sha256)
+    return hmac.digest(secret(own), b"data.json", hashlib.sha256)
 
 
-def _secret(file: Path) -> bytes:
-    """Read the secret; draw it on the first call."""
+def secret(own: Path) -> bytes:
+    """Read the secret of a node; draw it on the first call. KeysError: it is damaged."""
+    file = own / _FILE
     with suppress(FileNotFoundError):
         return _checked(file)
     draft = file.with_name(f"{file.name}.{os.getpid()}.part")
@@ -63,10 +64,10 @@ def _secret(file: Path) -> bytes:
 
 
 def _checked(file: Path) -> bytes:
-    secret = file.read_bytes()
-    if len(secret) != _BYTES:
+    content = file.read_bytes()
+    if len(content) != _BYTES:
         raise KeysError(
-            f"{file} has {len(secret)} bytes instead of {_BYTES}: put it back, or remove it to "
+            f"{file} has {len(content)} bytes instead of {_BYTES}: put it back, or remove it to "
             "divide the data again"
         )
-    return secret
+    return content

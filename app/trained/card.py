@@ -97,7 +97,7 @@ def card(
         "versions": _versions(),
         **({"diagnostics": curves["diagnostics"]} if "diagnostics" in curves else {}),
         **({"dice": dict(_dice(about, curves["dice"]))} if "dice" in curves else {}),
-        "curves": {k: curve for k, curve in curves.items() if k not in ("diagnostics", "dice")},
+        **_limited(curves, names),
     }
 
 
@@ -173,7 +173,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         _table(("", ""), used),
         "## Collaborators\n\nWeight of each other peer's letters as of the last round.",
         _table(("peer", "weight"), others) if others else "None: the peer trained alone.",
-        *_quality_section(content.get("data_quality", [])),
+        *_limited_section(content) + _quality_section(content.get("data_quality", [])),
         "## Measurements\n\nOn the peer's own test examples; costs are sums over the run.",
         _table(("", ""), measured),
         *_diagnostics_section(content),
@@ -227,6 +227,32 @@ def _single_values(content: Mapping[str, Any]) -> list[str]:
             "value."
         )
     return sentences
+
+
+_OF_CARD = ("diagnostics", "dice", "limited")
+"""Data of figures that stand in sections of the card."""
+
+
+def _limited(curves: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
+    """Return the examples on which peers' scores were limited, and the other figure data."""
+    limited = [
+        {"name": names.get(author) or f"peer {author}", "rows": rows, "decided": decided}
+        for author, (rows, decided) in sorted(curves.get("limited", {}).items())
+    ]
+    rest = {k: curve for k, curve in curves.items() if k not in _OF_CARD}
+    return ({"limited": limited} if limited else {}) | {"curves": rest}
+
+
+def _limited_section(content: Mapping[str, Any]) -> list[str]:
+    limited = content.get("limited", [])
+    if not limited:
+        return []
+    text = (
+        "Test examples on which a peer's scores were beyond the range that chose its weight, and "
+        "limited to it, and those of them that it would have decided alone otherwise."
+    )
+    rows = [(each["name"], f"{each['rows']:,}", f"{each['decided']:,}") for each in limited]
+    return [f"## Limits\n\n{text}", _table(("peer", "limited", "decided alone"), rows)]
 
 
 def _quality_section(columns: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -26,6 +26,7 @@ from coterie.app.runs import files
 from coterie.app.runs.files import ResultsError
 from coterie.app.trained.about import About
 from coterie.app.trained.decision import NO_POINT, OperatingPoint, of_strings
+from coterie.clients.engine import limits as score_limits
 from coterie.clients.engine.layers import without_head
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods import knn_per
@@ -99,10 +100,14 @@ class PersonalModel(nn.Module):
         Metadata of the file.
     point : OperatingPoint
         Threshold and temperature that validation examples chose; the scores do not use them.
+    authors : tuple of str
+        Names of the peers whose models are its members, if their scores are limited; else empty.
     """
 
     weights: Tensor | None
     offset: Tensor | None
+    low: Tensor | None
+    high: Tensor | None
     keys: Tensor
     labels: Tensor
 
@@ -112,6 +117,7 @@ class PersonalModel(nn.Module):
         tensors: dict[str, Tensor],
         named: Named = NOTHING,
         point: OperatingPoint = NO_POINT,
+        authors: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         self.about, self.point = about, point
@@ -128,6 +134,12 @@ class PersonalModel(nn.Module):
         if weights is not None and (weights.dim() != 1 or not 0 < len(weights) <= _MEMBERS):
             raise ValueError(f"its mixture is {tuple(weights.shape)}: 1 to {_MEMBERS} are mixed")
         members = len(weights) if weights is not None else 1
+        bounds = [tensors.pop(f"mixture.{name}", None) for name in ("low", "high")]
+        shapes = [None if value is None else tuple(value.shape) for value in bounds]
+        if shapes not in [[each] * 2 for each in (None, (members, 1), (members, about.outputs))]:
+            raise ValueError(f"its limits are {shapes}: {members} of 1 or {about.outputs} scores")
+        tensors.pop("mixture.authors", None)
+        self.authors = authors if len(authors) == members and bounds[0] is not None else ()
         # The members share untrained parameters, such as the base of an adapter.
         frozen = {id(v): v for v in template.parameters() if not v.requires_grad}
         self.members = nn.ModuleList(copy.deepcopy(template, dict(frozen)) for _ in range(members))
@@ -147,6 +159,9 @@ class PersonalModel(nn.Module):
                     raise ValueError(f"its parameters are not those of {about.model}")
         self.register_buffer("weights", weights)
         self.register_buffer("offset", offset)
+        self._free = [] if bounds[0] is None else bounds[0].isinf().all(dim=1).tolist()
+        self.register_buffer("low", bounds[0])
+        self.register_buffer("high", bounds[1])
         self.below: nn.Module | None = None
         if "memory.keys" in tensors:
             self._voting = _voting(about, tensors)
@@ -165,10 +180,9 @@ class PersonalModel(nn.Module):
             scores: Tensor = self.members[0](inputs)
             return scores
         else:
-            outputs = self._predicted if self.offset is None else nn.Module.__call__
             shares = [
-                outputs(member, inputs) * weight
-                for member, weight in zip(self.members, self.weights.unbind(), strict=True)
+                self._share(self._limited(outputs, m), m)
+                for m, outputs in enumerate(member(inputs) for member in self.members)
             ]
             predicted = sum(shares[1:], shares[0])
             if self.offset is not None:
@@ -178,6 +192,31 @@ class PersonalModel(nn.Module):
     def probabilities(self, raw: Tensor) -> Tensor:
         """Return class probabilities (B, classes, ...), survival probabilities, or values."""
         return self._task.predict(self(raw)[None])[0]
+
+    def limited(self, raw: Tensor) -> list[tuple[str, int]]:
+        """Return names of peers, and the number of examples on which their scores were limited."""
+        inputs, beyond = self.preparation(raw), dict[str, Tensor]()
+        for m, name in enumerate(self.authors):
+            outputs = self.members[m](inputs)
+            inside = score_limits.are_inside(self._task, outputs, *self._limits(outputs, m))
+            here = ~inside.flatten(1).all(dim=1)
+            beyond[name] = beyond.get(name, here) | here
+        return [(name, int(here.sum())) for name, here in beyond.items()]
+
+    def _limits(self, outputs: Tensor, m: int) -> list[Tensor]:
+        assert self.low is not None
+        assert self.high is not None
+        return [each[m].view(*[1] * (outputs.dim() - 1), -1) for each in (self.low, self.high)]
+
+    def _limited(self, outputs: Tensor, m: int) -> Tensor:
+        if self.low is None or self._free[m]:
+            return outputs
+        return score_limits.clipped(self._task, outputs, *self._limits(outputs, m))
+
+    def _share(self, outputs: Tensor, m: int) -> Tensor:
+        assert self.weights is not None
+        share = outputs if self.offset is not None else self._task.predict(outputs[None])[0]
+        return share * self.weights[m]
 
     def _predicted(self, member: nn.Module, inputs: Tensor) -> Tensor:
         return self._task.predict(member(inputs)[None])[0]
@@ -331,7 +370,10 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
         about, point = About.read(strings), of_strings(strings)
         if about.refused:
             raise ValueError(about.refused)
-        return PersonalModel(about, tensors, named, point)
+        authors = json.loads(strings.get("authors", "[]"))
+        if not isinstance(authors, list) or not all(isinstance(name, str) for name in authors):
+            raise ValueError("its authors are not names")
+        return PersonalModel(about, tensors, named, point, tuple(authors))
 
 
 def read(path: Path) -> tuple[About, dict[str, Tensor]]:

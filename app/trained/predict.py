@@ -32,6 +32,16 @@ def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.flo
     return predictions
 
 
+def limited(model: PersonalModel, raw: npt.NDArray[Any]) -> list[tuple[str, int]]:
+    """Return names of peers, and the number of examples on which their scores were limited."""
+    counts: dict[str, int] = {}
+    with torch.inference_mode():
+        for first in range(0, len(raw) if model.authors else 0, _BATCH):
+            for name, number in model.limited(torch.tensor(raw[first : first + _BATCH])):
+                counts[name] = counts.get(name, 0) + number
+    return [(name, number) for name, number in counts.items() if number]
+
+
 def write(
     path: Path,
     model: PersonalModel,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.clients.engine import tuning
+from coterie.clients.engine import limits, tuning
 from coterie.clients.engine.backends.backend import Backend, located
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Data, SplitName
@@ -186,6 +186,8 @@ class Evaluation:
         buffers: Buffers,
         split: SplitName,
         offset_pk: Tensor | None = None,
+        low_pmk: Tensor | None = None,
+        high_pmk: Tensor | None = None,
     ) -> Scores:
         """Return `losses` of the hosted peers' mixtures: predictions are averaged, not parameters.
 
@@ -200,25 +202,100 @@ class Evaluation:
         offset_pk : Tensor or None, (P, k)
             Add weighted outputs and this offset instead of averaging predictions; the weights are
             then any numbers.
+        low_pmk, high_pmk : Tensor or None, (P, M, k)
+            Limits of the members' outputs, see `coterie.clients.engine.limits`.
         """
-        adds = offset_pk is not None
+        adds, members = offset_pk is not None, range(weights_pm.shape[1])
 
         def predict(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
-            for m in range(weights_pm.shape[1]):
-                buffers_p = {name: value[:, m] for name, value in buffers.items()}
-                result = self._outputs(backend, x_pmd[:, m], buffers_p, at, inputs)
-                share = result if adds else self.task.predict(result)
-                shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
+            for m in members:
+                result = self._member(x_pmd, buffers, m, backend, at, inputs)
+                if low_pmk is not None and high_pmk is not None:
+                    of_m = _along(result, low_pmk[at, m], high_pmk[at, m])
+                    result = limits.clipped(self.task, result, *of_m)
+                shares.append(self._share(result, weights_pm[at, m], adds=adds))
             if offset_pk is not None:
-                offset = offset_pk[at]
-                shares.append(offset.view(len(offset), *[1] * (shares[0].dim() - 2), -1))
+                shares.append(*_along(shares[0], offset_pk[at]))
             return sum(shares[1:], shares[0])
 
         hosted = self._or_all(None)
         if adds:
             return self._score(predict, self.task.losses, split, hosted, predict=self.task.predict)
         return self._score(predict, self.task.ensemble_losses, split, hosted)
+
+    def beyond_limits(
+        self,
+        weights_pm: Tensor,
+        x_pmd: Tensor,
+        buffers: Buffers,
+        split: SplitName,
+        offset_pk: Tensor | None,
+        low_pmk: Tensor,
+        high_pmk: Tensor,
+        authors_pm: Ints,
+    ) -> list[dict[int, tuple[int, int]]]:
+        """Return for each hosted peer the numbers of rows by author of the limited members.
+
+        They count the rows in which a member was limited, and those of them in which the author's
+        members would have changed the predicted class without limits. The parameters are those of
+        `mixture_losses`; `authors_pm` (P, M) are the peers that trained the members.
+        """
+        lengths, adds = self.data.shards[split].lengths_p, offset_pk is not None
+        counts: list[dict[int, tuple[int, int]]] = [{} for _ in self.peers]
+
+        def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
+            limited, change, inside = [], [], []
+            for m in range(weights_pm.shape[1]):
+                result = self._member(x_pmd, buffers, m, backend, at, inputs)
+                of_m = _along(result, low_pmk[at, m], high_pmk[at, m])
+                inside.append(limits.are_inside(self.task, result, *of_m).flatten(2).all(dim=2))
+                kept, raw = (
+                    self._share(each, weights_pm[at, m], adds=adds)
+                    for each in (limits.clipped(self.task, result, *of_m), result)
+                )
+                limited.append(kept)
+                change.append(raw - kept)
+            total = sum(limited[1:], limited[0])
+            if offset_pk is not None:
+                total = total + _along(total, offset_pk[at])[0]
+            used_pm = weights_pm.cpu().numpy() != 0
+            for e, p in enumerate(at.tolist()):
+                valid = rows[e] < int(lengths[p])
+                for author in np.unique(authors_pm[p, used_pm[p]]).tolist():
+                    of = np.flatnonzero((authors_pm[p] == author) & used_pm[p])
+                    beyond = valid & ~torch.stack([inside[m][e] for m in of]).all(dim=0)
+                    if not beyond.any():
+                        continue
+                    decided = 0
+                    if self.kind == "classification":
+                        other = total[e] + sum(change[m][e] for m in of)
+                        moved = other.argmax(dim=-1) != total[e].argmax(dim=-1)
+                        decided = int((moved & beyond).sum())
+                    before = counts[p].get(author, (0, 0))
+                    counts[p][author] = before[0] + int(beyond.sum()), before[1] + decided
+
+        self._sweep(see, split, self._or_all(None))
+        return counts
+
+    def ranges(self, outputs: Tensor) -> tuple[limits.Floats, limits.Floats]:
+        """Return the lowest and highest scores (m, k), see `coterie.clients.engine.limits`."""
+        return limits.ranges(self.task, outputs)
+
+    def clipped(self, outputs: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Return outputs within limits, see `coterie.clients.engine.limits`."""
+        return limits.clipped(self.task, outputs, low, high)
+
+    def _member(
+        self, x_pmd: Tensor, buffers: Buffers, m: int, backend: Backend, at: Tensor, inputs: Tensor
+    ) -> Tensor:
+        """Return the outputs (E, b, ...) of the members `m` of some peers."""
+        buffers_p = {name: value[:, m] for name, value in buffers.items()}
+        return self._outputs(backend, x_pmd[:, m], buffers_p, at, inputs)
+
+    def _share(self, outputs: Tensor, weights_e: Tensor, *, adds: bool) -> Tensor:
+        share = outputs if adds else self.task.predict(outputs)
+        return share * weights_e.view(-1, *[1] * (share.dim() - 1))
 
     def prediction_losses(
         self, predict: Callable[[Backend, Tensor, Tensor], Tensor], split: SplitName
@@ -426,3 +503,8 @@ class Evaluation:
         every = np.arange(len(peers))
         items = [every[first : first + plan.models] for first in every[:: plan.models]]
         self._execution.run(plan, show, items)
+
+
+def _along(outputs: Tensor, *values_ek: Tensor) -> list[Tensor]:
+    """View values (E, k) as of every row of outputs (E, b, ..., k)."""
+    return [each.view(len(each), *[1] * (outputs.dim() - 2), -1) for each in values_ek]

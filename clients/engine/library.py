@@ -169,6 +169,8 @@ class Library:
         if isinstance(module, Kinds):
             kind = int(self._kinds(row_1d)[0])
             start, module = f"{module.name(kind)}.", cast("Fitted", module.models[kind])
+        if step := 2 * module.threshold_step:  # so that thresholds are multiples of half of it
+            inputs_bm = np.round(inputs_bm / step) * step
         with threadpool_limits(1):  # sums do not depend on the machine's cores
             if begun is None:
                 arrays = module.fitted(inputs_bm, targets_b, weights_b, key)

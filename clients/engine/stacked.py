@@ -17,7 +17,7 @@ from coterie.clients.engine.tasks import Task
 Floats = npt.NDArray[np.float64]
 _STEPS, _HALVINGS = 100, 40
 _LARGEST = 1e4
-"""Maximum size of a score."""
+"""Maximum size of a score, relative to the own model's, the targets and the unit."""
 
 
 def ridge(
@@ -31,25 +31,32 @@ def ridge(
     """Return coefficients (m,) and offsets (k,) that minimise the penalised sum of losses.
 
     The outputs are (m, r, ..., k), those of the peer's own model first; the penalty is at its
-    coefficient 1. They are added to `base`, (r, ..., k), if given. A model whose outputs are not
-    all finite and below 1e4 gets coefficient 0.
+    coefficient 1. They are added to `base`, (r, ..., k), if given. Losses are divided by `scale` of
+    the own model's losses (r, ...); if these are squares, the root is the unit of numbers, so that
+    scores, targets and base in other units give the same coefficients. A model with outputs that
+    are not finite, or 1e4 times as large as the own model's, targets and unit, gets coefficient 0.
     """
     z = outputs.detach().cpu().double()
     y = targets.cpu()
     if y.is_floating_point():
         y = y.double()
-    sound = (z.abs() <= _LARGEST).flatten(1).all(dim=1)
-    z = torch.where(sound.view(-1, *[1] * (z.dim() - 1)), z, 0.0)
+    start = torch.zeros_like(z[0]) if base is None else base.detach().cpu().double()
+    finite = z.isfinite().flatten(1).all(dim=1)
+    z[~finite] = 0.0
+    unit = scale(task.losses(start + z[:1], y[None]).numpy()) ** 0.5
+    if unit != 1:
+        z, y, start = z / unit, y / unit, start / unit
+    sizes = (z[0], y) if y.is_floating_point() else (z[0],)
+    largest = max(1.0, *(float(each.abs().max()) for each in sizes))
+    sound = finite & (z.abs() <= _LARGEST * largest).flatten(1).all(dim=1)
+    z[~sound] = 0.0
     target = torch.zeros(len(z) + z.shape[-1], dtype=torch.float64)
     target[0] = 1.0
-    start = torch.zeros_like(z[0]) if base is None else base.detach().cpu().double()
-    own = task.losses(start + z[:1], y[None])
-    divisor = scale(own.numpy())
 
     features = torch.cat([z.flatten(1, -2), _per_score(z)])  # (q, r, k), in which scores are linear
 
     def losses(scores: Tensor) -> Tensor:
-        return task.losses((start + scores.view_as(start))[None], y[None]).sum() / divisor
+        return task.losses((start + scores.view_as(start))[None], y[None]).sum()
 
     def objective(theta: Tensor) -> Tensor:
         scores = torch.tensordot(theta, features, dims=1)
@@ -76,7 +83,7 @@ def ridge(
             break
         theta, value = new, after
     v = theta[: len(z)] * sound
-    return v.numpy(), theta[len(z) :].numpy()
+    return v.numpy(), unit * theta[len(z) :].numpy()
 
 
 def _per_score(z: Tensor) -> Tensor:

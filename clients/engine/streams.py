@@ -38,11 +38,13 @@ def stream(
 ) -> np.random.Generator:
     """Return the generator of (seed, peer, round, purpose, partner).
 
-    `partner` separates the answers that one peer gives to several others in one round.
+    `partner` separates the answers that one peer gives to several others in one round. A seed of
+    more than 64 bits, as of secret noise, counts with 128.
     """
     assert 0 <= partner < 2**32
     counter = np.array([0, 0, (int(purpose) << 32) | partner, round_], dtype=np.uint64)
-    key = _Key(np.array([seed & (2**64 - 1), peer], dtype=np.uint64))
+    high = (max(seed, 0) >> 64) + peer
+    key = _Key(np.array([seed & (2**64 - 1), high & (2**64 - 1)], dtype=np.uint64))
     bits = np.random.Philox(key, counter=counter)  # type: ignore[arg-type]  # numpy's stubs lag
     return np.random.Generator(bits)
 

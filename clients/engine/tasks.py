@@ -36,6 +36,8 @@ class Task:
     slopes : callable or None
         Maps (outputs, targets, weights (E, b)) to the losses (E, b) and the gradient of their
         weighted sum with respect to the outputs; None: use autograd.
+    ignores_shifts : bool
+        True if a number that is added to all outputs of a row changes nothing.
     """
 
     losses: Callable[[Tensor, Tensor], Tensor]
@@ -45,6 +47,7 @@ class Task:
     certain: Callable[[Tensor, int], Tensor] | None
     scores: Callable[[Tensor], Tensor]
     slopes: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    ignores_shifts: bool = False
 
 
 def _cross_entropy(outputs_ebk: Tensor, targets_eb: Tensor) -> Tensor:
@@ -217,6 +220,7 @@ TASKS = {
         F.one_hot,
         _log,
         slopes=_cross_entropy_slopes,
+        ignores_shifts=True,
     ),
     "regression": Task(
         _squared_error,
@@ -243,6 +247,7 @@ TASKS = {
         _over_tokens(_likelihood),
         F.one_hot,
         _log,
+        ignores_shifts=True,
     ),
     "segmentation": Task(
         _dice_loss, _dice_score, _over_classes, lambda p, t: 1 - _dice(p, t), _of_voxels, _log

@@ -12,8 +12,9 @@ sends them alone, and adds its own and those that it receives from its neighbour
 
 with the v and b of `coterie.clients.methods.stacking`, which minimise on its held-out rows R
 
-    sum_{r in R} loss(z_i(x_r) + b + sum_j v_j h_j(x_r), y_r) + ridge / 2 (|v - e_i|^2 + |b|^2).
+    sum_{r in R} loss(z_i(x_r) + b + sum_j v_j h_j(x_r), y_r) + ridge / 2 (|v - e_i|^2 + |b|^2),
 
+where the scores of others are clipped to their range on R (`coterie.clients.engine.limits`).
 A later step that would raise the loss on R is not taken: v = 0, b = 0. Held-out rows are the
 validation rows, if the run has them, else the training rows with the scores z_i^f of a second chain
 per fold f: its own trees h_i^f are fitted to z_i^f without the rows of the fold, all else (the
@@ -49,7 +50,7 @@ import numpy as np
 from coterie.clients.engine.streams import FOLDS
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
-from coterie.clients.parts.predictors import scale
+from coterie.clients.parts.predictors import WORST, scale
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Floats, Mixture, Rule, State
 from coterie.ranges import option
@@ -71,6 +72,8 @@ class BoostingState(State):
     trees: Tensor  # of each round: own ones, those without each fold, others', (P, 1 + T, A, d)
     v: Floats  # coefficients of the members, (P, 1 + T, M)
     b: Floats  # sum of the offsets of the scores, (P, k)
+    low: Floats  # limits of the scores of others' trees, (P, 1 + T, M - 1, k)
+    high: Floats
 
 
 class Boosting(
@@ -106,7 +109,8 @@ class Boosting(
         v, b = np.zeros((*slots, 1 + degree)), np.zeros((len(start.x), self.engine.outputs))
         v[:, 0, 0] = 1  # until the first step
         trees = start.x.new_zeros((*slots, _CHAINS + degree, self.engine.d))
-        return self.begin(start, trees=trees, v=v, b=b)
+        wide = np.full((*slots, degree, self.engine.outputs), WORST)
+        return self.begin(start, trees=trees, v=v, b=b, low=-wide, high=wide)
 
     def wants(self, s: BoostingState, t: int) -> Bools:
         return self.near
@@ -138,7 +142,7 @@ class Boosting(
         if len(inbox):
             rows, m = inbox.peer, self.near.cumsum(axis=1)[inbox.peer, inbox.senders]
             trees[rows, t, FOLDS + m], used_pm[rows, m] = inbox.offers.each("x"), True
-        s = replace(s, trees=trees)
+        s = replace(s, trees=trees, low=s.low.copy(), high=s.high.copy())
         for p, used_m in enumerate(used_pm):
             v_m, b_k = self._step(s, p, t, np.flatnonzero(used_m))
             if v_m.any():
@@ -149,7 +153,7 @@ class Boosting(
         return replace(s, trees=trees, v=v, b=b)
 
     def _step(self, s: BoostingState, p: int, t: int, used: Ints) -> tuple[Floats, Floats]:
-        """Return the coefficients (m,) of the members `used`, and the offsets (k,)."""
+        """Return the coefficients (m,) of the members `used`, and the offsets (k,); set limits."""
         engine, (split, count) = self.engine, self._held_out(p)
         chain_r = np.zeros(count, dtype=np.int64)
         if split == "train" and count:
@@ -160,6 +164,7 @@ class Boosting(
         outputs_ark = self._outputs(s.trees[p, t], p, split)
         outputs_mrk = outputs_ark[FOLDS:]
         outputs_mrk[0] = outputs_ark[at]  # by the peer's own trees of each row's chain
+        s.low[p, t], s.high[p, t] = engine.ranges(outputs_mrk[1:])
         outputs_mrk = outputs_mrk[used]
         targets_r = engine.data.shards[split].targets_pn[p, :count].cpu()
         v_m, b_k = np.eye(len(used))[0], np.zeros(engine.outputs)
@@ -188,7 +193,9 @@ class Boosting(
         outputs = self._outputs(s.trees[p, :t].flatten(0, 1), p, split).unflatten(0, (t, -1))
         v_tm11 = outputs.new_tensor(s.v[p, :t])[..., None, None]
         own_crk = (v_tm11[:, :1] * outputs[:, :_CHAINS]).sum(dim=0)
-        others_rk = (v_tm11[:, 1:] * outputs[:, _CHAINS:]).sum(dim=(0, 1))
+        at = (outputs.new_tensor(each[p, :t])[:, :, None] for each in (s.low, s.high))
+        others = self.engine.clipped(outputs[:, _CHAINS:], *at)
+        others_rk = (v_tm11[:, 1:] * others).sum(dim=(0, 1))
         scores_crk: Tensor = own_crk + others_rk + outputs.new_tensor(s.b[p])
         return scores_crk
 
@@ -202,8 +209,21 @@ class Boosting(
         used = 1 + int(np.flatnonzero(s.v.any(axis=(0, 2))).max())
         members = np.r_[0, _CHAINS : s.trees.shape[2]]
         models = s.trees[:, :used, members].flatten(1, 2)
-        v_pm = self.engine.tensor(s.v[:, :used].reshape(len(s.v), -1))
-        return Mixture(v_pm, models, {}, self.engine.tensor(s.b))
+        authors_pm = np.zeros((len(s.v), len(members)), dtype=np.int64)
+        authors_pm[:, 0] = self.engine.peers
+        for p, near_n in enumerate(self.near):
+            authors_pm[p, 1 : 1 + near_n.sum()] = np.flatnonzero(near_n)
+        free = np.full((len(s.v), used, 1, self.engine.outputs), np.inf)
+        v_pm, low_pmk, high_pmk = (
+            self.engine.tensor(each).flatten(1, 2)
+            for each in (
+                s.v[:, :used],
+                np.concatenate([-free, s.low[:, :used]], axis=2),
+                np.concatenate([free, s.high[:, :used]], axis=2),
+            )
+        )
+        offset, all_pm = self.engine.tensor(s.b), np.tile(authors_pm, used)
+        return Mixture(v_pm, models, {}, offset, low_pmk, high_pmk, all_pm)
 
     def weights(self, s: BoostingState) -> Floats:
         size_pm, w_pn = np.abs(s.v).sum(axis=1), self.eye()

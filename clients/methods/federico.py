@@ -174,7 +174,7 @@ class FedeRiCo(
             return None
         peers = self.engine.peers
         w_pn = softmax(-self.sharpness * s.tracked, known(s.authors, peers, self.engine.n))
-        w_pm, x_pmd = mixture(s.x, s.members, s.authors, w_pn, peers)
+        w_pm, x_pmd, _ = mixture(s.x, s.members, s.authors, w_pn, peers)
         members = w_pm.shape[1]
         buffers = {
             name: value[:, None].expand(-1, members, *value.shape[1:])

@@ -9,10 +9,12 @@ a number v_j per model and an offset b_k per score. They minimise, on its held-o
 
     sum_{r in R} loss(z(x_r), y_r) + ridge / 2 (|v - e_i|^2 + |b|^2),
 
-so that an infinite `ridge` is the peer's own model, and so is a peer without held-out rows or
-without other models. The objective is convex: Newton's method with halved steps finds its minimum
-(`coterie.clients.engine.stacked`). Held-out rows and the own model's scores:
-`coterie.clients.parts.predictors`.
+where b_k is in units of the peer's own error if numbers are predicted, so that an infinite `ridge`
+is the peer's own model, and so is a peer without held-out rows or without other models, and targets
+and models in other units give the same predictions. The scores of others are clipped to their range
+on R (`coterie.clients.engine.limits`), which changes no prediction on R. The objective is convex:
+Newton's method with halved steps finds its minimum (`coterie.clients.engine.stacked`). Held-out
+rows and the own model's scores: `coterie.clients.parts.predictors`.
 
 Readings: Wolpert's level 1 as a penalised linear model of the scores, which keeps what the models
 know about the sizes of their scores; the peer's own model needs no penalty for being used. For
@@ -60,6 +62,10 @@ class Stacking(
         grid=(0.3, 1.0, 10.0),
     )  # fmt: skip
 
+    @property
+    def limits_scores(self) -> bool:
+        return True
+
     def fits(self, problem: Problem) -> None:
         """Reject problems whose models have no scores."""
         if problem.task in ("quadratic", "segmentation"):
@@ -78,17 +84,13 @@ class Stacking(
         v, b, w = s.v.copy(), s.b.copy(), s.w.copy()
         v[p], b[p], w[p] = 0, 0, 0
         used = np.append(0, 1 + held_out.slots)
-        v[p, used], b[p] = self._coefficients(held_out)
+        if len(used) == 1 or not len(held_out.targets()):
+            v[p, 0] = w[p, self.engine.peers[p]] = 1
+            return replace(s, v=v, b=b, w=w)
+        outputs, of_own = held_out.outputs(), partial(scale, self.engine)
+        v[p, used], b[p] = self.engine.ridge(outputs, held_out.targets(), self.ridge, of_own)
         w[p, held_out.authors] = np.abs(v[p, used]) / (np.abs(v[p]).sum() or 1)
-        return replace(s, v=v, b=b, w=w)
-
-    def _coefficients(self, held_out: HeldOut) -> tuple[Floats, Floats]:
-        """Return coefficients (m,) and offsets (k,)."""
-        own = np.arange(1 + len(held_out.slots)) == 0.0
-        if len(own) == 1 or not len(held_out.targets()):
-            return np.asarray(own, dtype=np.float64), np.zeros(self.engine.outputs)
-        outputs, targets = held_out.outputs(), held_out.targets()
-        return self.engine.ridge(outputs, targets, self.ridge, partial(scale, self.engine))
+        return self.limited(replace(s, v=v, b=b, w=w), p, held_out, outputs)
 
     def mixture(self, s: StackingState) -> Mixture | None:
         if not s.authors.shape[1]:
@@ -96,6 +98,9 @@ class Stacking(
         x_pmd, v_pm = self.stacked(s), s.v.copy()
         v_pm[:, 1:][s.authors == EMPTY] = 0
         x_pmd[v_pm == 0] = 0.0
-        members = v_pm.shape[1]
-        offset = self.engine.tensor(s.b)
-        return Mixture(self.engine.tensor(v_pm), x_pmd, self.repeated(s, members), offset)
+        members, offset = v_pm.shape[1], self.engine.tensor(s.b)
+        at_pm = np.broadcast_to(np.arange(members), v_pm.shape)
+        return Mixture(
+            self.engine.tensor(v_pm), x_pmd, self.repeated(s, members), offset,
+            *self.bounds(s, at_pm),
+        )  # fmt: skip

@@ -41,7 +41,7 @@ class XGBoost(GradientBoosting["XGBoostOptions"]):
             "objective": ("reg:squarederror", "binary:logistic", "multi:softprob")[min(k, 3) - 1],
             "tree_method": "hist", "grow_policy": "lossguide", "max_depth": 0,
             "max_leaves": options.max_leaf_nodes, "learning_rate": options.learning_rate,
-            "min_child_weight": options.min_child_weight,
+            "min_child_weight": max(options.min_child_weight, self._least(weights_b, k)),
             "seed": seed, "nthread": 1, "verbosity": 0,
         }  # fmt: skip
         settings |= {"num_class": k} if k > 2 else {}
@@ -55,6 +55,11 @@ class XGBoost(GradientBoosting["XGBoostOptions"]):
             start_k -= np.logaddexp.reduce(start_k)
         trees = [_of_xgboost(each) for each in model["gradient_booster"]["model"]["trees"]]
         return start_k, _stages(trees, k)
+
+    def _least(self, weights_b: Floats, k: int) -> float:
+        """Return a sum of second derivatives that too few rows in a leaf cannot have."""
+        rows, most = self._options.min_samples_leaf, (1.0, 0.25, 0.5)[min(k, 3) - 1]
+        return rows * most * float(weights_b.max()) if rows > 1 else 0.0
 
 
 class LightGBM(GradientBoosting["LightGBMOptions"]):

@@ -45,6 +45,9 @@ _LARGEST = 1e30
 class Fitted(nn.Module, ABC):
     """Base of the models that a library fits."""
 
+    threshold_step: float = 0.0
+    """Half the step to which inputs are rounded before a fit; 0: they are not."""
+
     @abstractmethod
     def fitted(
         self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
@@ -152,6 +155,7 @@ class Forest(Trees):
     ) -> None:
         super().__init__(inputs, options.trees, options.max_leaf_nodes, outputs)
         self._options, self._classifies = options, classifies
+        self.threshold_step = options.threshold_step
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits (b, k), or values."""
@@ -210,6 +214,7 @@ class GradientBoosting(Trees, Generic[B]):
         super().__init__(inputs, options.trees * self._scores, options.max_leaf_nodes, 1)
         self.base = nn.Parameter(torch.zeros(outputs))
         self._options, self._classifies = options, classifies
+        self.threshold_step = options.threshold_step
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits (b, k), or values."""

@@ -105,6 +105,12 @@ class LogisticOptions:
     )
 
 
+_STEP = (
+    "Step of the thresholds, in standard deviations of a column: trees are fitted to values that "
+    "are rounded to twice as much. 0: thresholds lie between the values of two rows."
+)
+
+
 @dataclass(frozen=True)
 class ForestOptions:
     """Random forest, fitted by scikit-learn."""
@@ -112,6 +118,7 @@ class ForestOptions:
     trees: int = option(100, "Number of trees.", low=1, high=10_000)
     max_leaf_nodes: int = option(32, "Maximum number of leaves of a tree.", low=2, high=1024)
     min_samples_leaf: int = option(3, "Minimum number of training rows in a leaf.", low=1)
+    threshold_step: float = option(0.0, _STEP, low=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,7 @@ class GradientBoostingOptions:
     )
     learning_rate: float = option(0.1, "Factor on the values of a stage.", above=0, high=1)
     max_leaf_nodes: int = option(8, "Maximum number of leaves of a tree.", low=2, high=1024)
+    threshold_step: float = option(0.0, _STEP, low=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,12 @@ class XGBoostOptions(GradientBoostingOptions):
         1.0, "Minimum sum of second derivatives in a leaf; four rows have 1 at most in classes.",
         low=0,
     )  # fmt: skip
+    min_samples_leaf: int = option(
+        1,
+        "Minimum number of training rows in a leaf, by the largest sum of second derivatives that "
+        "fewer rows can have; so most leaves have more.",
+        low=1,
+    )
 
 
 @dataclass(frozen=True)

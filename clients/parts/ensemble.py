@@ -60,8 +60,10 @@ def known(authors_pk: Ints, peers: Ints, n: int) -> Bools:
 
 def mixture(
     x_pd: Tensor, members_pkd: Tensor, authors_pk: Ints, w_pn: Floats, peers: Ints
-) -> tuple[Floats, Tensor]:
+) -> tuple[Floats, Tensor, Ints]:
     """Return weights (P, M) and models (P, M, d) of each peer's mixture, by descending weight.
+
+    The last array (P, M) has their places among own model and slots.
 
     Parameters
     ----------
@@ -87,4 +89,4 @@ def mixture(
     x_pmd[:, 0], x_pmd[:, 1:] = x_pd, members_pkd
     chosen_pmd = x_pmd[at]
     chosen_pmd[w_pm[at] == 0] = 0.0  # an unused model may be nan, and 0 x nan is nan
-    return w_pm[at], chosen_pmd
+    return w_pm[at], chosen_pmd, at[1]

@@ -39,6 +39,8 @@ class MembersState(State):
     members: Tensor  # models of the neighbours, (P, K, d)
     authors: Ints  # owners of these models, (P, K); -1 for a model that has not arrived
     w: Floats  # weights of the models, (P, n); rows sum to 1
+    low: Floats  # limits of the scores of models in slots, see `bounds`, (P, K, k) or (P, K, 1)
+    high: Floats
 
 
 S = TypeVar("S", bound=MembersState)
@@ -86,14 +88,13 @@ class HeldOut:
         split, count = self._split
         return self.rule.engine.data.shards[split].targets_pn[self.peer, :count]
 
-    def losses(self) -> Floats:
-        """Return the losses -log p(y | x) of the members, (m, r); 0 of the worst likelihood.
+    def losses(self, outputs: Tensor) -> Floats:
+        """Return the losses -log p(y | x) of outputs, (m, r).
 
         For numbers p is a normal distribution whose variance is the mean squared error of the
         peer's own model.
         """
-        outputs, targets = self.outputs(), self.targets()
-        engine = self.rule.engine
+        engine, targets = self.rule.engine, self.targets()
         expanded = targets.expand(len(outputs), *targets.shape)
         losses_mr = np.asarray(engine.task.losses(outputs, expanded).double().cpu())
         losses_mr = np.nan_to_num(losses_mr, nan=WORST, posinf=WORST).clip(max=WORST)
@@ -108,13 +109,18 @@ def scale(engine: Engine, losses_mr: Floats) -> float:
 
 
 WORST = 1e30
-"""Loss of a model whose outputs are not finite."""
+"""Loss of a model whose outputs are not finite, and limit of scores that only have to be finite."""
 
 
 class Predictors(Rule[S], Generic[S], strategy=Wanted):
     """Base of the methods that combine predictions: subclasses choose the weights."""
 
     any_model: ClassVar[bool] = True
+
+    @property
+    def limits_scores(self) -> bool:
+        """True if scores are limited to their range; bounded predictions only have to be finite."""
+        return self.engine.kind == "regression"
 
     def models_kept(self, peers: int) -> int:
         return peers
@@ -123,7 +129,11 @@ class Predictors(Rule[S], Generic[S], strategy=Wanted):
         start, degree = self.start(), int(self.engine.topology.sum(axis=1).max())
         slots = len(start.x), degree
         members = start.x.new_zeros((*slots, self.engine.d))
-        return self.begin(start, members=members, authors=np.full(slots, EMPTY), **self.extra())
+        wide = np.full((*slots, self.engine.outputs if self.limits_scores else 1), WORST)
+        return self.begin(
+            start, members=members, authors=np.full(slots, EMPTY), low=-wide, high=wide,
+            **self.extra(),
+        )  # fmt: skip
 
     def extra(self) -> Mapping[str, Floats]:
         """Return further fields of the initial state."""
@@ -157,10 +167,19 @@ class Predictors(Rule[S], Generic[S], strategy=Wanted):
 
     def combined(self, s: S, p: int, held_out: HeldOut) -> S:
         """Return the state with the weights of peer `p`, chosen on its held-out rows."""
-        w = s.w.copy()
+        w, outputs = s.w.copy(), held_out.outputs()
         w[p] = 0
-        w[p, held_out.authors] = self.chosen(held_out.losses())
-        return replace(s, w=w)
+        w[p, held_out.authors] = self.chosen(held_out.losses(outputs))
+        return self.limited(replace(s, w=w), p, held_out, outputs)
+
+    def limited(self, s: S, p: int, held_out: HeldOut, outputs: Tensor) -> S:
+        """Return the state with the limits of peer `p`, from outputs (m, r, ...) that chose."""
+        if not self.limits_scores or not len(held_out.slots):
+            return s
+        low, high = s.low.copy(), s.high.copy()
+        at = p, held_out.slots
+        low[at], high[at] = self.engine.ranges(outputs[1:])
+        return replace(s, low=low, high=high)
 
     def chosen(self, losses_mr: Floats) -> Floats:
         """Return the weights (m,) of members by their losses on the held-out rows."""
@@ -175,8 +194,20 @@ class Predictors(Rule[S], Generic[S], strategy=Wanted):
     def mixture(self, s: S) -> Mixture | None:
         if not s.authors.shape[1]:
             return None
-        w_pm, x_pmd = mixture(s.x, s.members, s.authors, s.w, self.engine.peers)
-        return Mixture(self.engine.tensor(w_pm), x_pmd, self.repeated(s, w_pm.shape[1]))
+        w_pm, x_pmd, at_pm = mixture(s.x, s.members, s.authors, s.w, self.engine.peers)
+        weights, buffers = self.engine.tensor(w_pm), self.repeated(s, w_pm.shape[1])
+        return Mixture(weights, x_pmd, buffers, None, *self.bounds(s, at_pm))
+
+    def bounds(self, s: S, at_pm: Ints) -> tuple[Tensor, Tensor, Ints]:
+        """Return limits (P, M, k) and authors (P, M) of models at places among own and slots."""
+        free, rows_p1 = np.full_like(s.low[:, :1], np.inf), np.arange(len(s.x))[:, None]
+        low, high, authors_pm = (
+            np.concatenate([own, of_slots], axis=1)[rows_p1, at_pm]
+            for own, of_slots in (
+                (-free, s.low), (free, s.high), (self.engine.peers[:, None], s.authors)
+            )
+        )  # fmt: skip
+        return self.engine.tensor(low), self.engine.tensor(high), authors_pm
 
     def repeated(self, s: S, members: int) -> dict[str, Tensor]:
         """Return the buffers of each peer for all its members, (P, members, ...)."""

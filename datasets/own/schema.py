@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE = "schema.toml"
-_WRONG = (*(tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, KeyError, AttributeError),)
+_WRONG = (ValueError, RecursionError, KeyError, AttributeError)
 """Errors that an invalid file can raise."""
 _KINDS = ("number", "category", "date")
 _ROLES = ("group", "time")
@@ -64,6 +64,8 @@ def read_schema(folder: Path, dataset: str = "table") -> Schema:
         raise DataError(f"{dataset}: {dataset}.schema is set, but there is no {FILE} in data-dir")
     try:
         schema = _parsed(content(path).decode("utf-8-sig"))
+    except DataError:
+        raise
     except _WRONG as error:
         raise DataError(f"table: {FILE} is not a schema: {error}") from None
     for role in _ROLES:

@@ -42,7 +42,7 @@ def use(out: Path, k: int) -> None:
 
 
 def decide(out: Path, k: int) -> None:
-    approval.record(out / "run", CONFIG, DIGEST, out / "policy.toml", f"refused: {k}")
+    approval.record(out / "run", CONFIG, DIGEST, b"", f"refused: {k}")
 
 
 def audit(out: Path, k: int) -> None:

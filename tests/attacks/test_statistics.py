@@ -14,7 +14,7 @@ import pytest
 
 from coterie.app.cli.main import main
 from coterie.app.node.process import service
-from coterie.app.node.scale import check_near, check_sound, disclosed
+from coterie.app.node.scale import Memory, check_near, check_sound, disclosed
 from coterie.datasets.own.scale import combined
 from coterie.datasets.own.schema import digest, read_schema
 from coterie.datasets.preprocessing import Column
@@ -154,7 +154,7 @@ def test_few_values_and_one_value_stay() -> None:
     few = np.where(ages == 50, np.nan, ages)
     cells = np.stack([few, np.full(20, 7.0), ages / 7, ages % 2], axis=1)
     columns = [*map(Column, "abc"), Column("d", "category", ("f", "m"))]
-    expected = [[0, 0, 20, 0], [0, 0, 8.5, 0], [0, 0, 0.679, 0]]
+    expected = [[0, 0, 20, 0], [0, 0, 8.5, 0], [0, 0, 0.6, 0]]  # the variance is 0.679
     assert disclosed(cells, columns, min_values=20).tolist() == expected
 
 
@@ -163,6 +163,35 @@ def test_many_rows_of_few_patients_stay() -> None:
     for visits, leaves in ((1, True), (2, True), (3, False), (40, False)):
         left = disclosed(cells, columns, 20, np.arange(40) // visits)
         assert left.any() == leaves
+
+
+def test_two_runs_and_one_patient_more_tell_nothing_about_the_patient(tmp_path: Path) -> None:
+    """Before, count times mean of both runs differed by the patient's values."""
+    g, columns, least = np.random.default_rng(0), [Column("a"), Column("b")], 20
+    cells = g.normal((70, 250), (12, 50), (200, 2)).round(1)
+
+    def left(rows: Any) -> Any:
+        table = cells[rows]
+        return Memory(tmp_path).held(disclosed(table, columns, 20), table, columns, least)
+
+    first = left(np.arange(26))
+    assert (first[0] == 26).all()
+    assert np.abs(first[1] - cells[:26].mean(axis=0)).max() < 10
+    for rows in (np.arange(27), np.arange(1, 26), np.arange(45), np.arange(19, 45), np.arange(26)):
+        assert (left(rows) == first).all()
+    cells[3] = 80, 260  # corrected
+    assert (left(np.arange(26)) == first).all()
+    second = left(np.arange(46))
+    assert (second[0] == 46).all()
+    for rows in (np.arange(46), np.arange(47), np.arange(1, 46)):
+        assert (left(rows) == second).all()
+    assert (left(np.arange(26)) == first).all()  # all runs count, not the last one
+    part = disclosed(cells[:20], columns, 20)  # another division of the same rows
+    assert (Memory(tmp_path).held(part, cells[:26], columns, least) == first).all()
+    text = (tmp_path / "statistics.jsonl").read_text()
+    assert not any(f"{value}" in text for value in cells[5:10, 1])
+    silent = np.zeros((3, 2))
+    assert (Memory(tmp_path).held(silent, cells[:26], columns, least) == silent).all()
 
 
 def test_a_value_that_few_rows_have_stays() -> None:

@@ -37,6 +37,7 @@ _OPTIONS: Mapping[str, dict[str, Scalar]] = {
     "ifca": {"ifca.clusters": 2},
     "boosting": {
         "model": "boosted-trees", "boosted-trees.trees": 1, "boosted-trees.max-leaf-nodes": 3,
+        "boosted-trees.min-samples-leaf": 32, "boosted-trees.threshold-step": 0.05,
     },
 }  # fmt: skip
 """Options that methods require and institutions' data do not provide."""

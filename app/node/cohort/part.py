@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from coterie.app.node.cohort.checked_rule import CheckedRule
 from coterie.app.node.cohort.costs import Costs
 from coterie.clients.diagnostics import diagnose, diagnose_survival
 from coterie.clients.engine.data import SplitName
@@ -67,6 +68,12 @@ class Part(NamedTuple):
             columns[f"{split}_loss"] = losses.tolist()
             columns[f"{split}_accuracy"] = accuracies.tolist()
         measured = {} if curves is None else self._measured(recorded, curves)
+        if curves is not None:
+            rule = self.rule.rule if isinstance(self.rule, CheckedRule) else self.rule
+            for p, beyond in enumerate(rule.beyond(personal)):
+                if beyond:
+                    peer = int(self.engine.peers[p])
+                    curves[peer] = {**curves.get(peer, {}), "limited": beyond}
         if models is not None:
             models |= {
                 peer: {name: value.clone() for name, value in tensors.items()}

@@ -182,15 +182,16 @@ def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
     digest = config_digest_of(config).hex()
     for folder in (directory, directory.parent / approval.OWN):  # of versions before this one
         close(folder)
+    content = file.read_bytes() if file.is_file() else None  # what is used is what is recorded
     try:
-        policy = read_policy(file)  # again each time: the institution may have changed it
+        policy = read_policy(file, content)  # again each time: the institution may have changed it
         check_run(policy, config)
         if policy.approval == "digest":
             approval.require_approval(directory.parent, directory.name, digest)
     except (ApprovalError, PolicyError) as error:
-        approval.record(directory, config, digest, file, f"refused: {error}")
+        approval.record(directory, config, digest, content, f"refused: {error}")
         raise
-    approval.record(directory, config, digest, file, "allowed")
+    approval.record(directory, config, digest, content, "allowed")
     return policy
 
 

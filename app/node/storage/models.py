@@ -85,6 +85,10 @@ class ModelFiles:
             about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
             file = self._directory / f"peer-{peer:04d}.safetensors"
             metadata = about.strings() | operating_point(curves.get(peer, {}))
+            if "mixture.authors" in tensors:
+                authors = tensors["mixture.authors"].tolist()
+                named = [names.get(author) or f"peer {author}" for author in authors]
+                metadata["authors"] = json.dumps(named)
             if self.keeps_best:
                 if not self._is_better(t, report, peer, file):
                     continue

@@ -119,3 +119,22 @@ def test_hosts_that_no_node_can_verify_are_refused(host: str, tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"--hosts .*: write "):
         certificates.for_relay(tmp_path / "c", ["localhost", host], 9)
     assert not (tmp_path / "c").exists()
+
+
+def test_a_public_key_that_was_sent_is_registered_and_never_overwritten(tmp_path: Path) -> None:
+    """The relay's operator has the node.pub of a hospital, and nothing else of it."""
+    made = certificates.for_node(tmp_path / "hospital", "hospital-a").read_bytes()
+    home = tmp_path / "relay" / "hospital-a"
+    home.mkdir(parents=True)
+    (home / "node.pub").write_bytes(made)
+    assert certificates.for_node(tmp_path / "relay", "hospital-a").read_bytes() == made
+    assert not (home / "node.key").exists()
+    (home / "node.pub").unlink()
+    key = tmp_path / "hospital" / "hospital-a" / "node.key"
+    (home / "node.key").write_bytes(key.read_bytes())
+    assert certificates.for_node(tmp_path / "relay", "hospital-a").read_bytes() == made
+    other = certificates.for_node(tmp_path / "other", "hospital-a").read_bytes()
+    for content, why in ((other, "is not the public key of"), (b"ssh-rsa x", "is not a node")):
+        (home / "node.pub").write_bytes(content)
+        with pytest.raises(ConfigError, match=why):
+            certificates.for_node(tmp_path / "relay", "hospital-a")

@@ -101,3 +101,29 @@ def test_a_base_from_a_run_directory_names_no_code(tmp_path: Path) -> None:
     assert flat_of(tmp_path, "model=linear")["peers"] == 4
     presets(tmp_path, mine='base = "run/config.toml"\nmodel = "mlp"\n')
     assert flat_of(tmp_path)["peers"] == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".".join("a" * 20_000) + " = 1",
+        "[" + ".".join("a" * 20_000) + "]\nx = 1",
+        "seed = " + "9" * 5001,
+        "seed = " + "[" * 20_000 + "]" * 20_000,
+        'seed = "' + "9" * 5001 + '"',
+    ],
+)
+def test_a_file_of_absurd_size_is_one_short_line(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "absurd.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_items([str(file)])
+    assert len(str(error.value).splitlines()) == 1
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize("item", [".".join("a" * 20_000) + "=1", "seed=" + "9" * 5001])
+def test_an_item_of_absurd_size_is_one_short_line(item: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_items([item])
+    assert len(str(error.value)) < 600

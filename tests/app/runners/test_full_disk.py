@@ -18,6 +18,7 @@ from coterie.app.cli.main import main
 from coterie.app.config.config import Config
 from coterie.app.runners import local
 from coterie.errors import RunError
+from tests.checkout import of_this_checkout
 
 KEYS = {"peers": 4, "partition.clusters": 2, "num-server-rounds": 6, "evaluate-every": 1}
 LINE = "the disk is full: free space, then continue with: coterie resume "
@@ -91,6 +92,9 @@ def test_nor_does_a_run_on_nodes_show_more_than_a_line(disk: Path) -> None:
     fill(disk, 600)  # less than the checkpoints of two nodes
     keys = [f"{key}={value}" for key, value in KEYS.items()]
     command = [sys.executable, "-m", "coterie", "run", *keys, "--nodes", "2", "--name", "run"]
-    done = subprocess.run(command, cwd=disk, capture_output=True, text=True, timeout=300)
+    environment = of_this_checkout([sys.executable], disk)
+    done = subprocess.run(
+        command, cwd=disk, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stderr) == (1, f"the run failed: {LINE}runs/run\n")
     assert json.loads((disk / "runs" / "run" / "progress.json").read_text())["status"] == "failed"

@@ -121,6 +121,22 @@ def test_the_folder_that_a_link_leads_to_counts_too(tmp_path: Path) -> None:
         read_trust(link)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="chown needs root")
+def test_who_owns_a_file_a_folder_or_a_link_could_change_it(tmp_path: Path) -> None:
+    """Mode bits do not say so: an owner may chmod. OpenSSH's rule: root or this user."""
+    folder, link = tmp_path / "far" / "near", tmp_path / "link.toml"
+    private, public, _ = create("a", folder, 0)
+    link.symlink_to(folder.parent / "near" / public.name)
+    for owned in (private, public, folder, folder.parent, link):
+        os.chown(owned, 12345, -1, follow_symlinks=False)
+        reads = {private: (read_private, private), public: (read_trust, public)}
+        for read, file in [reads.get(owned, (read_trust, link))]:
+            with pytest.raises(KeysError, match=f"user 12345 owns {owned} and could change it"):
+                read(file)
+        os.chown(owned, 0, -1, follow_symlinks=False)
+    read_trust(link)
+
+
 @pytest.mark.parametrize("content", [b"", b"nothing", b"-----BEGIN PRIVATE KEY-----"])
 def test_private_keys_that_are_none(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.key"

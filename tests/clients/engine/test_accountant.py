@@ -40,8 +40,8 @@ def exact_epsilon(multiplier: float, delta: float) -> float:
     return float(brentq(gap, 0, 600)) if gap(0) > 0 else 0.0
 
 
-def test_epsilon_of_whole_data_is_near_the_exact_one() -> None:
-    """Rényi orders lose a little, and never say too little."""
+def test_epsilon_of_whole_data_is_the_exact_one() -> None:
+    """Rényi orders alone lose 7 to 25 %."""
     g = np.random.default_rng(0)
     for _ in range(200):
         noise, times = g.uniform(2, 20), int(g.integers(1, 50))
@@ -49,7 +49,9 @@ def test_epsilon_of_whole_data_is_near_the_exact_one() -> None:
         rdp = times * accountant.query(100, 100, noise, 1)
         epsilon = accountant.epsilon(rdp[None], delta)[0]
         exact = exact_epsilon(noise / 2 / times**0.5, delta)
-        assert exact <= epsilon <= 1.25 * exact + 0.15
+        assert epsilon == pytest.approx(exact, rel=1e-6, abs=1e-6)
+    mixed = rdp + accountant.query(100, 10, 5.0, 1)  # with drawn minibatches: the orders
+    assert accountant.epsilon(mixed[None], 1e-5)[0] > accountant.epsilon(rdp[None], 1e-5)[0]
 
 
 def sampled_by_hand(examples: int, drawn: int, multiplier: float, order: int) -> float:
@@ -107,10 +109,8 @@ def test_an_engine_charges_full_batches_exactly(steps: int) -> None:
     assert engine.guard is not None
     closed = np.array(accountant.ORDERS) * steps / (2 * (noise / 2) ** 2)
     np.testing.assert_allclose(engine.guard.rdp, np.stack([closed, closed]), rtol=1e-12)
-    pairs = zip(closed.tolist(), accountant.ORDERS, strict=True)
-    expected = min(converted(rdp, order, delta) for rdp, order in pairs)
-    np.testing.assert_allclose(engine.guard.epsilon(), expected, rtol=1e-12)
-    assert expected >= exact_epsilon(noise / 2 / steps**0.5, delta)
+    exact = exact_epsilon(noise / 2 / steps**0.5, delta)
+    np.testing.assert_allclose(engine.guard.epsilon(), exact, rtol=1e-6, atol=1e-9)
 
 
 # ---- minibatches --------------------------------------------------------------------------------

@@ -21,6 +21,12 @@ def test_streams_of_different_keys_differ() -> None:
     assert len(drawn) == len(KEYS)
 
 
+def test_a_secret_seed_counts_with_128_bits() -> None:
+    draws = {stream(seed, 3, 1, Purpose.PRIVACY).random(4).tobytes() for seed in
+             (5, 5 + 2**64, 5 + 2**127, 5 + 2**128 - 2**64)}  # fmt: skip
+    assert len(draws) == 4
+
+
 def test_neighbouring_streams_are_not_correlated() -> None:
     """The correlation of N independent pairs is below 6 / sqrt(N) (six standard deviations)."""
     count = 4000

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
-from coterie.clients.models.adaptation import adapted, matching, personal_names
+from coterie.clients.models.adaptation import adapted, is_inside, matching, personal_names
 from coterie.clients.models.options import Adaptation
 from coterie.clients.models.transformer import Adapted
 
@@ -158,3 +161,19 @@ def test_personal_names_are_among_what_is_trained() -> None:
     assert personal_names(module, Adaptation(personal="head")) == ["4.weight", "4.bias"]
     with pytest.raises(ValueError, match='"0" matches no parameter'):
         personal_names(module, Adaptation(personal="0"))
+
+
+names_of_parts = st.text("ab.", min_size=1, max_size=8)
+
+
+@given(part=st.text("ab.*", min_size=1, max_size=8), name=names_of_parts)
+def test_a_pattern_is_its_regular_expression(part: str, name: str) -> None:
+    glob = re.escape(part).replace(r"\*", ".*")
+    assert is_inside(part, name) == bool(re.search(rf"(^|\.){glob}(\.|$)", name))
+
+
+def test_patterns_of_many_stars_end() -> None:
+    """The regular expression would take years."""
+    for part in ("a*" * 300 + "b", "*" * 1000, "*a" * 2000, ",".join(["*a*"] * 50_000)):
+        with suppress(ValueError):
+            matching(["a" * 40 + ".weight"] * 20, part)

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests import private_names
+from tests.checkout import of_this_checkout
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -105,7 +106,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 def play(place: Path, scene: Scene, inside: Sequence[str]) -> None:
     """Run each command, let a stranger attack its Ray, and interrupt it."""
     places = {name: [] if name == HIDDEN else inside for name in COMMANDS}
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_A")}
+    ours = of_this_checkout([*inside, sys.executable], place)
+    environment = {key: value for key, value in ours.items() if not key.startswith("RAY_A")}
     few = ("num-server-rounds=2", *ENDLESS[1:], "--name", "few")
     # A background job ignores the signal of Ctrl-C.
     coterie = ["env", "--default-signal=INT", sys.executable, "-m", "coterie"]

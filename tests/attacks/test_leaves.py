@@ -1,0 +1,98 @@
+"""A tree leaves as it is: each leaf describes patients, and each threshold lies between two.
+
+Attack: read the letter. Leaves with few rows give the label of a known patient, thresholds the
+values of two patients. Defence: the policy's minimum of rows per leaf and step of thresholds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from coterie.app.config.config import Config
+from coterie.app.security.policy import Policy, PolicyError, policy_of
+from coterie.app.security.run_check import check_run
+from coterie.datasets.problem import Split
+from tests.clients.methods.test_boosting import problem
+from tests.stepping import Stepping
+
+MODELS = ("forest", "boosted-trees", "xgboost", "lightgbm")
+LEAST, STEP = 20, 0.05
+
+
+def fitted(model: str, task: str, **keys: Any) -> tuple[dict[str, npt.NDArray[Any]], Any]:
+    """Return the trees of a peer by name, and its training rows."""
+    flat: dict[str, Any] = {"method": "local", "model": model, "peers": 1, "num-server-rounds": 1}
+    made = problem(task, [150])
+    if task == "numbers":
+        train, test = (
+            Split(part.rows, (part.targets[0][:, :1],)) for part in (made.train, made.test)
+        )
+        made = replace(made, outputs=1, train=train, test=test)
+    stepping = Stepping(flat | {f"{model}.trees": 5} | keys, problem=made)
+    engine = stepping.cohort.engine
+    stepping.to(1)
+    named = engine.network.named(stepping.state.x)
+    return {k: v[0].numpy() for k, v in named.items()}, engine.training_rows(0)[0]
+
+
+def sizes(trees: dict[str, npt.NDArray[Any]], rows: npt.NDArray[Any]) -> list[int]:
+    """Return the number of rows in each leaf that has any, by a plain loop."""
+    counts = []
+    for feature, threshold, left in zip(
+        *(trees[k] for k in ("feature", "threshold", "left")), strict=True
+    ):
+        at = []
+        for row in rows.astype(np.float32):
+            node = 0
+            while left[node]:
+                node = int(left[node]) + int(row[int(feature[node])] > threshold[node])
+            at.append(node)
+        counts += np.unique(at, return_counts=True)[1].tolist()
+    return counts
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("task", ["two", "three", "numbers"])
+def test_no_leaf_describes_few_rows(model: str, task: str) -> None:
+    if model in ("xgboost", "lightgbm"):
+        pytest.importorskip(model)
+    keys = {f"{model}.min-samples-leaf": LEAST, f"{model}.threshold-step": STEP}
+    trees, rows = fitted(model, task, **keys)
+    rounded = np.round(rows / (2 * STEP)) * 2 * STEP
+    assert min(sizes(trees, rounded)) >= LEAST
+    thresholds = trees["threshold"][trees["left"] > 0]
+    assert len(thresholds)
+    assert np.abs(thresholds / STEP - np.round(thresholds / STEP)).max() < 1e-3
+    assert min(sizes(fitted(model, task)[0], rows)) < LEAST
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_policy_counts_leaves_and_steps(model: str) -> None:
+    flat = {
+        "method": "mixture", "model": model, "dataset": "table", "peers": 3, "table.test": 0.2,
+        "table.columns": "a, b", "table.label": "c",
+    }  # fmt: skip
+    policy = policy_of({"answers.kind": "plain"})
+    step, least = policy.answers.threshold_step, policy.answers.min_examples
+    fine = {f"{model}.min-samples-leaf": least, f"{model}.threshold-step": step}
+    check_run(policy, Config.from_flat(flat | fine))
+    for key, value in ((f"{model}.min-samples-leaf", least - 1), (f"{model}.threshold-step", 0.0)):
+        with pytest.raises(PolicyError, match=re.escape(f"does not allow {key} = {value}")):
+            check_run(policy, Config.from_flat(flat | fine | {key: value}))
+    check_run(policy, Config.from_flat(flat | {"method": "local"}))  # nothing leaves
+
+
+def test_the_policy_lists_models() -> None:
+    config = Config.from_flat({"method": "local", "model": "forest", "dataset": "digits"})
+    check_run(policy_of({"models": "linear, forest"}), config)
+    with pytest.raises(PolicyError, match='models = "linear" does not allow model = "forest"'):
+        check_run(policy_of({"models": "linear"}), config)
+    with pytest.raises(PolicyError, match='models: there is no "forrest", did you mean "forest"'):
+        policy_of({"models": "forrest"})
+    assert Policy().models == "any"
