@@ -58,16 +58,18 @@ HOW: dict[str, dict[str, str]] = {
     "docs/own-data.md": {
         "source .venv/bin/activate": RUN,
         "cat > readmission.toml <<'END'": RUN,
+        "coterie schema hospitals/*/data.csv --out hospitals/schema.toml --label readmitted": RUN,
         "coterie run dataset=heart-disease peers=4 partition.kind=natural "
         "num-server-rounds=20 --name hearts": RUN,
-        "coterie schema hospitals/*/data.csv --out hospitals/schema.toml": RUN,
-        "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
+    },
+    "docs/own-images.md": {"source .venv/bin/activate": RUN, "python - <<'END'": RUN},
+    "docs/own-text.md": {"source .venv/bin/activate": RUN},
+    "docs/survival-and-export.md": {
+        "source .venv/bin/activate": RUN,
         "import coterie": RUN,
-        "coterie run readmission.toml --name thresholds": RUN,
-        "mkdir transplants": RUN,
+        "coterie predict runs/hearts --peer va new.csv --threshold validation --recalibrate": RUN,
         "import json": RUN,
-        "python - <<'END'": RUN,
-        "cat > notes.toml <<'END'": RUN,
+        "mkdir transplants": RUN,
     },
     "docs/extend.md": {
         "source .venv/bin/activate": RUN,
