@@ -249,7 +249,8 @@ class Evaluation:
             for m in range(weights_pm.shape[1]):
                 result = self._member(x_pmd, buffers, m, backend, at, inputs)
                 of_m = _along(result, low_pmk[at, m], high_pmk[at, m])
-                inside.append(limits.are_inside(self.task, result, *of_m).flatten(2).all(dim=2))
+                is_inside = limits.are_inside(self.task, result, *of_m)
+                inside.append(is_inside.reshape(*result.shape[:2], -1).all(dim=2))
                 kept, raw = (
                     self._share(each, weights_pm[at, m], adds=adds)
                     for each in (limits.clipped(self.task, result, *of_m), result)

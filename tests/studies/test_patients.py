@@ -75,7 +75,7 @@ def test_a_run_counts_patients_on_every_page(data: Path, tmp_path: Path) -> None
     assert "30 for train, 10 for test, 10 for validation" in card
     split = (plain.directory / "split.json").read_text()
     assert "group" not in split
-    assert "group" not in (plain.directory / "models" / "peer-0000.json").read_text()
+    assert '"groups"' not in (plain.directory / "models" / "peer-0000.json").read_text()
     for file in grouped.directory.rglob("*"):
         assert not file.is_file() or b"P07" not in file.read_bytes(), "no file names a patient"
 

@@ -428,7 +428,7 @@ def test_what_is_shipped(tmp_path: Path) -> None:
     ours = {f"coterie/{name}" for name in ours}
     ours |= {"coterie/__init__.py", "coterie/errors.py", "coterie/ranges.py"}
     assert copied == ours | {"pyproject.toml", "README.md", "LICENSE"}
-    assert len(fab) < 2_000_000
+    assert len(fab) < 2_200_000
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     bare = {p for p in project["tool"]["flwr"]["app"]["fab-include"] if p != "LICENSE"}
     assert bare == {p if "/" in p else f"coterie/{p}" for p in bundle.SHIPPED}
