@@ -264,7 +264,9 @@ def checkout(tmp_path: Path) -> Path:
     """
     place = copy(tmp_path / "checkout")
     install(place)
-    stand_ins = {"docker": f'{sys.executable} {COMPOSE} "$@"', "sudo": '"$@"'}
+    # The containers of the stand-in run as root, to whom the image's user is a stranger.
+    sudo = """sh -c '[ "$1" = chown ] || "$@"' sh "$@\""""
+    stand_ins = {"docker": f'{sys.executable} {COMPOSE} "$@"', "sudo": sudo}
     for command, line in stand_ins.items():
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / command).write_text(f"#!/bin/sh\nexec {line}\n")

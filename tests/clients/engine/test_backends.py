@@ -60,8 +60,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 WITHOUT = {
     ("linear", "frozen"), ("linear", "personal"),  # it is all head
-    ("gpt2", "frozen"), ("gpt2", "lora"), ("unet3d", "lora"),  # has adapters; no linear layers
-    ("resnet9", "private"), ("unet3d", "private"),  # batch norm
+    ("gpt2", "frozen"), ("gpt2", "lora"),  # has adapters
+    ("unet2d", "lora"), ("unet3d", "lora"),  # no linear layers
+    ("resnet9", "private"), ("unet2d", "private"), ("unet3d", "private"),  # batch norm
 }  # fmt: skip
 SLOW = ("resnet9", "resnet18")
 
