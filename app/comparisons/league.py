@@ -52,7 +52,7 @@ BEFORE: dict[str, Scalar] = {
 """Key that is newer than kept cells -> value with which their runs come out the same. With this
 value, a key is not in a digest, so those cells stay valid. A key of a feature that is off by
 default needs no entry."""
-_FORMER = {("table.split", "random"): "by-class"}
+_FORMER: dict[tuple[str, Scalar], Scalar] = {("table.split", "random"): "by-class"}
 """Key and value -> name of the value in the digests of kept cells."""
 _TUNED_AS = {"attacked": "plain"}
 """Condition -> condition whose choices it uses."""
