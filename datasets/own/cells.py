@@ -139,10 +139,10 @@ def _records(path: Path, *, strict: bool = False) -> Iterator[tuple[int, list[st
 
 def _unreadable(path: Path, error: Exception) -> DataError:
     """Return the error of a file that a library cannot read, with its line if it can be found."""
-    said = [" ".join(str(error).split())]
+    details = [" ".join(str(error).split())]
     if path.suffix != ".csv" or isinstance(error, OSError):
         why = getattr(error, "strerror", None) or "it is damaged, or no Parquet file"
-        return RefusedError(f"table: {path.name} cannot be read: {why}", said)
+        return RefusedError(f"table: {path.name} cannot be read: {why}", details)
     if cause := _start(path, -1)[0]:
         return DataError(f"table: {path.name} {cause}")
     width = 0
@@ -153,7 +153,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
                 f"table: {path.name} cannot be read: line {line} has {len(cells)} cells, and the "
                 f"header {width}: correct its commas and quotes"
             )
-    return RefusedError(f"table: {path.name} cannot be read", said)
+    return RefusedError(f"table: {path.name} cannot be read", details)
 
 
 def _check_csv(path: Path) -> list[str]:

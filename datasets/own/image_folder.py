@@ -327,11 +327,11 @@ def _meant(name: str, names: Sequence[str]) -> str:
 
 def _part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
     """Return images, classes and groups of a folder with a folder per class."""
-    found = _folders(folder, classes, f"classes {', '.join(classes)}", reading)
+    class_folders = _folders(folder, classes, f"classes {', '.join(classes)}", reading)
     in_class = {
         path: (classes.index(name), class_folder)
-        for name, class_folders in found.items()
-        for class_folder in class_folders
+        for name, of_class in class_folders.items()
+        for class_folder in of_class
         for path in reading.below(class_folder)
     }
     examples = reading.examples(sorted(in_class))
@@ -348,10 +348,10 @@ def _part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
 def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
     """Return images, masks and groups of a folder with images and masks."""
     options = reading.options
-    found = _folders(folder, ("images", options.masks), f"images, {options.masks}", reading)
-    if len(found) < 2:
-        raise DataError(f"image-folder: expected folders images and {options.masks}")
-    (image_folder,), (mask_folder,) = found["images"], found[options.masks]
+    pair = _folders(folder, ("images", options.masks), f"images, {options.masks}", reading)
+    if [*map(len, pair.values())] != [1, 1]:
+        raise DataError(f"image-folder: expected one folder images and one {options.masks}")
+    (image_folder,), (mask_folder,) = pair["images"], pair[options.masks]
     examples = reading.examples(reading.below(image_folder))
     grey = "x".join(map(str, (1, *options.sides[1:])))
     plain = replace(options, shape=grey, window="none", padding="keep", depth="as-stored")

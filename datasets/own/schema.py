@@ -67,7 +67,7 @@ def read_schema(folder: Path, dataset: str = "table") -> Schema:
     except DataError:
         raise
     except _WRONG as error:
-        raise DataError(f"table: {FILE} is not a schema: {error}") from None
+        raise DataError(f"{dataset}: {FILE} is not a schema: {error}") from None
     for role in _ROLES:
         if len(names := [name for name, column in schema.items() if column.role == role]) > 1:
             raise DataError(f'table: {FILE}: {", ".join(names)} have role = "{role}": choose one')

@@ -1,6 +1,6 @@
 """Ray that this process starts: it listens to this machine only, to processes with its secret.
 
-Ray executes what its callers send, by default for whoever reaches its ports. This is the only
+Ray executes what its callers send, by default from anyone who reaches its ports. This is the only
 module with names that Ray does not document, which exist in 2.55.1 and 2.60.0: they change settings
 that Ray reads when it is imported, and omit its dashboard. Without them the environment must be set
 before Ray is imported.
