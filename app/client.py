@@ -7,9 +7,9 @@ import sys
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from coterie.app.node.process import private_ray
-from coterie.app.node.process.job import Job
-from coterie.app.node.process.service import handle_request
+from coterie.app.institution.process import private_ray
+from coterie.app.institution.process.job import Job
+from coterie.app.institution.process.service import handle_request
 from coterie.strategies.flower.stored import cut
 
 _STATE = "coterie"
@@ -35,7 +35,7 @@ def handle(message: Message, context: Context) -> Message:
     )
     respond = handle_request
     if not job.simulated and sys.platform == "linux":
-        from coterie.app.node.process import worker  # Linux only, not needed in a simulation
+        from coterie.app.institution.process import worker  # Linux only, not needed in a simulation
 
         worker.lift_limit()
         if job.node_config.get("worker", True):

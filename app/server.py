@@ -17,10 +17,10 @@ from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.root import workplace
+from coterie.app.institution.security.proof import proof
+from coterie.app.institution.security.trust import read_trust
 from coterie.app.runs import atomic, bare, logs, progress, rundir
 from coterie.app.runs.recorder import RunRecorder
-from coterie.app.security.proof import proof
-from coterie.app.security.trust import read_trust
 from coterie.errors import line_of
 from coterie.strategies.flower.private import is_simulation
 from coterie.strategies.flower.strategy import RelayStrategy

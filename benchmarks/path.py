@@ -29,7 +29,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from safetensors import torch as safetensors
 
 from coterie.app.config.root import ROOT
-from coterie.app.node.process import ipc
+from coterie.app.institution.process import ipc
 from coterie.app.wire.payload import LetterFormat, Precision, layout_of
 from tests.harness.deployment import write_policy
 
@@ -41,8 +41,8 @@ _MESSAGE = """
 import sys, time
 start = time.perf_counter()
 import coterie.app.client
-from coterie.app.node.process import service, worker
-from coterie.app.node.process.job import Job
+from coterie.app.institution.process import service, worker
+from coterie.app.institution.process.job import Job
 from coterie.strategies.flower.records import encode_request
 from coterie.strategies.protocol import Request
 job = Job(7, {run!r}, {node!r}, {version!r})
@@ -147,7 +147,7 @@ def messages() -> Iterator[Message]:
                     yield _messages(dataset, warm, Path(directory))
                 finally:
                     for path in Path("/proc").glob("[0-9]*/cmdline"):
-                        if f"coterie.app.node.process.worker\0{directory}".encode() in _read(path):
+                        if f"institution.process.worker\0{directory}".encode() in _read(path):
                             os.kill(int(path.parent.name), signal.SIGKILL)
 
 

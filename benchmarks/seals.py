@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from benchmarks.path import milliseconds
-from coterie.app.security.keys import PrivateKeys, PublicKeys
-from coterie.app.security.seal import KEY, TAG, Scope, digest_of, seal, unseal
+from coterie.app.institution.security.keys import PrivateKeys, PublicKeys
+from coterie.app.institution.security.seal import KEY, TAG, Scope, digest_of, seal, unseal
 from coterie.strategies.protocol import PeerMessage
 
 SIZES = (1_000, 250_000, 1_000_000, 40_000_000)

@@ -30,8 +30,8 @@ from coterie.results import Comparison, Run
 if TYPE_CHECKING:
     import pandas as pd
 
-    from coterie.app.reproduction.figures import Size
-    from coterie.app.reproduction.reproduce import Reproduction
+    from coterie.app.lab.reproduction.figures import Size
+    from coterie.app.lab.reproduction.reproduce import Reproduction
 
 Keys = Mapping[str, Any]
 """Configuration keys, dotted or nested. Parts, such as methods and models, can be objects."""
@@ -320,8 +320,8 @@ def worth(
     """
     import pandas as pd
 
-    from coterie.app.comparisons.worth import WorthRequest, worth
-    from coterie.app.report import worth as report
+    from coterie.app.lab.pages import worth as report
+    from coterie.app.lab.worth import WorthRequest, worth
 
     run = run if isinstance(run, Run) else load(run, parts=parts)
     named = [*run.parts, *(_name("model", part) for part in parts)]
@@ -450,7 +450,7 @@ def reproduce(
     >>> made = coterie.reproduce("wga/figure-1")
     >>> [(verdict.claim, verdict.holds) for verdict in made.verdicts]
     """
-    from coterie.app.reproduction.reproduce import FigureRequest
-    from coterie.app.reproduction.reproduce import reproduce as make
+    from coterie.app.lab.reproduction.reproduce import FigureRequest
+    from coterie.app.lab.reproduction.reproduce import reproduce as make
 
     return make(FigureRequest(name, size, seeds, Path(out), workers), _console())

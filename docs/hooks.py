@@ -29,7 +29,6 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from coterie.app.catalogue.sets import SETS
 from coterie.app.config import schema
 from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.recipes import recipes
@@ -38,7 +37,8 @@ from coterie.app.config.settings import options_in, tables
 from coterie.app.experiments.measures import COLUMNS, Column
 from coterie.app.experiments.table import Entry, Table
 from coterie.app.experiments.table import Row as TableRow
-from coterie.app.report import league
+from coterie.app.lab.catalogue.sets import SETS
+from coterie.app.lab.pages import league
 from coterie.clients.attack import AttackKind
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind

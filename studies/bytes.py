@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.app.comparisons.league import configurations
 from coterie.app.config.config import Config
 from coterie.app.config.items import read_pair
 from coterie.app.config.registry import METHODS
-from coterie.app.report import league
+from coterie.app.lab.league import configurations
+from coterie.app.lab.pages import league
 from coterie.app.runs import atomic, cells
 from studies.kept import kept
 from studies.svg import save

@@ -25,8 +25,6 @@ import numpy as np
 from rich.console import Console
 from scipy import stats
 
-from coterie.app.catalogue.fetch import fetch
-from coterie.app.catalogue.sets import SETS
 from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.comparisons.tune import Tuning
 from coterie.app.config.items import read_items
@@ -34,6 +32,8 @@ from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
 from coterie.app.experiments.choice import FILE as TUNING
 from coterie.app.experiments.grid import Keys
+from coterie.app.lab.catalogue.fetch import fetch
+from coterie.app.lab.catalogue.sets import SETS
 from coterie.app.runs.metrics import Floats
 from coterie.app.runs.rundir import Run
 from studies.measured import Result, read, write

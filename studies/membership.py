@@ -13,7 +13,7 @@ has the letter and a person's data, means over hospitals and seeds:
 - values: percent of the thresholds that are a patient's value, or the mean of two neighbouring
   ones.
 
-A second table is about statistics of a column (`app.node.scale`): two runs, before and after one
+A second table is about statistics of a column (`scale.py`): two runs, before and after one
 patient more; the difference of count times mean is the patient's value, if the means are exact.
 Percent of the patients whose cholesterol is found within 5 %, as statistics left before, with three
 digits in each run, as they leave now, and by who guesses the mean.
@@ -31,9 +31,9 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.schema import Scalar
+from coterie.app.institution.scale import Memory, disclosed
+from coterie.app.institution.security.policy import AnswerPolicy
 from coterie.app.node.assembly import cohort_of, engine_of
-from coterie.app.node.scale import Memory, disclosed
-from coterie.app.security.policy import AnswerPolicy
 from coterie.clients.engine.data import SplitName
 from coterie.datasets.preprocessing import Column
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.app.experiments.measures import reached
-from coterie.app.reproduction import claims, figures
-from coterie.app.reproduction.claims import UNDEFINED, WORDS, Verdict
-from coterie.app.reproduction.figures import (
+from coterie.app.lab.reproduction import claims, figures
+from coterie.app.lab.reproduction.claims import UNDEFINED, WORDS, Verdict
+from coterie.app.lab.reproduction.figures import (
     Figure,
     Panel,
     Paper,
@@ -35,8 +35,8 @@ from coterie.app.reproduction.figures import (
     ours_of,
     paper_of,
 )
-from coterie.app.reproduction.page import heading, heading_of, shown, spread
-from coterie.app.reproduction.results import Numbers, Place, better_of
+from coterie.app.lab.reproduction.page import heading, heading_of, shown, spread
+from coterie.app.lab.reproduction.results import Numbers, Place, better_of
 from coterie.app.runs import units
 
 PLACE = Path(__file__).resolve().parents[1] / "docs" / "papers"

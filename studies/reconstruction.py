@@ -2,7 +2,7 @@
 
 The relay knows all columns of an institution's rows except the labels, which are random, and the
 start model of each run; each run reports loss and accuracy of that model on its test part, rounded
-as a node rounds them (`coterie.app.security.disclosure`). Both are linear in the labels up to
+as a node rounds them (`disclosure.py`). Both are linear in the labels up to
 rounding, so the most probable labels under a normal prior follow from a linear system. The table
 shows the share of correct labels (0.50: chance) if the relay knows each run's test part (it was
 drawn by the run's seed), if it does not but all runs share one test part, and if each run has a new
@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.app.security.disclosure import precision, protected
-from coterie.app.security.policy import ReportPolicy
+from coterie.app.institution.security.disclosure import precision, protected
+from coterie.app.institution.security.policy import ReportPolicy
 from coterie.strategies.protocol import Report
 
 Floats = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-_PRELOADED = ["coterie.app.node.process.service", "tests.attacks.consortium"]
+_PRELOADED = ["coterie.app.institution.process.service", "tests.attacks.consortium"]
 _CHANGES = ("fsync", "replace", "unlink")
 """Functions of `os` by which a node changes what is on the disk, or makes sure of it."""
 

@@ -27,7 +27,10 @@ ALLOWED = {
 MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
 RELAY = {"app/server.py", "app/runs/recorder.py"}
 """Modules of the relay process, in addition to all of strategies/."""
-KEYS_OF_PEERS = {"coterie.app.security.proof.proof", "coterie.app.security.trust.read_trust"}
+KEYS_OF_PEERS = {
+    "coterie.app.institution.security.proof.proof",
+    "coterie.app.institution.security.trust.read_trust",
+}
 """Names through which the relay uses public keys, which decrypt nothing."""
 TORCH = {
     "app/node/assembly.py",
@@ -43,7 +46,7 @@ TORCH = {
     "app/node/storage/checkpoints.py",
     "app/node/cohort/part.py",
     "app/node/cohort/wire.py",
-    "app/node/scale.py",
+    "app/institution/scale.py",
     "app/node/storage/models.py",
     "app/node/storage/tensor_file.py",
     "app/runners/inline.py",
@@ -51,7 +54,7 @@ TORCH = {
     "app/trained/export.py",
     "app/trained/personal.py",
     "app/trained/predict.py",
-    "app/security/channel.py",
+    "app/institution/security/channel.py",
     "app/wire/increments.py",
     "app/wire/operators.py",
     "app/wire/payload.py",
@@ -330,12 +333,13 @@ def executed(path: Path) -> Iterator[str]:
 def test_what_is_shipped_needs_nothing_that_is_not() -> None:
     """Relay and nodes import none of the packages for those who start runs."""
     rooms = {"config": {"config"}, "runs": {"config", "runs"}}
-    stay = {"reproduction", "cli", "comparisons", "runners", "dashboard", "report"}
+    stay = {"lab", "cli", "comparisons", "runners", "dashboard", "report"}
     for path in MODULES:
         if top(path) == "coterie":  # of it only the names are shipped, each loaded when asked for
             continue
         room = path.relative_to(ROOT).parts[1] if top(path) == "app" else None
-        if room in stay or name_of(path) == "app/__main__.py":
+        commands = name_of(path).startswith("app/institution/commands/")
+        if room in stay or commands or name_of(path) == "app/__main__.py":
             continue
         used = {
             name.split(".")[2] for name in imports(parse(path)) if name.startswith("coterie.app.")
@@ -347,7 +351,7 @@ def test_what_is_shipped_needs_nothing_that_is_not() -> None:
 def test_private_names_of_flower_and_ray_have_one_module_each() -> None:
     """All else stands on what they document, so that it works with their next versions."""
     modules = {name_of(path) for path in MODULES if any(map(is_undocumented, named(parse(path))))}
-    assert modules == {"app/node/process/private_ray.py", "strategies/flower/private.py"}
+    assert modules == {"app/institution/process/private_ray.py", "strategies/flower/private.py"}
 
 
 def named(tree: ast.AST) -> Iterator[str]:
@@ -418,7 +422,7 @@ def test_the_relay_opens_no_letter() -> None:
         imported = set(imports(tree))
         assert not {name.partition(".")[0] for name in imported} & {"torch", "safetensors"}
         imported -= KEYS_OF_PEERS
-        closed = ("coterie.app.node", "coterie.app.security", "coterie.app.wire")
+        closed = ("coterie.app.node", "coterie.app.institution.security", "coterie.app.wire")
         assert not [name for name in imported if name.startswith(closed)]
         decoding = {"numpy", "to_numpy_ndarrays", "to_torch_state_dict"}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -105,6 +105,14 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
+_WINGS = {
+    **dict.fromkeys(
+        ("approve", "certificates", "keys", "policy", "preflight", "schema", "status"),
+        "institution.commands",
+    ),
+    **dict.fromkeys(("data", "league", "reproduce", "worth"), "lab.commands"),
+}
+"""Module of a command -> its package, if not `cli`."""
 _SYNONYMS = {
     "train": "run", "start": "run", "continue": "resume", "tune": "compare --tune",
     "grid": "sweep", "plot": "report", "summary": "report", "watch": "dashboard",
@@ -145,7 +153,9 @@ def main(arguments: Sequence[str]) -> int:
             print(note, file=sys.stderr)
         command = COMMANDS[name]
         parser = Parser(f"coterie {name}", description=command.about)
-        execute = import_module(f"coterie.app.cli.{command.module}").execute
+        execute = import_module(
+            f"coterie.app.{_WINGS.get(command.module, 'cli')}.{command.module}"
+        ).execute
         execute(parser, rest, Terminal())
     except FlowerError as error:
         return _complain(f"Flower could not start: {_with_notes(error)}", 1)

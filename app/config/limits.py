@@ -1,7 +1,7 @@
 """Maximum sizes in a configuration; larger values are a mistake or an attack.
 
 They are checked before anything is allocated. An institution's policy has smaller limits
-(`coterie.app.security.policy`).
+(`coterie.app.institution.security.policy`).
 """
 
 from __future__ import annotations

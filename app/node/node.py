@@ -20,30 +20,30 @@ import numpy.typing as npt
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, check_nodes, problem_of, scale_of
-from coterie.app.node.assembly import cohort_of, engine_of
-from coterie.app.node.cohort.attackers import deceived
-from coterie.app.node.place import ALONE, Deployed, Place, Simulated
-from coterie.app.node.requests.faults import StateError
-from coterie.app.node.requests.vetting import check_wanted
-from coterie.app.node.scale import SharedScale
-from coterie.app.node.storage.checkpoints import CheckpointStore
-from coterie.app.node.storage.models import ModelFiles
-from coterie.app.runs import atomic, provenance, quality
-from coterie.app.security.accounts import Accounts
-from coterie.app.security.approval import OWN
-from coterie.app.security.channel import SecureChannel
-from coterie.app.security.disclosure import Reports
-from coterie.app.security.policy import AnswerPolicy, PolicyError
-from coterie.app.security.run_check import (
+from coterie.app.institution.requests.faults import StateError
+from coterie.app.institution.requests.vetting import check_wanted
+from coterie.app.institution.scale import SharedScale
+from coterie.app.institution.security.accounts import Accounts
+from coterie.app.institution.security.approval import OWN
+from coterie.app.institution.security.channel import SecureChannel
+from coterie.app.institution.security.disclosure import Reports
+from coterie.app.institution.security.policy import AnswerPolicy, PolicyError
+from coterie.app.institution.security.run_check import (
     check_counts,
     check_letters,
     check_statistics,
     is_own,
     max_parameters,
 )
-from coterie.app.security.seal import TAG
-from coterie.app.security.sealing import simulated
-from coterie.app.security.split import data_key, split_seed
+from coterie.app.institution.security.seal import TAG
+from coterie.app.institution.security.sealing import simulated
+from coterie.app.institution.security.split import data_key, split_seed
+from coterie.app.node.assembly import cohort_of, engine_of
+from coterie.app.node.cohort.attackers import deceived
+from coterie.app.node.place import ALONE, Deployed, Place, Simulated
+from coterie.app.node.storage.checkpoints import CheckpointStore
+from coterie.app.node.storage.models import ModelFiles
+from coterie.app.runs import atomic, provenance, quality
 from coterie.app.trained import starts
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import ModelError

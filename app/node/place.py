@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coterie.app.security.policy import Policy
-from coterie.app.security.sealing import Sealing
+from coterie.app.institution.security.policy import Policy
+from coterie.app.institution.security.sealing import Sealing
 
 
 @dataclass(frozen=True)

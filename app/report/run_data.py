@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.app.experiments.methods import learns_graph
-from coterie.app.report import captions, worth
+from coterie.app.lab.pages import worth
+from coterie.app.report import captions
 from coterie.app.report.thinning import (
     block_means,
     block_rows,
@@ -77,7 +78,7 @@ def page_data(run: Run) -> dict[str, Any]:
     over the block, or null.
 
     `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
-    null. `graph`: see `graph_data`. `worth`: see `coterie.app.report.worth.page_data`. `captions`:
+    null. `graph`: see `graph_data`. `worth`: see `lab.pages.worth.page_data`. `captions`:
     caption of each figure. `took_part`: number of rounds in which each peer took part, if not all
     did in all rounds.
     """

@@ -24,7 +24,7 @@ from typing import Any
 import tomli_w
 
 from coterie.app.config.schema import Scalar
-from coterie.app.node.process import private_ray
+from coterie.app.institution.process import private_ray
 from coterie.app.runners import bundle, guard
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie.app.config import schema
-from coterie.app.security.policy import Policy
+from coterie.app.institution.security.policy import Policy
 from coterie.app.trained.about import About
 from coterie.clients.defence import Defence
 from coterie.clients.diagnostics import MEASURES

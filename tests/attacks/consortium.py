@@ -19,13 +19,13 @@ from safetensors.torch import load
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.schema import Scalar
-from coterie.app.node.process import service
-from coterie.app.node.process.job import Job
+from coterie.app.institution.process import service
+from coterie.app.institution.process.job import Job
+from coterie.app.institution.security.keys import PrivateKeys, PublicKeys
+from coterie.app.institution.security.policy import Policy, policy_of
+from coterie.app.institution.security.seal import Scope, digest_of, seal, unseal
+from coterie.app.institution.security.trust import read_private, read_trust
 from coterie.app.runs import atomic
-from coterie.app.security.keys import PrivateKeys, PublicKeys
-from coterie.app.security.policy import Policy, policy_of
-from coterie.app.security.seal import Scope, digest_of, seal, unseal
-from coterie.app.security.trust import read_private, read_trust
 from coterie.app.wire.payload import LetterFormat
 from coterie.strategies.flower.records import decode_response, encode_request
 from coterie.strategies.protocol import Edges, PeerMessage, Request, Response

@@ -19,8 +19,8 @@ import coterie
 from coterie.app.cli.main import main
 from coterie.app.dashboard.library import Library
 from coterie.app.dashboard.pages import Pages
+from coterie.app.institution.security.policy import Policy
 from coterie.app.runs.files import ResultsError
-from coterie.app.security.policy import Policy
 from coterie.results import Comparison
 from tests.attacks.hostile_files import (
     COMPARISONS,

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from coterie.app.cli import status
 from coterie.app.cli.main import main
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
+from coterie.app.institution.commands import status
+from coterie.app.institution.security import approval
+from coterie.app.institution.security.audit import Audit
+from coterie.app.institution.security.journal import Journal
+from coterie.app.institution.security.ledger import Ledger
+from coterie.app.institution.security.memory import Memory
+from coterie.app.institution.security.policy import AnswerPolicy
+from coterie.app.institution.security.privacy_ledger import PrivacyLedger
 from coterie.app.runs import atomic
-from coterie.app.security import approval
-from coterie.app.security.audit import Audit
-from coterie.app.security.journal import Journal
-from coterie.app.security.ledger import Ledger
-from coterie.app.security.memory import Memory
-from coterie.app.security.policy import AnswerPolicy
-from coterie.app.security.privacy_ledger import PrivacyLedger
 from coterie.strategies.protocol import PeerMessage, Request
 from tests.attacks.consortium import config_of, institutions, response_of
 

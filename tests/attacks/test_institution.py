@@ -19,10 +19,10 @@ from flwr.app import Context, RecordDict
 
 from coterie.app import client
 from coterie.app.config.digest import config_digest_of
-from coterie.app.node.process.job import Job
-from coterie.app.node.requests.faults import MEANINGS
+from coterie.app.institution.process.job import Job
+from coterie.app.institution.requests.faults import MEANINGS
+from coterie.app.institution.security import approval
 from coterie.app.runs import atomic
-from coterie.app.security import approval
 from coterie.strategies.flower.records import decode_response, encode_request
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 from coterie.strategies.relay.broker import Broker

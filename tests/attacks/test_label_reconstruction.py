@@ -18,7 +18,7 @@ from scipy.optimize import lsq_linear
 
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.schema import Scalar
-from coterie.app.security.split import split_seed
+from coterie.app.institution.security.split import split_seed
 from coterie.clients.engine.engine import Engine
 from coterie.strategies.protocol import Request
 from tests import networks

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from coterie.app.config.config import Config
-from coterie.app.security.policy import Policy, PolicyError, policy_of
-from coterie.app.security.run_check import check_run
+from coterie.app.institution.security.policy import Policy, PolicyError, policy_of
+from coterie.app.institution.security.run_check import check_run
 from coterie.datasets.problem import Split
 from tests.clients.methods.test_boosting import problem
 from tests.stepping import Stepping

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.cli import certificates
 from coterie.app.cli.main import main
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.root import ROOT
+from coterie.app.institution.commands import certificates
+from coterie.app.institution.security.trust import KeysError, create, read_trust
 from coterie.app.runs.cells import safe
 from coterie.app.runs.terminal import printable
-from coterie.app.security.trust import KeysError, create, read_trust
 from coterie.strategies.names import is_name, shortened
 from coterie.strategies.protocol import Request, Response
 from coterie.strategies.relay.vetting import vetted

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from coterie.app.config.preflight import problem_of
+from coterie.app.institution.security.split import split_seed
 from coterie.app.runs import atomic
-from coterie.app.security.split import split_seed
 from coterie.strategies.protocol import Request
 from tests.attacks.consortium import (
     ROWS,

@@ -9,9 +9,9 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
+from coterie.app.institution.security.policy import Policy, PolicyError
+from coterie.app.institution.security.run_check import check_run
 from coterie.app.runs import atomic
-from coterie.app.security.policy import Policy, PolicyError
-from coterie.app.security.run_check import check_run
 from coterie.datasets.problem import DataError
 from coterie.strategies.protocol import Request, Response
 from tests.attacks.consortium import Institution, institutions, response_of

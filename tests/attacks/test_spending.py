@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from coterie.app.config.config import Config
+from coterie.app.institution.process import service
 from coterie.app.node.node import Node
 from coterie.app.node.place import Deployed
-from coterie.app.node.process import service
 from coterie.app.runs import atomic
 from coterie.clients.engine.accountant import ORDERS, epsilon
 from coterie.strategies.protocol import Request

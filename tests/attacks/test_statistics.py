@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from coterie.app.cli.main import main
-from coterie.app.node.process import service
-from coterie.app.node.scale import Memory, check_near, check_sound, disclosed
+from coterie.app.institution.process import service
+from coterie.app.institution.scale import Memory, check_near, check_sound, disclosed
 from coterie.datasets.own.scale import combined
 from coterie.datasets.own.schema import digest, read_schema
 from coterie.datasets.preprocessing import Column

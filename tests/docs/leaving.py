@@ -22,10 +22,10 @@ from safetensors.torch import load
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
-from coterie.app.node.requests.faults import MEANINGS
-from coterie.app.security.policy import Disclosure
-from coterie.app.security.seal import KEY, Scope, digest_of, unseal
-from coterie.app.security.trust import read_private, read_trust
+from coterie.app.institution.requests.faults import MEANINGS
+from coterie.app.institution.security.policy import Disclosure
+from coterie.app.institution.security.seal import KEY, Scope, digest_of, unseal
+from coterie.app.institution.security.trust import read_private, read_trust
 from coterie.strategies.errors import RelayError
 from coterie.strategies.flower.records import encode_response
 from coterie.strategies.protocol import METRICS, Kind, Request, Response

@@ -17,8 +17,8 @@ import pytest
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.app.config.settings import options_in
 from coterie.app.experiments.measures import COLUMNS
-from coterie.app.report import league
-from coterie.app.reproduction import figures
+from coterie.app.lab.pages import league
+from coterie.app.lab.reproduction import figures
 from docs import hooks
 
 ROOT = Path(__file__).parents[2]

@@ -317,7 +317,10 @@ def workers(deployment: Deployment, peer: int) -> list[int]:
     pids = []
     for pid in guard.working_in(deployment.home(f"node-{peer}")):
         with suppress(OSError):
-            if b"coterie.app.node.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if (
+                b"coterie.app.institution.process.worker"
+                in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ):
                 pids.append(pid)
     return pids
 

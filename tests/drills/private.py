@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coterie.app.cli import status
 from coterie.app.config.schema import Scalar
+from coterie.app.institution.commands import status
 from coterie.app.runs.rundir import Run
 from tests.harness.deployment import Deployment, Host, finish, write_policy
 

@@ -27,9 +27,9 @@ from safetensors.torch import save
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
+from coterie.app.institution.security.seal import Scope, seal
+from coterie.app.institution.security.trust import read_private, read_trust
 from coterie.app.node.node import Node
-from coterie.app.security.seal import Scope, seal
-from coterie.app.security.trust import read_private, read_trust
 from coterie.app.wire.operators import OPERATORS
 from coterie.strategies.protocol import PeerMessage, Request, Response
 from tests.encoded import Encoded

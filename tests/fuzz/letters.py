@@ -29,11 +29,11 @@ from safetensors.torch import save
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
+from coterie.app.institution.requests.faults import StateError
+from coterie.app.institution.security.keys import PrivateKeys
+from coterie.app.institution.security.seal import Scope, SealError, seal
+from coterie.app.institution.security.trust import read_private, read_trust
 from coterie.app.node.node import Node
-from coterie.app.node.requests.faults import StateError
-from coterie.app.security.keys import PrivateKeys
-from coterie.app.security.seal import Scope, SealError, seal
-from coterie.app.security.trust import read_private, read_trust
 from coterie.strategies.errors import WireError
 from coterie.strategies.flower.records import decode_request, encode_request
 from coterie.strategies.protocol import PeerMessage, Request

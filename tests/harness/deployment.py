@@ -21,15 +21,15 @@ from typing import Any, Self
 
 import tomli_w
 
-from coterie.app.cli import certificates
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
+from coterie.app.institution.commands import certificates
+from coterie.app.institution.security import trust
+from coterie.app.institution.security.policy import Policy, policy_of
 from coterie.app.runners import guard
 from coterie.app.runners.superlink import free_port
 from coterie.app.runs import atomic, progress
-from coterie.app.security import trust
-from coterie.app.security.policy import Policy, policy_of
 from coterie.datasets.table import DATASETS
 from tests import private_names
 from tests.fuzz import node as hostile_node

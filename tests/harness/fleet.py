@@ -21,8 +21,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from coterie.app.config.schema import Scalar
-from coterie.app.node.process import service
-from coterie.app.node.process.job import Job
+from coterie.app.institution.process import service
+from coterie.app.institution.process.job import Job
 from tests.harness.deployment import write_policy
 
 _POLL = 3.0  # as Flower's SuperNode

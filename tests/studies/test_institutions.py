@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.app.catalogue.fetch import fetch
-from coterie.app.catalogue.sets import SETS
 from coterie.app.comparisons import tune
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
+from coterie.app.lab.catalogue.fetch import fetch
+from coterie.app.lab.catalogue.sets import SETS
 from studies import institutions
 from studies.institutions import by_kind, by_method, gains, interval
 from studies.measured import Result, read, write

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from coterie.app.reproduction import figures
-from coterie.app.reproduction.reproduce import FigureRequest, reproduce
+from coterie.app.lab.reproduction import figures
+from coterie.app.lab.reproduction.reproduce import FigureRequest, reproduce
 from studies import papers
 from studies.papers import Lead
-from tests.app.reproduction.test_reproduce import folder as folder  # the toy paper
+from tests.app.lab.reproduction.test_reproduce import folder as folder  # the toy paper
 
 
 def test_a_page_has_our_numbers_the_papers_and_the_verdicts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.app.security.policy import DataPolicy, ReportPolicy
+from coterie.app.institution.security.policy import DataPolicy, ReportPolicy
 from studies.reconstruction import Split, solved
 
 ROWS, TRIALS = 60, 6

@@ -12,10 +12,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from coterie.app.config.config import Config
+from coterie.app.institution.security.policy import Policy
 from coterie.app.node.cohort.part import predicts_as_saved
 from coterie.app.node.storage.tensor_file import write
 from coterie.app.runs import atomic, judged
-from coterie.app.security.policy import Policy
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
 from coterie.app.trained.decision import operating_point

@@ -22,7 +22,7 @@ from coterie.app.config.preflight import check
 from coterie.app.config.root import ROOT
 from coterie.app.config.sources import of_record
 from coterie.app.experiments.grid import with_run_dir
-from coterie.app.node.process.job import Job
+from coterie.app.institution.process.job import Job
 from coterie.clients.defence import Defence
 from coterie.clients.engine import robust
 from coterie.datasets import plugins

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.app.comparisons.league import values_of
 from coterie.app.experiments.measures import MEASURES
 from coterie.app.experiments.table import Cell, Entry, Table, Trial
-from coterie.app.report import league
-from coterie.app.reproduction.results import Results
+from coterie.app.lab.league import values_of
+from coterie.app.lab.pages import league
+from coterie.app.lab.reproduction.results import Results
 from coterie.app.runs.rundir import Run
-from tests.app.reproduction.test_results import made_run
+from tests.app.lab.reproduction.test_results import made_run
 
 METHODS = ("local", "cobo", "fedavg", "oracle")
 

@@ -15,17 +15,23 @@ import numpy as np
 import pytest
 
 from coterie.app.config.config import Config
+from coterie.app.institution.process.service import Nodes
+from coterie.app.institution.requests import faults
+from coterie.app.institution.security.policy import (
+    AnswerPolicy,
+    DataPolicy,
+    Disclosure,
+    Policy,
+    ReportPolicy,
+)
+from coterie.app.institution.security.sealing import Sealing
+from coterie.app.institution.security.trust import create
 from coterie.app.node.node import Node
 from coterie.app.node.place import Deployed
-from coterie.app.node.process.service import Nodes
-from coterie.app.node.requests import faults
 from coterie.app.report.run_page import write as write_report
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run as Results
 from coterie.app.runs.summary import finish
-from coterie.app.security.policy import AnswerPolicy, DataPolicy, Disclosure, Policy, ReportPolicy
-from coterie.app.security.sealing import Sealing
-from coterie.app.security.trust import create
 from coterie.datasets.problem import DataError
 from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport

@@ -16,7 +16,8 @@ from rich.console import Console, Group
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COLUMNS, MEASURES, SameSeed, odds_gap, parity_gap
 from coterie.app.experiments.table import Row, Table
-from coterie.app.report import comparison, comparison_data, league, run_data, verdict
+from coterie.app.lab.pages import league
+from coterie.app.report import comparison, comparison_data, run_data, verdict
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
 

@@ -22,12 +22,12 @@ import numpy.typing as npt
 import pytest
 from rich.console import Console
 
-from coterie.app.cli import status
 from coterie.app.cli.main import main
 from coterie.app.config.schema import Scalar
+from coterie.app.institution.commands import status
+from coterie.app.institution.security.seal import KEY
 from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Run
-from coterie.app.security.seal import KEY
 from tests.drills.parity import difference
 from tests.harness.deployment import (
     CONNECTION,

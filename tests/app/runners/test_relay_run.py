@@ -16,9 +16,9 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp.client_app import ClientAppException
 
-from coterie.app.node.process.job import Job, hosted
-from coterie.app.node.process.service import handle_request
-from coterie.app.node.requests.faults import StartError
+from coterie.app.institution.process.job import Job, hosted
+from coterie.app.institution.process.service import handle_request
+from coterie.app.institution.requests.faults import StartError
 from coterie.app.runs.rundir import Run
 from coterie.clients.engine import engine
 from coterie.strategies.errors import RelayError
@@ -258,7 +258,7 @@ def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
 def test_a_peer_that_nobody_hosts_is_an_error(
     start: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coterie.app.node.process.service.hosted", lambda job, peers: (0, 1))
+    monkeypatch.setattr("coterie.app.institution.process.service.hosted", lambda job, peers: (0, 1))
     with pytest.raises(RelayError, match="round 0, start: no node hosts peers 2, 3, 4"):
         start(1, "run", join_seconds=0.3)
 

@@ -23,7 +23,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "checkout"
     place.mkdir()
     monkeypatch.chdir(tmp_path)
-    for module in ("coterie.app.server", "coterie.app.node.process.job"):
+    for module in ("coterie.app.server", "coterie.app.institution.process.job"):
         monkeypatch.setattr(f"{module}.workplace", lambda: place)
     monkeypatch.setattr(bare, "end", lambda run_dir: print(f"ended: {run_dir}"))
     return place

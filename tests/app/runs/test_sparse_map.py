@@ -11,8 +11,8 @@ import pytest
 import coterie.app.node.cohort.cohort
 import coterie.app.runs.recorder
 import coterie.strategies.relay.vetting
+from coterie.app.institution.security.disclosure import limited
 from coterie.app.runs.recorder import RunRecorder
-from coterie.app.security.disclosure import limited
 from coterie.strategies.protocol import Report
 from coterie.strategies.relay.commit import Commit, Ledger
 from tests.inline import run

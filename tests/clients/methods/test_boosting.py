@@ -19,8 +19,8 @@ from sklearn.tree import DecisionTreeRegressor
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
-from coterie.app.security.policy import Policy
-from coterie.app.security.run_check import max_parameters
+from coterie.app.institution.security.policy import Policy
+from coterie.app.institution.security.run_check import max_parameters
 from coterie.app.trained.export import export
 from coterie.app.trained.personal import personal_model
 from coterie.clients.engine.streams import Purpose, stream

@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coterie.app.catalogue.fetch import fetch
-from coterie.app.catalogue.sets import SETS
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.items import sources_of
 from coterie.app.config.preflight import problem_of
+from coterie.app.lab.catalogue.fetch import fetch
+from coterie.app.lab.catalogue.sets import SETS
 from coterie.app.trained import personal
 from tests.clients.methods.test_predictors import METHODS, TREES
 from tests.inline import run

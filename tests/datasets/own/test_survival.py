@@ -16,8 +16,8 @@ from coterie.app.cli.main import main
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.registry import METHODS
-from coterie.app.security.disclosure import protected
-from coterie.app.security.policy import ReportPolicy
+from coterie.app.institution.security.disclosure import protected
+from coterie.app.institution.security.policy import ReportPolicy
 from coterie.clients.engine.tasks import TASKS
 from coterie.datasets.own.institutions import RefusedError
 from coterie.datasets.own.schema import described, digest, read_schema

@@ -115,7 +115,7 @@ def test_every_process_imports_without_private_names() -> None:
 import sys
 import coterie.app.client
 assert not {{"flwr.superlink.grid", "flwr.simulation"}} & sys.modules.keys()
-import coterie.app.server, coterie.app.cli.preflight
+import coterie.app.server, coterie.app.institution.commands.preflight
 from coterie.strategies.flower import private, stored
 print(stored.obstacle())
 """

@@ -1,0 +1,221 @@
+"""Handle a message to a node: from the request's record to the response's record.
+
+Flower's process of a message calls this itself, or lets the node's worker do it
+(`coterie.app.institution.process.worker`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import RecordDict
+
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.schema import Scalar
+from coterie.app.institution.process import readiness
+from coterie.app.institution.process.job import Job, hosted
+from coterie.app.institution.requests import faults
+from coterie.app.institution.requests.faults import StartError, StateError
+from coterie.app.institution.requests.vetting import check_request
+from coterie.app.institution.security import approval
+from coterie.app.institution.security.approval import ApprovalError
+from coterie.app.institution.security.files import close, closed
+from coterie.app.institution.security.policy import Policy, PolicyError, read_policy
+from coterie.app.institution.security.run_check import check_run
+from coterie.app.institution.security.sealing import deployed, peer_of
+from coterie.app.institution.security.trust import KeysError
+from coterie.app.node.place import Deployed, Place, Simulated
+from coterie.app.runs import logs
+from coterie.app.runs.progress import ERROR_LOG
+from coterie.datasets.table import forget_plugins
+from coterie.errors import Error, PartError, is_full_disk, is_users, line_of
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
+from coterie.strategies.names import is_name
+from coterie.strategies.protocol import Request, Response
+from coterie.strategies.relay.vetting import named
+from coterie.strategies.schedule import Schedule
+
+if TYPE_CHECKING:
+    from coterie.app.node.node import Node
+
+_NODES_IN_MEMORY = 4
+_UNCHANGED = ("preflight", "answer")
+"""Stages that leave a node's state in the same round."""
+_MOVED = "report"
+"""Keys of --node-config before there were policies."""
+
+_log = logging.getLogger("coterie.node")
+
+
+class Nodes:
+    """Cache of the nodes that this process keeps between messages, with data, models and state.
+
+    Above `limit` the least recently used one is dropped.
+    """
+
+    def __init__(self, limit: int = _NODES_IN_MEMORY) -> None:
+        self._limit = limit
+        self._nodes: dict[tuple[Config, tuple[int, ...], Place], Node] = {}
+
+    def of(
+        self, config: Config, peers: tuple[int, ...], place: Place, *, starts: bool = False
+    ) -> Node:
+        """Return the node of these peers in a run; one that is not kept, or `starts`, reads all."""
+        from coterie.app.node.node import Node  # imports torch; not in a simulation's main process
+
+        key = config, peers, place
+        node = self._nodes.pop(key, None)
+        if starts:
+            forget_plugins()
+            node = None
+        self._nodes[key] = node or Node(config, peers, Path(config.run_dir), place)
+        while len(self._nodes) > self._limit:
+            del self._nodes[next(iter(self._nodes))]
+        return self._nodes[key]
+
+    def clear(self) -> None:
+        """Forget all nodes."""
+        self._nodes.clear()
+
+
+_nodes = Nodes()
+
+
+def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
+    """Execute a request; return its response or fault, and the round of the resulting state.
+
+    Files that a deployed node writes meanwhile are readable by its own user only.
+    """
+    if job.simulated:
+        return _handle(record, job)
+    logs.begin()
+    with closed():
+        return _handle(record, job)
+
+
+def _handle(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
+    where: dict[str, object] = {"run": job.run_id}
+    began = time.monotonic()
+    try:
+        request = decode_request(record)
+        record.clear()  # each letter's memory is free once the node has opened it
+        where |= {"round": request.round, "stage": request.stage, "letters": len(request.letters)}
+        if request.owed:
+            _log.info("the relay asks for key letters", extra=where | {"owed": named(request.owed)})
+        response = _respond(request, job)
+        encoded = encode_response(response, request)
+    except Exception as error:
+        return fault(error, job, where), job.version
+    where |= {"peers": named(response.peers), "refused": len(response.refused)}
+    _log.info("done", extra=where | {"seconds": round(time.monotonic() - began, 3)})
+    for line in response.refused:
+        _log.warning("%s", line, extra=where)
+    return encoded, job.version if request.stage in _UNCHANGED else request.last
+
+
+def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
+    """Log an error and return it as a record; the relay of a deployment gets a code.
+
+    `where` has fields of the log line.
+    """
+    is_expected = isinstance(error, Error) and error.__cause__ is None
+    is_full = is_full_disk(error)
+    is_part = isinstance(error, PartError) or (not isinstance(error, Error) and is_users(error))
+    line = line_of(error)
+    _log.error("%s", line, extra=where, exc_info=not is_expected)
+    if is_part and not is_full:
+        with suppress(Error, OSError):
+            run_dir = Path(job.config().run_dir)
+            (run_dir / ERROR_LOG).write_text(traceback.format_exc(), encoding="utf-8")
+    if job.simulated:
+        return encode_fault(line, is_final=is_part or is_full)
+    return encode_fault(f"{_who(job)}{faults.line_of(error)}")
+
+
+def _respond(request: Request, job: Job) -> Response:
+    config = job.config()
+    peers = hosted(job, config.peers)
+    if not peers:
+        return Response(())
+    if job.simulated:
+        _require_state(request, job, peers, _strategy(config).schedule)
+        number = int(str(job.node_config["partition-id"]))
+        return _nodes.of(config, peers, Simulated(number)).handle(request)
+    if request.stage == "preflight":
+        return readiness.answer(request, job)
+    policy = admit(config, job.node_config)
+    strategy = _strategy(config)  # built late: its memory grows with the number of pairs of peers
+    if not strategy.schedule.foresees:
+        raise ConfigError("the virtual clock decides who is awake in simulations only")
+    check_request(request, strategy, peers)
+    _require_state(request, job, peers, strategy.schedule)
+    sealing = deployed(config, job.node_config, peers[0], required=policy.sealing)
+    starts = request.stage == "start" and not len(request.samples)  # again once these are known
+    return _nodes.of(config, peers, Deployed(sealing, policy), starts=starts).handle(request)
+
+
+def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
+    """Return the institution's policy if it allows the run, and record the decision.
+
+    ApprovalError, ConfigError or PolicyError: the run is refused, and no data were read.
+    StartError: the node was started without a policy.
+    """
+    if "policy" not in node_config:
+        raise StartError(
+            "this SuperNode has no policy: write one (coterie policy init policy.toml) and "
+            'start it with policy="FILE" in --node-config'
+        )
+    if _MOVED in node_config:
+        raise StartError(f"{_MOVED} in --node-config is now disclosure in [reports] of the policy")
+    file, directory = Path(str(node_config["policy"])), Path(config.run_dir)
+    if directory.name.casefold() == approval.OWN:
+        raise ConfigError(f"no run may have the name {approval.OWN}: the node uses that folder")
+    digest = config_digest_of(config).hex()
+    for folder in (directory, directory.parent / approval.OWN):  # of versions before this one
+        close(folder)
+    content = file.read_bytes() if file.is_file() else None  # what is used is what is recorded
+    try:
+        policy = read_policy(file, content)  # again each time: the institution may have changed it
+        check_run(policy, config)
+        if policy.approval == "digest":
+            approval.require_approval(directory.parent, directory.name, digest)
+    except (ApprovalError, PolicyError) as error:
+        approval.record(directory, config, digest, content, f"refused: {error}")
+        raise
+    approval.record(directory, config, digest, content, "allowed")
+    return policy
+
+
+def _who(job: Job) -> str:
+    """Return the prefix "peer K (NAME): " of a deployed node if --node-config names its peer."""
+    with suppress(KeysError):
+        peer = job.node_config.get("peer", peer_of(job.node_config))
+        if type(peer) is int:
+            name = str(job.node_config.get("name", ""))
+            return f"peer {peer} ({name}): " if is_name(name) else f"peer {peer}: "
+    return ""
+
+
+def _require_state(request: Request, job: Job, peers: tuple[int, ...], schedule: Schedule) -> None:
+    before = request.round - 1
+    if request.stage == "start" or job.version == before:
+        return
+    if job.version is None or not schedule.last_change(peers, before) <= job.version <= before:
+        raise StateError(
+            f"peers {list(peers)} have the state of round {job.version}, the request needs that of "
+            f"round {before}: a state update was lost, or the node restarted"
+        )
+
+
+@lru_cache(_NODES_IN_MEMORY)
+def _strategy(config: Config) -> Brokering:
+    return config.strategy()

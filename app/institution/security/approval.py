@@ -1,0 +1,146 @@
+"""Approvals of runs by a person, and a node's record of its decisions.
+
+An approval is for a configuration, by its digest, and for one run: the first with that digest.
+Both are lines of JSON: `institution/approvals.jsonl` in the node's `out`, and beside the audit log
+of each run `decisions.jsonl` with the configurations that it refers to.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import re
+import shlex
+from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from coterie.app.config.config import Config
+from coterie.app.institution.security.files import closed
+from coterie.app.runs import atomic
+from coterie.errors import Error
+
+OWN = "institution"
+"""The folder in a node's `out` that belongs to no run: approvals and ledgers."""
+_APPROVALS = "approvals.jsonl"
+DECISIONS = "decisions.jsonl"
+WAITS = "refused: the run waits for approval"
+"""Beginning of the decision about a run that nobody has approved yet."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class ApprovalError(Error, ValueError):
+    """A run waits for a person's approval; the message has the command that approves it."""
+
+
+class DecisionError(Error, ValueError):
+    """The record of approvals is damaged."""
+
+
+def approve(out: Path, digest: str) -> None:
+    """Record that the user of this terminal approves one run of that configuration."""
+    line = {"time": _now(), "digest": digest, "approved-by": getpass.getuser()}
+    with closed(), _locked(out):
+        atomic.append(out / OWN / _APPROVALS, line)
+
+
+def require_approval(out: Path, run: str, digest: str) -> None:
+    """Consume an approval of a run's configuration, or raise ApprovalError; the run keeps it.
+
+    If several runs ask at once, also in different processes, one gets it.
+    """
+    with _locked(out):
+        used, approved = _approvals(out, digest)
+        if run in used:
+            return
+        if len(used) < approved:
+            line = {"time": _now(), "digest": digest, "run": run}
+            atomic.append(out / OWN / _APPROVALS, line)
+            return
+    where = shlex.quote(str(out / run))
+    raise ApprovalError(f"the run waits for approval of {digest}: coterie approve {where}")
+
+
+def is_approved(out: Path, digest: str) -> bool:
+    """Return whether there is an approval of a configuration that no run has used."""
+    used, approved = _approvals(out, digest)
+    return len(used) < approved
+
+
+def unused(out: Path) -> dict[str, int]:
+    """Return digest -> number of approvals that no run has used."""
+    path = out / OWN / _APPROVALS
+    digests = dict.fromkeys(str(line["digest"]) for line in atomic.lines(path))
+    left = {digest: _approvals(out, digest) for digest in digests}
+    return {digest: n - len(used) for digest, (used, n) in left.items() if n > len(used)}
+
+
+def record(
+    directory: Path, config: Config, digest: str, policy: bytes | None, decision: str
+) -> None:
+    """Record a run's configuration and the decision about it, unless it is the last record.
+
+    The decision is "allowed", or "refused: ..." with the reason; of the policy file that decided,
+    the SHA-256 is recorded, "" without one.
+    """
+    file = config_file(directory, digest)
+    used = "" if policy is None else hashlib.sha256(policy).hexdigest()
+    line = {"digest": digest, "config": file.name, "policy": used}
+    line["decision"] = decision
+    with _locked(directory.parent):
+        last = atomic.lines(directory / DECISIONS)[-1:]
+        if last and line.items() <= last[0].items():
+            return
+        directory.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            atomic.write(file, config.toml())
+        atomic.append(directory / DECISIONS, {"time": _now(), **line})
+
+
+def newest_config(directory: Path) -> tuple[Path, str]:
+    """Return the configuration file of a node's last decision about a run, and its digest.
+
+    DecisionError: there is no such file.
+    """
+    path = directory / DECISIONS
+    if not path.is_file():
+        raise DecisionError(f"{directory} has no {DECISIONS}: no such run was sent to this node")
+    digest = None
+    with suppress(ValueError, IndexError):
+        digest = atomic.lines(path)[-1].get("digest")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise DecisionError(f"{path}: the last line has no digest of a configuration")
+    return config_file(directory, digest), digest
+
+
+def first_asked(directory: Path) -> float:
+    """Return when this node first asked to approve the run's last configuration, since 1970."""
+    lines = atomic.lines(directory / DECISIONS)
+    asked = (line for line in lines if line["digest"] == lines[-1]["digest"])
+    return datetime.fromisoformat(next(asked)["time"]).timestamp()
+
+
+def config_file(directory: Path, digest: str) -> Path:
+    """Return the file with the configuration of a digest; DecisionError if it is not a digest."""
+    if not _DIGEST.fullmatch(digest):
+        raise DecisionError(f"{directory / DECISIONS} has a line without a digest")
+    return directory / f"config-{digest}.toml"
+
+
+def _locked(out: Path) -> AbstractContextManager[None]:
+    """Lock the approvals and decisions over all processes of this machine."""
+    return atomic.locked(out / OWN / f"{_APPROVALS}.lock")
+
+
+def _approvals(out: Path, digest: str) -> tuple[set[str], int]:
+    """Return the runs that used an approval of a configuration, and the number of approvals."""
+    try:
+        lines = [line for line in atomic.lines(out / OWN / _APPROVALS) if line["digest"] == digest]
+    except (ValueError, KeyError) as error:
+        raise DecisionError(str(error)) from None
+    used = {line["run"] for line in lines if "run" in line}
+    return used, sum("approved-by" in line for line in lines)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

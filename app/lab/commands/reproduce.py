@@ -1,0 +1,122 @@
+"""`coterie reproduce`: make a table or figure of a paper and judge its claims."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+
+from coterie.app.config.keys import ConfigError
+from coterie.app.lab.reproduction import figures
+from coterie.app.lab.reproduction.figures import Figure, Size
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Make the named figures, or list all figures."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="PAPER/FIGURE",
+        help="a figure, a paper (all its figures), or all",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="list the tables and figures of all papers, or of some"
+    )
+    parser.add_argument("--size", choices=get_args(Size), default="small", help="(small)")
+    parser.add_argument("--seeds", type=int, help="number of seeds from 0 (the figure's seeds)")
+    parser.add_argument(
+        "--panel", action="append", default=[], metavar="LABEL",
+        help="only this panel of the figure, as in \"Heart Disease\"; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
+    parser.add_argument(
+        "--workers", type=int, help="number of parallel runs (as many as cores allow)"
+    )
+    options = parser.parse_args(arguments)
+    if options.list:
+        for line in listed(options.names or figures.names(), console.width):
+            console.print(line)
+        return
+    if not options.names:
+        raise ConfigError("name a figure, as in cobo/table-1; --list shows every one")
+    from coterie.app.lab.reproduction.claims import Verdict, counted
+    from coterie.app.lab.reproduction.reproduce import FigureRequest, reproduce
+
+    verdicts: list[Verdict] = []
+    for name in _chosen(options.names, options.size):
+        request = FigureRequest(
+            name, options.size, options.seeds, Path(options.out), options.workers,
+            tuple(options.panel),
+        )  # fmt: skip
+        made = reproduce(request, console)
+        verdicts += made.verdicts
+        for verdict in made.verdicts:
+            console.print(f"{verdict.verdict}: {verdict.claim}", soft_wrap=True)
+            if verdict.quote:
+                console.print(f"  paper: “{verdict.quote}”", soft_wrap=True)
+            for line in filter(None, (verdict.evidence, verdict.why)):
+                console.print(f"  {line}", soft_wrap=True)
+        console.print(f"{name}: {made.directory / 'page.html'}", soft_wrap=True)
+    if len(options.names) > 1 or len(verdicts) > 1:
+        console.print(counted(verdicts), soft_wrap=True)
+
+
+def _chosen(names: list[str], size: Size) -> list[str]:
+    """Return the named figures; for a paper or all papers, those that have this size."""
+    chosen = []
+    for name in names:
+        if "/" in name:
+            figures.find(name)
+            chosen.append(name)
+            continue
+        for paper in figures.names() if name == "all" else [name]:
+            of_paper = figures.read(paper).figures.items()
+            chosen += [f"{paper}/{figure}" for figure, one in of_paper if one.exists(size)]
+    return chosen
+
+
+def listed(names: Iterable[str], width: int) -> Iterator[str]:
+    """Yield a line for each table and figure: minutes, title, and what size "paper" needs.
+
+    `names` are papers or figures. Only titles are cut to the width.
+    """
+    rows = [("figure", "min", "title", "size paper")]
+    rows += [
+        (f"{paper}/{figure.name}", _minutes(figure), figure.title, _paper(figure))
+        for paper, figure in _figures(names)
+    ]
+    columns = list(zip(*rows, strict=True))
+    left, minutes, title, right = (max(map(len, column)) for column in columns)
+    title = max(8, min(title, width - left - minutes - right - 6))
+    for name, small, about, paper in rows:
+        cut = about if len(about) <= title else f"{about[: title - 1]}…"
+        yield f"{name:{left}}  {small:>{minutes}}  {cut:{title}}  {paper}".rstrip()
+
+
+def _figures(names: Iterable[str]) -> Iterator[tuple[str, Figure]]:
+    """Yield each figure with the name of its paper."""
+    for name in names:
+        if "/" in name:
+            paper, figure = figures.find(name)
+            yield paper.name, figure
+        else:
+            yield from ((name, figure) for figure in figures.read(name).figures.values())
+
+
+def _minutes(figure: Figure) -> str:
+    if not figure.exists("small"):
+        return "-"
+    return f"{max(1, round(figure.minutes))}" if figure.minutes else "<1"
+
+
+def _paper(figure: Figure) -> str:
+    """Return what size "paper" needs: a GPU with hours, then data."""
+    if figure.form == "drawn" or not figure.exists("paper"):
+        return "-"
+    data = [need for need in figure.required if not need.startswith("a GPU")]
+    gpu = "GPU" if len(data) < len(figure.required) else ""
+    time = f"{figure.hours:g} h" if figure.hours else ""
+    return ", ".join(filter(None, (f"{gpu} {time}".strip(), *data))) or "CPU"

@@ -1,0 +1,466 @@
+"""Write a figure: results.csv, figure.svg, and a page beside the paper's numbers."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
+from coterie.app.config.schema import Scalar
+from coterie.app.experiments.measures import components, reached
+from coterie.app.experiments.table import Cell, Trial
+from coterie.app.lab.reproduction import formulas
+from coterie.app.lab.reproduction.claims import counted
+from coterie.app.lab.reproduction.figures import Figure, Row, Size, ours_of
+from coterie.app.lab.reproduction.results import (
+    Results,
+    course,
+    is_share,
+    title_of,
+)
+from coterie.app.report import html
+from coterie.app.runs import atomic, cells, units
+from coterie.app.runs.rundir import Bools, Floats, Ints, Run
+
+if TYPE_CHECKING:
+    from coterie.app.lab.reproduction.reproduce import Reproduction
+
+_TEMPLATES = html.environment(Path(__file__).parent / "templates")
+_COLOURS = (
+    *("#3f7fb5", "#c44e52", "#4a9a5b", "#d9822b", "#8064a2", "#5f6b7a"),
+    *("#b5a13f", "#3fb5a8", "#a0527f", "#7a5f3f"),
+)
+_LINKS = ("white", "#a9c6e0", "#1f5f8b", "#c44e52")
+"""Colours of `links`."""
+_TABLES = ("table", "scatter", "maps")
+"""Forms that show the numbers of their columns, too."""
+_PATH = re.compile(r'\bd="[^"]*"')
+_FRACTION = re.compile(r"-?\d+\.\d{3,}")
+_NAMES = {
+    "cifar-10": "CIFAR-10",
+    "cifar-100": "CIFAR-100",
+    "cinic10": "CINIC-10",
+    "cross-device": "cross-device",
+    "cross-silo": "cross-silo",
+    "femnist": "FEMNIST",
+    "ixi": "IXI",
+    "miniimagenet": "MiniImageNet",
+    "office-home": "Office-Home",
+}
+"""Part of a figure's name -> the same for people."""
+_LISTED = 6
+"""Maximum number of seeds that are listed one by one."""
+
+
+class Entry(NamedTuple):
+    """Measured number and the paper's; None if there is none.
+
+    `reached`: in how many seeds an event came, if not in all; the mean is then infinite.
+    """
+
+    mean: float | None
+    deviation: float | None
+    published: float | None
+    reached: str = ""
+
+
+def write(made: Reproduction) -> None:
+    """Write every file of a figure but claims.json."""
+    atomic.write(made.directory / "results.csv", as_csv(made.figure, made.results))
+    atomic.write(made.directory / "seeds.csv", made.numbers.as_csv())
+    drawing = drawn(made.figure, made.size, made.results)
+    svg = "" if drawing is None else as_svg(drawing)
+    if svg:
+        atomic.write(made.directory / "figure.svg", svg)
+    atomic.write(made.directory / "page.html", render(made, svg))
+
+
+def render(made: Reproduction, svg: str) -> str:
+    """Return the page as one HTML file that opens offline."""
+    figure = made.figure
+    return _TEMPLATES.get_template("reproduction.html.j2").render(
+        title=f"{made.paper.short}, {heading_of(figure)}",
+        facts=[figure.where, f"size {made.size}", seeds(made.results)],
+        notice="",
+        outcome=outcome(made),
+        reference=made.paper.reference,
+        svg=Markup(svg[svg.find("<svg") :]) if svg else "",
+        panels=[ours_of(panel, made.size) for panel in figure.panels if panel.preset(made.size)],
+        columns=[(column, heading(column)) for column in figure.columns],
+        rows=table(figure, made.size, made.results) if figure.form in _TABLES else {},
+        number=shown,
+        verdicts=made.verdicts,
+        differs=figure.differs,
+        command=f"coterie reproduce {made.paper.name}/{figure.name} --size {made.size}",
+        data={},
+    )
+
+
+def heading_of(figure: Figure) -> str:
+    """Return "Table 2, cross-silo: ..." of a figure table-2-cross-silo."""
+    kind, _, rest = figure.name.partition("-")
+    number, _, part = rest.partition("-")
+    name = f"{kind} {number}".capitalize() if number else kind.capitalize()
+    if not any(sign.isdigit() for sign in number):
+        name = f"{kind} {number.upper()}" if len(number) == 1 else figure.name.replace("-", " ")
+        name = name[0].upper() + name[1:]
+    elif not number[0].isdigit():
+        name = f"{kind.capitalize()} {number.upper()}"
+    elif part:
+        name += f", {_NAMES.get(part, part.replace('-', ' '))}"
+    return f"{name}: {figure.title}"
+
+
+def outcome(made: Reproduction) -> str:
+    """Return the number of claims that hold, in a sentence."""
+    if not made.verdicts:
+        return "The paper claims nothing about it that numbers could judge."
+    sentence = counted(made.verdicts)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Entry]]:
+    """Return the cells of each row, panel by panel and column by column."""
+    cells: dict[str, list[Entry]] = {}
+    for row in figure.rows:
+        cells[row.label] = [
+            _cell(row, panel.label, column, results)
+            for panel in figure.panels
+            if panel.preset(size)
+            for column in figure.columns
+        ]
+    return cells
+
+
+def _cell(row: Row, panel: str, column: str, results: Results) -> Entry:
+    mean, deviation, known = _summary(results, Cell(row.label, panel), column)
+    return Entry(mean, deviation, row.printed(panel, column), reached(known))
+
+
+def _summary(
+    results: Results, cell: Cell, column: str
+) -> tuple[float | None, float | None, list[float]]:
+    """Return mean and deviation over trials, None where there is none, and the numbers.
+
+    The mean is infinite if a trial is: it is not that of the trials in which an event came.
+    """
+    values = results.of_trials(cell, column)
+    known = values[~np.isnan(values)]
+    mean = float(known.mean()) if len(known) else None
+    spreads = len(known) > 1 and np.isfinite(known).all()
+    return mean, float(known.std(ddof=1)) if spreads else None, known.tolist()
+
+
+def as_csv(figure: Figure, results: Results) -> str:
+    """Return a line for each panel, row, swept value and column."""
+    lines: list[tuple[object, ...]] = [
+        ("panel", "row", "x", "column", "mean", "std", "seeds", "published", "never")
+    ]
+    for cell in results.results:
+        (row,) = (row for row in figure.rows if row.label == cell.row)
+        columns = figure.columns if figure.form != "sweep" else (figure.y,)
+        for column in columns:
+            mean, deviation, known = _summary(results, cell, column)
+            numbers = ("" if number is None else repr(number) for number in (mean, deviation))
+            never = int(np.isinf(known).sum())
+            printed = row.printed(cell.panel, column)
+            beside = "" if printed is None else repr(printed)
+            x = "" if cell.x is None else cell.x
+            lines.append((cell.panel, cell.row, x, column, *numbers, len(known), beside, never))
+    return cells.as_csv(lines)
+
+
+def as_svg(drawing: Drawing) -> str:
+    """Return a drawing as SVG: the same bytes for the same numbers, text as text."""
+    file = io.StringIO()
+    with mpl.rc_context(
+        {"svg.hashsalt": "coterie", "svg.fonttype": "none", "path.simplify_threshold": 0.5}
+    ):
+        drawing.savefig(file, format="svg", metadata={"Date": None})
+    return _PATH.sub(_rounded, file.getvalue())
+
+
+def _rounded(path: re.Match[str]) -> str:
+    """Write the coordinates of a path in hundredths of a point, on one line."""
+    return " ".join(_FRACTION.sub(lambda number: f"{float(number[0]):.2f}", path[0]).split())
+
+
+def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
+    """Draw a figure in the paper's form; None for a table."""
+    if figure.form == "table":
+        return None
+    if figure.form == "drawn":
+        return formulas.DRAWINGS[figure.drawn]()
+    if figure.form == "maps":
+        return _maps(figure, size, results)
+    if figure.form == "weights":
+        return _weights(figure, results)
+    panels = [panel for panel in figure.panels if panel.preset(size)]
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    drawing = Drawing(figsize=(5.6 * columns, 3.6 * lines), layout="constrained")
+    every = drawing.subplots(lines, columns, squeeze=False).ravel()
+    for axes, panel in zip(every, panels, strict=False):
+        for row, colour in zip(figure.rows, _COLOURS * 3, strict=False):
+            _DRAW[figure.form](
+                axes, figure, size, results, Cell(row.label, panel.label), row, colour
+            )
+        axes.set_title(ours_of(panel, size), fontsize="medium")
+        axes.set_xscale("log" if "x" in figure.log else "linear")
+        axes.set_yscale("log" if "y" in figure.log else "linear")
+        axes.spines[["top", "right"]].set_visible(False)
+        if figure.form != "scatter":
+            _label_ends(axes)
+    for axes in every[len(panels) :]:
+        axes.set_axis_off()
+    return drawing
+
+
+def _label_ends(axes: Axes) -> None:
+    """Write the label of each line beside its end, in the order of the ends."""
+    ends = []
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+        line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
+        assert isinstance(line, Line2D)
+        x, y = (np.asarray(part, dtype=np.float64) for part in line.get_data())
+        if len(kept := np.flatnonzero(np.isfinite(y))):
+            end = axes.transData.transform((x[kept[-1]], y[kept[-1]]))
+            height = axes.transAxes.inverted().transform(end)[1]
+            ends.append((float(height), label, line.get_color()))
+    ends.sort(key=lambda end: end[0])
+    places = spread([end[0] for end in ends], 0.07)
+    for (height, label, colour), place in zip(ends, places, strict=True):
+        axes.annotate(
+            label, (1.0, height), (1.06, place), xycoords="axes fraction", color=colour,
+            va="center", fontsize="small", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkB": 0},
+        )  # fmt: skip
+
+
+def spread(heights: Sequence[float], distance: float) -> list[float]:
+    """Return sorted heights moved apart to a minimum distance, around their mean."""
+    places: list[list[float]] = []  # groups of labels that touch: their heights
+    for height in heights:
+        places.append([height])
+        while len(places) > 1 and _bottom(places[-1], distance) < _top(places[-2], distance):
+            last = places.pop()
+            places[-1] += last
+    return [_bottom(of, distance) + distance * (k + 0.5) for of in places for k in range(len(of))]
+
+
+def _bottom(group: Sequence[float], distance: float) -> float:
+    return float(np.mean(group)) - len(group) * distance / 2
+
+
+def _top(group: Sequence[float], distance: float) -> float:
+    return float(np.mean(group)) + len(group) * distance / 2
+
+
+def _curve(
+    axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
+) -> None:
+    """Draw the mean over peers over rounds or bytes, each seed thin and their mean bold."""
+    runs = list(results.results[cell].values())
+    steps, courses = map(list, zip(*(course(run, figure.y) for run in runs), strict=True))
+    if figure.x == "bytes":
+        steps = [course(run, "bytes_sent")[1] / 1e6 for run in runs]
+    for x_r, y_r in zip(steps, courses, strict=True):
+        axes.plot(x_r, y_r, color=colour, alpha=0.25, linewidth=0.8)
+    length = min(len(y_r) for y_r in courses)
+    mean = np.mean([y_r[:length] for y_r in courses], axis=0)
+    axes.plot(steps[0][:length], mean, color=colour, label=row.label)
+    axes.set(xlabel="MB sent per peer" if figure.x == "bytes" else "round",
+             ylabel=title_of(figure.y) if figure.y != "test_accuracy" else "accuracy")  # fmt: skip
+
+
+def _swept(
+    axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
+) -> None:
+    """Draw a measure over the swept key, and the closed form where the row has one."""
+    values = [point.x for point in figure.sweep(size)]
+    cells_x = [cell._replace(x=x) for x in values]
+    positions = (
+        [float(x or 0) for x in values] if _are_numbers(values) else list(range(len(values)))
+    )
+    means = [results.mean(at, figure.y) for at in cells_x]
+    spreads = [results.of_trials(at, figure.y) for at in cells_x]
+    bars = [float(np.nanstd(of, ddof=1)) if len(of) > 1 else 0.0 for of in spreads]
+    axes.errorbar(positions, means, yerr=bars, color=colour, marker="o", label=row.label)
+    if row.formula:
+        runs = [next(iter(results.results[at].values())) for at in cells_x]
+        wanted = [formulas.PREDICTIONS[row.formula](run.config) for run in runs]
+        name = f"{row.label}, closed form"
+        axes.plot(positions, wanted, color=colour, linestyle="--", label=name)
+    if not _are_numbers(values):
+        axes.set_xticks(positions, [str(x) for x in values])
+    axes.set(xlabel=figure.x, ylabel=title_of(figure.y))
+
+
+def _scattered(
+    axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
+) -> None:
+    """Draw the mean of the second column over that of the first, with the row's label beside it."""
+    for axis, column in zip((axes.xaxis, axes.yaxis), figure.columns, strict=False):
+        axis.set_label_text(heading(column))
+    x, y = (
+        float(results.mean(cell, column)) * (100 if is_share(column) else 1)
+        for column in figure.columns[:2]
+    )
+    axes.scatter(x, y, color=colour, s=18)
+    axes.annotate(row.label, (x, y), (4, 2), textcoords="offset points", fontsize="x-small",
+                  color=colour)  # fmt: skip
+
+
+def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
+    """Draw collaboration graphs: a line of maps for each row, one for each of the rounds.
+
+    The runs are those of the first seed; with a column F1 also of the seed with the lowest, if it
+    is lower. Peers that have names are named.
+    """
+    runs = [each for cell in results.results if cell.x is None
+            for each in _mapped(results, cell, has_f1="f1" in figure.columns)]  # fmt: skip
+    rounds = figure.shown_rounds(size)
+    columns = max(1, len(rounds))
+    drawing = Drawing(figsize=(2.2 * columns + 1, 2.2 * len(runs)), layout="constrained")
+    every = drawing.subplots(len(runs), columns, squeeze=False)
+    for line, (cell, trial, run) in zip(every, runs, strict=True):
+        for axes, round_ in zip(line, rounds or (int(run.rounds[-1]),), strict=True):
+            axes.set(xticks=[], yticks=[])
+            if not len(run.weight_rounds):
+                axes.set_axis_off()
+                continue
+            nearest = int(np.abs(run.weight_rounds - round_).argmin())
+            if figure.initial:
+                first = int(np.abs(run.weight_rounds - figure.initial).argmin())
+                marks = links(run.weights[nearest], run.weights[first], run.attackers)
+                axes.imshow(marks, cmap=ListedColormap(_LINKS), vmin=0, vmax=len(_LINKS) - 1)
+            else:
+                weights = _without_diagonal(run.weights[nearest])
+                axes.imshow(weights, cmap="Blues", vmin=0, vmax=float(np.nanmax(weights)) or 1.0)
+            axes.set_title(f"round {run.weight_rounds[nearest]}", fontsize="small")
+            if axes is line[0] and not run.names[0].startswith("peer "):
+                axes.set_yticks(range(run.peers), run.names, fontsize="x-small")
+                axes.set_xticks(range(run.peers), run.names, fontsize="x-small", rotation=90)
+        label = f"{cell.panel}, {cell.row}" if cell.panel else cell.row
+        line[0].set_ylabel(f"{label}\nseed {trial.seed}", fontsize="small")
+    return drawing
+
+
+def _mapped(results: Results, cell: Cell, *, has_f1: bool) -> list[tuple[Cell, Trial, Run]]:
+    """Return the runs of a cell that are drawn, with their trials."""
+    of = results.results[cell]
+    trials = [next(iter(of))]
+    if has_f1:
+        scores = dict(zip(of, results.of_trials(cell, "f1"), strict=True))
+        worst = min(of, key=lambda trial: scores[trial])
+        trials += [worst] if scores[worst] < scores[trials[0]] else []
+    return [(cell, trial, of[trial]) for trial in trials]
+
+
+def links(shown_nn: Floats, initial_nn: Floats, attackers_n: Bools) -> Ints:
+    """Return the kind of each link, (n, n).
+
+    0: no link; 1: of the initial graph and not used; 2: used; 3: used, to an attacker. A peer's
+    link to itself counts as none.
+    """
+    off = ~np.eye(len(shown_nn), dtype=np.bool_)
+    used, known = (shown_nn > 0) & off, (initial_nn > 0) & off
+    marks = np.where(used, np.where(attackers_n, 3, 2), np.where(known, 1, 0))
+    order = np.argsort(attackers_n, kind="stable")
+    return np.asarray(marks[np.ix_(order, order)], dtype=np.int64)
+
+
+def _weights(figure: Figure, results: Results) -> Drawing:
+    """Draw each client's weights over rounds: a line of plots for each row, of its first seed.
+
+    A curve is the weight of a peer, coloured by its true cluster, or of a component of a mixture.
+    Curves are shifted by a little, so that equal ones stay visible.
+    """
+    lines = [(cell, *next(iter(of.items()))) for cell, of in results.results.items()]
+    clients = figure.clients or tuple(range(lines[0][2].peers))
+    width = max(4.6, 1.6 * len(clients) + 0.6)
+    drawing = Drawing(figsize=(width, 1.5 * len(lines) + 0.4), layout="constrained")
+    every = drawing.subplots(len(lines), len(clients), squeeze=False, sharex=True, sharey=True)
+    noun = "of group"
+    for line, (cell, trial, run) in zip(every, lines, strict=True):
+        mixture_rkn = components(run)
+        groups = np.arange(run.peers) if run.clusters is None else run.clusters
+        for axes, client in zip(line, clients, strict=True):
+            if mixture_rkn.shape[1]:
+                rounds, weights_rk = run.rounds, mixture_rkn[:, :, client]
+                colours, noun = np.arange(weights_rk.shape[1]), "component"
+            else:
+                kept = run.weight_rounds > 0
+                rounds, weights_rk = run.weight_rounds[kept], run.weights[kept, client]
+                colours = groups
+            for k, (weight_r, colour) in enumerate(zip(weights_rk.T, colours, strict=True)):
+                shown_r = weight_r + 0.012 * (k - (len(colours) - 1) / 2)
+                axes.plot(rounds, shown_r, color=_COLOURS[colour % len(_COLOURS)], linewidth=0.9)
+            axes.set_title(f"client {client}, group {groups[client]}", fontsize="x-small")
+            axes.set_ylim(-0.08, 1.08)
+            axes.tick_params(labelsize="x-small")
+        name = cell.row.replace(", ", "\n")
+        line[0].set_ylabel(f"{name}\nseed {trial.seed}\nweight", fontsize="x-small")
+    for axes in every[-1]:
+        axes.set_xlabel("round", fontsize="x-small")
+    handles = [
+        Line2D([], [], color=_COLOURS[colour % len(_COLOURS)], label=f"{noun} {colour}")
+        for colour in np.unique(colours)
+    ]
+    drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles),
+                   fontsize="x-small", frameon=False)  # fmt: skip
+    return drawing
+
+
+def _without_diagonal(weights: Floats) -> Floats:
+    off = weights.copy()
+    np.fill_diagonal(off, np.nan)
+    return off
+
+
+def _are_numbers(values: Sequence[Scalar | None]) -> bool:
+    return all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
+
+
+_DRAW: dict[str, Callable[..., None]] = {
+    "curves": _curve,
+    "sweep": _swept,
+    "scatter": _scattered,
+}
+
+
+def shown(value: float | None, column: str) -> str:
+    """Write a number for people."""
+    if value is None:
+        return units.NONE
+    return f"{100 * value:.2f}" if is_share(column) else f"{value:.4g}"
+
+
+def heading(column: str) -> str:
+    """Return the heading of a column, with its unit."""
+    title = title_of(column)
+    return f"{title} %" if is_share(column) and not title.endswith("%") else title
+
+
+def seeds(results: Results) -> str:
+    """Return the seeds of the runs, for people."""
+    trials = {trial for of in results.results.values() for trial in of}
+    if not trials:
+        return "no runs"
+    seeds = sorted({trial.seed for trial in trials})
+    splits = sorted({trial.split for trial in trials})
+    listed = f"seeds {', '.join(map(str, seeds))}"
+    if len(seeds) > _LISTED:
+        listed = f"{len(seeds)} seeds from {seeds[0]} to {seeds[-1]}"
+    return listed if splits == seeds else f"{listed}, each with {len(splits)} splits"

@@ -1,0 +1,151 @@
+"""Results of a figure's runs: one number, or one number per peer, by cell and trial."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.app.config.keys import ConfigError, nearest
+from coterie.app.experiments.measures import MEASURES, SHARES, Column, graph_measure
+from coterie.app.experiments.paired import redivision
+from coterie.app.experiments.table import Cell, Table
+from coterie.app.lab.reproduction import formulas
+from coterie.app.lab.reproduction.figures import Figure
+from coterie.app.runs import cells
+from coterie.app.runs.rundir import Floats, Run
+
+
+def course(run: Run, name: str) -> tuple[Floats, Floats]:
+    """Return (R,) rounds and (R,) a field's mean over peers, or a measure of the graph."""
+    if name not in SHARES:
+        return run.rounds.astype(np.float64), np.nanmean(run.metric(name), axis=1)
+    values = [graph_measure(run, at, name) for at in range(len(run.weights))]
+    return run.weight_rounds.astype(np.float64), np.array(values)
+
+
+class Results(Table):
+    """The finished runs of a figure; repetitions are divisions of the data."""
+
+    def of_trials(self, cell: Cell, column: str) -> Floats:
+        """Return the measure of each trial, (T,), the mean over peers."""
+        trials, known = self.results.get(cell, {}), measure(column)
+        values = [self.peers(cell, trial, known) for trial in trials]
+        return np.array([np.nanmean(v) if not np.isnan(v).all() else np.nan for v in values])
+
+    def mean(self, cell: Cell, column: str) -> float:
+        """Return the mean over trials; NaN without trials."""
+        values = self.of_trials(cell, column)
+        return float(np.nanmean(values)) if len(values) and not np.isnan(values).all() else np.nan
+
+
+class Place(NamedTuple):
+    """Place of a number in a figure, as in results.csv; `x` is "" without a sweep."""
+
+    panel: str
+    row: str
+    x: str
+    column: str
+
+
+@dataclass(frozen=True)
+class SeedNumbers:
+    """The numbers of one place: one per seed.
+
+    Seeds that share a division of the data are averaged: they repeat the training, not the
+    experiment. `closed_form` is NaN without one, `redivided` see `paired.redivision`.
+    """
+
+    values: Mapping[str, float]
+    closed_form: float = np.nan
+    redivided: float = 0.0
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Each seed's numbers of a figure: all that its claims are judged from."""
+
+    places: Mapping[Place, SeedNumbers] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, figure: Figure, results: Results) -> Numbers:
+        """Return the numbers of the figure's columns and of its claims' columns."""
+        shown = (figure.y,) if figure.form == "sweep" else figure.columns
+        columns = dict.fromkeys(
+            [*shown, *(claim.column for claim in figure.claims if claim.kind != "undefined")]
+        )
+        of_row = {row.label: row.formula for row in figure.rows}
+        places = {}
+        for cell, of in results.results.items():
+            run = next(iter(of.values()))
+            formula = of_row[cell.row]
+            closed = formulas.PREDICTIONS[formula](run.config) if formula else np.nan
+            x = "" if cell.x is None else str(cell.x)
+            for column in columns:
+                values = {
+                    str(split): float(np.nan if np.isnan(v_p).all() else np.nanmean(v_p))
+                    for split, v_p in results.repeats(cell, measure(column)).items()
+                }
+                place = Place(cell.panel, cell.row, x, column)
+                places[place] = SeedNumbers(values, closed, redivision(run))
+        return cls(places)
+
+    @classmethod
+    def read(cls, text: str) -> Numbers:
+        """Read what `as_csv` wrote."""
+        places = {}
+        for line in csv.DictReader(StringIO(text)):
+            place = Place(*(line.pop(key) for key in Place._fields))
+            closed, redivided = (float(line.pop(key) or "nan") for key in _BESIDE)
+            places[place] = SeedNumbers(
+                {seed: float(value) for seed, value in line.items() if value}, closed, redivided
+            )
+        return cls(places)
+
+    def as_csv(self) -> str:
+        """Return seeds.csv: a line for each place, a column for each seed."""
+        seeds = list(dict.fromkeys(seed for of in self.places.values() for seed in of.values))
+        lines: list[tuple[object, ...]] = [(*Place._fields, *_BESIDE, *seeds)]
+        for place, of in self.places.items():
+            closed = "" if np.isnan(of.closed_form) else repr(of.closed_form)
+            values = (repr(of.values[seed]) if seed in of.values else "" for seed in seeds)
+            lines.append((*place, closed, repr(of.redivided), *values))
+        return cells.as_csv(lines)
+
+    def at(self, panel: str, row: str, column: str, x: object = "") -> SeedNumbers:
+        """Return the numbers of a place; without seeds if there are none."""
+        return self.places.get(Place(panel, row, str(x), column), SeedNumbers({}))
+
+
+_BESIDE = ("closed_form", "redivided")
+"""Columns of seeds.csv between place and seeds."""
+
+
+def measure(column: str) -> Column:
+    """Return the measure of a column."""
+    if column not in MEASURES:
+        raise ConfigError(f'unknown column "{column}"{nearest(column, MEASURES)}')
+    return MEASURES[column]
+
+
+def title_of(column: str) -> str:
+    """Return the title of a measure, or of a field of metrics.jsonl."""
+    return _title(column).removesuffix(" %")
+
+
+def _title(column: str) -> str:
+    return MEASURES[column].title if column in MEASURES else column.replace("_", " ")
+
+
+def better_of(column: str) -> str:
+    """Return which end of a column is better: "high", "low" or ""."""
+    return "low" if column.endswith("_loss") else MEASURES[column].better
+
+
+def is_share(column: str) -> bool:
+    """Return whether a column is a share, shown in per cent."""
+    return column.endswith("_accuracy") or column == "gain" or _title(column).endswith("%")

@@ -1,0 +1,113 @@
+"""Worth of letters in the terminal and in a run's page."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from coterie.app.lab.pages.worth import Worth, by_recipient, by_sender, to_others, write
+from coterie.app.runs import judged
+from coterie.app.runs.rundir import Run
+from tests.app.fake_run import Story, write_run
+from tests.app.report.pages import Page, decoded, page_of, toured
+
+NAMES = ("north", "south", "west")
+VALUES = np.array([[0.0, 0.031, -0.02], [0.01, 0.001, 0.0], [np.nan, np.nan, np.nan]])
+WORTH = Worth(
+    "validation_accuracy", 10, np.array([0.7, 0.8, np.nan]), np.array([0.711, 0.811, np.nan]),
+    VALUES / 2, VALUES, np.abs(VALUES) / 10,
+)  # fmt: skip
+
+
+def printed(table: Table) -> list[str]:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+
+
+def test_the_terminal_lists_the_largest_effects() -> None:
+    lines = printed(by_recipient(WORTH, NAMES, top=1))
+    assert lines[0].startswith("Worth of letters: validation accuracy in points (Shapley values ±")
+    assert "north 70.0 % 71.1 % south +3.1 ± 0.3" in lines
+    assert "south 80.0 % 81.1 % north +1.0 ± 0.1" in lines
+    assert "west – – –" in lines
+    both = printed(by_recipient(WORTH, NAMES, top=2))
+    assert "north 70.0 % 71.1 % south +3.1 ± 0.3, west -2.0 ± 0.2" in both
+    assert "south 80.0 % 81.1 % north +1.0 ± 0.1, itself +0.1 ± 0.0" in both
+
+
+def test_a_senders_mean_is_over_the_others() -> None:
+    assert np.allclose(to_others(WORTH), [0.01, 0.031, -0.01])
+    lines = printed(by_sender(WORTH, NAMES))
+    assert lines.index("south +3.1 +3.1 +3.1") < lines.index("west -1.0 -2.0 0.0")
+
+
+@pytest.mark.some(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("has_shapley", [True, False])
+def test_the_page_has_a_map(tmp_path: Path, has_shapley: bool) -> None:
+    run_dir = write_run(tmp_path, Story(rounds=3))
+    g = np.random.default_rng(0)
+    table, errors = g.normal(size=(8, 8)) / 100, np.full((8, 8), 0.001)
+    shapley = table if has_shapley else None
+    worth = Worth("test_loss", 10 * has_shapley, np.ones(8), np.zeros(8), table, shapley, errors)
+    assert Page(page_of(run_dir)).data["worth"] is None
+    write(worth, run_dir, Run.read(run_dir).names)
+    page = Page(page_of(run_dir))
+    data, order = page.data["worth"], np.array(page.data["order"])
+    shown = data["shapley" if has_shapley else "leave_one_out"]
+    assert np.allclose(decoded(shown, 3, 8, 8), table[np.ix_(order, order)], rtol=1e-4)
+    assert np.allclose(data["to_others"], to_others(worth))
+    assert "the letters of the column’s peer lowered the test loss of the row’s peer" in page.text
+    assert ("Shapley values (from 10 random orders)" in page.text) is has_shapley
+    dom = toured(run_dir / "report.html")
+    assert ('data-key="shapley"' in dom) is has_shapley
+    assert "worth for others" in dom
+
+
+@pytest.mark.slow
+def test_recipients_with_few_rows_of_the_measure_are_grey_without_numbers(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, Story(rounds=1), dataset="table", table={}, partition={})
+    split = json.loads((run_dir / "split.json").read_text())  # 12 validation, 45 test rows
+    split[0]["validation"]["size"] = 19
+    for row in split[1:]:
+        row["validation"]["size"] = 20
+    (run_dir / "split.json").write_text(json.dumps(split))
+    run, table = Run.read(run_dir), np.full((8, 8), 0.5)
+    worth = Worth("validation_loss", 0, np.ones(8), np.ones(8), table, table, 0 * table)
+    table[0, 1] = -30.0
+    unjudged = judged.unjudged(run, "validation")
+    assert unjudged == {0: "fewer than 20 validation rows"}
+    kept = worth.judged(run)
+    assert "peer 0 – – fewer than 20 validation rows" in printed(
+        by_recipient(kept, run.names, 1, unjudged)
+    )
+    assert to_others(kept)[1] == 0.5
+    assert not judged.unjudged(run), "45 test rows are enough"
+    write(worth, run_dir, run.names)
+    data = Page(page_of(run_dir)).data
+    assert data["worth"]["to_others"][1] == 0.5
+    assert data["held_out"]["validation"][0] == 19
+    assert "worth for others" in toured(run_dir / "report.html")
+
+
+@pytest.mark.slow
+def test_many_peers_are_shown_in_blocks(tmp_path: Path) -> None:
+    peers = 130
+    run_dir = write_run(tmp_path, Story(peers=peers, clusters=2, rounds=1, weights="none"))
+    table = np.full((peers, peers), 0.5)
+    worth = Worth("test_loss", 0, np.ones(peers), np.ones(peers), table, table, 0 * table)
+    write(worth, run_dir, Run.read(run_dir).names)
+    page = Page(page_of(run_dir))
+    assert "A cell is the mean over two blocks" in page.text
+    values = decoded(page.data["worth"]["shapley"], 3)
+    assert len(values) == len(page.data["blocks"]) ** 2 <= 100**2
+    assert np.allclose(values, 0.5)
+    toured(run_dir / "report.html")
