@@ -24,7 +24,7 @@ from coterie.app.experiments.measures import (
     COST,
     MEASURES,
     Column,
-    SameSeed,
+    SameTrial,
     deviation,
     reached,
 )
@@ -97,7 +97,7 @@ class Row:
     @property
     def local(self) -> list[Any]:
         """Local's result with the same seed, for each of `runs`; None if there is none."""
-        return [self._table.beside(*at).local for at in self.trials]
+        return [self._table.same_trial(*at).local for at in self.trials]
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -192,7 +192,7 @@ class Table:
     dash: str = "-"
     redivided: float | None = None
     _numbers: dict[tuple[Cell, Trial, str], float | None] = field(default_factory=dict, repr=False)
-    _beside: dict[tuple[Cell, Trial], SameSeed] = field(default_factory=dict, repr=False)
+    _same: dict[tuple[Cell, Trial], SameTrial] = field(default_factory=dict, repr=False)
     _finals: dict[Cell, float] = field(default_factory=dict, repr=False)
     _entries: dict[Column, dict[str, Entry]] = field(default_factory=dict, repr=False)
 
@@ -231,9 +231,9 @@ class Table:
         first, *others = (_data(row.runs[0]) for row in self.rows if row.runs)
         return all(other == first for other in others)
 
-    def beside(self, cell: Cell, trial: Trial) -> SameSeed:
+    def same_trial(self, cell: Cell, trial: Trial) -> SameTrial:
         """Return the results of the same panel, position, seed and data, Local's among them."""
-        if (cell, trial) not in self._beside:
+        if (cell, trial) not in self._same:
             mine = self.results[cell][trial]
             rows = {
                 other.row: of[trial]
@@ -243,8 +243,8 @@ class Table:
             }
             alone = next((row.method for row in self.rows if self._is_local_of(row, cell.row)), "")
             final = partial(self._final, cell)
-            self._beside[cell, trial] = SameSeed(rows, rows.get(alone), final)
-        return self._beside[cell, trial]
+            self._same[cell, trial] = SameTrial(rows, rows.get(alone), final)
+        return self._same[cell, trial]
 
     def _final(self, cell: Cell, row: str) -> float:
         """Return the mean over trials of a row's final accuracy, or of minus its final loss."""
@@ -266,15 +266,17 @@ class Table:
         """Return a measure of a result."""
         at = cell, trial, column.key
         if at not in self._numbers:
-            self._numbers[at] = column.of(self.results[cell][trial], self.beside(cell, trial))
+            self._numbers[at] = column.of(self.results[cell][trial], self.same_trial(cell, trial))
         return self._numbers[at]
 
     def peers(self, cell: Cell, trial: Trial, column: Column) -> Floats:
         """Return the values that the test compares: (n,), or (1,) for a measure of the run."""
         number = self.number(cell, trial, column)
-        if column.of_peers is None or number is None:
-            return np.array([np.nan if number is None else number])
-        return column.of_peers(self.results[cell][trial], self.beside(cell, trial))
+        if column.of_peers is not None and number is not None:
+            values = column.of_peers(self.results[cell][trial], self.same_trial(cell, trial))
+            if values is not None:
+                return values
+        return np.array([np.nan if number is None else number])
 
     def repeats(self, cell: Cell, column: Column) -> dict[Any, Floats]:
         """Return repetition -> values of the peers: division of the data -> mean over its seeds.

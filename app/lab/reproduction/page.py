@@ -18,11 +18,12 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
 from coterie.app.config.schema import Scalar
-from coterie.app.experiments.measures import components, reached
+from coterie.app.experiments.measures import reached
 from coterie.app.experiments.table import Cell, Trial
 from coterie.app.lab.reproduction import formulas
 from coterie.app.lab.reproduction.claims import counted
 from coterie.app.lab.reproduction.figures import Figure, Row, Size, ours_of
+from coterie.app.lab.reproduction.measures import components
 from coterie.app.lab.reproduction.results import (
     Results,
     course,

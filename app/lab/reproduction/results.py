@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.app.config.keys import ConfigError, nearest
-from coterie.app.experiments.measures import MEASURES, SHARES, Column, graph_measure
+from coterie.app.experiments.measures import Column
 from coterie.app.experiments.paired import redivision
 from coterie.app.experiments.table import Cell, Table
 from coterie.app.lab.reproduction import formulas
 from coterie.app.lab.reproduction.figures import Figure
+from coterie.app.lab.reproduction.measures import MEASURES, SHARES, graph_measure
 from coterie.app.runs import cells
 from coterie.app.runs.rundir import Floats, Run
 
@@ -24,7 +25,7 @@ def course(run: Run, name: str) -> tuple[Floats, Floats]:
     """Return (R,) rounds and (R,) a field's mean over peers, or a measure of the graph."""
     if name not in SHARES:
         return run.rounds.astype(np.float64), np.nanmean(run.metric(name), axis=1)
-    values = [graph_measure(run, at, name) for at in range(len(run.weights))]
+    values = [graph_measure(run, name, at) for at in range(len(run.weights))]
     return run.weight_rounds.astype(np.float64), np.array(values)
 
 

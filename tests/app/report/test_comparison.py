@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console, Group
 
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import COLUMNS, MEASURES, SameSeed, odds_gap, parity_gap
+from coterie.app.experiments.measures import COLUMNS, MEASURES, SameTrial, odds_gap, parity_gap
 from coterie.app.experiments.table import Row, Table
 from coterie.app.lab.pages import league
 from coterie.app.report import comparison, comparison_data, run_data, verdict
@@ -337,7 +337,7 @@ def test_a_mean_is_summed_in_the_order_of_the_peers(tmp_path: Path) -> None:
     kept = league.Kept("local", ends)
     assert values(row, "accuracy") == (float(np.mean(ends)),)
     assert (
-        MEASURES["accuracy"].of(kept, SameSeed()) == float(np.mean(ends)) != np.mean(sorted(ends))
+        MEASURES["accuracy"].of(kept, SameTrial()) == float(np.mean(ends)) != np.mean(sorted(ends))
     )
 
 
@@ -463,8 +463,8 @@ def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Pat
     run = made(tmp_path, "local", 0, [0.2, 0.8, None])
     weighted = COLUMN["weighted"].of_peers
     assert weighted is not None
-    np.testing.assert_allclose(weighted(run, SameSeed()), [0.2 * 10 / 15, 0.8 * 20 / 15, np.nan])
-    assert np.nanmean(weighted(run, SameSeed())) == pytest.approx((0.2 * 10 + 0.8 * 20) / 30)
+    np.testing.assert_allclose(weighted(run, SameTrial()), [0.2 * 10 / 15, 0.8 * 20 / 15, np.nan])
+    assert np.nanmean(weighted(run, SameTrial())) == pytest.approx((0.2 * 10 + 0.8 * 20) / 30)
     table = Table.of_runs({"local": [run]})
     assert COLUMN["weighted"] in table.shown()
     write_split(run.directory, [None] * 3, samples=[7, 7, 7])

@@ -13,7 +13,7 @@ from rich.console import Console
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.config.preflight import check
-from coterie.app.experiments.measures import COLUMNS, SameSeed
+from coterie.app.experiments.measures import COLUMNS, SameTrial
 from coterie.app.runners import inline, local
 from coterie.app.runs.rundir import Run, create
 from tests.problems import write_quadratic
@@ -71,9 +71,9 @@ def test_they_are_columns_of_a_comparison(tmp_path: Path) -> None:
         partition__samples_per_peer=40,
     )  # fmt: skip
     late = json.loads((run.directory / "newcomers.json").read_text())["peers"]
-    value = MEASURES["newcomers"](run, SameSeed())
+    value = MEASURES["newcomers"](run, SameTrial())
     assert value == pytest.approx(run.at("test_accuracy", run.last_row())[late].mean())
-    tuned = MEASURES["fine_tuned"](run, SameSeed())
+    tuned = MEASURES["fine_tuned"](run, SameTrial())
     assert tuned is not None
     assert 0.3 < tuned <= 1
 
