@@ -33,6 +33,7 @@ _DATA = {
     "ixi": "IXI",
     "languages": "four manuals",
     "least-squares": "least squares",
+    "miniimagenet": "MiniImageNet",
     "mnist": "MNIST",
     "noisy-quadratic": "quadratics",
     "office-home": "Office-Home",
@@ -255,6 +256,11 @@ def data_of(panel: Panel, size: Size) -> str:
     _, keys = read_items([] if preset == DEFAULTS else [preset])
     name = str({**keys, **panel.overrides(size)}.get("dataset", "digits"))
     return _DATA.get(name, name)
+
+
+def data_name(word: str) -> str:
+    """Write a data set as people do; another word stays as it is."""
+    return next((name for name in _DATA.values() if _same(name, word)), word)
 
 
 def ours_of(panel: Panel, size: Size) -> str:
