@@ -144,21 +144,14 @@ def trials(config: Config, levels: Iterable[int] = START) -> list[Settings]:
 
 
 def trial_configs(
-    config: Config, trials: Iterable[Settings], directory: Path, part: int = 1, n_folds: int = 1
-) -> dict[str, tuple[Settings, Config]]:
-    """Return the configurations of trials by run directory, with their settings.
-
-    `part` divides the number of rounds; a trial has `n_folds` runs.
-    """
+    config: Config, settings: Settings, directory: Path, part: int = 1, n_folds: int = 1
+) -> list[Config]:
+    """Return the configurations of a trial's runs, one per fold; `part` divides the rounds."""
+    table = config.validation[0].rpartition(".")[0]
     rounds = -(-config.num_server_rounds // part)
-    configs, table = {}, config.validation[0].rpartition(".")[0]
-    for settings in trials:
-        for fold in range(n_folds):
-            flat = {**config.flat(), **settings, "num-server-rounds": rounds}
-            flat |= {f"{table}.fold": fold} if fold else {}
-            trial = with_run_dir(Config.from_flat(flat), directory / "tuning")
-            configs[trial.run_dir] = (settings, trial)
-    return configs
+    flat = {**config.flat(), **settings, "num-server-rounds": rounds}
+    keys = [{f"{table}.fold": fold} if fold else {} for fold in range(n_folds)]
+    return [with_run_dir(Config.from_flat({**flat, **of}), directory / "tuning") for of in keys]
 
 
 def best(trials: Iterable[Trial], count: int = 1) -> list[Trial]:
@@ -186,11 +179,6 @@ def _loss(run: Run) -> float:
     loss_n = run.at("validation_loss", run.last_row())
     loss_n = loss_n[~np.isnan(loss_n)]
     return float(loss_n.mean()) if len(loss_n) else np.inf
-
-
-def describe(settings: Settings) -> str:
-    """Write settings in one line."""
-    return ", ".join(f"{key} = {schema.written(value)}" for key, value in settings.items())
 
 
 def tuned(
@@ -272,25 +260,27 @@ class _Search:
 
     def run(self, settings: Mapping[str, Sequence[Settings]], part: int) -> dict[str, list[Trial]]:
         """Carry out trials for a part of the rounds; return those that did not fail."""
-        configs = {
-            method: trial_configs(self._configs[method], of, self._directory, part, self._folds)
-            for method, of in settings.items()
+        trials = {
+            method: [
+                (of, trial_configs(self._configs[method], of, self._directory, part, self._folds))
+                for of in each
+            ]
+            for method, each in settings.items()
         }
-        every = {run_dir: of for of_method in configs.values() for run_dir, of in of_method.items()}
-        labels = {
-            run_dir: f"{config.label}: {describe(of)}" for run_dir, (of, config) in every.items()
-        }
+        every = {
+            config.run_dir: (config, f"{config.label}: {Choice(of).described()}")
+            for each in trials.values() for of, configs in each for config in configs
+        }  # fmt: skip
+        labels = {run_dir: label for run_dir, (_, label) in every.items()}
         self.failed |= sweep.run_all(
-            [config for _, config in every.values()], self._workers, self._console, labels
+            [config for config, _ in every.values()], self._workers, self._console, labels
         )
-        ended: dict[str, list[Trial]] = {method: [] for method in configs}
-        for method, of_method in configs.items():
-            items = [*of_method.items()]
-            for first in range(0, len(items), self._folds):
-                trial = items[first : first + self._folds]
-                if not self.failed.keys() & {run_dir for run_dir, _ in trial}:
-                    run, *others = (Run.read(run_dir) for run_dir, _ in trial)
-                    ended[method].append(Trial(trial[0][1][0], run, tuple(others)))
+        ended: dict[str, list[Trial]] = {method: [] for method in trials}
+        for method, each in trials.items():
+            for of, configs in each:
+                if not self.failed.keys() & {config.run_dir for config in configs}:
+                    run, *others = (Run.read(config.run_dir) for config in configs)
+                    ended[method].append(Trial(of, run, tuple(others)))
             self._ended[method] += ended[method]
             self._tried[method] += settings[method]
         return ended
@@ -350,24 +340,21 @@ class _Search:
 
         Only numbers have edges; 0 is none, as it is the minimum.
         """
-        edges = {}
-        level = self._level(method, settings)
-        if level in (self.levels[0], self.levels[-1]):
-            edges[_RATE] = "low" if level == self.levels[0] else "high"
-        key, values = grid(self._configs[method])
-        ranges: dict[str, Sequence[Scalar]] = {key: values}
+        config = self._configs[method]
+        rates = tuple(rate(config, level) for level in self.levels)
+        key, values = grid(config)
+        tried: dict[str, Sequence[Scalar]] = {_RATE: rates, key: values}
         if _DECAY in settings:
-            ranges[_DECAY] = self._decays(method)
-        for key, tried in ranges.items():
-            numbers = [float(value) for value in tried if not isinstance(value, str)]
-            if len(numbers) < len(tried):
-                continue
-            value = float(settings[key])
-            if value == max(numbers):
-                edges[key] = "high"
-            elif value == min(numbers) and value > 0:
-                edges[key] = "low"
-        rates = tuple(rate(self._configs[method], tried) for tried in self.levels)
+            tried[_DECAY] = self._decays(method)
+        edges = {}
+        for key, values in tried.items():
+            numbers = [float(value) for value in values if not isinstance(value, str)]
+            if len(numbers) == len(values):
+                value = float(settings[key])
+                if value == max(numbers):
+                    edges[key] = "high"
+                elif value == min(numbers) and value > 0:
+                    edges[key] = "low"
         return Choice(settings, edges, len(self._ended[method]), rates)
 
     def write(self, choices: Mapping[str, Choice]) -> None:
