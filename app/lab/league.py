@@ -122,14 +122,12 @@ class _Problem:
                 method: configurations(self.problem, condition, method, {})[0] for method in missing
             }
             choices, failed = tune.tuned(first, "whole", work, self.workers, self.console, rates)
-        grid = Grid(
-            {
-                Cell(method): configurations(self.problem, condition, method, choice.settings)
-                for method, choice in choices.items()
-                if method in missing
-            }
-        )
-        return failed | self._finish(condition, grid.with_run_dir(work), choices)
+        cells = {
+            Cell(method): configurations(self.problem, condition, method, choice.settings)
+            for method, choice in choices.items()
+            if method in missing
+        }
+        return failed | self._finish(condition, Grid(cells).with_run_dir(work), choices)
 
     def _missing(self, condition: str, measured: Lines, choices: Mapping[str, Choice]) -> list[str]:
         """Return the methods to measure; write the cells of those that cannot run."""
@@ -163,22 +161,15 @@ class _Problem:
             if all(map(sweep.is_finished, configs)):
                 runs = [Run.read(config.run_dir) for config in configs]
                 known, choice = _with_data(configs), choices[cell.row]
-                self._add(
-                    {
-                        (cell.row, column): Line(known, choice, values_of(column, runs))
-                        for column in CONDITIONS[condition]
-                    }
-                )
+                of = {each: values_of(each, runs) for each in CONDITIONS[condition]}
+                self._add({(cell.row, each): Line(known, choice, of[each]) for each in of})
 
         sweep.renew([*grid], self.console)
         for cell in grid.cells:
             keep(cell)
         cell_of = {config.run_dir: cell for cell, of in grid.cells.items() for config in of}
         return sweep.run_all(
-            [*grid],
-            self.workers,
-            self.console,
-            on_end=lambda config: keep(cell_of[config.run_dir]),
+            [*grid], self.workers, self.console, on_end=lambda of: keep(cell_of[of.run_dir])
         )
 
 
@@ -225,7 +216,7 @@ def _is_of(cell: Line, configs: Sequence[Config]) -> bool:
 
 
 def values_of(column: str, runs: Sequence[Run]) -> list[Any]:
-    """Return the values of a cell, per seed; see `coterie.app.lab.pages.league.Cell`."""
+    """Return the values of a cell, per seed; see `coterie.app.lab.pages.league.Line`."""
     if column == "gradients":
         means = (np.nanmean(run.last("gradient_evaluations")) for run in runs)
         return [float(np.round(mean, 1)) for mean in means]
@@ -254,8 +245,7 @@ def repeat(
     if not _is_of(cell, configs):
         raise ConfigError(
             f"{method}, {column}: the configuration has changed since, or the data (digest "
-            f"{_with_data(configs)}, "
-            f"not {cell.digest}); coterie league run measures it again"
+            f"{_with_data(configs)}, not {cell.digest}); coterie league run measures it again"
         )
     with tempfile.TemporaryDirectory() as place:
         here = [grid.with_run_dir(config, Path(place)) for config in configs]
