@@ -9,7 +9,7 @@ from typing import get_args
 
 from rich.console import Console
 
-from coterie.app.comparisons.run import ComparisonRequest, Yardsticks, compare
+from coterie.app.comparisons.run import Baselines, ComparisonRequest, compare
 from coterie.app.config.items import read_items, read_pair
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
@@ -67,7 +67,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--yardsticks",
-        choices=get_args(Yardsticks),
+        choices=get_args(Baselines),
         default="auto",
         help="rows by scikit-learn in comparisons of tables (auto)",
     )

@@ -26,7 +26,7 @@ from coterie.app.experiments.measures import (
     reached,
 )
 from coterie.app.experiments.methods import reference
-from coterie.app.experiments.paired import leaders, redivision
+from coterie.app.experiments.paired import leaders, split_ratio
 from coterie.app.runs import plan
 from coterie.app.runs.rundir import Floats, Run
 from coterie.strategies.names import display
@@ -182,8 +182,8 @@ class Table:
     """Results by cell and trial.
 
     `choices`: settings that tuning chose for a row. `swept`: values that name a row of a sweep.
-    `refused`: why a cell has no results. `dash`: text of a cell without a number. `redivided`: see
-    `paired.redivision`; None: that of the first run.
+    `refused`: why a cell has no results. `dash`: text of a cell without a number. `ratio`: see
+    `paired.split_ratio`; None: that of the first run.
     """
 
     results: Mapping[Cell, Mapping[Trial, Any]]
@@ -191,7 +191,7 @@ class Table:
     swept: Mapping[str, plan.Values] = field(default_factory=dict)
     refused: Mapping[Cell, str] = field(default_factory=dict)
     dash: str = "-"
-    redivided: float | None = None
+    ratio: float | None = None
     _numbers: dict[tuple[Cell, Trial, str], float | None] = field(default_factory=dict, repr=False)
     _same: dict[tuple[Cell, Trial], SameTrial] = field(default_factory=dict, repr=False)
     _entries: dict[Column, dict[str, Entry]] = field(default_factory=dict, repr=False)
@@ -330,9 +330,9 @@ class Table:
     @cached_property
     def shared(self) -> float:
         """Test rows per training row if every seed divides the same rows again, else 0."""
-        if self.redivided is not None:
-            return self.redivided
-        return redivision(next(row.runs[0] for row in self.rows if row.runs))
+        if self.ratio is not None:
+            return self.ratio
+        return split_ratio(next(row.runs[0] for row in self.rows if row.runs))
 
     def leading(self, column: Column) -> list[Row]:
         """Return the candidate with the best mean, and those not significantly worse."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.app.experiments.measures import gains
-from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, redivision, seeds_needed
+from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, seeds_needed, split_ratio
 from coterie.app.experiments.table import Row, Table
 from coterie.app.report import advice, diagnostics
 from coterie.app.report.advice import ADVICE, UNKNOWN, Evidence
@@ -215,7 +215,7 @@ def _chosen(table: Table, local: Row, own: Mapping[str, Sequence[_Place]]) -> _C
     if not np.isnan(on_validation).any():
         best = candidates[int(np.argmax(sign * np.array(on_validation)))]
         merit = "the best mean of the validation rows of all institutions"
-        if len(local.runs) > 1 and redivision(local.runs[0]):
+        if len(local.runs) > 1 and split_ratio(local.runs[0]):
             seeds = f"{merit}, which other seeds test on"
             return _Choice(best, candidates, len(candidates), seeds)
         return _Choice(best, candidates, 1, f"{merit}; no test row took part in the choice")
@@ -395,10 +395,10 @@ def _estimate(
         value = float(of(place.run, place.local)[place.peer])
         differences.setdefault(place.run.directory, []).append(value)
     local, peers = known[0][0].local, [of_peer[0].peer for of_peer in known]
-    redivided = redivision(local, peers)
-    mean, low, high = interval([*map(np.array, differences.values())], redivided, tests)
+    ratio = split_ratio(local, peers)
+    mean, low, high = interval([*map(np.array, differences.values())], ratio, tests)
     half = (high - low) / 2
-    if np.isnan(half) or not all(redivision(local, [peer]) for peer in peers):
+    if np.isnan(half) or not all(split_ratio(local, [peer]) for peer in peers):
         half = float(np.fmax(half, _widened(reach, tests)))
     return mean, mean - half, mean + half
 
@@ -554,10 +554,10 @@ def _reason(key: str, evidence: Evidence, of_ranking: str) -> str:
 def _may_be_chance(places: Sequence[_Place], gain: Estimate, tests: int) -> str:
     """Say what would judge a gain whose interval includes 0."""
     differences = [gains(p.run, p.local)[[p.peer]] for p in places]
-    redivided = redivision(places[0].local, [places[0].peer])
-    needed = seeds_needed(differences, redivided, tests)
+    ratio = split_ratio(places[0].local, [places[0].peer])
+    needed = seeds_needed(differences, ratio, tests)
     remedy = ""
-    if not redivided and abs(gain[0]) <= _widened(_gain_reach(places), tests):
+    if not ratio and abs(gain[0]) <= _widened(_gain_reach(places), tests):
         remedy = "; more test rows would judge it, not more seeds"
     elif len(places) < MIN_SEEDS:
         remedy = f"; no test is possible with {units.plural(len(places), 'seed')}"

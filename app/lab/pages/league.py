@@ -240,11 +240,11 @@ def table(lines: Lines, keys: Mapping[str, Scalar]) -> Table:
             if of[0].refused:
                 refused[Cell(method, condition)] = of[0].refused
     choices = {method: line.choice for (method, of), line in lines.items() if of == "accuracy"}
-    return Table(results, choices, refused=refused, dash=units.NONE, redivided=_redivision(keys))
+    return Table(results, choices, refused=refused, dash=units.NONE, ratio=_split_ratio(keys))
 
 
-def _redivision(keys: Mapping[str, Scalar]) -> float:
-    """Return `paired_test.redivision` of a problem, whose runs all hold out validation rows."""
+def _split_ratio(keys: Mapping[str, Scalar]) -> float:
+    """Return `paired.split_ratio` of a problem, whose runs all hold out validation rows."""
     test, validation = (
         keys.get(f"{keys.get('dataset')}.{part}") for part in ("test", "validation")
     )

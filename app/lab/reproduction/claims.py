@@ -187,7 +187,7 @@ class _Statistic(NamedTuple):
     values: Mapping[str, float]
     low: float
     high: float
-    redivided: float = 0.0
+    ratio: float = 0.0
     rows: tuple[str, ...] = ()  # rows whose printed numbers make the paper's value
     unit: Literal["", "difference", "relative", "ratio", "slope"] = ""
 
@@ -219,7 +219,7 @@ def _difference(of: _Of, a: str, b: str) -> _Statistic:
         }
     end = float(np.nextafter(of.claim.margin, np.inf))
     low, high = (-np.inf, -end) if better_of(of.claim.column) == "low" else (end, np.inf)
-    return _Statistic(f"{a} − {b}", values, low, high, first.redivided, (a, b), "difference")
+    return _Statistic(f"{a} − {b}", values, low, high, first.ratio, (a, b), "difference")
 
 
 def _ratio(of: _Of) -> Iterator[_Statistic]:
@@ -234,7 +234,7 @@ def _ratio(of: _Of) -> Iterator[_Statistic]:
         if second.values.get(seed)
     }
     claim = of.claim
-    yield _Statistic(f"{a} / {b}", values, claim.low, claim.high, first.redivided, (a, b), "ratio")
+    yield _Statistic(f"{a} / {b}", values, claim.low, claim.high, first.ratio, (a, b), "ratio")
 
 
 def _slope(of: _Of) -> Iterator[_Statistic]:
@@ -264,14 +264,14 @@ def _formula(of: _Of) -> Iterator[_Statistic]:
             if np.isnan(closed):
                 values = {}
             name = f"{row} at {of.figure.x} {x}" if x != "" else row
-            yield _Statistic(name, values, low, high, numbers.redivided, unit="relative")
+            yield _Statistic(name, values, low, high, numbers.ratio, unit="relative")
 
 
 def _range(of: _Of) -> Iterator[_Statistic]:
     for row in of.claim.rows:
         numbers = of.at(row)
         low, high = of.claim.low, of.claim.high
-        yield _Statistic(row, numbers.values, low, high, numbers.redivided, (row,))
+        yield _Statistic(row, numbers.values, low, high, numbers.ratio, (row,))
 
 
 _KINDS: dict[str, Callable[[_Of], Iterator[_Statistic]]] = {
@@ -316,16 +316,14 @@ def _compared(
     )  # fmt: skip
 
 
-def tested(
-    values_s: Floats, low: float, high: float, redivided: float
-) -> tuple[bool | None, float]:
+def tested(values_s: Floats, low: float, high: float, ratio: float) -> tuple[bool | None, float]:
     """Return whether the mean of (S,) values lies from `low` to `high`, and the p-value.
 
     The values must differ. True and False are significant at `paired.LEVEL`, None is neither.
     """
     mean = float(values_s.mean())
     two_sided = {
-        end: p_value([np.array([value - end]) for value in values_s], redivided)
+        end: p_value([np.array([value - end]) for value in values_s], ratio)
         for end in (low, high)
         if np.isfinite(end)
     }
