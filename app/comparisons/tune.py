@@ -347,9 +347,9 @@ class _Search:
         if _DECAY in settings:
             tried[_DECAY] = self._decays(method)
         edges = {}
-        for key, values in tried.items():
-            numbers = [float(value) for value in values if not isinstance(value, str)]
-            if len(numbers) == len(values):
+        for key, each in tried.items():
+            numbers = [float(value) for value in each if not isinstance(value, str)]
+            if len(numbers) == len(each):
                 value = float(settings[key])
                 if value == max(numbers):
                     edges[key] = "high"

@@ -132,9 +132,10 @@ def _column(column: Mapping[str, Any]) -> Column:
 def _sets() -> Iterator[tuple[str, PublicSet]]:
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
     for name, entry in tomllib.loads(text).items():
-        facts = (entry[key] for key in ("task", "institutions", "members", "examples", "licence"))
+        keys = ("task", "institutions", "members", "examples", "licence", "source")
         files = tuple(File(*each) for each in entry.get("files", ()))
-        yield name, PublicSet(*facts, entry["source"], files, partial(_read, name, entry))
+        facts = {key: entry[key] for key in keys}
+        yield name, PublicSet(**facts, files=files, read=partial(_read, name, entry))
 
 
 SETS = dict(_sets())

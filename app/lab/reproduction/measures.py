@@ -121,6 +121,10 @@ def _weighted(run: Run, field: str) -> float:
     return float(np.average(run.last(field), weights=weights_n))
 
 
+def _log_loss(run: Run, part: str) -> float:
+    return float(np.log10(_weighted(run, f"{part}_loss")))
+
+
 def _train_gap(run: Run) -> float:
     return _weighted(run, "train_accuracy") - _weighted(run, "test_accuracy")
 
@@ -237,7 +241,7 @@ _FIGURES = (
             of_run=_of(_train_gap)),
     *(_figure(f"log_{part}_loss", f"log10 of {part} loss", "low",
               about="Decimal logarithm of the final weighted loss.",
-              of_run=lambda run, _, part=part: float(np.log10(_weighted(run, f"{part}_loss"))))
+              of_run=_of(_log_loss, part))
       for part in ("train", "test")),
     _figure("rise", "largest loss / first loss", "low",
             about="Largest mean test loss over peers relative to that of the first recorded round.",

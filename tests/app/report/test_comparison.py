@@ -463,8 +463,10 @@ def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Pat
     run = made(tmp_path, "local", 0, [0.2, 0.8, None])
     weighted = COLUMN["weighted"].of_peers
     assert weighted is not None
-    np.testing.assert_allclose(weighted(run, SameTrial()), [0.2 * 10 / 15, 0.8 * 20 / 15, np.nan])
-    assert np.nanmean(weighted(run, SameTrial())) == pytest.approx((0.2 * 10 + 0.8 * 20) / 30)
+    values = weighted(run, SameTrial())
+    assert values is not None
+    np.testing.assert_allclose(values, [0.2 * 10 / 15, 0.8 * 20 / 15, np.nan])
+    assert np.nanmean(values) == pytest.approx((0.2 * 10 + 0.8 * 20) / 30)
     table = Table.of_runs({"local": [run]})
     assert COLUMN["weighted"] in table.shown()
     write_split(run.directory, [None] * 3, samples=[7, 7, 7])
