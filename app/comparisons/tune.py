@@ -40,7 +40,7 @@ from coterie.app.experiments.choice import FILE, Choice
 from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners import sweep
 from coterie.app.runs import atomic, cells, units
-from coterie.app.runs.rundir import Run
+from coterie.app.runs.rundir import Floats, Run
 from coterie.datasets.own.institutions import HeldOptions
 
 Tuning = Literal["whole", "halving"]
@@ -75,7 +75,7 @@ class Trial(NamedTuple):
         """`quality` of the run; in a cross-validation, minus the mean validation loss."""
         if not self.others:
             return quality(self.run)
-        return float(np.mean([-_loss(run) for run in (self.run, *self.others)]))
+        return float(np.mean([_minus_loss(run) for run in (self.run, *self.others)]))
 
 
 def with_validation(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -168,17 +168,18 @@ def quality(run: Run) -> float:
     value_n = run.at("validation_accuracy", last)
     if np.isnan(value_n).all():
         value_n = -run.at("validation_loss", last)
-    value_n = value_n[~np.isnan(value_n)]
-    return float(value_n.mean()) if len(value_n) else -np.inf
+    return _mean(value_n, -np.inf)
 
 
-def _loss(run: Run) -> float:
-    """Return the mean validation loss of the peers that have one; infinity if one diverged."""
-    if run.diverged.any():
-        return np.inf
+def _minus_loss(run: Run) -> float:
+    """Return `quality` by the loss; minus infinity if a peer diverged."""
     loss_n = run.at("validation_loss", run.last_row())
-    loss_n = loss_n[~np.isnan(loss_n)]
-    return float(loss_n.mean()) if len(loss_n) else np.inf
+    return -np.inf if run.diverged.any() else -_mean(loss_n, np.inf)
+
+
+def _mean(values_n: Floats, otherwise: float) -> float:
+    known_n = values_n[~np.isnan(values_n)]
+    return float(known_n.mean()) if len(known_n) else otherwise
 
 
 def tuned(

@@ -46,7 +46,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     from coterie.app.lab.reproduction.reproduce import FigureRequest, reproduce
 
     verdicts: list[Verdict] = []
-    for name in _chosen(options.names, options.size):
+    for name in [*_chosen(options.names, options.size)]:
         request = FigureRequest(
             name, options.size, options.seeds, Path(options.out), options.workers,
             tuple(options.panel),
@@ -64,18 +64,12 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         console.print(counted(verdicts), soft_wrap=True)
 
 
-def _chosen(names: list[str], size: Size) -> list[str]:
-    """Return the named figures; for a paper or all papers, those that have this size."""
-    chosen = []
+def _chosen(names: list[str], size: Size) -> Iterator[str]:
+    """Yield the named figures; for a paper or all papers, those that have this size."""
     for name in names:
-        if "/" in name:
-            figures.find(name)
-            chosen.append(name)
-            continue
-        for paper in figures.names() if name == "all" else [name]:
-            of_paper = figures.read(paper).figures.items()
-            chosen += [f"{paper}/{figure}" for figure, one in of_paper if one.exists(size)]
-    return chosen
+        for paper, figure in _figures(figures.names() if name == "all" else [name]):
+            if "/" in name or figure.exists(size):
+                yield f"{paper}/{figure.name}"
 
 
 def listed(names: Iterable[str], width: int) -> Iterator[str]:
