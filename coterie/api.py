@@ -279,7 +279,7 @@ def _check_workers(workers: int, values: Sequence[Any]) -> None:
         )
 
 
-def worth(
+def contribution(
     run: Run | str | Path, *, orders: int = 10, workers: int = 1, parts: Sequence[Any] = ()
 ) -> pd.DataFrame:
     """Compute the worth of each peer's letters for each peer of a finished simulation.
@@ -315,7 +315,7 @@ def worth(
 
     Examples
     --------
-    >>> table = coterie.worth("runs/NAME")
+    >>> table = coterie.contribution("runs/NAME")
     >>> table.pivot(index="recipient_name", columns="sender_name", values="shapley")
     """
     import pandas as pd

@@ -137,7 +137,7 @@ class Settings:
         "",
         'Peers whose letters reach no other peer, as "0,3"; they still receive. A question of '
         "such a peer is answered, but neither its model nor its answers enter another model "
-        "(`coterie worth`).",
+        "(`coterie contribution`).",
     )
     quorum: int = option(
         0,

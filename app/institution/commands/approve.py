@@ -59,13 +59,13 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
     digest = config_digest_of(config).hex()
     if scale_of(config) == "common":
-        console.print(_STATISTICS, soft_wrap=True, markup=False)
+        console.print(_STATISTICS)
     for line in _lines(config, out):
-        console.print(line, soft_wrap=True)
-    console.print(f"\nThe digest of this configuration: {digest}", soft_wrap=True)
+        console.print(line)
+    console.print(f"\nThe digest of this configuration: {digest}")
     _ask(digest, options.digest)
     approval.approve(out, digest)
-    console.print(f"approved, for one run: {digest}", soft_wrap=True)
+    console.print(f"approved, for one run: {digest}")
 
 
 def _lines(config: Config, out: Path) -> Iterator[str]:

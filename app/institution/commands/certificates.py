@@ -64,9 +64,9 @@ def _make(options: argparse.Namespace, console: Console) -> None:
     for node in options.nodes:
         public = for_node(options.directory, node)
         made_elsewhere = "" if (public.parent / "node.key").exists() else ", made elsewhere"
-        console.print(f"{public.parent}: key of {node}{made_elsewhere}", soft_wrap=True)
+        console.print(f"{public.parent}: key of {node}{made_elsewhere}")
         if options.register:
-            console.print(register(public, options.register), soft_wrap=True)
+            console.print(register(public, options.register))
 
 
 def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:

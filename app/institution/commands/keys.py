@@ -52,8 +52,8 @@ def _manage(options: argparse.Namespace, console: Console) -> None:
         raise KeysError(f"--peer {options.peer}: peers are numbered from 0")
     if options.what == "new":
         private, public, entry = create(options.name, options.out, options.peer)
-        console.print(f"private keys: {private}  (stays here; node-config keys)", soft_wrap=True)
-        console.print(f"public keys:  {public}  (for the others' trust files)", soft_wrap=True)
+        console.print(f"private keys: {private}  (stays here; node-config keys)")
+        console.print(f"public keys:  {public}  (for the others' trust files)")
         _print_fingerprint(entry, console)
     else:
         _trust(options, console)
@@ -68,7 +68,7 @@ def _distrust(name: str, target: Path, console: Console) -> None:
     with atomic.replacing(target) as draft:
         draft.write_text("\n".join(kept), encoding="utf-8")
         draft.chmod(0o644)
-    console.print(f"{target} no longer trusts {name}", soft_wrap=True)
+    console.print(f"{target} no longer trusts {name}")
 
 
 def _trust(options: argparse.Namespace, console: Console) -> None:
@@ -102,7 +102,7 @@ def _trust(options: argparse.Namespace, console: Console) -> None:
             _print_fingerprint(entry, console, "new keys of " if entry.name in known else "")
         if not options.yes:
             _ask()
-    console.print(f"trusted in {target}", soft_wrap=True)
+    console.print(f"trusted in {target}")
 
 
 def _successor(entry: Entry, old: Entry | None, target: Path) -> Entry:
@@ -125,4 +125,4 @@ def _ask() -> None:
 
 def _print_fingerprint(entry: Entry, console: Console, what: str = "") -> None:
     number = "" if entry.peer is None else f" (peer {entry.peer})"
-    console.print(f"{what}{entry.name}{number}: {entry.keys.fingerprint}", soft_wrap=True)
+    console.print(f"{what}{entry.name}{number}: {entry.keys.fingerprint}")

@@ -45,7 +45,7 @@ def _write(file: Path, items: list[str], console: Console) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(file, policy.toml())
     file.chmod(0o644)
-    console.print(f'{file}: read it, then start the node with policy="{file}"', soft_wrap=True)
+    console.print(f'{file}: read it, then start the node with policy="{file}"')
 
 
 def _item(item: str) -> tuple[str, Scalar]:
@@ -61,10 +61,10 @@ def _item(item: str) -> tuple[str, Scalar]:
 def _check(file: Path, items: list[str], console: Console) -> None:
     policy = read_policy(file)
     if not items:
-        console.print(f"{file} is in order", soft_wrap=True)
+        console.print(f"{file} is in order")
         return
     config = Config.of(*sources_of(items)[1], deployed=True)
     check_run(policy, config)
     approval = "a person must approve it" if policy.approval == "digest" else "it may start"
     digest = config_digest_of(config).hex()
-    console.print(f"{file} allows the run; {approval}. Its digest: {digest}", soft_wrap=True)
+    console.print(f"{file} allows the run; {approval}. Its digest: {digest}")

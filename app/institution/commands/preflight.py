@@ -72,10 +72,10 @@ def _check(options: argparse.Namespace, console: Console) -> None:
     failed = []
     for check in checks:
         try:
-            console.print(f"ok  {check.name}: {check.run()}", soft_wrap=True)
+            console.print(f"ok  {check.name}: {check.run()}")
         except _WRONG as error:
             failed.append(check.name)
-            console.print(f"no  {check.name}: {error}", soft_wrap=True)
+            console.print(f"no  {check.name}: {error}")
     if failed:
         raise ConfigError(f"not ready: {', '.join(failed)}")
     console.print("ready")
@@ -115,9 +115,9 @@ def show(survey: Mapping[str, Any], console: Console) -> list[str]:
         wrong += [peer] if codes else []
         failed = {name: status for name, status in checks.items() if status != "ok"}
         line = "; ".join(f"{name}: {status}" for name, status in (codes or failed).items())
-        console.print(f"{'no' if codes else 'ok'}  peer {peer}: {line}", soft_wrap=True)
+        console.print(f"{'no' if codes else 'ok'}  peer {peer}: {line}")
     for line in survey["faults"]:
-        console.print(f"no  {line}", soft_wrap=True)
+        console.print(f"no  {line}")
     return [f"peer {peer}" for peer in (*wrong, *survey["missing"])]
 
 

@@ -72,18 +72,17 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         findings = [] if accounts else _findings([*tables.values()], draft, options.label)
         groups = grouped(findings, [*tables])
         for peers, each in groups[:_SHOWN]:
-            console.print(f"{peers}: {each.finding}", soft_wrap=True, markup=False)
+            console.print(f"{peers}: {each.finding}")
         if len(groups) > _SHOWN:
             console.print(f"{len(groups) - _SHOWN} more findings: correct these first")
         if advice := remedy(findings, "schema"):
-            console.print(advice, soft_wrap=True, markup=False)
+            console.print(advice)
         for line in account.lines(accounts):
-            console.print(line, soft_wrap=True, markup=False)
+            console.print(line)
         rows = sum(table.num_rows for table in tables.values())
         console.print(
             f"{out}: mean and scale come from the {rows} rows of {', '.join(tables)}. Correct it, "
-            "add units, and give it to the others: what it contains becomes public",
-            soft_wrap=True,
+            "add units, and give it to the others: what it contains becomes public"
         )
     key = "image-folder" if schema.keys() & {"depth", "pixels"} else "table"
     console.print(f'{key}.schema = "{digest(schema)}"')
@@ -117,7 +116,7 @@ def _print_draft(
     """Print what the draft publishes, and what it leaves out, which stays in this terminal."""
 
     def line(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False)
+        console.print(text)
 
     for name, why in draft.left_out.items():
         line(f"left out: {name}: {why}{_group(name, tables)}")

@@ -9,6 +9,7 @@ from typing import get_args
 
 from rich.console import Console
 
+from coterie.app.cli.named import add_workers
 from coterie.app.config.keys import ConfigError
 from coterie.app.lab.reproduction import figures
 from coterie.app.lab.reproduction.figures import Figure, Size
@@ -32,9 +33,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         help="only this panel of the figure, as in \"Heart Disease\"; may be repeated",
     )  # fmt: skip
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
-    parser.add_argument(
-        "--workers", type=int, help="number of parallel runs (as many as cores allow)"
-    )
+    add_workers(parser)
     options = parser.parse_args(arguments)
     if options.list:
         for line in listed(options.names or figures.names(), console.width):
@@ -54,14 +53,14 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         made = reproduce(request, console)
         verdicts += made.verdicts
         for verdict in made.verdicts:
-            console.print(f"{verdict.verdict}: {verdict.claim}", soft_wrap=True)
+            console.print(f"{verdict.verdict}: {verdict.claim}")
             if verdict.quote:
-                console.print(f"  paper: “{verdict.quote}”", soft_wrap=True)
+                console.print(f"  paper: “{verdict.quote}”")
             for line in filter(None, (verdict.evidence, verdict.why)):
-                console.print(f"  {line}", soft_wrap=True)
-        console.print(f"{name}: {made.directory / 'page.html'}", soft_wrap=True)
+                console.print(f"  {line}")
+        console.print(f"{name}: {made.directory / 'page.html'}")
     if len(options.names) > 1 or len(verdicts) > 1:
-        console.print(counted(verdicts), soft_wrap=True)
+        console.print(counted(verdicts))
 
 
 def _chosen(names: list[str], size: Size) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Worth of letters: the files of `coterie worth`, its tables, and its map in a run's page.
+"""Worth of letters: the files of `coterie contribution`, its tables, and its map in a run's page.
 
 Shapes: n peers, [recipient, sender]; B blocks of peers.
 """

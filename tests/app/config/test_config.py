@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.app.cli.listing import notes
+from coterie.app.cli.list import notes
 from coterie.app.config import defaults, schema
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
 from coterie.app.config.keys import flatten

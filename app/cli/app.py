@@ -19,7 +19,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"{directory} exists already: name a new or an empty folder")
     bundle.write_app(directory)
-    console.print(f"wrote the Flower app to {directory}", soft_wrap=True)
+    console.print(f"wrote the Flower app to {directory}")
     setting = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
     if os.environ.get(setting) != "1":  # Flower installs the dependencies for every run
-        console.print(f"before the first flwr run: export {setting}=1", soft_wrap=True)
+        console.print(f"before the first flwr run: export {setting}=1")
