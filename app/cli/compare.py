@@ -52,7 +52,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="tune with successive halving: stop poor trials early",
     )
     parser.add_argument(
-        "--hold-out",
+        "--late-peers",
         type=float,
         metavar="SHARE",
         help="fraction of peers that join only for the last fifth of the rounds",
@@ -72,8 +72,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _request(options: argparse.Namespace, command: str) -> ComparisonRequest:
     """Return the request of the options; `command` would tune it."""
     preset, flat = read_items(options.items)
-    if options.hold_out is not None:
-        flat = {**flat, "hold-out": options.hold_out}
+    if options.late_peers is not None:
+        flat = {**flat, "late-peers": options.late_peers}
     return ComparisonRequest(
         title=preset,
         keys=flat,

@@ -53,7 +53,7 @@ WINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "data": ("list|fetch NAME", "list or fetch public data of several institutions"),
     },
 }
-"""Package in `coterie.app` -> command, a module of it -> help texts: of its arguments, of itself."""
+"""Package in `coterie.app` -> module of a command -> help texts of its arguments and itself."""
 COMMANDS = {name: package for package, commands in WINGS.items() for name in commands}
 """Command -> package of its module."""
 _TITLES = {"cli": "Research", "institution.commands": "Institution", "lab.commands": "Lab"}

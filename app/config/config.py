@@ -284,14 +284,14 @@ class Config(Settings):
             "letters.scheme": self.letters.scheme != "full",
             "mixed-precision": self.compute.mixed_precision,
             "start-from": bool(self.start_from),
-            "hold-out": bool(self.hold_out),
+            "late-peers": bool(self.late_peers),
             "attack.kind": self.attack.row.needs_letters,
         }
         reasons = {
             "privacy.kind": "noise is added to gradients, which it does not have",
             "model.*": "it has no layers",
             "start-from": "it is not trained further",
-            "hold-out": "newcomers are compared with the mean of the others' parameters",
+            "late-peers": "newcomers are compared with the mean of the others' parameters",
             "attack.kind": "its letters leave before any arrives, so this attack does nothing",
         }
         if is_mixed:

@@ -1,4 +1,4 @@
-"""Newcomers: peers that join a run at the end, drawn by its seed (the key `hold-out`)."""
+"""Newcomers: peers that join a run at the end, drawn by its seed (the key `late-peers`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NEWCOMERS = 0x4EC0
 
 
 def newcomers_of(config: Config) -> tuple[int, ...]:
-    """Return the peers that join late, ascending; empty without `hold-out`."""
-    if not config.hold_out:
+    """Return the peers that join late, ascending; empty without `late-peers`."""
+    if not config.late_peers:
         return ()
-    count = min(max(1, round(config.hold_out * config.peers)), config.peers - 1)
+    count = min(max(1, round(config.late_peers * config.peers)), config.peers - 1)
     drawn = np.random.default_rng([config.seed, _NEWCOMERS]).permutation(config.peers)[:count]
     return tuple(sorted(drawn.tolist()))
 

@@ -126,10 +126,10 @@ class Settings:
         low=0,
         scope="relay",
     )
-    hold_out: float = option(
+    late_peers: float = option(
         0.0,
         "Fraction of peers that join only for the last fifth of the rounds; for runs without "
-        "Flower (`coterie compare --hold-out`).",
+        "Flower (`coterie compare --late-peers`).",
         low=0,
         below=1,
     )
@@ -223,8 +223,8 @@ class Settings:
     model_options: object  # None if it has none
 
     def __post_init__(self) -> None:
-        if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
-            raise ValueError("hold-out requires at least two peers and two rounds")
+        if self.late_peers and min(self.peers, self.num_server_rounds) < 2:
+            raise ValueError("late-peers requires at least two peers and two rounds")
         if self.withhold and not all(word.isdecimal() for word in self.withhold.split(",")):
             raise ValueError(f'withhold must be peers like "0,3", not "{self.withhold}"')
         if max(self.withheld, default=0) >= self.peers:

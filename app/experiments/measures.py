@@ -184,8 +184,6 @@ def _fine_tuned(run: Run, _: SameTrial) -> float | None:
 
 
 def _held_out(run: Run) -> dict[str, Any]:
-    if not run.config.get("hold-out"):
-        return {}
     content: dict[str, Any] = files.json_of(run.directory, "newcomers.json", dict) or {}
     peers, accuracies = (content.get(key) or [] for key in ("peers", "fine_tuned_test_accuracy"))
     sound = isinstance(peers, list) and isinstance(accuracies, list)

@@ -32,7 +32,7 @@ from coterie.app.runs.rundir import Floats, Run
 from coterie.strategies.names import display
 
 LOSSES = ("loss", "loss_gain")
-_OF_DATA = ("dataset", "peers", "split-seed", "data-dir", "hold-out", "partition",
+_OF_DATA = ("dataset", "peers", "split-seed", "data-dir", "late-peers", "partition",
             "dataset-options", "partition-options")  # fmt: skip
 """Keys that decide the peers' data, beside the table of the data set."""
 

@@ -24,6 +24,7 @@ from coterie.app.comparisons.run import report_failures
 from coterie.app.config import sources
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import deciding
+from coterie.app.config.keys import FORMER
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
@@ -54,6 +55,8 @@ value, a key is not in a digest, so those cells stay valid. A key of a feature t
 default needs no entry."""
 _FORMER: dict[tuple[str, Scalar], Scalar] = {("table.split", "random"): "by-class"}
 """Key and value -> name of the value in the digests of kept cells."""
+_NAMES = {key: former for former, key in FORMER.items()}
+"""Key -> its name in the digests of kept cells."""
 _TUNED_AS = {"attacked": "plain"}
 """Condition -> condition whose choices it uses."""
 
@@ -194,7 +197,7 @@ def configurations(
 def digest(configs: Sequence[Config]) -> str:
     """Return the digest of a cell's configurations, which differ in the seed only."""
     flat = {
-        key: _FORMER.get((key, value), value)
+        _NAMES.get(key, key): _FORMER.get((key, value), value)
         for key, value in deciding(configs[0]).items()
         if key != "seed" and (key not in BEFORE or BEFORE[key] != value)
     }

@@ -64,7 +64,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     if config.start_from:
         raise ConfigError("start-from is for simulations: leave it out")
     if newcomers_of(config):
-        raise ConfigError("hold-out is for runs without Flower: leave --federation out")
+        raise ConfigError("late-peers is for runs without Flower: leave --federation out")
     check_nodes(config)
     observers = Observers(config)
     run_dir = Path(config.run_dir)

@@ -42,7 +42,7 @@ def run(
     report were written.
     """
     if nodes is not None and newcomers_of(config):
-        raise ConfigError("hold-out is for runs without Flower: leave --nodes out")
+        raise ConfigError("late-peers is for runs without Flower: leave --nodes out")
     if nodes is not None and not 1 <= nodes <= config.peers:
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
     if nodes is not None and nodes > 1:

@@ -30,7 +30,7 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     """
     refuse_other_code()
     if newcomers_of(config):
-        raise ConfigError("hold-out is for runs without Flower: coterie compare --hold-out")
+        raise ConfigError("late-peers is for runs without Flower: coterie compare --late-peers")
     if config.track:
         raise ConfigError("track is for runs that `coterie` starts")
     console = Terminal()

@@ -519,7 +519,7 @@ def test_names_are_never_cut(tmp_path: Path) -> None:
         for seed in (0, 1):
             lost = math.inf if method == "ditto" else 1.0
             run = made(tmp_path, method, seed, [0.5, 0.7], [1.0, lost])
-            keys = {"method": method, "peers": 2, "seed": seed, "hold-out": 0.5}
+            keys = {"method": method, "peers": 2, "seed": seed, "late-peers": 0.5}
             write_config(run.directory, keys)
             late = {"peers": [1], "fine_tuned_test_accuracy": [0.6]}
             (run.directory / "newcomers.json").write_text(json.dumps(late))

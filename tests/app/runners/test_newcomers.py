@@ -24,7 +24,7 @@ MEASURES = {column.key: column.of for column in COLUMNS}
 def held_out(directory: Path, **keys: bool | int | float | str) -> Run:
     options = {name.replace("__", ".").replace("_", "-"): value for name, value in keys.items()}
     flat = options | {
-        "peers": 5, "num-server-rounds": 10, "evaluate-every": 10, "hold-out": 0.4,
+        "peers": 5, "num-server-rounds": 10, "evaluate-every": 10, "late-peers": 0.4,
         "device": "cpu", "out": str(directory), "name": "run",
     }  # fmt: skip
     config = Config.from_flat(flat).located("")
@@ -47,7 +47,7 @@ def test_newcomers_come_for_the_last_fifth(tmp_path: Path, method: str) -> None:
     for its share; with the same optimum for all, what is left of the way is 2^-t for the others.
     """
     run = held_out(tmp_path, method=method, learning_rate=0.5, local_steps=1, **quadratic(tmp_path))
-    config = Config.from_flat({"peers": 5, "num-server-rounds": 10, "hold-out": 0.4})
+    config = Config.from_flat({"peers": 5, "num-server-rounds": 10, "late-peers": 0.4})
     late = np.isin(np.arange(5), newcomers_of(config))
     assert (late.sum(), join_round(config)) == (2, 8)
     loss_n = run.at("test_loss", run.last_row())
@@ -79,7 +79,7 @@ def test_they_are_columns_of_a_comparison(tmp_path: Path) -> None:
 
 
 def test_without_flower_only(tmp_path: Path) -> None:
-    config = Config.from_flat({"hold-out": 0.2, "out": str(tmp_path)}).located("x")
+    config = Config.from_flat({"late-peers": 0.2, "out": str(tmp_path)}).located("x")
     with pytest.raises(ConfigError, match="leave --nodes out"):
         local.run(config, 2, Console(file=io.StringIO()))
 
