@@ -19,7 +19,7 @@ from coterie.app.config import recipes
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
-from coterie.app.config.parts import PARTS, code
+from coterie.app.config.parts import PARTS, code_named
 from coterie.app.runners import local
 from coterie.app.runners.tracking import Callback
 from coterie.app.runs.terminal import Terminal
@@ -379,7 +379,7 @@ def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str
     """Return the code and the weight files that the user's own keys name."""
     choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
     tables = [choices, *({"method": method} for method in methods)]
-    names = [name for each in tables for name in code(each).values()]
+    names = [name for each in tables for name in code_named(each).values()]
     return names, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
 
 

@@ -65,7 +65,7 @@ class Config(Settings):
         not: nothing was loaded.
         """
         sources = tuple(each if isinstance(each, Source) else of_program(each) for each in given)
-        return cls._made(sources, settle(sources, named, deployed=deployed))
+        return cls._made(sources, resolve(sources, named, deployed=deployed))
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any]) -> Self:
@@ -80,15 +80,15 @@ class Config(Settings):
         spelled = {key.replace("__", ".").replace("_", "-"): v for key, v in named.items()}
         before = self.sources or (of_program(self.flat()),)
         sources = (*before, of_program({**keys, **spelled}))
-        return self._made(sources, settle(sources))
+        return self._made(sources, resolve(sources))
 
     @classmethod
-    def _made(cls, sources: tuple[Source, ...], settled: Settled) -> Self:
+    def _made(cls, sources: tuple[Source, ...], resolved: Resolved) -> Self:
         """Make the components, then the run; "auto" gets its value here."""
-        names, top = settled.names, settled.values[""]
+        names, top = resolved.names, resolved.values[""]
         made: dict[str, Any] = {
-            table: _component(options, table, settled.values[table])
-            for table, options in {**tables(), **settled.theirs}.items()
+            table: _component(options, table, resolved.values[table])
+            for table, options in {**tables(), **resolved.theirs}.items()
             if table
         }
         method, dataset = method_of(names["method"]), dataset_of(names["dataset"])
@@ -201,9 +201,9 @@ class Config(Settings):
     def _check(self) -> None:
         """Check conditions that involve several tables."""
         data = getattr(self.dataset_options, "check_peers", None)
-        parts.ask(self.method, self.options.check, self)
+        parts.checked_by_part(self.method, self.options.check, self)
         if data is not None:
-            parts.ask(self.dataset, data, self.peers)
+            parts.checked_by_part(self.dataset, data, self.peers)
         numbers = getattr(self.dataset_options, "numbers", None)
         if numbers is not None and numbers(self.peers) > limits.MAX_NUMBERS:
             raise ConfigError(
@@ -232,39 +232,25 @@ class Config(Settings):
 
     def _check_privacy(self) -> None:
         """Refuse what the noise on gradients does not cover."""
-        if self.schedule.kind != "all" or self.clock.deadline:
-            raise ConfigError(
-                'privacy requires schedule.kind = "all" and no deadline: spending is '
-                "counted only if all peers of a node train together"
-            )
         why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"
-        if why:
-            raise ConfigError(f"privacy does not cover {self.method}: {why}")
-        if self.adaptation.personal:
-            raise ConfigError(
-                "privacy: layers of model.personal are trained without noise: unset it"
-            )
-        if self.start_from:
-            raise ConfigError(
-                "privacy does not cover start-from: its models were trained on the same data"
-            )
-        if getattr(self.dataset_options, "missing", "") == "median":
-            raise ConfigError(
-                'privacy: table.missing = "median" would put values of single examples into '
-                'models; set it to "mean" or "indicator"'
-            )
-        if self.training.gradient_clip or self.training.sam_radius:
-            raise ConfigError(
-                "privacy: gradient-clip would scale the noise, and sam-radius computes "
-                "every gradient twice; set both to 0 and use privacy.clip"
-            )
-        if self.training.class_weights != "none":
-            raise ConfigError(
-                "privacy: class-weights would give single examples more influence than "
-                'privacy.clip allows; set class-weights = "none"'
-            )
-        if self.compute.mixed_precision:
-            raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
+        training, missing = self.training, getattr(self.dataset_options, "missing", "")
+        cases = {
+            f" does not cover {self.method}: {why}": bool(why),
+            ' requires schedule.kind = "all" and no deadline: spending is counted only if all '
+            "peers of a node train together": self.schedule.kind != "all" or self.clock.deadline,
+            ": model.personal layers are trained without noise: unset it": self.adaptation.personal,
+            " does not cover start-from: its models were trained on the same data": self.start_from,
+            ': table.missing = "median" would put values of single examples into models; set it to '
+            '"mean" or "indicator"': missing == "median",
+            ": gradient-clip would scale the noise, and sam-radius computes every gradient twice; "
+            "set both to 0 and use privacy.clip": training.gradient_clip or training.sam_radius,
+            ": class-weights would give single examples more influence than privacy.clip allows; "
+            'set class-weights = "none"': training.class_weights != "none",
+            ": mixed-precision rounds norms, so clips are inexact": self.compute.mixed_precision,
+        }
+        for text, applies in cases.items():
+            if applies:
+                raise ConfigError(f"privacy{text}")
 
     def _check_library(self, model: str, is_mixed: bool) -> None:
         """Refuse what needs gradients or sums of parameters for models that have none."""
@@ -277,33 +263,19 @@ class Config(Settings):
             does = "averages parameters or computes gradients"
             does = "trains one model" if self.row.pools else does
             raise ConfigError(f"{model}, and {self.method} {does}: choose {able}")
-        uses = {
-            "privacy.kind": self.privacy.kind != "none",
-            "model.*": self.adaptation != Adaptation(),
-            "payload": self.payload != "full",
-            "letters.scheme": self.letters.scheme != "full",
-            "mixed-precision": self.compute.mixed_precision,
-            "start-from": bool(self.start_from),
-            "late-peers": bool(self.late_peers),
-            "attack.kind": self.attack.row.needs_letters,
+        rounding = "parameters such as trees cannot be rounded"
+        cases = {
+            "privacy.kind": (self.privacy.kind != "none", "noise is added to gradients"),
+            "model.*": (self.adaptation != Adaptation(), "these are options of a network's layers"),
+            "payload": (self.payload != "full", rounding),
+            "letters.scheme": (self.letters.scheme != "full", rounding),
+            "mixed-precision": (self.compute.mixed_precision, rounding),
+            "start-from": (self.start_from, "only networks are trained further"),
+            "late-peers": (self.late_peers, "they are compared with the mean of parameters"),
+            "attack.kind": (self.attack.row.needs_letters, "it computes with sums of parameters"),
         }
-        reasons = {
-            "privacy.kind": "noise is added to gradients, which it does not have",
-            "model.*": "it has no layers",
-            "start-from": "it is not trained further",
-            "late-peers": "newcomers are compared with the mean of the others' parameters",
-            "attack.kind": "its letters leave before any arrives, so this attack does nothing",
-        }
-        if is_mixed:
-            reasons |= {
-                "privacy.kind": "noise is added to gradients, which not all of them have",
-                "model.*": "their layers differ",
-                "start-from": "not all of them are trained further",
-                "attack.kind": "this attack computes with sums of parameters",
-            }
-        for key, is_used in uses.items():
-            if is_used:
-                reason = reasons.get(key, "parameters such as trees cannot be rounded")
+        for key, (applies, reason) in cases.items():
+            if applies:
                 raise ConfigError(f"{key}: {model}: {reason}; remove the key")
 
     def _check_increments(self) -> None:
@@ -325,7 +297,7 @@ def needs_validation(method: type[Rule[Any]], model: str) -> bool:
     return method.validates and not (method.any_model and bool(model_of(model).library))
 
 
-class Settled(NamedTuple):
+class Resolved(NamedTuple):
     """Keys of all sources, each with the value of the last source that has it."""
 
     names: Mapping[Kind, str]  # of the parts
@@ -334,13 +306,13 @@ class Settled(NamedTuple):
     flat: dict[str, Any]  # dotted keys as they were given
 
 
-def settle(
+def resolve(
     sources: Collection[Source], named: Collection[str] | None = None, *, deployed: bool = False
-) -> Settled:
+) -> Resolved:
     """Choose and check the value of each key; `named` as in `Config.of`, or None to trust files."""
     last = {key: source for source in sources for key in source.keys}
     flat = {key: source.keys[key] for key, source in last.items()}
-    stands = Source(recipes.stands_for(flat))
+    stands = Source(recipes.expand(flat))
     last |= dict.fromkeys(stands.keys, stands)
     names: dict[Kind, str] = {}
     for kind, part in PARTS.items():
@@ -361,11 +333,11 @@ def settle(
         for source in sources:
             if source.is_of_run and source.file:
                 parts.refuse_unnamed(chosen, words, source.file, source.naming)
-    theirs, idle = parts.plugin_tables(chosen), parts.idle(chosen)
+    theirs, unused = parts.plugin_tables(chosen), parts.unused_tables(chosen)
     known, own = keys_of(theirs), keys()
     values: dict[str, dict[str, Any]] = {table: {} for table in (*tables(), *theirs)}
     for key, source in last.items():
-        if key.partition(".")[0] in idle and not source.is_typed:
+        if key.partition(".")[0] in unused and not source.is_typed:
             continue
         if key not in own and key not in known:
             near = nearest(key, [*known, *own])
@@ -374,7 +346,7 @@ def settle(
         values[table][each.name] = source.value(key, each)
         if source.is_typed:
             flat[key] = values[table][each.name]
-    return Settled(names, theirs, values, flat)
+    return Resolved(names, theirs, values, flat)
 
 
 def _fields_in(of: type, values: Mapping[str, Any]) -> dict[str, Any]:

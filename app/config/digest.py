@@ -32,7 +32,7 @@ def bound(config: Config) -> dict[str, Scalar]:
     }
 
 
-def deciding(config: Config) -> dict[str, Scalar]:
+def result_keys(config: Config) -> dict[str, Scalar]:
     """Return the keys that decide the results of a run, defaults included.
 
     Keys of a feature that the run does not use are left out: a new default of theirs changes no

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.app.config import defaults, parts, recipes, schema
-from coterie.app.config.config import settle
+from coterie.app.config.config import resolve
 from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.config.root import ROOT
 from coterie.app.config.settings import keys
@@ -26,7 +26,7 @@ def read_items(
     valid `key=value`, or a name is not allowed; no code was loaded.
     """
     name, sources = sources_of(items, choices)
-    return name, settle(sources, (), deployed=deployed).flat
+    return name, resolve(sources, (), deployed=deployed).flat
 
 
 def sources_of(
@@ -41,7 +41,9 @@ def sources_of(
     presets = [item for item in items if "=" not in item]
     if len(presets) > 1:
         raise ConfigError(f"one preset at a time, not {' and '.join(presets)}")
-    texts = parts.gathered(dict(item.split("=", 1) for item in items if item not in presets))
+    texts = parts.pack_peer_models(
+        dict(item.split("=", 1) for item in items if item not in presets)
+    )
     of_plugins = {key: text for key, text in texts.items() if key.partition(".")[0] in parts.TABLES}
     typed = dict(read_pair(f"{key}={texts[key]}") for key in texts if key not in of_plugins)
     packed = {key: of_plugins.pop(key) for key in parts.TABLES if key in of_plugins}

@@ -177,7 +177,7 @@ def check_method(config: Config, problem: Problem) -> None:
     for name, options in chosen:
         fits = getattr(options, "fits", None)
         if fits is not None:
-            parts.ask(name, fits, problem)
+            parts.checked_by_part(name, fits, problem)
 
 
 def _check_peer_models(config: Config, problem: Problem) -> None:

@@ -4,8 +4,8 @@ A problem has up to three conditions: "plain"; "attacked", with the settings of 
 "private", tuned for itself. Tuning is that of `coterie compare --tune` (`tune.tuned`). The first
 methods of a problem decide the learning rates; later ones are tried with these. A cell is written
 as soon as its seeds have ended, with a digest of its configurations: the keys that decide its
-results, with their values (`coterie.app.config.digest.deciding`), code of plugins, and the content
-of the user's own data and other files. A cell whose digest differs is measured again.
+results, with their values (`app.config.digest.result_keys`), code of plugins, and the content of
+the user's own data and other files. A cell whose digest differs is measured again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coterie.app.comparisons import tune
 from coterie.app.comparisons.run import report_failures
 from coterie.app.config import sources
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.digest import deciding
+from coterie.app.config.digest import result_keys
 from coterie.app.config.keys import FORMER
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.recipes import recipes
@@ -198,7 +198,7 @@ def digest(configs: Sequence[Config]) -> str:
     """Return the digest of a cell's configurations, which differ in the seed only."""
     flat = {
         _NAMES.get(key, key): _FORMER.get((key, value), value)
-        for key, value in deciding(configs[0]).items()
+        for key, value in result_keys(configs[0]).items()
         if key != "seed" and (key not in BEFORE or BEFORE[key] != value)
     }
     return grid.digest(configs[0], {**flat, "seeds": [config.seed for config in configs]})

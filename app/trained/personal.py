@@ -253,7 +253,7 @@ def _template(about: About, named: Named, held: int) -> nn.Module:
     built in, or has unknown options.
     """
     for kind in kinds_in(about.model):
-        if parts.code({"model": kind}) and kind not in named.parts:
+        if parts.code_named({"model": kind}) and kind not in named.parts:
             raise ValueError(parts.unnamed("model", kind))
     options, adaptation = _options(about), _made(Adaptation, about.adaptation)
     if isinstance(options, Gpt2Options):
