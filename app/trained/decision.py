@@ -89,16 +89,17 @@ def decide(
     """
     if threshold is not None and about.outputs != 2:
         raise ConfigError(f"--threshold is for two classes, the model has {about.outputs}")
-    if recalibrate and point.temperature is None:
-        raise ConfigError(_WITHOUT.format("temperature"))
-    if threshold == "validation":
-        if point.threshold is None:
-            raise ConfigError(_WITHOUT.format("threshold"))
-        decided = (predictions[:, 1] > point.threshold).astype(np.int64)
+    own = {"threshold": threshold == "validation", "temperature": recalibrate}
+    for name, is_used in own.items():
+        if is_used and getattr(point, name) is None:
+            raise ConfigError(_WITHOUT.format(name))
+    shown = predictions
     if recalibrate and point.temperature is not None:
-        predictions = recalibrated(predictions, point.temperature)
+        shown = recalibrated(predictions, point.temperature)
     if threshold is None:
-        decided = predictions.argmax(axis=1)
-    elif threshold != "validation":
-        decided = (predictions[:, 1] > threshold).astype(np.int64)
-    return predictions, decided
+        return shown, shown.argmax(axis=1)
+    if threshold == "validation":  # it is of probabilities before recalibration
+        threshold, decisive = point.threshold or 0.0, predictions
+    else:
+        decisive = shown
+    return shown, (decisive[:, 1] > threshold).astype(np.int64)

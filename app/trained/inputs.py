@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,11 +79,18 @@ def of_frame(frame: pd.DataFrame, about: About) -> npt.NDArray[Any]:
     return _encoded(cells.normalised(table, called), called, about)
 
 
-def _table(path: Path, about: About) -> Inputs:
+@contextmanager
+def _shown() -> Iterator[None]:
+    """Show the local user the entries of a RefusedError, which are hidden from the relay."""
     try:
-        table = cells.open_table(path)
-    except RefusedError as error:  # hidden from the relay, but shown to the local user
+        yield
+    except RefusedError as error:
         raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
+
+
+def _table(path: Path, about: About) -> Inputs:
+    with _shown():
+        table = cells.open_table(path)
     raw = _encoded(table, path, about)
     written = {
         name: ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
@@ -103,11 +111,9 @@ def _encoded(table: pa.Table, path: Path, about: About) -> npt.NDArray[Any]:
                 f"{wanted} numbers, whose columns have no names"
             )
         columns = tuple(map(Column, table.column_names))
-    try:
+    with _shown():
         cells.require(table, [column.name for column in columns], path)
         raw, wrong = cells.encoded(table, columns)
-    except RefusedError as error:  # hidden from the relay, but shown to the local user
-        raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
     if refuses_missing(about):
         cells.add_missing(table, raw, columns, wrong)
     if wrong:

@@ -178,7 +178,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"privacy.kind": "examples", "method": "fedavg", "sam-radius": 0.1}, "sam-radius"),
         (
             {"privacy.kind": "examples", "method": "fedavg", "model.personal": "head"},
-            "layers of model.personal are trained without noise",
+            "model.personal layers are trained without noise",
         ),
         (
             {"privacy.kind": "examples", "method": "fedavg", "class-weights": "balanced"},
