@@ -52,12 +52,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="tune with successive halving: stop poor trials early",
     )
     parser.add_argument(
-        "--late-peers",
-        type=float,
-        metavar="SHARE",
-        help="fraction of peers that join only for the last fifth of the rounds",
-    )
-    parser.add_argument(
         "--yardsticks",
         choices=get_args(Baselines),
         default="auto",
@@ -72,8 +66,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _request(options: argparse.Namespace, command: str) -> ComparisonRequest:
     """Return the request of the options; `command` would tune it."""
     preset, flat = read_items(options.items)
-    if options.late_peers is not None:
-        flat = {**flat, "late-peers": options.late_peers}
     return ComparisonRequest(
         title=preset,
         keys=flat,

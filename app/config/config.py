@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.app.config import limits, parts, recipes, schema
-from coterie.app.config.keys import ConfigError, nearest
+from coterie.app.config.keys import ConfigError, nearest, of_keywords
 from coterie.app.config.parts import PARTS
 from coterie.app.config.registry import METHODS, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
@@ -45,6 +46,8 @@ __all__ = ["Config", "ConfigError"]
 
 VALIDATION_SHARE = 0.2
 """Share of the training examples that `validation = "auto"` holds out if a method needs it."""
+_NEWCOMERS = 0x4EC0
+"""Purpose of the random stream that draws peers that join late."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +62,8 @@ class Config(Settings):
     ) -> Self:
         """Make the configuration of sources of keys, in ascending order of precedence.
 
-        `named` is code that the user has named, and that files of a run may name too; `deployed`:
-        the run is on other machines, which use installed code only. ConfigError: a key or name is
-        unknown, a value wrong, or keys are incompatible; or a file names code that the user does
-        not: nothing was loaded.
+        Files of a run may name only code in `named`; on other machines (`deployed`) only installed
+        code runs. After a ConfigError nothing was loaded.
         """
         sources = tuple(each if isinstance(each, Source) else of_program(each) for each in given)
         return cls._made(sources, resolve(sources, named, deployed=deployed))
@@ -73,13 +74,9 @@ class Config(Settings):
         return cls.of(flat)
 
     def with_(self, keys: Mapping[str, Any] = {}, /, **named: Any) -> Self:
-        """Return the configuration with other keys: `with_(peers=3, partition__alpha=0.3)`.
-
-        It is made from the sources, so that "auto" is decided again: another method may validate.
-        """
-        spelled = {key.replace("__", ".").replace("_", "-"): v for key, v in named.items()}
+        """Return the configuration with other keys, `with_(peers=3)`; "auto" is decided again."""
         before = self.sources or (of_program(self.flat()),)
-        sources = (*before, of_program({**keys, **spelled}))
+        sources = (*before, of_program({**keys, **of_keywords(named)}))
         return self._made(sources, resolve(sources))
 
     @classmethod
@@ -138,6 +135,20 @@ class Config(Settings):
         base, flat = (base or Path()).absolute(), self.flat()
         paths = self.paths & flat.keys()
         return self.with_({key: str(base / str(flat[key])) for key in paths if flat[key]})
+
+    @cached_property
+    def newcomers(self) -> tuple[int, ...]:
+        """Peers that join late, ascending, drawn by the seed; empty without `late-peers`."""
+        if not self.late_peers:
+            return ()
+        count = min(max(1, round(self.late_peers * self.peers)), self.peers - 1)
+        drawn = np.random.default_rng([self.seed, _NEWCOMERS]).permutation(self.peers)[:count]
+        return tuple(sorted(drawn.tolist()))
+
+    @property
+    def join_round(self) -> int:
+        """Round after which the newcomers take part, for the last fifth of the rounds."""
+        return self.num_server_rounds - max(1, round(0.2 * self.num_server_rounds))
 
     @property
     def _setting(self) -> Setting:
@@ -290,10 +301,7 @@ class Config(Settings):
 
 
 def needs_validation(method: type[Rule[Any]], model: str) -> bool:
-    """Return whether a method needs validation rows for a model.
-
-    For a model that a library fits, predictions out of fold take their place.
-    """
+    """Return whether a method needs validation rows for a model, as a model of no library does."""
     return method.validates and not (method.any_model and bool(model_of(model).library))
 
 

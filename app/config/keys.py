@@ -30,7 +30,7 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the flat dotted keys of a TOML document with at most one level of tables."""
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             if key == "model" and "name" in value:  # the name of the model: not a table
                 value = {**value}
                 flat["model"] = value.pop("name")
@@ -40,12 +40,16 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     return flat
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Return the end of an error message with the most similar word; empty if there is none.
+def of_keywords(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flat dotted keys of Python's keywords, as in `partition__alpha=0.3`."""
+    return flatten({key.replace("__", ".").replace("_", "-"): v for key, v in named.items()})
 
-    Candidates are, in this order, the key of the field's word; names with all parts of the word
-    ("num-server-rounds" for "rounds"), top level first; the most similar name; a name with the same
-    ending.
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Return the end of an error message with the word that was meant; empty if there is none.
+
+    In order: the key of the field's word; a name with all its parts ("num-server-rounds" for
+    "rounds"), top level first; the most similar name; a name with the same ending.
     """
     words = list(words)
     if _SYNONYMS.get(word) in words:

@@ -9,7 +9,6 @@ from typing import Literal
 from coterie.app.config import parts, schema
 from coterie.app.config.config import Config, ConfigError, needs_validation
 from coterie.app.config.keys import nearest
-from coterie.app.config.newcomers import newcomers_of
 from coterie.app.config.settings import by_peer
 from coterie.clients.models.options import MODELS, Adaptation, check_image, check_task, model_of
 from coterie.clients.parts.validation import required
@@ -65,7 +64,7 @@ def _scaled(config: Config, problem: Problem) -> Problem:
         return problem
     assert isinstance(options, TableOptions)
     if scale == "common":
-        late = newcomers_of(config)
+        late = config.newcomers
         peers = tuple(peer for peer in range(config.peers) if peer not in late)
         return on_common_scale(problem, peers, options.missing)
     return on_agreed_scale(problem, options.missing)

@@ -129,7 +129,7 @@ class Settings:
     late_peers: float = option(
         0.0,
         "Fraction of peers that join only for the last fifth of the rounds; for runs without "
-        "Flower (`coterie compare --late-peers`).",
+        "Flower.",
         low=0,
         below=1,
     )

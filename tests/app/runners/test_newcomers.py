@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.config.preflight import check
 from coterie.app.experiments.measures import COLUMNS, SameTrial
 from coterie.app.runners import inline, local
@@ -48,8 +47,8 @@ def test_newcomers_come_for_the_last_fifth(tmp_path: Path, method: str) -> None:
     """
     run = held_out(tmp_path, method=method, learning_rate=0.5, local_steps=1, **quadratic(tmp_path))
     config = Config.from_flat({"peers": 5, "num-server-rounds": 10, "late-peers": 0.4})
-    late = np.isin(np.arange(5), newcomers_of(config))
-    assert (late.sum(), join_round(config)) == (2, 8)
+    late = np.isin(np.arange(5), config.newcomers)
+    assert (late.sum(), config.join_round) == (2, 8)
     loss_n = run.at("test_loss", run.last_row())
     assert run.rounds.tolist() == [0, 8, 10]
     assert np.array_equal(run.reported[0], ~late)
