@@ -21,9 +21,8 @@ def read_items(
 ) -> tuple[str, dict[str, Any]]:
     """Return the preset's name ("default" without one), and defaults < preset < overrides, flat.
 
-    `choices` are names of parts by key, from other options of the command; `deployed`: the run is
-    on other machines, which use installed code only. ConfigError: an item is neither a preset nor a
-    valid `key=value`, or a name is not allowed; no code was loaded.
+    `choices` are names of parts by key, from other options of the command; `deployed` as in
+    `Config.of`.
     """
     name, sources = sources_of(items, choices)
     return name, resolve(sources, (), deployed=deployed).flat
@@ -32,10 +31,9 @@ def read_items(
 def sources_of(
     items: Sequence[str], choices: Mapping[str, str] = {}
 ) -> tuple[str, tuple[Source, ...]]:
-    """Return the preset's name, and the sources of a command's keys.
+    """Return the preset's name, and the sources of a command's keys, with the preset's bases.
 
-    The key `base` of a preset names another preset, whose keys it overrides. A preset belongs to
-    the user and may name code, as a script may; a file of a run directory may come from anywhere
+    A preset belongs to the user and may name code; a file of a run directory may come from anywhere
     and may name only code that the user names too.
     """
     presets = [item for item in items if "=" not in item]

@@ -100,11 +100,7 @@ def plugins_in(names: Mapping[Kind, str]) -> dict[Kind, str]:
 
 
 def code_named(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
-    """Return the chosen names that refer to code or to a folder, such as "module:attribute".
-
-    Installed entry points are excluded: their names are looked up in a list that only
-    the installation of packages extends.
-    """
+    """Return the chosen names of code or of a folder, as in "module:attribute"; no entry points."""
     return {
         kind: name
         for kind, name in plugins_in(chosen(flat)).items()
@@ -128,10 +124,7 @@ def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
 
 
 def unused_tables(flat: Mapping[str, Scalar]) -> set[str]:
-    """Return the tables of plugins' options without a plugin, as a comparison shares its keys.
-
-    Such options have no effect on the run, like those of unused built-in parts.
-    """
+    """Return the tables of plugins' options without a plugin, as a comparison shares its keys."""
     names = plugins_in(chosen(flat))
     return {table for table, kind in TABLES.items() if kind not in names}
 

@@ -24,8 +24,8 @@ _HEADER = 1 << 26
 def problem_of(config: Config, peer: int | None = None, split: int | None = None) -> Problem:
     """Load the learning problem of a run.
 
-    `peer` is that of a deployed node, which loads only its own data and downloads nothing, and
-    divides them by the seed `split`, or else by the run's.
+    A deployed node loads only the data of its `peer` and downloads nothing; `split` is its seed of
+    the division, if it has one.
     """
     deployed = config.source.deployed
     folder, options = Path(config.data_dir), config.dataset_options
@@ -42,11 +42,7 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
 
 
 def scale_of(config: Config) -> Literal["common", "own", "schema"]:
-    """Return how a run scales the numbers of tables, see `table.scale`.
-
-    Under privacy, statistics of the rows would need a share of the budget; so the common scale is
-    that of schema.toml.
-    """
+    """Return how a run scales the numbers of tables; under privacy "common" is the schema's."""
     options = config.dataset_options
     if not isinstance(options, TableOptions):
         return "own"

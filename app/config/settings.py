@@ -272,10 +272,7 @@ class Settings:
 
     @property
     def network(self) -> str:
-        """Name of the model, with "auto" resolved; "auto" if the problem defines its parameters.
-
-        If peers have different models, their names joined.
-        """
+        """Name of the model or models, "auto" resolved unless the problem has its own."""
         return AND.join(self.kinds)
 
     @property
@@ -445,8 +442,5 @@ def keys_of(theirs: Mapping[str, type]) -> dict[str, tuple[str, Option]]:
 
 
 def ambiguous() -> tuple[str, ...]:
-    """Return the tables whose name is also a key: in one TOML file, it cannot be both.
-
-    Their keys are written as "model.personal" at the top level.
-    """
+    """Return the tables whose name is also a key; their keys are written as "model.personal"."""
     return tuple(table for table in tables() if table in keys())

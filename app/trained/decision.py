@@ -28,11 +28,7 @@ _WITHOUT = (
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Threshold and temperature of a model; None where there is none.
-
-    `chosen_by` is the number of validation examples, or of their groups, that chose them; None if
-    it is unknown.
-    """
+    """Threshold and temperature, and how many validation examples or groups chose them; or None."""
 
     threshold: float | None = None
     temperature: float | None = None
@@ -82,10 +78,9 @@ def decide(
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Return the probabilities and the decided class of each example of predictions (N, classes).
 
-    `threshold` is the probability above which the second class is decided ("validation": the one
-    that validation examples chose; None: the most probable class). `recalibrate` scales the
-    probabilities by the temperature that validation examples chose. ConfigError: the model has no
-    such threshold or temperature.
+    `threshold` is for the second of two classes ("validation": the one that validation examples
+    chose; None: the most probable class). `recalibrate` scales the probabilities by the temperature
+    that they chose.
     """
     if threshold is not None and about.outputs != 2:
         raise ConfigError(f"--threshold is for two classes, the model has {about.outputs}")

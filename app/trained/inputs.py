@@ -45,10 +45,7 @@ class Inputs:
 
 
 def read(path: Path, about: About) -> Inputs:
-    """Read the examples of a table (.csv, .parquet), an archive (.npz) or a folder of images.
-
-    ConfigError or DataError: they do not fit the model; names the lines or files.
-    """
+    """Read the examples of a table, an archive (.npz) or a folder of images that fit the model."""
     if not path.exists():
         raise ConfigError(f"{path}: no such file or folder")
     if path.is_dir():
@@ -63,10 +60,7 @@ def read(path: Path, about: About) -> Inputs:
 
 
 def of_frame(frame: pd.DataFrame, about: About) -> npt.NDArray[Any]:
-    """Return the rows of a data frame, whose columns may be in any order, as raw examples.
-
-    ConfigError or DataError: they do not fit the model; names the rows.
-    """
+    """Return the rows of a data frame, whose columns may be in any order, as raw examples."""
     import pyarrow as pa
 
     try:
@@ -145,10 +139,7 @@ def refuses_missing(about: About) -> bool:
 
 
 def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
-    """Return raw examples (N, ...) if they fit the model's input, else raise ConfigError.
-
-    They have the model's input shape, and it can fill their gaps unless `refuses_missing`.
-    """
+    """Return raw examples (N, ...) if they fit the model's input, else raise ConfigError."""
     fitted = about.preprocessing
     fills = fitted is not None and bool(fitted.columns)
     shape = (len(fitted.columns),) if fitted is not None and fills else about.shape

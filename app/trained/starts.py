@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def check(config: Config, problem: Problem) -> None:
-    """Refuse models that do not fit the run; without `start-from` nothing is read.
-
-    ConfigError or ResultsError: the run has no such models, or its network or peers differ.
-    """
+    """Refuse models that do not fit the run; without `start-from` nothing is read."""
     if config.start_from:
         for _ in _models(config, problem):
             pass

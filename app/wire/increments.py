@@ -66,10 +66,7 @@ class IncrementFormat:
         return self.key if version > 1 and self.is_shorter else self.first
 
     def nbytes(self, version: int, known: int) -> int:
-        """Return the cost of a letter to a reader that has the copy of an older version; 0: none.
-
-        It is that of the increments in between, or of the whole copy if that is cheaper.
-        """
+        """Return the cost of a letter to a reader of version `known`, increments or the copy."""
         whole = self.whole(version).nbytes
         if not known or known > version or not self.is_shorter:
             return whole

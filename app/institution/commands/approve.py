@@ -122,11 +122,7 @@ def _or_unused(flat: Mapping[str, Scalar], key: str) -> str:
 
 
 def _last_allowed(out: Path) -> tuple[str, Config | None] | None:
-    """Return name and configuration of the last run allowed on this node.
-
-    The configuration is None if this version cannot read it. ConfigError: the record of decisions
-    is damaged.
-    """
+    """Return name and configuration (None: of another version) of the last run allowed here."""
     try:
         allowed = [
             (str(line["time"]), path.parent, str(line["digest"]))

@@ -70,10 +70,7 @@ def _make(options: argparse.Namespace, console: Console) -> None:
 
 
 def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
-    """Make a certificate for the relay, valid for `days`, and its authority unless there is one.
-
-    `hosts` are the names and addresses by which nodes, operators and executors reach the relay.
-    """
+    """Make a certificate for the relay's `hosts`, and its authority unless there is one."""
     if days < 1:
         raise ConfigError(f"--days {days}: must be at least 1")
     names = [_host(host) for host in hosts]
@@ -99,8 +96,7 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
 def for_node(directory: Path, name: str) -> Path:
     """Make the key that authenticates a SuperNode unless it exists, and return the public file.
 
-    A directory with a public file alone is that of a node whose key was made elsewhere: none is
-    made. ConfigError: the name or the public file is invalid, or not that of the key beside it.
+    None is made beside a public file alone: that key was made elsewhere.
     """
     if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
         raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
