@@ -135,8 +135,8 @@ class Settings:
     )
     withhold: str = option(
         "",
-        'Peers whose letters reach no other peer, as "0,3"; they still receive. A question of '
-        "such a peer is answered, but neither its model nor its answers enter another model "
+        'Peers whose messages (letters) reach no other peer, as "0,3"; they still receive. A '
+        "question of such a peer is answered, but neither its model nor its answers enter another model "
         "(`coterie contribution`).",
     )
     quorum: int = option(
@@ -158,7 +158,7 @@ class Settings:
     )
     compute: Compute = field(metadata={"inline": Compute})
     payload: Literal["full", "float16", "bfloat16", "int8", "int4"] = option(
-        "full", "Precision of models and answers in letters, see `coterie.app.wire.quantise`."
+        "full", "Precision of numbers in messages (letters), see `coterie.app.wire.quantise`."
     )
     out: str = option(
         "runs",
