@@ -136,8 +136,8 @@ class Settings:
     withhold: str = option(
         "",
         'Peers whose messages (letters) reach no other peer, as "0,3"; they still receive. A '
-        "question of such a peer is answered, but neither its model nor its answers enter another model "
-        "(`coterie contribution`).",
+        "question of such a peer is answered, but neither its model nor its answers enter another "
+        "model (`coterie contribution`).",
     )
     quorum: int = option(
         0,
