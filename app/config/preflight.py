@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
@@ -89,27 +90,28 @@ def check_nodes(config: Config) -> None:
         )
 
 
+def _paths(config: Config) -> Iterator[tuple[str, Path]]:
+    """Yield the keys that name a file or a directory, as in a message, with the path."""
+    flat = config.flat()
+    for key in sorted(key for key in config.paths & flat.keys() if flat[key]):
+        yield f"{key} = {schema.brief(flat[key])}", Path(str(flat[key]))
+
+
 def check_paths(config: Config) -> None:
     """Refuse keys that name a pipe or a device: reading one may never end."""
-    flat = config.flat()
-    for key in sorted(config.paths & flat.keys()):
-        path = Path(str(flat[key]))
-        if flat[key] and path.exists() and not (path.is_file() or path.is_dir()):
-            raise ConfigError(f"{key} = {schema.brief(flat[key])} is not a regular file")
+    for key, path in _paths(config):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{key} is not a regular file")
 
 
 def check_weights(config: Config) -> None:
     """Refuse models of Coterie as pretrained weights of a private run: they may be of its data."""
-    if config.privacy.kind == "none":
-        return
-    flat = config.flat()
-    for key in sorted(config.paths & flat.keys()):
-        path = Path(str(flat[key]))
-        if flat[key] and path.is_file() and _is_model(path):
+    for key, path in _paths(config) if config.privacy.kind != "none" else ():
+        if path.is_file() and _is_model(path):
             raise ConfigError(
-                f"privacy does not cover {key} = {schema.brief(flat[key])}: it is a model of "
-                "Coterie, which may have been trained on the same data; if it was not, save its "
-                "tensors alone: safetensors.torch.save_file(safetensors.torch.load_file(...), PATH)"
+                f"privacy does not cover {key}: it is a model of Coterie, which may have been "
+                "trained on the same data; if it was not, save its tensors alone: "
+                "safetensors.torch.save_file(safetensors.torch.load_file(...), PATH)"
             )
 
 

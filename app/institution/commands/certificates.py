@@ -54,19 +54,16 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if not options.hosts and not options.nodes:
         raise ConfigError("certificates: name the relay's --hosts, or --nodes, or both")
     with closed():
-        _make(options, console)
-
-
-def _make(options: argparse.Namespace, console: Console) -> None:
-    if options.hosts:
-        for_relay(options.directory, options.hosts, options.days)
-        console.print(f"{options.directory / 'relay'}: certificate for {', '.join(options.hosts)}")
-    for node in options.nodes:
-        public = for_node(options.directory, node)
-        made_elsewhere = "" if (public.parent / "node.key").exists() else ", made elsewhere"
-        console.print(f"{public.parent}: key of {node}{made_elsewhere}")
-        if options.register:
-            console.print(register(public, options.register))
+        if options.hosts:
+            for_relay(options.directory, options.hosts, options.days)
+            relay = options.directory / "relay"
+            console.print(f"{relay}: certificate for {', '.join(options.hosts)}")
+        for node in options.nodes:
+            public = for_node(options.directory, node)
+            made_elsewhere = "" if (public.parent / "node.key").exists() else ", made elsewhere"
+            console.print(f"{public.parent}: key of {node}{made_elsewhere}")
+            if options.register:
+                console.print(register(public, options.register))
 
 
 def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
@@ -77,12 +74,13 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
     authority_key, authority = _authority(directory)
     key = ec.generate_private_key(_CURVE())
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
         _unsigned(hosts[0], key.public_key(), authority.subject, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(usage, critical=False)
-        .add_extension(_identifier(authority_key.public_key()), critical=False)
+        .add_extension(identifier, critical=False)
         .sign(authority_key, hashes.SHA384())
     )
     relay = directory / "relay"
@@ -188,10 +186,6 @@ def _unsigned(
         .not_valid_before(now - _OVERLAP)
         .not_valid_after(now + timedelta(days=days))
     )
-
-
-def _identifier(key: ec.EllipticCurvePublicKey) -> x509.AuthorityKeyIdentifier:
-    return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
 
 
 def _host(host: str) -> x509.GeneralName:

@@ -27,18 +27,11 @@ from coterie.app.config.schema import Scalar
 from coterie.app.institution.process import readiness
 from coterie.app.institution.process.job import Job
 from coterie.app.institution.process.readiness import CLOCK_SECONDS, Check
-from coterie.app.institution.requests.faults import MEANINGS, MachineError, StartError
-from coterie.app.institution.security.approval import ApprovalError
-from coterie.app.institution.security.policy import PolicyError
-from coterie.app.institution.security.trust import KeysError
+from coterie.app.institution.requests.faults import MEANINGS
 from coterie.app.runners import flower
-from coterie.datasets.problem import DataError
+from coterie.errors import Error
 
 _SECONDS = 10.0
-_WRONG = (
-    *(ApprovalError, ConfigError, DataError, KeysError, MachineError, PolicyError, StartError),
-    OSError,
-)
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -73,7 +66,7 @@ def _check(options: argparse.Namespace, console: Console) -> None:
     for check in checks:
         try:
             console.print(f"ok  {check.name}: {check.run()}")
-        except _WRONG as error:
+        except (Error, OSError) as error:
             failed.append(check.name)
             console.print(f"no  {check.name}: {error}")
     if failed:

@@ -114,22 +114,18 @@ def _print_draft(
     draft: Draft, tables: Sequence[pa.Table], min_examples: int, console: Console
 ) -> None:
     """Print what the draft publishes, and what it leaves out, which stays in this terminal."""
-
-    def line(text: str) -> None:
-        console.print(text)
-
     for name, why in draft.left_out.items():
-        line(f"left out: {name}: {why}{_group(name, tables)}")
+        console.print(f"left out: {name}: {why}{_group(name, tables)}")
     for name, column in draft.schema.items():
         if column.categories:
-            line(f"{name}: these values become public: {', '.join(column.categories)}")
+            console.print(f"{name}: these values become public: {', '.join(column.categories)}")
         if rare := draft.rare.get(name):
-            line(
+            console.print(
                 f"{name}: left out, in fewer than {min_examples} rows: {', '.join(rare)}; add "
                 "those that may become public, or the rows are errors"
             )
         if outside := draft.unbounded.get(name):
-            line(
+            console.print(
                 f"{name}: no range, because {outside} of its values lie far from the others: "
                 "check them"
             )
