@@ -14,6 +14,7 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
 from coterie.app.experiments.measures import COLUMNS, SameTrial
 from coterie.app.runners import inline, local
+from coterie.app.runners.recorded import config_of
 from coterie.app.runs.rundir import Run, create
 from tests.problems import write_quadratic
 
@@ -93,3 +94,9 @@ def test_the_control_is_as_private_as_the_run(tmp_path: Path, method: str) -> No
     control = json.loads((run.directory / "newcomers.json").read_text())
     loss_n = run.at("test_loss", run.last_row())
     assert control["fine_tuned_test_loss"] == pytest.approx(loss_n[control["peers"]], abs=1e-12)
+
+
+def test_a_run_of_the_former_key_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("hold-out = 0.4\n")
+    (tmp_path / "split.json").write_text("[]")
+    assert config_of(tmp_path).late_peers == 0.4
