@@ -34,6 +34,7 @@ WINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "predict": ("RUN_DIR --peer PEER INPUT", "predict new examples with a peer's model"),
         "export": ("RUN_DIR --peer PEER FILE", "write a peer's model as a .pt2 or .onnx file"),
         "list": ("[methods|datasets|...|NAME]", "list methods and other parts, or keys of one"),
+        "plugin": ("DIRECTORY", "write a package with parts of your own, to start from"),
         "app": ("DIRECTORY", "write the Flower app, for `flwr run` and `flwr build`"),
         "defaults": ("", "write every key with its default to pyproject.toml"),
     },

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coterie.app.config.keys import ConfigError
 from coterie.app.runners.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -45,6 +46,15 @@ def continued(command: str, arguments: Sequence[str], directory: Path) -> Iterat
     except KeyboardInterrupt:
         line = shlex.join(["coterie", command, *arguments])
         raise Interrupted(line if directory.exists() else "") from None
+
+
+def new_folder(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Path:
+    """Return the only argument, a folder that does not exist or is empty."""
+    parser.add_argument("directory", type=Path, help="a new or an empty folder")
+    directory: Path = parser.parse_args(arguments).directory
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(f"{directory} exists already: name a new or an empty folder")
+    return directory
 
 
 def add_parts(parser: argparse.ArgumentParser) -> None:
