@@ -46,16 +46,13 @@ def card(
     has_examples: bool,
     model_of: Callable[[int, str], str] | None = None,
 ) -> dict[str, Any]:
-    """Return the content of the card.
+    """Return the content of the card, without values of single rows in `qualities`, such as a range.
 
-    `sizes` counts the peer's own examples by part of the split, `groups` their groups, if any.
-    `report` is its last one, before a policy limits it; `policy` has the keys of the institution's,
-    None in a simulation. `names` are those of the peers that this
-    node knows. `curves`: figure data of the evaluation (`coterie.clients.measures`). Options of
-    `privacy` and `defence` are on the card if they are in use. From `qualities` of the peer's
-    columns it takes no values of single rows, such as the range. `finding`: about the peer's
-    classes (`coterie.app.runs.judged`). `has_examples`: the model file contains data of each
-    training example. `model_of`: model of a peer by number and name, if peers have different ones.
+    `sizes` and `groups` count the peer's examples and their groups by part of the split. `report`
+    is its last one, before a policy limits it. `policy`: keys of the institution's, None in a
+    simulation. `curves`: figure data of the evaluation. `finding`: about the peer's classes.
+    `has_examples`: the model file contains each training example. `model_of`: model of a peer by
+    number and name, if peers have different ones.
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
