@@ -46,13 +46,12 @@ def card(
     has_examples: bool,
     model_of: Callable[[int, str], str] | None = None,
 ) -> dict[str, Any]:
-    """Return the content of the card, without values of single rows in `qualities`, such as a range.
+    """Return the content of the card; of `qualities` no values of single rows, such as a range.
 
     `sizes` and `groups` count the peer's examples and their groups by part of the split. `report`
     is its last one, before a policy limits it. `policy`: keys of the institution's, None in a
-    simulation. `curves`: figure data of the evaluation. `finding`: about the peer's classes.
-    `has_examples`: the model file contains each training example. `model_of`: model of a peer by
-    number and name, if peers have different ones.
+    simulation. `curves`: figure data of the evaluation. `has_examples`: the model file contains the
+    training examples. `model_of`: model of a peer by number and name, if they differ.
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
