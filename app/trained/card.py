@@ -59,10 +59,7 @@ def card(
     others_k = np.flatnonzero((weights_k > _LEAST) & (peers_k != about.peer))
     named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
     collaborators = zip(peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True)
-    listed = [
-        {name: _finite(getattr(column, name)) for name in _QUALITY}
-        for column in shortened(qualities, _COLUMNS)
-    ]
+    listed = [_quality(column) for column in shortened(qualities, _COLUMNS)]
     dice = zip(about.class_names()[1:], curves.get("dice", ()), strict=False)
     return {
         "peer": about.peer,
@@ -100,6 +97,10 @@ def card(
         **({"dice": {f"dice_{k}": round(v, 4) for k, v in dice}} if "dice" in curves else {}),
         **_limited(curves, names),
     }
+
+
+def _quality(column: ColumnQuality) -> dict[str, Any]:
+    return {name: _finite(getattr(column, name)) for name in _QUALITY}
 
 
 def _spent(privacy: Privacy, report: Report) -> dict[str, Any]:
