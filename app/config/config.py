@@ -215,18 +215,14 @@ class Config(Settings):
         parts.checked_by_part(self.method, self.options.check, self)
         if data is not None:
             parts.checked_by_part(self.dataset, data, self.peers)
-        numbers = getattr(self.dataset_options, "numbers", None)
-        if numbers is not None and numbers(self.peers) > limits.MAX_NUMBERS:
-            raise ConfigError(
-                f"{self.dataset}: {numbers(self.peers):,} numbers for {self.peers} peers; at most "
-                f"{limits.MAX_NUMBERS:,}"
-            )
-        sides = getattr(self.dataset_options, "sides", ())
-        if math.prod(sides) > limits.MAX_EXAMPLE:
-            raise ConfigError(
-                f"{self.dataset}: {math.prod(sides):,} numbers in an example; at most "
-                f"{limits.MAX_EXAMPLE:,}"
-            )
+        numbers = getattr(self.dataset_options, "numbers", lambda _: 0)(self.peers)
+        example = math.prod(getattr(self.dataset_options, "sides", ()))
+        for count, most, what in (
+            (numbers, limits.MAX_NUMBERS, f"for {self.peers} peers"),
+            (example, limits.MAX_EXAMPLE, "in an example"),
+        ):
+            if count > most:
+                raise ConfigError(f"{self.dataset}: {count:,} numbers {what}; at most {most:,}")
         try:
             self.attack.attackers(self.peers, self.seed)
         except ValueError as error:
@@ -341,16 +337,16 @@ def resolve(
         for source in sources:
             if source.is_of_run and source.file:
                 parts.refuse_unnamed(chosen, words, source.file, source.naming)
-    theirs, unused = parts.plugin_tables(chosen), parts.unused_tables(chosen)
-    known, own = keys_of(theirs), keys()
+    theirs, plugins = parts.plugin_tables(chosen), parts.plugins_in(names)
+    unused = {table for table, kind in parts.TABLES.items() if kind not in plugins}
+    known = {**keys_of(theirs), **keys()}
     values: dict[str, dict[str, Any]] = {table: {} for table in (*tables(), *theirs)}
     for key, source in last.items():
         if key.partition(".")[0] in unused and not source.is_typed:
-            continue
-        if key not in own and key not in known:
-            near = nearest(key, [*known, *own])
-            raise source.refusal(key, f"unknown key {schema.brief(key)}{near}")
-        table, each = own[key] if key in own else known[key]
+            continue  # as a comparison shares its keys
+        if key not in known:
+            raise source.refusal(key, f"unknown key {schema.brief(key)}{nearest(key, known)}")
+        table, each = known[key]
         values[table][each.name] = source.value(key, each)
         if source.is_typed:
             flat[key] = values[table][each.name]

@@ -123,12 +123,6 @@ def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
     return tables
 
 
-def unused_tables(flat: Mapping[str, Scalar]) -> set[str]:
-    """Return the tables of plugins' options without a plugin, as a comparison shares its keys."""
-    names = plugins_in(chosen(flat))
-    return {table for table, kind in TABLES.items() if kind not in names}
-
-
 def table_of(kind: Kind, name: str) -> str:
     """Return the name of the table with the options of a named part."""
     return name if name in PARTS[kind].built_in else f"{kind}-options"
