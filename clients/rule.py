@@ -33,6 +33,7 @@ import numpy.typing as npt
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints, Letters, no_letters
+from coterie.clients.training import Drift, Terms
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.protocol import METRICS
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from coterie.clients.engine.data import Batch, SplitName
     from coterie.clients.engine.engine import Engine, Fit, GradientFunction, Scores
-    from coterie.clients.engine.training import Drift
 
 Floats = npt.NDArray[np.float64]
 Group = Literal["unknown", "groups", "personal", "helpers", "alike", "references"]
@@ -280,6 +280,8 @@ class Formulas(Method):
         *,
         batches: Sequence[Batch] | None = None,
         gradient: GradientFunction | None = None,
+        proximal: tuple[float, Tensor] | None = None,
+        mask: Tensor | None = None,
         pull: Drift | None = None,
         **more: Any,
     ) -> T:
@@ -291,13 +293,18 @@ class Formulas(Method):
             One minibatch per step; None: those of the round.
         gradient : callable or None
             Gradient to descend, a function of models, buffers and minibatch; None: the local loss.
+        proximal : tuple of float and Tensor (P, d), or None
+            Strength mu and centre c of a term mu/2 |x - c|^2 of the objective.
+        mask : Tensor, (P, d), or None
+            Factors of the gradient's entries.
         pull : callable or None
             Further direction to descend, a function of models (E, d) and their rows; neither
             momentum nor Adam's scaling applies to it.
         """
         batches = self.engine.batches(round_) if batches is None else batches
+        terms = Terms(pull, proximal, mask)
         fit = self.engine.fit(
-            state.x, state.buffers, state.opt_state, batches, gradient=gradient, drift=pull
+            state.x, state.buffers, state.opt_state, batches, gradient=gradient, terms=terms
         )
         return replace(state.trained(fit), **more)
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from coterie.clients.letters import Part
 from coterie.ranges import option
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Optimizer = Literal["sgd", "adam", "adamw", "rmsprop"]
 RateSchedule = Literal["step", "cosine", "inverse-time", "horizon"]
@@ -15,6 +20,24 @@ Weighting = Literal["samples", "uniform", "metropolis"]
 """Weights of an average over neighbours."""
 ClassWeights = Literal["none", "balanced"]
 Decayed = Literal["all", "weights"]
+Drift = Callable[["Tensor", Part], "Tensor"]
+"""Function of models (E, d) and their rows to a direction (E, d)."""
+
+
+class Terms(NamedTuple):
+    """Terms of a training step beside the gradient g of the local loss.
+
+    A step of the optimizer follows mask * (g + strength (x - centre)). The drift is subtracted
+    beside it, times the learning rate: neither momentum nor Adam's scaling applies to it.
+    """
+
+    drift: Drift | None = None
+    proximal: tuple[float, Tensor] | None = None  # strength and centre (E, d)
+    mask: Tensor | None = None  # (E, d)
+    trained: Sequence[str] | None = None  # tensors that train, the others are frozen; None: all
+
+
+NO_TERMS = Terms()
 
 
 @dataclass(frozen=True)

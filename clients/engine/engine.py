@@ -37,14 +37,7 @@ from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.engine.tasks import TASKS
-from coterie.clients.engine.training import (
-    Drift,
-    Fit,
-    GradientFunction,
-    Gradients,
-    Models,
-    Trainer,
-)
+from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
 from coterie.clients.engine_options import Backend as Name
 from coterie.clients.letters import Bools
 from coterie.clients.models.adaptation import personal_names
@@ -53,6 +46,7 @@ from coterie.clients.models.fitted import Fitted
 from coterie.clients.models.kinds import Kinds
 from coterie.clients.models.options import MODELS
 from coterie.clients.models.size import MAX_PARAMETERS
+from coterie.clients.training import NO_TERMS, Terms
 
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
@@ -402,7 +396,7 @@ class Engine(Evaluation):
         batches: Sequence[Batch],
         *,
         gradient: GradientFunction | None = None,
-        drift: Drift | None = None,
+        terms: Terms = NO_TERMS,
         training: Training | None = None,
         begun: Sequence[Begun | None] | None = None,
     ) -> Fit:
@@ -419,10 +413,8 @@ class Engine(Evaluation):
         gradient : callable or None
             Function that computes the gradient to descend; None: that of the local loss. Objectives
             wrap `gradients`. The first call receives `x_ed` itself.
-        drift : callable or None
-            Maps (models, their rows in `x_ed`) to an additional direction that is subtracted, times
-            the learning rate, beside the optimizer step: neither momentum nor Adam's scaling
-            applies to it.
+        terms : Terms
+            Proximal term, mask, trained tensors (`opt_state` has only their columns) and drift.
         training : Training or None
             Training configuration with another optimizer, to which `opt_state` belongs; None: the
             run's.
@@ -431,14 +423,14 @@ class Engine(Evaluation):
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
         if self.library is not None:
-            self._needs_no_gradient(gradient, drift)
+            self._needs_no_gradient(gradient, *terms)
             fit = self._fitted(before, self.data, batches, self.peers, begun)
             return self._stepped(fit, batches, training) if self.library.is_mixed else fit
         if training.reset_optimizer:
-            before = self._forgetful(before, training)
+            before = self._forgetful(before, training, terms.trained)
         if gradient is not None:
-            return self._trainer.follow(before, batches, training, drift, gradient)
-        return self._trainer.fit(before, self._paid(batches), training, drift)
+            return self._trainer.follow(before, batches, training, terms, gradient)
+        return self._trainer.fit(before, self._paid(batches), training, terms)
 
     def fit_pooled(
         self, x_pd: Tensor, buffers: Buffers, opt_state: optimizers.OptState, round_: int
@@ -461,7 +453,7 @@ class Engine(Evaluation):
             per_step = 2 if training.sam_radius else 1
             self.n_gradients += per_step * sum(int(batch.counts_e[0]) for batch in batches)
             trainer = replace(self._trainer, data=self._pool)
-            fit = trainer.fit(before, batches, training, None)
+            fit = trainer.fit(before, batches, training, NO_TERMS)
         if models == len(x_pd):
             return fit
         of_all = [
@@ -502,7 +494,7 @@ class Engine(Evaluation):
             some = self._forgetful(some, training)
         own_ed = self.library.own(some.x)
         for batch in self._paid([batch.part(at) for batch in batches]):
-            fit = self._trainer.fit(some, [batch], training, None)
+            fit = self._trainer.fit(some, [batch], training, NO_TERMS)
             some = fit._replace(x=torch.where(own_ed, fit.x, some.x))  # weight decay changes kinds
 
         def put(into: Tensor, values: Tensor) -> Tensor:
@@ -540,14 +532,14 @@ class Engine(Evaluation):
         optimizers.step(training, training.rate(round_), [x_ed], [g_ed], rows, [decay])
         return Fit(x_ed, {}, after)
 
-    def _forgetful(self, before: Fit, training: Training) -> Fit:
+    def _forgetful(
+        self, before: Fit, training: Training, trained: Sequence[str] | None = None
+    ) -> Fit:
         """Return models and buffers with fresh optimizer state, also of personal layers."""
         personal = {name: before.buffers[name] for name in self.network.personal}
-        return Fit(
-            before.x,
-            {**before.buffers, **self.personal.buffers(personal)},
-            optimizers.opt_state(training, before.x),
-        )
+        buffers = {**before.buffers, **self.personal.buffers(personal)}
+        steps = before.x if trained is None else before.x[:, self.network.columns(trained)]
+        return before._replace(buffers=buffers, opt_state=optimizers.opt_state(training, steps))
 
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
         """Return the gradient of each model's loss on its minibatch, in training mode.

@@ -160,10 +160,18 @@ class Network:
         """Return views of rows as named tensors (E, *shape)."""
         return dict(zip(self.names, self.tensors(x_ed), strict=True))
 
-    def tensors(self, x_ed: Tensor) -> list[Tensor]:
-        """Return views of rows as tensors (E, *shape), in the order of `names`."""
-        parts = x_ed.split(self.sizes, dim=1)
-        return [p.view(len(x_ed), *s) for p, s in zip(parts, self.shapes, strict=True)]
+    def tensors(self, x_ed: Tensor, places: Sequence[int] | None = None) -> list[Tensor]:
+        """Return views of rows as tensors (E, *shape), in the order of `names`.
+
+        `places`: the rows have only these tensors, see `places`.
+        """
+        places = range(len(self.names)) if places is None else places
+        parts = x_ed.split([self.sizes[k] for k in places], dim=1)
+        return [p.view(len(x_ed), *self.shapes[k]) for p, k in zip(parts, places, strict=True)]
+
+    def places(self, names: Sequence[str] | None) -> list[int]:
+        """Return the places of tensors in a row; None: all tensors."""
+        return [k for k, name in enumerate(self.names) if names is None or name in names]
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Return a mask (d,) of the parameters of some tensors or modules."""

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import Engine, GradientFunction, Gradients
-    from coterie.clients.engine.network import Buffers
+    from coterie.clients.engine.engine import Engine
 
 _LARGE = 1e30
 
@@ -115,12 +114,8 @@ class DisPFL(
         kept_pd = s.mask > 0
         return s, {"values": s.x[kept_pd].view(len(s.x), -1), "mask": _bits(self.engine, kept_pd)}
 
-    def gradient(self, s: DisPFLState, t: int) -> GradientFunction:
-        def masked(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            gradients = self.engine.gradients(x_pd, buffers, batch)
-            return gradients._replace(values=gradients.values * s.mask)
-
-        return masked
+    def train(self, s: DisPFLState, t: int) -> DisPFLState:
+        return self.fit(s, t, mask=s.mask)
 
     def evolved(self, s: DisPFLState, t: int) -> DisPFLState:
         """Replace a share of each peer's mask; dropped entries become 0."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar, NamedTuple, Self
 
@@ -134,8 +134,14 @@ class Backend(ABC):
         self.module = module
 
     @abstractmethod
-    def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
-        """Return losses and gradients in training mode; no argument is changed."""
+    def value_and_grad(
+        self, models: Models, buffers: Buffers, examples: Examples,
+        names: Collection[str] | None = None,
+    ) -> Result:  # fmt: skip
+        """Return losses and gradients in training mode; no argument is changed.
+
+        `names`: tensors whose gradients are needed; None: all of the models.
+        """
 
     @abstractmethod
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:

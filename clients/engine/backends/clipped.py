@@ -7,6 +7,8 @@ e = models, b = examples.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 
@@ -37,7 +39,10 @@ class Clipped(Backend):
         inner = self.inner.twin()
         return None if inner is None else Clipped(inner, self.clip)
 
-    def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
+    def value_and_grad(
+        self, models: Models, buffers: Buffers, examples: Examples,
+        names: Collection[str] | None = None,
+    ) -> Result:  # fmt: skip
         losses, norms_eb, weighted_sums = self.inner.per_example(models, buffers, examples)
         factors_eb = factors(norms_eb, self.clip).to(examples.weights.dtype)
         return Result(losses, weighted_sums(examples.weights * factors_eb), dict(buffers))
