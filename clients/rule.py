@@ -109,32 +109,20 @@ class Weighted(State):
 
 
 class Mixture(NamedTuple):
-    """Ensemble of models per hosted peer, whose predictions are averaged, or outputs added.
+    """Ensemble of models per hosted peer, whose predictions are averaged.
 
-    Attributes
-    ----------
-    weights : Tensor, (P, M)
-        Weights of the members; rows sum to 1. A member of weight 0 is padding.
-    models : Tensor, (P, M, d)
-        Models of the members.
-    buffers : dict of str to Tensor, (P, M, ...)
-        Buffers of the members.
-    offset : Tensor or None, (P, k)
-        If given, weighted outputs and this offset are added instead; the weights are any numbers.
-    low, high : Tensor or None, (P, M, k) or (P, M, 1)
-        If given, outputs beyond them are clipped (`coterie.clients.engine.limits`); infinite for
-        the peer's own model.
-    authors : ndarray of int or None, (P, M)
-        Peers that trained the members, if there are limits.
+    With an `offset`, weighted outputs and the offset are added instead; the weights are then any
+    numbers. Outputs beyond the limits are clipped (`coterie.clients.engine.limits`); those of the
+    peer's own model are infinite.
     """
 
-    weights: Tensor
-    models: Tensor
-    buffers: dict[str, Tensor]
-    offset: Tensor | None = None
-    low: Tensor | None = None
+    weights: Tensor  # (P, M); rows sum to 1, a member of weight 0 is padding
+    models: Tensor  # (P, M, d)
+    buffers: dict[str, Tensor]  # (P, M, ...)
+    offset: Tensor | None = None  # (P, k)
+    low: Tensor | None = None  # limits, (P, M, k) or (P, M, 1)
     high: Tensor | None = None
-    authors: Ints | None = None
+    authors: Ints | None = None  # peers that trained the members, if there are limits, (P, M)
 
 
 S = TypeVar("S", bound=State)
@@ -438,7 +426,7 @@ class Rule(Formulas, Generic[S]):
         mixture = self.mixture(s)
         if mixture is None:
             return self.engine.losses(s.x, s.buffers, split)
-        return self.engine.mixture_losses(*mixture[:3], split, *mixture[3:6])
+        return self.engine.mixture_losses(mixture, split)
 
     def mixture(self, s: S) -> Mixture | None:
         """Return the ensembles that predict, or None where the personal model predicts alone."""
@@ -482,10 +470,7 @@ class Rule(Formulas, Generic[S]):
         mixture = self.mixture(s)
         if mixture is None or mixture.low is None:
             return [{}] * len(s.x)
-        assert mixture.high is not None
-        assert mixture.authors is not None
-        limits = mixture.low, mixture.high, mixture.authors
-        return self.engine.beyond_limits(*mixture[:3], "test", mixture.offset, *limits)
+        return self.engine.beyond_limits(mixture, "test")
 
     def metrics(self, s: S) -> Mapping[str, Floats]:
         """Return the metrics named in `reported`, each (P,); nan where undefined."""

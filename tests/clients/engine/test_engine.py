@@ -23,6 +23,7 @@ from coterie.clients.engine_options import Backend
 from coterie.clients.letters import Part
 from coterie.clients.models.build import build
 from coterie.clients.models.options import MODELS, Model
+from coterie.clients.rule import Mixture
 from coterie.clients.training import Terms, Training
 from coterie.datasets.problem import Problem
 from tests.problems import classification
@@ -414,7 +415,7 @@ def test_a_mixture_averages_probabilities(memory: int) -> None:
     weights_em = torch.tensor([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.1, 0.1, 0.8], [1, 0, 0]])
     weights_em = weights_em.double()
     members = np.array([[0, 1, 2], [1, 2, 3], [2, 3, 0], [3, 0, 1]])
-    scores = engine.mixture_losses(weights_em, x_pd[members], {}, "test")
+    scores = engine.mixture_losses(Mixture(weights_em, x_pd[members], {}), "test")
     for p in range(4):
         inputs, targets = examples(problem, "test", p, engine.dtype)
         shares = [
