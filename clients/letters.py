@@ -28,18 +28,10 @@ def no_peers() -> Ints:
 
 @dataclass(frozen=True)
 class Rows:
-    """Lazy selection of rows; slicing copies only that part, since all rows may not fit in memory.
+    """Lazy selection of rows: slicing copies only that part, as all may not fit in memory."""
 
-    Attributes
-    ----------
-    stack : Tensor, (S, d)
-        Models to select from.
-    rows : ndarray of int, (E,)
-        Selected rows of the stack, which may repeat.
-    """
-
-    stack: Tensor
-    rows: Ints
+    stack: Tensor  # models to select from, (S, d)
+    rows: Ints  # selected rows of the stack, which may repeat, (E,)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -119,14 +119,8 @@ class Network:
     ) -> tuple[Tensor, Buffers]:
         """Run one copy; return outputs (b, ...), and the tensors in `kept` after the call.
 
-        Parameters
-        ----------
-        module : nn.Module
-            The template or a copy of it; its own tensors stay as they are.
-        tensors : dict of str to Tensor
-            Parameters and buffers of the copy; buffers may be changed in place.
-        inputs : Tensor, (b, ...)
-            Examples.
+        `tensors` are parameters and buffers of the copy; buffers may be changed in place. The
+        tensors of `module`, the template or a copy of it, stay as they are.
         """
         placed = {name: tensors[of] for name, of in self._aliases.items() if of in tensors}
         with MixedPrecision() if self.mixed_precision else nullcontext():
@@ -191,10 +185,7 @@ class Network:
     def below_head(self, module: nn.Module) -> Network:
         """Return the network without its last layer: its outputs are that layer's inputs.
 
-        Parameters
-        ----------
-        module : nn.Module
-            The template or a copy of it, whose tensors the new network shares.
+        It shares the tensors of `module`, the template or a copy of it.
         """
         shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
         below = Network(

@@ -28,21 +28,11 @@ if TYPE_CHECKING:
 
 
 class Gradients(NamedTuple):
-    """Gradients of models on their minibatches.
+    """Gradients of models on their minibatches."""
 
-    Attributes
-    ----------
-    values : Tensor, (E, d)
-        Gradients.
-    losses : Tensor, (E,)
-        Weighted losses.
-    buffers : dict of str to Tensor, (E, ...)
-        Buffers after the forward pass.
-    """
-
-    values: Tensor
-    losses: Tensor
-    buffers: Buffers
+    values: Tensor  # gradients, (E, d)
+    losses: Tensor  # weighted losses, (E,)
+    buffers: Buffers  # buffers after the forward pass, (E, ...)
 
 
 class Fit(NamedTuple):
@@ -67,20 +57,14 @@ Minibatch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Trainer:
-    """Differentiates and trains the models of an engine.
-
-    Attributes
-    ----------
-    guard : Guard or None
-        Guard that adds the noise of private gradients; None without privacy. The backend clips.
-    """
+    """Differentiates and trains the models of an engine."""
 
     network: Network
     task: Task
     execution: Execution
     data: Data
     personal: PersonalLayers
-    guard: Guard | None
+    guard: Guard | None  # adds the noise of private gradients; the backend clips
     footprint: Footprint
 
     def width(self, examples: int) -> int:

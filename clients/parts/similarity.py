@@ -29,24 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimator:
-    """Estimator of the similarity ratio, with a moving average over refreshes.
+    """Estimator of the similarity ratio, with a moving average over refreshes."""
 
-    Attributes
-    ----------
-    engine : Engine
-        Engine of the hosted peers.
-    batch_size : int
-        Examples per estimate.
-    memory : float
-        Weight of the previous estimates in the average; 0 for none.
-    debiased : bool
-        Use products across two halves of the batch instead of norms on all of it.
-    """
-
-    engine: Engine
-    batch_size: int
-    memory: float
-    debiased: bool
+    engine: Engine  # engine of the hosted peers
+    batch_size: int  # examples per estimate
+    memory: float  # weight of the previous estimates in the average; 0 for none
+    debiased: bool  # use products across two halves of the batch instead of norms on all of it
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -39,18 +39,10 @@ _threshold_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 class Outer(NamedTuple):
-    """Gradient of a tensor as a sum of outer products of rows, one or more per example.
+    """Gradient of a tensor as a sum of outer products of rows, one or more per example."""
 
-    Attributes
-    ----------
-    left : Tensor, (E, r, o)
-        Left factors of the products.
-    right : Tensor, (E, r, i), or None
-        Right factors; None: the sum of the rows of `left`.
-    """
-
-    left: Tensor
-    right: Tensor | None
+    left: Tensor  # left factors of the products, (E, r, o)
+    right: Tensor | None  # (E, r, i); right factors; None: the sum of the rows of `left`
 
     def sum(self) -> Tensor:
         """Return the sum over all rows, (E, o, i) or (E, o)."""
@@ -194,17 +186,11 @@ KERNELS: dict[type[nn.Module], Kernel] = {
 
 
 class Layer(NamedTuple):
-    """Layer of a network, with its kernel.
-
-    Attributes
-    ----------
-    tensors : Mapping of str to str
-        Name of each tensor in the network, by its name in the layer.
-    """
+    """Layer of a network, with its kernel."""
 
     layer: nn.Module
     kernel: Kernel
-    tensors: Mapping[str, str]
+    tensors: Mapping[str, str]  # name of each tensor in the network, by its name in the layer
 
 
 class Batched(Backend):

@@ -20,15 +20,7 @@ LONGEST = 1e24
 
 
 class Clipped(Backend):
-    """Backend that wraps another one and returns sums of clipped gradients.
-
-    Parameters
-    ----------
-    inner : Backend
-        Backend that computes gradients of single examples.
-    clip : float
-        Maximum norm of one example's gradient, over all its tensors.
-    """
+    """Backend that wraps another one and returns sums of gradients that are clipped per example."""
 
     def __init__(self, inner: Backend, clip: float) -> None:
         super().__init__(inner.network, inner.task)
