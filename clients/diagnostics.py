@@ -121,13 +121,9 @@ def diagnose_survival(
 
 def _ready(found: dict[str, Any]) -> dict[str, Any]:
     """Make estimates ready for JSON: null where undefined."""
-    result = {
-        "threshold": None,
-        "at_threshold": {},
-        "temperature": None,
-        "recalibrated": {},
-        **found,
-    }
+    empty: dict[str, Any] = {"threshold": None, "at_threshold": {}}
+    empty |= {"temperature": None, "recalibrated": {}}
+    result = found | {key: found.get(key, value) for key, value in empty.items()}
     estimates = {
         part: {
             name: [value if math.isfinite(value) else None for value in estimate]
@@ -205,14 +201,12 @@ def rankings(
     measures: dict[str, Callable[..., Floats]] = {
         "auroc": _auroc, "auprc": _auprc, "brier": _brier, "observed_expected": _ratio,
     }  # fmt: skip
-    order, p_n, positive_n, starts = _ordered(p_n, positive_n)
+    order, *sorted_n = _ordered(p_n, positive_n)
     counts_bn = _resamples(len(p_n), groups_n)[:, order]
     result = {}
     for name in names:
-        measure = measures[name]
-        value = measure(np.ones((1, len(p_n))), p_n, positive_n, starts)[0]
-        values_b = measure(counts_bn, p_n, positive_n, starts)
-        result[name] = (float(value), *_middle(values_b))
+        value = measures[name](np.ones((1, len(p_n))), *sorted_n)[0]
+        result[name] = (float(value), *_middle(measures[name](counts_bn, *sorted_n)))
     return result
 
 
@@ -221,14 +215,13 @@ def auroc(p_n: Floats, positive_n: Bools) -> float:
 
     Ties count 1/2.
     """
-    _, p_n, positive_n, starts = _ordered(p_n, positive_n)
-    return float(_auroc(np.ones((1, len(p_n))), p_n, positive_n, starts)[0])
+    return float(_auroc(np.ones((1, len(p_n))), *_ordered(p_n, positive_n)[1:])[0])
 
 
 def by_score(p_n: Floats, positive_n: Bools) -> tuple[Floats, Floats]:
     """Return the numbers of positives and negatives with each score, ascending, (g,) each."""
-    _, p_n, positive_n, starts = _ordered(p_n, positive_n)
-    positive_1g, negative_1g = _groups(np.ones((1, len(p_n))), positive_n, starts)
+    _, _, is_positive_n, starts = _ordered(p_n, positive_n)
+    positive_1g, negative_1g = _groups(np.ones((1, len(p_n))), is_positive_n, starts)
     return positive_1g[0], negative_1g[0]
 
 

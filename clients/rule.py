@@ -18,7 +18,6 @@ from typing import (
     ClassVar,
     Generic,
     Literal,
-    NamedTuple,
     Protocol,
     Self,
     TypeVar,
@@ -33,6 +32,7 @@ import numpy.typing as npt
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints, Letters, no_letters
+from coterie.clients.mixture import Mixture
 from coterie.clients.training import Drift, Terms
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.everyone import Everyone
@@ -106,23 +106,6 @@ class Weighted(State):
     """State with the weights of the last average, which are the collaboration weights."""
 
     w: Floats  # (P, n)
-
-
-class Mixture(NamedTuple):
-    """Ensemble of models per hosted peer, whose predictions are averaged.
-
-    With an `offset`, weighted outputs and the offset are added instead; the weights are then any
-    numbers. Outputs beyond the limits are clipped (`coterie.clients.engine.limits`); those of the
-    peer's own model are infinite.
-    """
-
-    weights: Tensor  # (P, M); rows sum to 1, a member of weight 0 is padding
-    models: Tensor  # (P, M, d)
-    buffers: dict[str, Tensor]  # (P, M, ...)
-    offset: Tensor | None = None  # (P, k)
-    low: Tensor | None = None  # limits, (P, M, k) or (P, M, 1)
-    high: Tensor | None = None
-    authors: Ints | None = None  # peers that trained the members, if there are limits, (P, M)
 
 
 S = TypeVar("S", bound=State)

@@ -20,6 +20,7 @@ Weighting = Literal["samples", "uniform", "metropolis"]
 """Weights of an average over neighbours."""
 ClassWeights = Literal["none", "balanced"]
 Decayed = Literal["all", "weights"]
+BackendName = Literal["auto", "sequential", "batched", "vmapped"]
 Drift = Callable[["Tensor", Part], "Tensor"]
 """Function of models (E, d) and their rows to a direction (E, d)."""
 
@@ -149,6 +150,18 @@ class Training:
                 return self.learning_rate / (1 + past / every)
             case "horizon":
                 return self.learning_rate * min(1.0, every * max(1.0, math.log(total)) / total)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The [engine] table: how models are computed; it changes numbers by rounding only."""
+
+    backend: BackendName = option(
+        "auto",
+        '"sequential" computes one model at a time and runs every network; "batched" computes '
+        'linear layers of all models at once; "vmapped" batches every network that '
+        'torch.func.vmap can; "auto" takes the fastest (`coterie.clients.engine.backends.choose`).',
+    )
 
 
 @dataclass(frozen=True)

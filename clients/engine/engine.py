@@ -38,7 +38,6 @@ from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
-from coterie.clients.engine_options import Backend as Name
 from coterie.clients.letters import Bools
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
@@ -46,7 +45,7 @@ from coterie.clients.models.fitted import Fitted
 from coterie.clients.models.kinds import Kinds
 from coterie.clients.models.options import MODELS
 from coterie.clients.models.size import MAX_PARAMETERS
-from coterie.clients.training import NO_TERMS, Terms
+from coterie.clients.training import NO_TERMS, BackendName, Terms
 
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
@@ -92,50 +91,27 @@ class Engine(Evaluation):
     ----------
     problem : Problem
         Data of all peers; only those of `peers` are kept.
-    model : str
-        Name of the network (`coterie.clients.models.build`).
-    model_options : object
-        Options of the network.
+    model, model_options, adaptation, max_parameters
+        Network, see `coterie.clients.models.build`.
     peers : Sequence of int
         Ids of the hosted peers, ascending.
-    training : Training
-        Minibatches and optimizer.
+    training, privacy, defence
+        Options; None: no privacy, weighted means.
     seed : int
         Seed of all streams.
-    device : str
-        "cpu", "cuda", or "auto" for CUDA if available.
-    gpu : int
-        Index of the GPU.
-    dtype : str
-        "float32" or "float64"; quadratic problems are always float64.
-    topology : ndarray of bool, (n, n), or None
-        Allowed edges; None: all.
+    device, dtype, mixed_precision, tf32, channels_last
+        Options of `coterie.clients.training.Compute`; `gpu` is the index of the GPU.
     backend : str
         Value of the key `engine.backend`, see `coterie.clients.engine.backends.choose`.
-    chunk : int
-        Models per call; 0: the rule of `coterie.clients.engine.execution`.
-    memory : int
-        Maximum number of bytes that calls hold for their backward pass; 0: a share of the machine's
-        memory.
-    tf32 : bool
-        Round products of float32 to TF32 on a GPU, while the engine computes.
-    mixed_precision, channels_last : bool
-        Options of `coterie.clients.engine.network.Network`.
-    defence : Defence or None
-        Robust rule that replaces weighted means; None: no rule.
+    chunk, memory : int
+        Models per call, and bytes that calls hold for their backward pass; 0: the rules of
+        `coterie.clients.engine.execution`.
+    topology : ndarray of bool, (n, n), or None
+        Allowed edges; None: all.
+    weighting, mixing : str, Mixing or None
+        Weights of averages over neighbours, see the key `mixing`; those of a topology replace them.
     staleness_discount : float
-        Exponent of `Rule.freshness`.
-    weighting : {"samples", "uniform", "metropolis"}
-        Weights of averages over neighbours, see the key `mixing`.
-    mixing : Mixing or None
-        Averaging weights of a topology that defines them, see `Mixing`; they replace those of
-        `weighting`.
-    privacy : Privacy or None
-        Options of private gradients; None: no privacy.
-    adaptation : Adaptation or None
-        Adaptation of the network, see `coterie.clients.models.options.Adaptation`.
-    max_parameters : int
-        Maximum size of a model; a larger one is rejected before its allocation.
+        Exponent of the discount of old models.
     pools : bool
         Keep the training examples of all peers, for `fit_pooled`.
     kinds : Sequence of int
@@ -151,24 +127,17 @@ class Engine(Evaluation):
         True clusters, if known.
     topology : ndarray of bool, (n, n)
         Allowed edges; symmetric, with an empty diagonal.
-    kind : str
-        Name of the problem's task.
-    outputs : int
-        Number of classes or of regression outputs.
+    kind, outputs : str, int
+        Name of the problem's task, and its number of classes or regression outputs.
     noise : ndarray, (n,), or None
         Standard deviation of the gradient noise, if the problem defines it.
-    backend : str
-        Name of the backend.
     batches : callable
-        Function that draws minibatches of training data, see
-        `coterie.clients.engine.data.Data.batches`.
+        Draws minibatches of training data, see `coterie.clients.engine.data.Data.batches`.
     n_gradients : ndarray of int, (P,)
         Number of gradients of single examples that each peer has computed.
     library : Library or None
         Fits of models that a library fits whole; None if all are networks of one kind, which take
         gradient steps.
-    kinds : ndarray of int, (P,)
-        Kind of each hosted peer's model; (0,) if there is one kind only.
     guard : Guard or None
         Guard of private gradients; None without privacy.
     spent : ndarray, (P, A)
@@ -188,7 +157,7 @@ class Engine(Evaluation):
         gpu: int = 0,
         dtype: str = "float32",
         topology: Bools | None = None,
-        backend: Name = "auto",
+        backend: BackendName = "auto",
         chunk: int = 0,
         memory: int = 0,
         mixed_precision: bool = False,
@@ -283,10 +252,7 @@ class Engine(Evaluation):
     def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
         """Return an engine of some of these peers, given by local index, with separate counts.
 
-        Parameters
-        ----------
-        idle : bool
-            True if no peer trains: there are no minibatches.
+        `idle` peers have no minibatches.
         """
         some = copy(self)
         some.peers = self.peers[rows]
@@ -323,17 +289,9 @@ class Engine(Evaluation):
         return x_pd.clone(), buffers
 
     def begin_from(self, models: Sequence[Mapping[str, Tensor]]) -> None:
-        """Start from given models instead of initialised ones.
+        """Start from named parameters and buffers of each of the n peers.
 
-        Parameters
-        ----------
-        models : Sequence of Mapping of str to Tensor
-            Named parameters and buffers of a network like this one, for each of the n peers.
-
-        Raises
-        ------
-        ValueError
-            A tensor is missing, or has another shape.
+        ValueError: a tensor is missing, or has another shape.
         """
         network = self.network
         kept = network.buffers(1)
@@ -515,13 +473,9 @@ class Engine(Evaluation):
             )
 
     def step(
-        self,
-        x_ed: Tensor,
-        g_ed: Tensor,
-        opt_state: optimizers.OptState,
-        round_: int,
+        self, x_ed: Tensor, g_ed: Tensor, opt_state: optimizers.OptState, round_: int,
         training: Training | None = None,
-    ) -> Fit:
+    ) -> Fit:  # fmt: skip
         """Take one step of a round down given gradients (E, d), see `fit`."""
         training = training or self.training
         if training.reset_optimizer:
@@ -556,13 +510,8 @@ class Engine(Evaluation):
     ) -> Tensor:
         """Return the gradient (E, d) of the mean of |z - c_y|^2 / m on each minibatch.
 
-        z are the m inputs of the last layer, c_y the centre of the example's class, for problems
-        with one class per example. The gradient is not private.
-
-        Parameters
-        ----------
-        centres_pkm : Tensor, (P, K, m)
-            Centres of the classes of each hosted peer.
+        z are the m inputs of the last layer, c_y the centre of the example's class at its peer,
+        for problems with one class per example. The gradient is not private.
         """
         assert self.guard is None
         self._needs_no_gradient(batch)
@@ -617,12 +566,7 @@ class Engine(Evaluation):
         """Return weighted sums of models: (P, S) times (S, d), independent of the peers' nodes.
 
         The cost is proportional to the number of nonzero weights in distinct rows. If the run has a
-        defence, its rule replaces the mean.
-
-        Parameters
-        ----------
-        own_pd : Models or None
-            Models of the recipients, if they are not in `x_sd`.
+        defence, its rule replaces the mean; `own_pd` are the recipients' models, if not in `x_sd`.
         """
         weights = torch.as_tensor(weights_ps).cpu().double().numpy()
         if self.defence.rule == "none":
@@ -634,12 +578,7 @@ class Engine(Evaluation):
     ) -> Tensor:
         """Return weighted sums of letters, each at its hosted recipient's row (P, d).
 
-        Parameters
-        ----------
-        from_e : ndarray of int, (E,)
-            Row of the stack that each letter carries.
-        to_e : ndarray of int, (E,)
-            Local index of the recipient of each letter.
+        A letter carries the row `from_e` of the stack to the hosted peer `to_e`.
         """
         hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":
@@ -654,16 +593,9 @@ class Engine(Evaluation):
         return torch.cat([nothing, *(sums.paired(a_ed[at], b_ed[at]) for at in parts)])
 
     def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
-        """Return the mean cosine between the rows of two models' parameter tensors, (E,).
+        """Return the mean cosine between the rows of parameter tensors of pairs of models, (E,).
 
         A tensor with one dimension is one row. The cosine with a row of zeros is 0.
-
-        Parameters
-        ----------
-        x_sd : Tensor, (S, d)
-            Stack of models.
-        from_e, to_e : ndarray of int, (E,)
-            Rows of the stack, the two models of each pair.
         """
         total_e, count = np.zeros(len(from_e)), 0
         for tensor in self.network.tensors(x_sd):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,7 @@ from coterie.clients.engine.data import Data, SplitName
 from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.tasks import Task
-
-if TYPE_CHECKING:
-    from coterie.clients.rule import Mixture
+from coterie.clients.mixture import Mixture
 
 
 class Scores(NamedTuple):
@@ -66,12 +64,7 @@ class Evaluation:
     ) -> Scores:
         """Return the mean loss and accuracy of each model on a peer's split, in evaluation mode.
 
-        Parameters
-        ----------
-        buffers : dict of str to Tensor, (E, ...)
-            Buffers of the evaluated models.
-        peers : ndarray of int, (E,), or None
-            Local index of the peer whose data are used; None: all hosted peers in order.
+        `peers` (E,) are the local indices of the peers whose data are used; None: all in order.
         """
         peers = self._or_all(peers)
         kept, of_e = self._distinct(x_ed, buffers, split, peers)
@@ -217,9 +210,8 @@ class Evaluation:
         for m in range(mixture.weights.shape[1]):
             buffers = {name: value[:, m] for name, value in mixture.buffers.items()}
             outputs = self._outputs(backend, mixture.models[:, m], buffers, at, inputs)
-            limited = mixture.low is not None and mixture.high is not None
-            pair = (mixture.low[at, m], mixture.high[at, m]) if limited else ()
-            yield outputs, _along(outputs, *pair)
+            bounds = (mixture.low, mixture.high)
+            yield outputs, _along(outputs, *(b[at, m] for b in bounds if b is not None))
 
     def _share(self, outputs: Tensor, weights_e: Tensor, *, adds: bool) -> Tensor:
         share = outputs if adds else self.task.predict(outputs)
@@ -230,11 +222,8 @@ class Evaluation:
     ) -> Scores:
         """Return `losses` of given predictions of each hosted peer.
 
-        Parameters
-        ----------
-        predict : callable
-            Maps (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b, ...))
-            to predictions (E, b, ...), averages of `Task.predict`.
+        `predict` maps (backend for `predictions` and `embed`, local peers (E,), their inputs
+        (E, b, ...)) to predictions (E, b, ...), averages of `Task.predict`.
         """
         return self._score(predict, self.task.ensemble_losses, split, self._or_all(None))
 
@@ -302,18 +291,9 @@ class Evaluation:
     ) -> Scores:
         """Return mean losses and accuracies of outputs.
 
-        Parameters
-        ----------
-        outputs : callable
-            Maps (backend, models (K,), inputs) to outputs.
-        losses : callable
-            Maps (outputs, targets) to the loss of each example.
-        peers : ndarray of int, (K,)
-            Peers on whose data the models are evaluated.
-        predict : callable or None
-            Maps outputs to the predictions to record.
-        of_e : ndarray of int, (E,), or None
-            Index of the model that each requested one equals; None: all in order.
+        `outputs` maps (backend, models (K,), inputs) to outputs, on the data of `peers` (K,);
+        `losses` maps them and targets to the loss of each example, `predict` to the predictions to
+        record. `of_e` (E,) is the model that each requested one equals; None: all in order.
         """
         lengths_k = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.data.device)
         total = torch.zeros(len(peers), dtype=torch.float64, device=self.data.device)
@@ -377,14 +357,8 @@ class Evaluation:
     ) -> tuple[Ints, Ints]:
         """Find equal models on equal data.
 
-        Compare a few columns first, then all columns of the models that agree in these.
-
-        Returns
-        -------
-        distinct : ndarray of int, (K,)
-            Index of each distinct model.
-        of_e : ndarray of int, (E,)
-            Index of the distinct model that each model equals.
+        Compare a few columns first, then all columns of the models that agree in these. Returns the
+        distinct models (K,), and which of them each model equals (E,).
         """
         shard, every = self.data.shards[split], np.arange(len(peers))
         same_p = shard.same_p[peers]

@@ -60,7 +60,7 @@ class Ditto(
     def train(self, s: PersonalState, t: int) -> PersonalState:
         batches, terms = self.engine.batches(t), Terms(proximal=(self.lambda_, s.x))
         fit = self.engine.fit(s.v, s.v_buffers, s.v_opt_state, batches, terms=terms)
-        return super().train(s, t).trained_personal(fit)
+        return self.fit(s, t, batches=batches).trained_personal(fit)
 
     def personal(self, s: PersonalState) -> PersonalState:
         return replace(s, x=s.v, buffers=s.v_buffers)

@@ -69,9 +69,8 @@ class FedRep(FedAvg[T], group="personal", summary="a shared body, and a personal
     def train(self, s: T, t: int) -> T:
         epochs = self.engine.batches(t, Purpose.EXTRA, epochs=self.head_epochs)
         network, batches = self.engine.network, self.engine.batches(t)
-        head, body = [], []
-        for name in network.names:
-            (head if name in network.head else body).append(name)
+        head = [name for name in network.names if name in network.head]
+        body = [name for name in network.names if name not in network.head]
         fit = self.engine.fit(
             s.x, s.buffers, s.head_opt_state, epochs if head else [], terms=Terms(trained=head)
         )

@@ -10,22 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from coterie.clients.models.fitted import Begun, Floats, GradientBoosting, Rows, Tree, below
+from coterie.clients.models.options import LightGBMOptions, XGBoostOptions
 from coterie.datasets.plugins import PluginError
-
-if TYPE_CHECKING:
-    pass
 
 _ZERO = np.float32(1e-35)
 """Size of the largest input that LightGBM takes for 0; some thresholds are this number or its
 negative, on whose left it then is not."""
 
 
-class XGBoost(GradientBoosting["XGBoostOptions"]):
+class XGBoost(GradientBoosting[XGBoostOptions]):
     """Gradient boosting of XGBoost, leaf by leaf on histograms."""
 
     def boosted(
@@ -59,7 +57,7 @@ class XGBoost(GradientBoosting["XGBoostOptions"]):
         return rows * most * float(weights_b.max()) if rows > 1 else 0.0
 
 
-class LightGBM(GradientBoosting["LightGBMOptions"]):
+class LightGBM(GradientBoosting[LightGBMOptions]):
     """Gradient boosting of LightGBM, leaf by leaf on histograms."""
 
     def boosted(

@@ -26,20 +26,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from coterie.clients.models.options import BoostedTreesOptions, GradientBoostingOptions
+
 if TYPE_CHECKING:
     from coterie.clients.models.convnets import Shape
-    from coterie.clients.models.options import (
-        ForestOptions,
-        GradientBoostingOptions,
-        LogisticOptions,
-    )
+    from coterie.clients.models.options import ForestOptions, LogisticOptions
 
 Floats = npt.NDArray[np.floating[Any]]
 Arrays = Mapping[str, npt.NDArray[Any]]
-B = TypeVar("B", bound="GradientBoostingOptions")
+B = TypeVar("B", bound=GradientBoostingOptions)
 _LARGEST = 1e30
 """Maximum size of a value in a received model, far below overflow of a sum."""
-
 
 Begun = tuple[Floats, int]
 """Former fits that a fit continues: their scores (b, k) of the rows, and their number."""
@@ -262,7 +259,7 @@ class GradientBoosting(Trees, Generic[B]):
         return arrays
 
 
-class BoostedTrees(GradientBoosting["BoostedTreesOptions"]):
+class BoostedTrees(GradientBoosting[BoostedTreesOptions]):
     """Gradient boosting of scikit-learn."""
 
     def boosted(

@@ -219,13 +219,7 @@ class Gpt2Options:
         self.base()
 
     def base(self) -> Path:
-        """Return the file of pretrained weights.
-
-        Raises
-        ------
-        ValueError
-            The file does not exist; the message says how to get it.
-        """
+        """Return the file of pretrained weights; if it is missing, an error says how to get it."""
         path = Path(self.weights_file)
         if not path.is_file():
             raise ValueError(
@@ -377,10 +371,7 @@ def kinds_in(name: str) -> tuple[str, ...]:
 def model_of(name: str) -> Model:
     """Return a built-in model, a network of a library, a plugin or several models by name.
 
-    Raises
-    ------
-    PluginError
-        If there is no such plugin, or its options are not a frozen dataclass.
+    PluginError: there is no such plugin, or its options are not a frozen dataclass.
     """
     if name in MODELS:
         return MODELS[name]
@@ -401,13 +392,7 @@ def model_of(name: str) -> Model:
 
 
 def check_task(model: str, task: str) -> None:
-    """Check that a model supports a task (see `coterie.datasets.problem.Problem.task`).
-
-    Raises
-    ------
-    ValueError
-        It does not; the message names the models that do.
-    """
+    """Check that a model supports a task; the error names the models that do."""
     tasks = model_of(model).tasks  # a function or a library's network has none
     if not tasks or task in tasks:
         return
@@ -416,13 +401,7 @@ def check_task(model: str, task: str) -> None:
 
 
 def check_image(shape: tuple[int, ...]) -> None:
-    """Check that an example is an image that a convolutional network takes.
-
-    Raises
-    ------
-    ValueError
-        It is not an image, or too small.
-    """
+    """Check that an example is an image that a convolutional network takes."""
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(
             f"the model wants images of at least 4x4, but an example has shape {shape}: "

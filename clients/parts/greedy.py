@@ -53,8 +53,6 @@ def choose(
     ----------
     losses : callable
         Function from models (E, d) and rows of peers (E,) to validation losses (E,).
-    peers : ndarray of int, (P,)
-        Ids of the peers that choose.
     offers : Letters
         Models "x" of all candidates and of the choosing peers.
     drawn : sequence of (ndarray of int, ndarray)

@@ -19,11 +19,11 @@ from coterie.clients.engine.engine import Engine, Fit, Gradients, device_of
 from coterie.clients.engine.layers import Dropout
 from coterie.clients.engine.network import LAYER_STEP, Buffers, ModelError
 from coterie.clients.engine.streams import Purpose
-from coterie.clients.engine_options import Backend
 from coterie.clients.letters import Part
+from coterie.clients.mixture import Mixture
 from coterie.clients.models.build import build
 from coterie.clients.models.options import MODELS, Model
-from coterie.clients.rule import Mixture
+from coterie.clients.training import BackendName as Backend
 from coterie.clients.training import Terms, Training
 from coterie.datasets.problem import Problem
 from tests.problems import classification

@@ -22,10 +22,10 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.execution import Execution, Plan, held_bytes, share_out
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import TASKS
+from coterie.clients.mixture import Mixture
 from coterie.clients.models.build import mlp
 from coterie.clients.models.options import MlpOptions
 from coterie.clients.privacy import Privacy
-from coterie.clients.rule import Mixture
 from coterie.clients.training import Training
 from tests.networks import outputs as by_torch
 from tests.problems import classification
