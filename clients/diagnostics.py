@@ -54,10 +54,9 @@ def diagnose(
 
     Parameters
     ----------
-    test : tuple of ndarray
-        Class probabilities (n, 2) and classes (n,).
-    validation : tuple of ndarray or None
-        The same for the validation examples, which choose threshold and temperature; None without.
+    test, validation : tuple of ndarray
+        Class probabilities (n, 2) and classes (n,); validation examples choose threshold and
+        temperature.
     private : bool
         Round the threshold, which is otherwise the mean of two examples' probabilities.
     groups : tuple of ndarray of int (n,) or None
@@ -97,16 +96,8 @@ def diagnose_survival(
 ) -> dict[str, Any]:
     """Return the C-index of survival probabilities in the form of `diagnose`; positives: events.
 
-    The bootstrap needs time that is quadratic in the number of examples.
-
-    Parameters
-    ----------
-    survival_nk : ndarray, (n, k)
-        Probabilities of surviving the intervals up to each one.
-    targets_n3 : ndarray, (n, 3)
-        See `coterie.datasets.problem.Split`.
-    groups_n : ndarray of int, (n,), or None
-        Groups of the examples, if known.
+    The bootstrap needs time that is quadratic in the number of examples. The probabilities are
+    those of surviving the intervals up to each one; targets as in `coterie.datasets.problem.Split`.
     """
     risk_n, event_n, time_n = risks(survival_nk), targets_n3[:, 1] > 0, targets_n3[:, 2]
     value, low, high = c_index(risk_n, event_n, time_n)[0], np.nan, np.nan
@@ -147,12 +138,7 @@ def c_index(
     The share of comparable pairs in which the example with the earlier event has the higher risk;
     equal risks count 1/2. A pair is comparable if the earlier time is an event; with equal times,
     if one is an event and the other is censored, which counts as later (Harrell, Lee and Mark
-    1996; as in scikit-survival).
-
-    Parameters
-    ----------
-    counts_bn : ndarray, (b, n), or None
-        How often each resample has each example; None: once.
+    1996; as in scikit-survival). `counts_bn`: how often each resample has each example; None: once.
     """
     counts_bn = np.ones((1, len(risk_n))) if counts_bn is None else counts_bn
     right_b, pairs_b = np.zeros((2, len(counts_bn)))

@@ -231,16 +231,8 @@ class Evaluation:
         """Return the result of `evaluate` and its predictions, on the host.
 
         `evaluate` scores one model or mixture of each hosted peer on one split; other scores are
-        not recorded.
-
-        Returns
-        -------
-        scores : Scores
-            Result of `evaluate`.
-        predictions : Tensor, (K, n, ...), or None
-            Predictions of distinct models on distinct data; None if none were recorded.
-        of_p : ndarray of int, (P,)
-            Row of each peer's predictions.
+        not recorded. The predictions (K, n, ...) are those of distinct models on distinct data,
+        None if none were recorded, with the row of each peer (P,).
         """
         self._recording = recording = Recording([], np.zeros(0, dtype=np.int64))
         try:
