@@ -22,7 +22,7 @@ from coterie.app.config.registry import METHODS, method_of
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
-from coterie.clients.letter_options import LetterOptions
+from coterie.clients.letters import LetterOptions
 from coterie.clients.models.options import AND, MODELS, Adaptation, KindOptions, Model, kinds_in
 from coterie.clients.privacy import Privacy
 from coterie.clients.rule import Rule

@@ -80,10 +80,6 @@ def device_of(name: str, gpu: int) -> torch.device:
     return torch.device("cuda", gpu % max(1, torch.cuda.device_count()))
 
 
-def _no_batches(*which: Any, **how: Any) -> list[Batch]:
-    return []
-
-
 class Engine(Evaluation):
     """Engine with the stacked models of the peers that one node hosts.
 
@@ -258,7 +254,7 @@ class Engine(Evaluation):
         some.peers = self.peers[rows]
         some.data = self.data.narrowed(rows)
         some.kinds = self.kinds[rows] if len(self.kinds) else self.kinds
-        some.batches = _no_batches if idle else some.data.batches
+        some.batches = (lambda *which, **how: []) if idle else some.data.batches
         some.n_gradients = np.zeros(len(rows), dtype=np.int64)
         some._trainer = replace(self._trainer, data=some.data)
         return some
