@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Inbox:
+class Received:
     """Letters of a round that the hosted peers received and sent, as stacks and tables.
 
     Attributes
@@ -133,6 +133,10 @@ class Inbox:
     def _row(self, letters: Letters) -> Ints:
         """Return the hosted peer that received each letter, as a row of the tables."""
         return np.searchsorted(self.engine.peers, letters.recipients)
+
+
+class Inbox(Received):
+    """Letters of a round, and what rules compute from them."""
 
     def losses(self, state: State, split: SplitName, *, own: bool = False) -> Floats:
         """Return the loss of each received model on its recipient's data, (P, n); else nan.

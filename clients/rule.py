@@ -264,8 +264,8 @@ class Formulas(Method):
             One minibatch per step; None: those of the round.
         gradient : callable or None
             Gradient to descend, a function of models, buffers and minibatch; None: the local loss.
-        proximal : tuple of float and Tensor (P, d), or None
-            Strength mu and centre c of a term mu/2 |x - c|^2 of the objective.
+        proximal : (float, Tensor) or None
+            Strength mu and centre c (P, d) of a term mu/2 |x - c|^2 of the objective.
         mask : Tensor, (P, d), or None
             Factors of the gradient's entries.
         pull : callable or None

@@ -87,15 +87,15 @@ class Engine(Evaluation):
     ----------
     problem : Problem
         Data of all peers; only those of `peers` are kept.
-    model, model_options, adaptation, max_parameters
+    model, model_options, adaptation, max_parameters : object
         Network, see `coterie.clients.models.build`.
     peers : Sequence of int
         Ids of the hosted peers, ascending.
-    training, privacy, defence
+    training, privacy, defence : object
         Options; None: no privacy, weighted means.
     seed : int
         Seed of all streams.
-    device, dtype, mixed_precision, tf32, channels_last
+    device, dtype, mixed_precision, tf32, channels_last : object
         Options of `coterie.clients.training.Compute`; `gpu` is the index of the GPU.
     backend : str
         Value of the key `engine.backend`, see `coterie.clients.engine.backends.choose`.

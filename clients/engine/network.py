@@ -61,12 +61,8 @@ class Network:
     ----------
     module : nn.Module
         The template in training mode.
-    names : list of str
-        Names of the tensors in a row of `x_ed`, in order.
-    shapes : list of tuple of int
-        Shapes of these tensors.
-    sizes : list of int
-        Numbers of their elements.
+    names, shapes, sizes : list
+        Names, shapes and numbers of elements of the tensors in a row of `x_ed`, in order.
     personal : list of str
         Names of the trainable tensors that are in no row.
     trained : list of str

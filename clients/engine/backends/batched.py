@@ -74,16 +74,10 @@ class Outer(NamedTuple):
 class Kernel(NamedTuple):
     """Kernel of a layer type.
 
-    Attributes
-    ----------
-    forward : callable
-        Maps (layer, own, inputs) to the outputs and values kept for `backward`.
-    backward : callable
-        Maps (layer, own, inputs, kept, gradient of the outputs) to the gradient of the inputs. May
-        overwrite the gradient of the outputs if the layer has no tensors.
-    gradients : callable
-        Maps (inputs, kept, gradient of the outputs) to the gradients of the layer's tensors, by
-        their names in the layer.
+    `forward` maps (layer, own, inputs) to the outputs and values kept for `backward`, which maps
+    (layer, own, inputs, kept, gradient of the outputs) to the gradient of the inputs; it may
+    overwrite the gradient of the outputs if the layer has no tensors. `gradients` maps (inputs,
+    kept, gradient of the outputs) to the gradients of the layer's tensors, by their names in it.
     """
 
     forward: Callable[[Any, Own, Tensor], tuple[Tensor, Any]]
