@@ -29,14 +29,6 @@ _DATE = re.compile(
     re.ASCII,
 )
 _EPOCH = datetime.date(1970, 1, 1)
-_FOREIGN = (
-    (r"[+-]?[1-9]\d{0,2}([,.'’ \u00a0\u2009\u202f]\d{3})+([.,]\d+)?",
-     "it has thousands separators, or commas for points: write 1007, or 1.007 if that is meant"),
-    (r"[+-]?\d+,\d+", "it has decimal commas: write 37.9 instead of 37,9"),
-    (rf"{_NUMBER.pattern}(\s+[^\d\s].*|[^\W\d_]{{1,5}}|\s*%)",
-     'it has units beside numbers: write 140 instead of "140 mmHg"'),
-    (_DATE.pattern, 'it has dates: describe it in schema.toml, with kind = "date"'),
-)  # fmt: skip
 
 
 def plain(text: str) -> str:
@@ -99,11 +91,3 @@ def _value(text: str) -> str:
         return f"{TRUTHS[text]:g}"
     match = _WHOLE.fullmatch(text)
     return match[1] if match else text
-
-
-def remedy(texts: Sequence[str]) -> str:
-    """Return what to do about texts that are no numbers, if they have one known form; else ""."""
-    for pattern, advice in _FOREIGN:
-        if texts and all(re.fullmatch(pattern, text.strip()) for text in texts):
-            return advice
-    return ""

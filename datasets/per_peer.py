@@ -12,7 +12,6 @@ training examples.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,15 +24,16 @@ from coterie.datasets import grammar
 from coterie.datasets.own.institutions import (
     Expected,
     HeldOptions,
+    Holding,
     RefusedError,
     join_holdings,
-    listed,
+    logging_entries,
     make_holding,
+    showing_entries,
 )
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Problem
 
-_log = logging.getLogger("coterie.data")
 Arrays = Mapping[str, Any]
 """Data of one peer."""
 
@@ -61,15 +61,8 @@ def problem_of_arrays(
     expected = _expected(name, data, parts_p)
     holdings = {}
     for peer, (arrays, parts) in enumerate(zip(data, parts_p, strict=True)):
-        try:
-            encoded, marks = _encoded(parts, expected), _marks(arrays, parts)
-            holdings[peer] = make_holding(
-                expected, encoded, _options(partition), seed, peer, **marks
-            )
-        except RefusedError as error:  # a simulation may show the entries
-            raise DataError(f'{names[peer]}: {error}: "{listed(error.entries)}"') from None
-        except DataError as error:
-            raise DataError(f"{names[peer]}: {error}") from None
+        with showing_entries(names[peer]):
+            holdings[peer] = _holding(arrays, parts, expected, partition, seed, peer)
     problem = join_holdings(expected, holdings, peers)
     is_named = any("name" in arrays for arrays in data)
     return replace(problem, names=names if is_named else (), validation_key="partition.validation")
@@ -88,12 +81,8 @@ def problem_of_node(name: str, data: Sequence[Arrays], peer: int, peers: int, se
     expected = _expected(name, data, [parts])
     if expected.task == "classification" and "classes" not in data[0]:
         raise DataError(f'{name}: on a deployed node "classes" must name all classes')
-    try:
-        encoded, marks = _encoded(parts, expected), _marks(data[0], parts)
-        holding = make_holding(expected, encoded, _options(Partition()), seed, peer, **marks)
-    except RefusedError as error:
-        _log.error("%s: %s", error, listed(error.entries))
-        raise
+    with logging_entries():
+        holding = _holding(data[0], parts, expected, Partition(), seed, peer)
     return join_holdings(expected, {peer: holding}, peers)
 
 
@@ -105,8 +94,12 @@ def _name(arrays: Arrays, peer: int) -> str:
     return str(arrays.get("name", default)) if isinstance(arrays, Mapping) else default
 
 
-def _options(partition: Partition) -> HeldOptions:
-    return HeldOptions(validation=partition.validation)
+def _holding(
+    arrays: Arrays, parts: Parts, expected: Expected, partition: Partition, seed: int, peer: int
+) -> Holding:
+    options = HeldOptions(validation=partition.validation)
+    encoded, marks = _encoded(parts, expected), _marks(arrays, parts)
+    return make_holding(expected, encoded, options, seed, peer, **marks)
 
 
 def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
@@ -136,9 +129,9 @@ def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
                     f"{name}: {peer} has {x} of shape {inputs.shape} and {y} of shape "
                     f"{labels.shape}: both need one row per example, and {x} at least one feature"
                 )
+            if inputs.dtype.kind not in "iubf":
+                raise DataError(f"{name}: {peer} has {x} of {inputs.dtype}, not of numbers")
             for key, values in ((x, inputs), (y, labels)):
-                if key == x and values.dtype.kind not in "iubf":
-                    raise DataError(f"{name}: {peer} has {key} of {values.dtype}, not of numbers")
                 if values.dtype.kind == "f" and not np.isfinite(values).all():
                     raise DataError(
                         f"{name}: {peer} has NaN or infinity in {key}: fill these values, or leave "
@@ -225,7 +218,7 @@ def _expected(name: str, data: Sequence[Arrays], parts_p: Sequence[Parts]) -> Ex
         width = (*widths.pop(), 1)
         if widths or len(width) > 2:
             raise DataError(f"{name}: y must be (N,) or (N, k), the same for all peers")
-        return Expected(name, "regression", width[0], None, None)
+        return Expected(name, "regression", width[0])
     if any(y.ndim != 1 for y in labels):
         raise DataError(f"{name}: y must be (N,), a class per example")
     if not classes:
@@ -234,9 +227,9 @@ def _expected(name: str, data: Sequence[Arrays], parts_p: Sequence[Parts]) -> Ex
             key=lambda label: (isinstance(label, str), label),
         )
         if found == [*range(len(found))] and all(y.dtype.kind in "iu" for y in labels):
-            return Expected(name, "classification", len(found), None, None)
+            return Expected(name, "classification", len(found))
         classes = tuple(map(str, found))
-    return Expected(name, "classification", len(classes), None, None, classes)
+    return Expected(name, "classification", len(classes), classes=classes)
 
 
 def _encoded(parts: Parts, expected: Expected) -> Parts:

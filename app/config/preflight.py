@@ -47,8 +47,6 @@ def scale_of(config: Config) -> Literal["common", "own", "schema"]:
     options = config.dataset_options
     if not isinstance(options, TableOptions):
         return "own"
-    if options.mean:  # the run's keys are the scale, also instead of the schema's
-        return "schema" if options.schema else "own"
     if options.scale == "common" and config.privacy.kind != "none":
         return "schema"
     return "own" if config.peers == 1 and options.scale == "common" else options.scale

@@ -37,6 +37,11 @@ class Wrong(NamedTuple):
     why: str  # without the cell
     cell: str | float | None = None  # stays on the institution's node
 
+    @property
+    def plain(self) -> str | float | None:
+        """Cell, as categories are compared."""
+        return grammar.plain(self.cell) if isinstance(self.cell, str) else self.cell
+
 
 Errors = dict[int, list[Wrong]]
 """Cells that cannot be used, by row."""
@@ -82,11 +87,10 @@ def normalised(table: pa.Table, path: Path) -> pa.Table:
 
 def _read_csv(path: Path) -> pa.Table:
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import compute, csv
 
     names = _check_csv(path)
-    has_breaks = _has_breaks(path)
-    parse = csv.ParseOptions(newlines_in_values=has_breaks)  # slower
+    parse = csv.ParseOptions(newlines_in_values=True)
     types = dict.fromkeys(names, pa.string())
     convert = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
     try:
@@ -94,6 +98,12 @@ def _read_csv(path: Path) -> pa.Table:
     except pa.ArrowInvalid:  # maybe a line is longer than a block
         whole = csv.ReadOptions(block_size=min(path.stat().st_size, 2**31 - 1))
         table = csv.read_csv(path, whole, parse, convert)
+    with path.open("rb") as file:
+        has_breaks = any(b'"' in block for block in iter(lambda: file.read(_BLOCK), b"")) and any(
+            compute.any(compute.match_substring(cells, end)).as_py()
+            for cells in table.columns
+            for end in "\r\n"
+        )
     rows = sum(1 for _ in _records(path, strict=True)) - 1 if has_breaks else table.num_rows
     if table.column_names != names or table.num_rows != rows:
         raise DataError(
@@ -101,21 +111,6 @@ def _read_csv(path: Path) -> pa.Table:
             "by another: write it again with a quote at both ends of each quoted cell"
         )
     return table
-
-
-def _has_breaks(path: Path) -> bool:
-    """Return whether line breaks may be inside quotes."""
-    inside = False
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            if inside or b'"' in block:
-                data = np.frombuffer(block, np.uint8)
-                quotes = np.flatnonzero(data == 34)
-                breaks = np.flatnonzero((data == 10) | (data == 13))
-                if ((np.searchsorted(quotes, breaks) + inside) % 2).any():
-                    return True
-                inside ^= bool(len(quotes) % 2)
-    return inside
 
 
 def _records(path: Path, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
@@ -248,18 +243,10 @@ def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
         meant = [f'{name}: did you mean "{similar(name, others)}"?' for name in missing]
         raise RefusedError(
             f"table: {path.name} has no column {', '.join(missing)}"
-            f"{_asked_header(table.column_names)}{_lower_header(path, missing)}",
+            f"{_asked_header(table.column_names)}",
             [*(each for each in meant if '""' not in each),
              f"it has {', '.join(table.column_names)}"],
         )  # fmt: skip
-
-
-def _lower_header(path: Path, names: Sequence[str]) -> str:
-    """Return a hint for a CSV file whose header is below its first line."""
-    for line, cells in itertools.islice(_records(path), 20) if path.suffix == ".csv" else ():
-        if {*map(grammar.plain, names)} <= {*map(grammar.plain, cells)}:
-            return f"; line {line} has: is it the header? Delete the lines above it"
-    return ""
 
 
 def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Errors]:

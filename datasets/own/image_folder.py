@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from coterie.datasets import grammar
 from coterie.datasets.account import Account
 from coterie.datasets.files.folders import IMAGES, files_below, read_bytes
 from coterie.datasets.files.pixels import (
@@ -38,15 +39,14 @@ from coterie.datasets.own import cells
 from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
+    HeldOptions,
     Holding,
-    NormalisedOptions,
     RefusedError,
     make_holding,
-    numbers,
     words,
 )
 from coterie.datasets.own.schema import FILE, Schema, agreed
-from coterie.datasets.problem import DataError
+from coterie.datasets.problem import DataError, Floats, Task
 from coterie.ranges import option
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _NAME = re.compile(r"(_(image|img|mask|label|seg|segmentation))?((\.nii)?\.\w{1,
 
 
 @dataclass(frozen=True)
-class ImageFolderOptions(NormalisedOptions):
+class ImageFolderOptions(HeldOptions):
     """Options of the data set "image-folder"."""
 
     classes: str = option(
@@ -144,7 +144,8 @@ class ImageFolderOptions(NormalisedOptions):
             raise ValueError(f'window must be "none", "file" or like "40/400", not "{self.window}"')
         if "/" in self.masks or "\\" in self.masks or self.masks in (".", "..", "images"):
             raise ValueError(f'masks must be the name of a folder, not "{self.masks}"')
-        self.check_normalised(int(sides[0]))
+        self.check_held()
+        self.normalisation()
 
     def check_peers(self, peers: int) -> None:
         """Check that the run names its classes."""
@@ -157,6 +158,23 @@ class ImageFolderOptions(NormalisedOptions):
     def sides(self) -> tuple[int, ...]:
         """Channels, height and width, or channels and the three sides of a volume."""
         return tuple(map(int, self.shape.split("x")))
+
+    def normalisation(self) -> Floats | None:
+        """Return `mean` and `std`, (2, channels, 1, ...); None for each peer's own.
+
+        ValueError: they are invalid.
+        """
+        channels, *sides = self.sides
+        try:
+            mean, std = (list(map(grammar.number, words(each))) for each in (self.mean, self.std))
+        except ValueError:
+            mean, std = [], [0.0]
+        if not mean and not std:
+            return None
+        is_sound = len(mean) == len(std) == channels and np.isfinite([mean, std]).all()
+        if not is_sound or min(std) <= 0:
+            raise ValueError(f"mean and std must be empty, or {channels} numbers each, std above 0")
+        return np.reshape([mean, std], (2, channels, *[1] * len(sides)))
 
     @property
     def choices(self) -> Choices:
@@ -249,14 +267,10 @@ def read_image_folder(
 
     DataError: there are no images, or a class or an image does not fit the run.
     """
-    classes, channels = words(options.classes), options.sides[0]
-    mean, std = (
-        None if values is None else values.reshape(channels, *[1] * (len(options.sides) - 1))
-        for values in (numbers("mean", options.mean), numbers("std", options.std))
-    )
-    task: Literal["segmentation", "classification"] = (
-        "segmentation" if options.masks else "classification"
-    )
+    classes = words(options.classes)
+    task: Task = "segmentation" if options.masks else "classification"
+    scale = options.normalisation()
+    mean, std = (None, None) if scale is None else scale
     expected = Expected("image-folder", task, len(classes), mean, std, tuple(classes))
     reading = _Reading(options, folder, agreed(folder, "image-folder", options.schema))
     folders = {"train": folder}

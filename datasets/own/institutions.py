@@ -14,7 +14,8 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +23,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets import grammar
 from coterie.datasets.account import Account
 from coterie.datasets.files.fingerprint import record, recorded, remembered
 from coterie.datasets.partition.options import Partition
-from coterie.datasets.preprocessing import IS_MISSING, NO_CODE, Column, Preprocessing, RawTable
+from coterie.datasets.preprocessing import (
+    IS_MISSING,
+    NO_CODE,
+    Column,
+    Preprocessing,
+    RawTable,
+    by_column,
+)
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split, Task
 from coterie.ranges import option
 
@@ -91,25 +98,6 @@ class HeldOptions:
         """
 
 
-@dataclass(frozen=True, kw_only=True)
-class NormalisedOptions(HeldOptions):
-    """Options of numeric data."""
-
-    mean: str = option("", "Mean per channel or column, in raw units; empty for each peer's own.")
-    std: str = option(
-        "", "Standard deviation per channel or column, in raw units; empty for each peer's own."
-    )
-
-    def check_normalised(self, channels: int | None) -> None:
-        """Check mean, std and the shares of the parts."""
-        self.check_held()
-        mean, std = numbers("mean", self.mean, channels), numbers("std", self.std, channels)
-        if (mean is None) != (std is None):
-            raise ValueError("set both mean and std, or neither to use each peer's own")
-        if std is not None and std.min() <= 0:
-            raise ValueError("std must be above 0")
-
-
 @dataclass(frozen=True)
 class Expected:
     """Requirements of a run on every institution's data."""
@@ -117,8 +105,8 @@ class Expected:
     name: str  # of the data set
     task: Task  # see `Problem`
     outputs: int  # see `Problem`
-    mean: Floats | None  # per channel or column, in raw units; None for each institution's own
-    std: Floats | None  # likewise
+    mean: Floats | None = None  # per channel, in raw units; None for each institution's own
+    std: Floats | None = None  # likewise
     # Names of the classes, or ends of the intervals of time; empty for regression.
     classes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()  # of a table, in the model's order
@@ -154,13 +142,9 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
             )
         read_p, files_p = [], []
         for peer, folder in enumerate(folders):
-            try:
-                with recorded() as reads:
-                    read_p.append(read(folder, options, seed, peer))
-                files_p.append(reads.files(data_dir))
-            except DataError as error:  # a simulation may show the entries
-                entries = f": {listed(error.entries)}" if isinstance(error, RefusedError) else ""
-                raise DataError(f"{folder.name}: {error}{entries}") from None
+            with showing_entries(folder.name), recorded() as reads:
+                read_p.append(read(folder, options, seed, peer))
+            files_p.append(reads.files(data_dir))
         expected = read_p[0][0]
         for folder, (requirements, _) in zip(folders, read_p, strict=True):
             if differing := sorted(_names(requirements) ^ _names(expected)):
@@ -189,17 +173,33 @@ def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
         assert isinstance(options, HeldOptions)
         options.check_node()
         record(data_dir)
-        try:
-            with recorded() as reads:
-                expected, holding = read(data_dir, options, seed, peer)
-        except RefusedError as error:
-            for entry in error.entries[:_NAMED]:
-                _log.error("%s: %s", error, entry)
-            raise DataError(f"{error}; the log of this node lists the entries") from None
+        with logging_entries(), recorded() as reads:
+            expected, holding = read(data_dir, options, seed, peer)
         problem = join_holdings(expected, {peer: holding}, peers)
         return replace(problem, files=(reads.files(data_dir),) * peers)
 
     return load
+
+
+@contextmanager
+def showing_entries(name: str) -> Iterator[None]:
+    """Name the peer in errors, and show the entries of a RefusedError, as a simulation may."""
+    try:
+        yield
+    except DataError as error:
+        entries = f": {listed(error.entries)}" if isinstance(error, RefusedError) else ""
+        raise DataError(f"{name}: {error}{entries}") from None
+
+
+@contextmanager
+def logging_entries() -> Iterator[None]:
+    """Write the entries of a RefusedError only to the log, as a deployed node must."""
+    try:
+        yield
+    except RefusedError as error:
+        for entry in error.entries[:_NAMED]:
+            _log.error("%s: %s", error, entry)
+        raise DataError(f"{error}; the log of this node lists the entries") from None
 
 
 def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> Problem:
@@ -378,11 +378,8 @@ def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preproces
         codes = [range(len(c.categories)) if c.categories else number for c in columns]
         source = np.repeat(np.arange(len(columns)), [*map(len, codes)])
         code = np.array([each for of_column in codes for each in of_column], dtype=np.int64)
-        if expected.fill == "median":
-            values = _medians(raw, train)
-        else:
-            values = _means(raw, train) if expected.mean is None else expected.mean
-        fill = np.where(code == NO_CODE, values[source], NO_CODE)
+        middle_c = by_column(np.nanmedian if expected.fill == "median" else np.nanmean, raw[train])
+        fill = np.where(code == NO_CODE, np.nan_to_num(middle_c)[source], NO_CODE)
     filled = Preprocessing(columns, source, code, fill, schema=expected.schema)
     if expected.mean is not None and expected.std is not None:
         return filled
@@ -392,20 +389,6 @@ def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preproces
     values = inputs[train].astype(np.float64)
     mean, std = values.mean(axis=axes, keepdims=True), values.std(axis=axes, keepdims=True)
     return replace(filled, mean=mean[0], std=np.where(std > 0, std, 1.0)[0])
-
-
-def _means(raw: npt.NDArray[Any], train: Ints) -> Floats:
-    """Return the mean of the numbers that are not missing, (columns,); 0 if all are."""
-    known = ~np.isnan(raw[train])
-    total = np.where(known, raw[train], 0.0).sum(axis=0)
-    means: Floats = total / np.maximum(known.sum(axis=0), 1)
-    return means
-
-
-def _medians(raw: npt.NDArray[Any], train: Ints) -> Floats:
-    """Return the median of the numbers that are not missing, (columns,); 0 if all are."""
-    known = (column[~np.isnan(column)] for column in raw[train].T)
-    return np.array([np.median(column) if len(column) else 0.0 for column in known])
 
 
 class RefusedError(DataError):
@@ -425,24 +408,6 @@ def listed(entries: Sequence[str]) -> str:
 def words(text: str) -> list[str]:
     """Split "a, b, c" into its entries."""
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def numbers(name: str, text: str, count: int | None = None) -> Floats | None:
-    """Parse numbers like "0.5, 0.25"; None for an empty text.
-
-    ValueError: an entry is not a number, or there are not `count` numbers.
-    """
-    try:
-        values = np.array([grammar.number(word) for word in words(text)])
-        if not np.isfinite(values).all():
-            raise ValueError
-    except ValueError:
-        raise ValueError(f'{name} must be numbers like "0.5, 0.25", not "{text}"') from None
-    if not len(values):
-        return None
-    if count is not None and len(values) != count:
-        raise ValueError(f"{name} has {len(values)} numbers, the examples have {count} channels")
-    return values
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from coterie.datasets.preprocessing import NO_CODE, Column, Floats, Ints
+from coterie.datasets.preprocessing import NO_CODE, Column, Floats, Ints, by_column
 from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.quality import FENCE, survey
 
@@ -33,11 +33,8 @@ def statistics(problem: Problem, peer: int) -> Floats:
     """Return the statistics of a peer's training rows, (3, c), without missing cells."""
     assert problem.table is not None
     columns, cells = problem.table.columns, known(problem, peer)
-    is_known = ~np.isnan(cells)
-    count_c = is_known.sum(axis=0)
-    mean_c = np.where(is_known, cells, 0.0).sum(axis=0) / np.maximum(count_c, 1)
-    squares_c = np.square(np.where(is_known, cells - mean_c, 0.0)).sum(axis=0)
-    result = np.stack([count_c, mean_c, squares_c / np.maximum(count_c, 1)])
+    moments = [np.nan_to_num(by_column(each, cells)) for each in (np.nanmean, np.nanvar)]
+    result = np.stack([(~np.isnan(cells)).sum(axis=0), *moments])
     result[:, [column.kind == "category" for column in columns]] = np.nan
     return result
 

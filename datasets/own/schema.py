@@ -7,13 +7,12 @@ has a digest by which institutions check that theirs is the same. It contains no
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,9 @@ import tomli_w
 from coterie.datasets import grammar
 from coterie.datasets.files.fingerprint import content
 from coterie.datasets.own.cells import encoded, named, nested, similar
+from coterie.datasets.own.groups import read_groups
 from coterie.datasets.own.scale import publishable
-from coterie.datasets.preprocessing import Column, Floats
+from coterie.datasets.preprocessing import Column, Floats, Ints
 from coterie.datasets.problem import DataError
 from coterie.datasets.quality import survey_tables
 
@@ -34,13 +34,7 @@ if TYPE_CHECKING:
 FILE = "schema.toml"
 _WRONG = (ValueError, RecursionError, KeyError, AttributeError)
 """Errors that an invalid file can raise."""
-_KINDS = ("number", "category", "date")
 _ROLES = ("group", "time")
-_KEYS = {field.name.replace("_", "-") for field in fields(Column)} - {"name"}
-_TYPES = (
-    ("kind", (str,), "a text"), ("unit", (str,), "a text"), ("role", (str,), "a text"),
-    ("low", (float, int), "a number"), ("high", (float, int), "a number"),
-)  # fmt: skip
 _DIGITS = 16
 _SHOWN = 3
 _MAX_CATEGORIES = 20
@@ -94,72 +88,37 @@ def agreed(folder: Path, dataset: str, key: str) -> Schema:
 
 
 def _column(name: str, entry: Mapping[str, Any]) -> Column:
-    if unknown := entry.keys() - _KEYS:
-        raise DataError(f"table: {FILE}: column {name}: unknown key {', '.join(sorted(unknown))}")
     values = {key.replace("-", "_"): value for key, value in entry.items()}
-    for key, kinds, noun in _TYPES:
-        if type(values.get(key, kinds[0]())) not in kinds:
-            raise DataError(f"table: {FILE}: column {name}: {key} must be {noun}")
-    for key in ("categories", "na_values", "cuts"):
-        cells = values.get(key, [])
-        if not isinstance(cells, list):
-            raise DataError(f"table: {FILE}: column {name}: {key} must be a list")
-        values[key] = tuple(cells if key == "cuts" else map(str, cells))
-    column = Column(name, **values)
-    _check_cuts(column)
-    _check_scale(column)
-    if column.role not in ("", *_ROLES) or (column.role and column.categories):
-        raise DataError(
-            f"table: {FILE}: column {name}: role must be one of {', '.join(_ROLES)}, without "
-            "categories"
-        )
-    repeats = len(set(column.categories)) < len(column.categories)
-    is_category = column.kind == "category"
-    if column.kind not in _KINDS or repeats or is_category != bool(column.categories):
-        raise DataError(
-            f"table: {FILE}: column {name}: kind must be one of {', '.join(_KINDS)}; only a "
-            "category has categories, without duplicates"
-        )
+    for key in ("categories", "na_values"):
+        if isinstance(cells := values.get(key), list):
+            values[key] = [*map(str, cells)]
+    where = f"table: {FILE}: column {name}"
+    try:
+        column = Column.of_json({**values, "name": name})
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from None
+    names, is_category = column.categories, column.kind == "category"
+    rising = sorted({*column.cuts, 0})[1:]
+    for is_wrong, why in (
+        (is_category != bool(names), "a category, and only a category, has categories"),
+        (len({*names}) < len(names), "categories must be without duplicates"),
+        ([*column.cuts] != rising, "cuts must be ascending numbers above 0"),
+        (bool(rising) and column.kind != "number", "only a number has cuts"),
+        ((column.mean is None) != (column.scale is None), "set both mean and scale, or neither"),
+        (is_category and column.mean is not None, "a category has neither mean nor scale"),
+        (column.scale is not None and column.scale <= 0, "scale must be above 0"),
+        (bool(column.role and names), "a column with a role has no categories"),
+    ):
+        if is_wrong:
+            raise DataError(f"{where}: {why}")
     return column
-
-
-def _check_cuts(column: Column) -> None:
-    is_numbers = all(type(cut) in (int, float) and math.isfinite(cut) for cut in column.cuts)
-    is_rising = is_numbers and all(a < b for a, b in itertools.pairwise((0, *column.cuts)))
-    if column.cuts and (column.kind != "number" or not is_rising):
-        raise DataError(
-            f"table: {FILE}: column {column.name}: cuts must be ascending numbers above 0, of a "
-            "column of numbers"
-        )
-
-
-def _check_scale(column: Column) -> None:
-    """Refuse limits and constants of a column that are no numbers, or do not belong to it.
-
-    The message of the DataError names the column, the key and the remedy.
-    """
-    where = f"table: {FILE}: column {column.name}"
-    for key in ("low", "high", "mean", "scale"):
-        value = getattr(column, key)
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise DataError(f"{where}: {key} must be a number")
-    if (column.mean is None) != (column.scale is None):
-        raise DataError(f"{where}: set both mean and scale, or neither")
-    if column.scale is not None and (column.scale <= 0 or column.kind == "category"):
-        raise DataError(f"{where}: scale must be above 0; a category has neither mean nor scale")
 
 
 def digest(schema: Schema) -> str:
     """Return a digest of a schema, independent of the order of its lines."""
     columns = {name: asdict(column) for name, column in schema.items()}
     for entry in columns.values():
-        for key in (
-            "na_values",
-            "cuts",
-            "mean",
-            "scale",
-            "role",
-        ):  # keeps digests of earlier schemas
+        for key in ("na_values", "cuts", "mean", "scale", "role"):  # keeps digests of 0.1.0
             if entry[key] in ((), None, ""):
                 del entry[key]
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False)
@@ -182,73 +141,72 @@ class Draft:
     """Draft of a schema, and what the person who corrects it must know."""
 
     # Columns that all tables have. No entry is the value of fewer than `min_rows` rows.
-    schema: Schema
-    left_out: dict[str, str]  # reason for each column that is not in the schema
-    # Categories of a column that are left out, with their number of rows; they may name persons.
-    rare: dict[str, list[str]]
+    schema: dict[str, Column] = field(default_factory=dict)
+    # Reason for each column that is not in the schema.
+    left_out: dict[str, str] = field(default_factory=dict)
+    # Number of rows of the categories of a column that are left out; they may name persons.
+    rare: dict[str, dict[str, int]] = field(default_factory=dict)
     # Number of values that lie far from all others, by column; it has no range for that reason.
-    unbounded: dict[str, int]
+    unbounded: dict[str, int] = field(default_factory=dict)
+    # Values of a column that may mean "not measured", and are out of its range.
+    coded: dict[str, set[float]] = field(default_factory=dict)
 
 
-def drafted(tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[str] = ()) -> Draft:
+def drafted(
+    tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[str] = (), group: str = ""
+) -> Draft:
     """Draft the schema of tables (by name) that have the same columns, for publication.
 
     Limits, mean and scale of a number come from quantiles and moments of values of all tables
     together, see `coterie.datasets.own.scale.publishable`, and are rounded. At least `min_rows`
-    rows are behind a category or a number, because it becomes public. `na_values` are cells that
-    mean a missing value, besides `MARKS`.
+    rows are behind a category or a number, because it becomes public: rows of different patients,
+    if `group` is the column with the patient of a row. `na_values` are cells that mean a missing
+    value, besides `MARKS`.
     """
-    draft = Draft({}, {}, {}, {})
-    schema: dict[str, Column] = {}
+    draft, unit_n = Draft(), units(tables, group)
     for name in dict.fromkeys(name for table in tables.values() for name in table.column_names):
-        having = [table for table in tables.values() if name in table.column_names]
-        if len(having) < len(tables):
-            draft.left_out[name] = _absent(name, tables)
+        lacking = [key for key, table in tables.items() if name not in table.column_names]
+        having = [table for key, table in tables.items() if key not in lacking]
+        if lacking:
+            draft.left_out[name] = f"not in {', '.join(lacking)}"
+            others = {*tables[lacking[0]].column_names} - {*having[0].column_names}
+            if meant := similar(name, others):
+                draft.left_out[name] += f' (did you mean "{meant}"? rename it)'
         elif why := next(filter(None, (nested(table.column(name)) for table in having)), ""):
             draft.left_out[name] = f"{why}, neither numbers, dates nor texts"
-        elif column := _drafted(name, having, na_values, min_rows, draft):
-            schema[name] = column
+        elif name == group:
+            draft.schema[name] = Column(name, role="group")
+        elif column := _drafted(name, having, unit_n, na_values, min_rows, draft):
+            draft.schema[name] = column
         elif name in draft.rare:
             draft.left_out[name] = f"no value in {min_rows} rows: values of single persons"
         else:
             draft.left_out[name] = _texts_among_numbers(name, tables, na_values) or (
                 "neither numbers, dates nor at most 20 categories"
             )
-    for name, column in _parsed(tomli_w.dumps(described(schema))).items():  # as a run reads it
-        rare = {each.rpartition(" (")[0] for each in draft.rare.get(name, ())}
-        for key, table in tables.items():
+    read_back = _parsed(tomli_w.dumps(described(draft.schema)))
+    for name, column in read_back.items():
+        known = {*draft.rare.get(name, ()), *draft.coded.get(name, ())}
+        for key, table in tables.items() if not column.role else ():
             errors = encoded(table, [column])[1]
-            wrong = {row: each for row, each in errors.items() if _text(each[0].cell) not in rare}
+            wrong = {row: each for row, each in errors.items() if each[0].plain not in known}
             if wrong:
                 cells = named(wrong, Path(key))
                 draft.left_out[name] = f"the draft refuses its own table: {cells[0]}"
-                schema.pop(name, None)
-    return replace(draft, schema=schema)
+                draft.schema.pop(name, None)
+    return draft
 
 
-def _text(cell: object) -> str:
-    return grammar.plain(str(cell))
-
-
-def _absent(name: str, tables: Mapping[str, pa.Table]) -> str:
-    """Return which tables lack a column, or which ones alone have it, and what they may call it."""
-    having = {key: table for key, table in tables.items() if name in table.column_names}
-    lacking = {key: table for key, table in tables.items() if key not in having}
-    model = next(iter(having.values()))
-    if len(having) < len(lacking):
-        return f"only in {', '.join(having)}{_renamed(name, next(iter(lacking.values())), model)}"
-    return "; ".join(
-        f"not in {key}{_renamed(name, table, model)}" for key, table in lacking.items()
-    )
-
-
-def _renamed(name: str, table: pa.Table, model: pa.Table) -> str:
-    """Return which column of a table may be the missing one, by its name or else its place."""
-    others = [each for each in table.column_names if each not in model.column_names]
-    meant, place = similar(name, others), model.column_names.index(name)
-    if not meant and place < table.num_columns and table.column_names[place] in others:
-        meant = table.column_names[place]
-    return f' (did you mean "{meant}"? rename it)' if meant else ""
+def units(tables: Mapping[str, pa.Table], group: str) -> Ints:
+    """Return the number of the group of each row of all tables, or without `group` of the row."""
+    of_tables = [
+        np.arange(table.num_rows)
+        if (names := read_groups(table, group, Path(key), {})) is None
+        else np.unique(names, return_inverse=True)[1]
+        for key, table in tables.items()
+    ]
+    starts = np.cumsum([0, *(unit_n.max(initial=-1) + 1 for unit_n in of_tables)])
+    return np.concatenate([start + n for start, n in zip(starts, of_tables, strict=False)])
 
 
 def _texts_among_numbers(
@@ -271,16 +229,17 @@ def _texts_among_numbers(
 
 
 def _drafted(
-    name: str, tables: Sequence[pa.Table], na_values: Sequence[str], min_rows: int, draft: Draft
+    name: str,
+    tables: Sequence[pa.Table],
+    unit_n: Ints,
+    na_values: Sequence[str],
+    min_rows: int,
+    draft: Draft,
 ) -> Column | None:
     """Return the first kind of column that fits all cells; None if there is none."""
-    from pyarrow import compute, types
+    from pyarrow import types
 
-    rows: Counter[str] = Counter()
-    for table in tables:
-        for each in compute.value_counts(table.column(name)).to_pylist():
-            if each["values"] is not None:
-                rows[_text(each["values"])] += each["counts"]
+    rows = _counts([table.column(name) for table in tables], unit_n)
     marks = tuple(sorted(rows.keys() & ({*MARKS, *na_values} - {*grammar.MISSING})))
     for text in (*grammar.MISSING, *marks):
         del rows[text]
@@ -289,21 +248,44 @@ def _drafted(
         encodings = [encoded(table, [column]) for table in tables]
         if rows and not any(errors for _, errors in encodings):
             values = np.concatenate([values[:, 0] for values, _ in encodings])
-            return _with_numbers(column, values[~np.isnan(values)], min_rows, draft)
+            return _with_numbers(column, values, unit_n, min_rows, draft)
     numbers = sum(map(grammar.is_number, rows))
     if not 0 < len(rows) <= _MAX_CATEGORIES or numbers > _MIN_NUMBERS or numbers == len(rows):
         return None
     frequent = tuple(sorted(text for text, count in rows.items() if count >= min_rows))
-    if rare := sorted(rows.keys() - {*frequent}):
-        draft.rare[name] = [f"{text} ({rows[text]})" for text in rare]
+    if rare := {text: rows[text] for text in sorted(rows.keys() - {*frequent})}:
+        draft.rare[name] = rare
     return Column(name, "category", frequent, na_values=marks) if frequent else None
 
 
-def _with_numbers(column: Column, values: Floats, min_rows: int, draft: Draft) -> Column:
+def _counts(columns: Sequence[pa.ChunkedArray], unit_n: Ints) -> Counter[str]:
+    """Return the number of units, which are rows or groups of rows, with each text."""
+    from pyarrow import types
+
+    rows: Counter[str] = Counter()
+    for column in columns:
+        own_n, unit_n = unit_n[: len(column)], unit_n[len(column) :]
+        coded = column.combine_chunks()
+        coded = coded if types.is_dictionary(coded.type) else coded.dictionary_encode()
+        code_n = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        width = own_n.max(initial=0) + 1
+        code_u = np.unique(code_n * width + own_n) // width
+        counts = np.bincount(code_u[code_u >= 0], minlength=len(coded.dictionary))
+        for cell, count in zip(coded.dictionary.to_pylist(), counts.tolist(), strict=True):
+            rows.update({grammar.plain(str(cell)): count} if count else {})
+    return rows
+
+
+def _with_numbers(
+    column: Column, values: Floats, unit_n: Ints, min_rows: int, draft: Draft
+) -> Column:
     """Add range, mean and scale, unless too few values differ."""
-    for quality in survey_tables({0: values[:, None]}, [column]):  # none of no values
-        values = values[values != quality.code]
-    near = publishable(values, min_rows)
+    is_known = ~np.isnan(values)
+    for quality in survey_tables({0: values[is_known, None]}, [column]):  # none of no values
+        is_known &= values != quality.code
+        draft.coded[column.name] = {quality.code}
+    values = values[is_known]
+    near = publishable(values, min_rows, unit_n[is_known])
     if not len(near):
         return column
     low, high = _rounded_range(near)

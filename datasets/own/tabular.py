@@ -12,14 +12,13 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets import grammar
 from coterie.datasets.own.cells import (
     FORMATS,
     Errors,
@@ -34,11 +33,10 @@ from coterie.datasets.own.groups import read_groups, read_times
 from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
+    HeldOptions,
     Holding,
-    NormalisedOptions,
     RefusedError,
     make_holding,
-    numbers,
     words,
 )
 from coterie.datasets.own.schema import Schema, agreed, digest
@@ -52,13 +50,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("coterie.data")
 _SHOWN = 3
 _NOT_NUMERIC = (
-    "name its marks of missing values in table.na-values, describe it in schema.toml, or encode it "
-    "as 0 and 1, the same way in every institution"
+    "write numbers like 1007.5, without units, thousands separators or decimal commas; name marks "
+    "of missing values in table.na-values; describe dates and categories in schema.toml"
 )
 
 
 @dataclass(frozen=True)
-class TableOptions(NormalisedOptions):
+class TableOptions(HeldOptions):
     """Options of the data set "table"."""
 
     columns: str = option(
@@ -127,13 +125,8 @@ class TableOptions(NormalisedOptions):
         '2024-01-31. Or a column of schema.toml with role = "time". It is no feature.',
     )
 
-    _: KW_ONLY
-    mean: str = option("", "Mean of each column that is not a category, instead of `scale`.")
-    std: str = option("", "Standard deviation of each of these columns.")
-
     def __post_init__(self) -> None:
-        is_counted = self.columns != "all" and not self.schema  # of a schema only the numbers
-        self.check_normalised(len(words(self.columns)) or None if is_counted else None)
+        self.check_held()
 
     def check_peers(self, peers: int) -> None:
         """Check that the run names its columns."""
@@ -155,12 +148,8 @@ class TableOptions(NormalisedOptions):
             raise ValueError(f'time = "{self.time}" needs split = "time"')
         if self.split == "time" and not (self.time or self.schema):
             raise ValueError('split = "time": set time, the column with the time of a row')
-        if self.columns == "all" and self.mean:
-            raise ValueError('columns = "all": mean and std need named columns')
         if self.scale == "schema" and not self.schema:
             raise ValueError('scale = "schema": set schema, whose columns have mean and scale')
-        if self.missing == "indicator" and self.mean and not self.schema:
-            raise ValueError('missing = "indicator": mean and std must be empty')
         if len(set(words(self.classes))) != len(words(self.classes)):
             raise ValueError("classes must name each class once")
 
@@ -213,14 +202,17 @@ def read_table(
         others |= {name for name, column in described.items() if column.role}
         names = sorted({*(described or tables["train"].column_names)} - others)
     columns = _with_na_values([described.get(name, Column(name)) for name in names], options)
+    labels = [label]
+    if task == "classification":
+        labels = [replace(label, kind="category", categories=tuple(classes))]
+    elif options.event:
+        labels.append(described[options.event])
     expected = Expected(
         "table",
         task,
         len(classes) or 1,
-        None if described else numbers("mean", options.mean),
-        None if described else numbers("std", options.std),
-        tuple(classes),
-        _with_constants(columns, options) if described and options.mean else columns,
+        classes=tuple(classes),
+        columns=columns,
         fill="mean" if options.missing == "refuse" else options.missing,
         schema=digest(described) if described else "",
     )
@@ -229,7 +221,7 @@ def read_table(
         path, errors = files[name] or folder, Errors()
         group_n = read_groups(table, group, path, errors)
         time_n = read_times(table, time, path, errors)
-        inputs, targets, kept = _read_part(table, path, expected, options, errors)
+        inputs, targets, kept = _read_part(table, path, expected, labels, options, errors)
         parts[name] = inputs, targets
         groups |= {} if group_n is None else {name: group_n[kept]}
         times |= {} if time_n is None else {name: time_n[kept]}
@@ -282,27 +274,6 @@ def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[C
     )
 
 
-def _with_constants(columns: Sequence[Column], options: TableOptions) -> tuple[Column, ...]:
-    """Give the columns of a schema that are not categories the run's mean and deviation.
-
-    DataError: there are more or fewer of them.
-    """
-    names = [column.name for column in columns if column.kind != "category"]
-    try:
-        mean, std = (numbers(k, getattr(options, k), len(names)) for k in ("mean", "std"))
-    except ValueError as error:
-        raise DataError(f"table: {error} that are no categories: {', '.join(names)}") from None
-    assert mean is not None
-    assert std is not None
-    constants = dict(zip(names, zip(mean.tolist(), std.tolist(), strict=True), strict=True))
-    return tuple(
-        replace(column, mean=constants[column.name][0], scale=constants[column.name][1])
-        if column.name in constants
-        else column
-        for column in columns
-    )
-
-
 def _file(folder: Path, name: str) -> Path | None:
     paths = (folder / f"{name}{suffix}" for suffix in FORMATS)
     return next((path for path in paths if path.is_file()), None)
@@ -327,17 +298,17 @@ def _described(folder: Path, options: TableOptions) -> Schema:
 
 
 def _read_part(
-    table: pa.Table, path: Path, expected: Expected, options: TableOptions, marked: Errors
+    table: pa.Table,
+    path: Path,
+    expected: Expected,
+    labels: Sequence[Column],
+    options: TableOptions,
+    marked: Errors,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
     """Read inputs and targets of a table, and the rows that are not left out.
 
     `marked` are rows with errors in other columns.
     """
-    schema = _described(path.parent, options)
-    label = schema.get(options.label, Column(options.label))
-    if expected.task == "classification":
-        label = replace(label, kind="category", categories=expected.classes)
-    labels = (label, schema[options.event]) if options.event else (label,)
     columns, first = (*expected.columns, *labels), len(expected.columns)
     require(table, [column.name for column in columns], path)
     values, errors = encoded(table, columns)
@@ -350,7 +321,7 @@ def _read_part(
     if errors:
         entries = named(errors, path)
         if options.bad_rows == "refuse":
-            causes = "; ".join(_causes(errors, columns[:first], label))
+            causes = "; ".join(_causes(errors, columns[:first], labels[0]))
             raise RefusedError(
                 f"table: {len(errors)} of {len(values)} rows of {path.name} cannot be used: "
                 f'{causes}; table.bad-rows = "leave-out" skips them',
@@ -362,7 +333,7 @@ def _read_part(
     kept = np.delete(np.arange(table.num_rows), sorted(errors))
     inputs, targets = values[:, :first], values[:, first:]
     if expected.task == "survival":
-        survived = np.searchsorted(label.cuts, targets[:, 0], side="right")
+        survived = np.searchsorted(labels[0].cuts, targets[:, 0], side="right")
         return inputs, np.column_stack([survived, targets[:, 1], targets[:, 0]]), kept
     return inputs, targets[:, 0].astype(np.int64) if expected.classes else targets, kept
 
@@ -380,8 +351,7 @@ def _causes(errors: Errors, features: Sequence[Column], label: Column) -> list[s
         elif why == "is missing" and is_label and any(found):
             advice = "if the text in the cell is a class, name it in the classes"
         elif why == "is not a number":
-            texts = [cell for cell in found if isinstance(cell, str)]
-            advice = grammar.remedy(texts) or _NOT_NUMERIC
+            advice = _NOT_NUMERIC
         elif why == "is infinite":
             advice = 'leave it out, or name it in na-values, "inf"'
         elif is_label and why == "is not a category":

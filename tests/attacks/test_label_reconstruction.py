@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+import tomli_w
 import torch
 from scipy.optimize import lsq_linear
 
@@ -20,6 +21,8 @@ from coterie.app.config.preflight import problem_of
 from coterie.app.config.schema import Scalar
 from coterie.app.institution.security.split import split_seed
 from coterie.clients.engine.engine import Engine
+from coterie.datasets.own.schema import described, digest
+from coterie.datasets.preprocessing import Column
 from coterie.strategies.protocol import Request
 from tests import networks
 from tests.attacks.consortium import (
@@ -53,6 +56,10 @@ class Told:
     rows: npt.NDArray[np.int64]
 
 
+SCHEMA = {name: Column(name, mean=0, scale=1) for name in "ab"}
+SCHEMA["y"] = Column("y", "category", ("no", "yes"))
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Institution:
     """Return an institution with random labels."""
@@ -65,7 +72,9 @@ def node(tmp_path: Path) -> Institution:
     draw = np.random.default_rng(5)
     rows = [f"{a:.3f},{b:.3f}" for a, b in draw.normal(size=(ALL, 2))]
     table = [f"{row},{'yes' if y else 'no'}" for row, y in zip(rows, labels(), strict=True)]
-    Path(str(node.node_config["data-dir"]), "data.csv").write_text("\n".join(["a,b,y", *table]))
+    data = Path(str(node.node_config["data-dir"]))
+    (data / "data.csv").write_text("\n".join(["a,b,y", *table]))
+    (data / "schema.toml").write_text(tomli_w.dumps(described(SCHEMA)))
     return node
 
 
@@ -77,7 +86,7 @@ def run(node: Institution, seed: int, **changes: Scalar) -> Told:
     """Submit a run, and take what its start tells."""
     node.run_config = RUN | {
         "method": "local", "seed": seed, "name": f"run-{seed}", "model": "mlp", "mlp.hidden": "16",
-        "table.mean": "0, 0", "table.std": "1, 1", "num-server-rounds": 1, **changes,
+        "table.schema": digest(SCHEMA), "table.scale": "schema", "num-server-rounds": 1, **changes,
     }  # fmt: skip
     node.version = None
     (report,) = response_of(node, Request("start", 0, 0, attempt="a", samples=SAMPLES)).reports
@@ -90,7 +99,7 @@ def run(node: Institution, seed: int, **changes: Scalar) -> Told:
     x, buffers = engine.initial()
     with torch.no_grad():
         outputs, _ = networks.outputs(
-            engine.network, x, buffers, torch.tensor(problem.inputs)[None]
+            engine.network, x, buffers, torch.tensor(problem.inputs, dtype=torch.float64)[None]
         )
     metrics = report.metrics
     return Told(
@@ -136,7 +145,7 @@ def test_rounded_losses_tell_the_labels_only_of_rows_that_are_known(node: Instit
     An attacker who weighs each row with one half does better than chance (33 to 41 of 60 with seven
     secrets): this is why there is a budget (`python -m studies.reconstruction`).
     """
-    node.set_policy(data__mean="0, 0", data__std="1, 1", reports__max_numbers_per_example=1e6)
+    node.set_policy(reports__max_numbers_per_example=1e6)
     reports = [run(node, seed) for seed in range(RUNS)]
     assert count_solved(reports, [known(each.rows) for each in reports]) >= 58
     assert count_solved(reports, [drawn_by(seed) for seed in range(RUNS)]) <= 38
@@ -145,7 +154,7 @@ def test_rounded_losses_tell_the_labels_only_of_rows_that_are_known(node: Instit
 
 def test_all_runs_have_one_budget_of_numbers(node: Institution) -> None:
     """The budget is one number per example over all runs and restarts."""
-    node.set_policy(data__mean="0, 0", data__std="1, 1", reports__max_numbers_per_example=0.1)
+    node.set_policy(reports__max_numbers_per_example=0.1)
     reports = [run(node, seed) for seed in range(4)]
     assert [each.loss is not None for each in reports] == [True, True, True, False]
     assert [each.accuracy is not None for each in reports] == [True, True, True, False]
@@ -158,9 +167,7 @@ def test_all_runs_have_one_budget_of_numbers(node: Institution) -> None:
 
 def test_methods_are_compared_on_the_same_split_and_models_are_not(node: Institution) -> None:
     """Otherwise the relay could ask one split about as many start models as it likes."""
-    node.set_policy(
-        data__mean="0, 0", data__std="1, 1", methods="local, fedavg, dpfl", data__min_examples=9
-    )
+    node.set_policy(methods="local, fedavg, dpfl", data__min_examples=9)
     first = run(node, 0).rows
     for same in ({"method": "fedavg"}, {"method": "dpfl", "learning-rate": 0.01}):
         np.testing.assert_array_equal(run(node, 0, name=f"same-{len(same)}", **same).rows, first)

@@ -70,19 +70,5 @@ def test_spellings_of_one_value_are_one_class(names: list[str], cells: list[str]
             code(other)
 
 
-@pytest.mark.parametrize(
-    ("texts", "remedy"),
-    [
-        (["1,007", "12,500"], "thousands separators"), (["1 007", "1\u202f000"], "thousands"),
-        (["1'007"], "thousands"), (["1.007,5"], "thousands"), (["37,9", "1,007"], "decimal commas"),
-        (["0,125"], "decimal commas"), (["140 mmHg", "37.9 kg/m2", "12%"], "units"),
-        (["2024-01-15"], "dates"), (["1_4"], ""), (["0x1A"], ""), (["5 mg", "low"], ""), ([], ""),
-    ],
-)  # fmt: skip
-def test_the_remedy_fits_all_cells(texts: list[str], remedy: str) -> None:
-    assert remedy in grammar.remedy(texts)
-    assert bool(remedy) == bool(grammar.remedy(texts))
-
-
 def test_composed_and_decomposed_are_one_text() -> None:
     assert grammar.plain(" gro\u0308ße\u00a0") == grammar.plain("\ufeffgröße\u200b") == "größe"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from coterie.datasets.account import Account
 from coterie.datasets.own import cells
 from coterie.datasets.own.image_folder import surveyed
 from coterie.datasets.own.institutions import words
-from coterie.datasets.own.schema import FILE, Draft, described, digest, drafted, read_schema
+from coterie.datasets.own.schema import FILE, Draft, described, digest, drafted, read_schema, units
 from coterie.datasets.preprocessing import Column, Ints
 from coterie.datasets.problem import DataError
 from coterie.datasets.quality import ColumnQuality, grouped, remedy, survey_files
@@ -45,6 +45,12 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         help="column to predict: name the columns that give it away",
     )
     parser.add_argument(
+        "--group",
+        default="",
+        metavar="COLUMN",
+        help="column with the patient of a row: count patients instead of rows",
+    )
+    parser.add_argument(
         "--na-values", default="", help='cells that mean a missing value, as in "unknown, -9"'
     )
     parser.add_argument(
@@ -54,22 +60,23 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     options = parser.parse_args(arguments)
     first = options.files[0]
     if len(options.files) == 1 and first.name == FILE:
-        if options.label:
-            raise ConfigError("--label needs tables")
+        if options.label or options.group:
+            raise ConfigError("--label and --group need tables")
         schema = read_schema(first.parent)
     else:
         out = options.out or first.with_name(FILE)
         if out.exists():
             raise ConfigError(f"{out} exists already")
-        tables, accounts = _opened(options.files, options.label)
-        draft = drafted(tables, options.min_examples, words(options.na_values))
+        tables, accounts = _opened(options.files, [*filter(None, (options.label, options.group))])
+        draft = drafted(tables, options.min_examples, words(options.na_values), options.group)
         schema = draft.schema
         if not schema:
             reasons = ", ".join(f"{name} ({why})" for name, why in draft.left_out.items())
             raise ConfigError(f"no column can be described: {reasons}")
         atomic.write(out, tomli_w.dumps(described(schema)))
-        _print_draft(draft, [*tables.values()], options.min_examples, console)
-        findings = [] if accounts else _findings([*tables.values()], draft, options.label)
+        unit = "patients" if options.group else "rows"
+        _print_draft(draft, [*tables.values()], options.min_examples, unit, console)
+        findings = [] if accounts else _findings(tables, draft, options.label, options.group)
         groups = grouped(findings, [*tables])
         for peers, each in groups[:_SHOWN]:
             console.print(f"{peers}: {each.finding}")
@@ -78,18 +85,21 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         if advice := remedy(findings, "schema"):
             console.print(advice)
         for line in account.lines(accounts):
-            console.print(line)
-        rows = sum(table.num_rows for table in tables.values())
+            console.print(line, soft_wrap=True, markup=False)
+        rows = f"{sum(table.num_rows for table in tables.values())} rows"
+        if options.group:
+            rows += f" (of {len(np.unique(units(tables, options.group)))} patients)"
         console.print(
-            f"{out}: mean and scale come from the {rows} rows of {', '.join(tables)}. Correct it, "
-            "add units, and give it to the others: what it contains becomes public"
+            f"{out}: mean and scale come from the {rows} of {', '.join(tables)}. Correct it, "
+            "add units, and give it to the others: what it contains becomes public",
+            soft_wrap=True,
         )
     key = "image-folder" if schema.keys() & {"depth", "pixels"} else "table"
     console.print(f'{key}.schema = "{digest(schema)}"')
 
 
 def _opened(
-    files: Iterable[Path], label: str
+    files: Iterable[Path], required: Sequence[str]
 ) -> tuple[dict[str, pa.Table], dict[str, Account | None]]:
     """Read tables, or the properties of images in folders, whose accounts come second."""
     tables: dict[str, pa.Table] = {}
@@ -103,7 +113,7 @@ def _opened(
                 tables[str(path)], accounts[str(path)] = surveyed(path)
             else:
                 tables[str(path)] = cells.open_table(path)
-            cells.require(tables[str(path)], [label] if label else [], path)
+            cells.require(tables[str(path)], required, path)
         except DataError as error:  # a RefusedError may show its entries here
             shown = ", ".join([f"{path}: {error}", *getattr(error, "entries", ())])
             raise ConfigError(shown) from None
@@ -111,7 +121,7 @@ def _opened(
 
 
 def _print_draft(
-    draft: Draft, tables: Sequence[pa.Table], min_examples: int, console: Console
+    draft: Draft, tables: Sequence[pa.Table], min_examples: int, unit: str, console: Console
 ) -> None:
     """Print what the draft publishes, and what it leaves out, which stays in this terminal."""
     for name, why in draft.left_out.items():
@@ -120,8 +130,9 @@ def _print_draft(
         if column.categories:
             console.print(f"{name}: these values become public: {', '.join(column.categories)}")
         if rare := draft.rare.get(name):
-            console.print(
-                f"{name}: left out, in fewer than {min_examples} rows: {', '.join(rare)}; add "
+            line(
+                f"{name}: left out, in fewer than {min_examples} {unit}: "
+                f"{', '.join(f'{text} ({count})' for text, count in rare.items())}; add "
                 "those that may become public, or the rows are errors"
             )
         if outside := draft.unbounded.get(name):
@@ -148,22 +159,28 @@ def _of_texts(name: str, tables: Sequence[pa.Table]) -> Column:
     return Column(name, "category", tuple(sorted(texts)))
 
 
-def _findings(tables: Sequence[pa.Table], draft: Draft, label: str | None) -> list[ColumnQuality]:
+def _findings(
+    tables: Mapping[str, pa.Table], draft: Draft, label: str, group: str
+) -> list[ColumnQuality]:
     """Return the quality of the drafted columns; with a label, which of them alone predict it."""
-    rare = {name: [each.rpartition(" (")[0] for each in draft.rare[name]] for name in draft.rare}
     columns = [
-        replace(column, categories=(*column.categories, *rare.get(name, ())))
+        replace(column, categories=(*column.categories, *draft.rare.get(name, ())))
         for name, column in draft.schema.items()
+        if name != group
     ]
+    opened = [*tables.values()]
+    ends = np.cumsum([table.num_rows for table in opened])[:-1]
     classes: list[list[Ints]] = [[] for _ in tables]
     if label:
-        column = draft.schema.get(label) or _of_texts(label, tables)
-        values = np.concatenate([cells.encoded(table, [column])[0] for table in tables])
+        column = draft.schema.get(label) or _of_texts(label, opened)
+        values = np.concatenate([cells.encoded(table, [column])[0] for table in opened])
         (class_n,) = leaks.classes_of(values[:, 0] if column.categories else values)
-        ends = np.cumsum([table.num_rows for table in tables])[:-1]
         classes = [[each] for each in np.split(class_n, ends)]
+    group_n = np.split(units(tables, group), ends)
     files = {
-        k: leaks.File(cells.encoded(table, columns)[0], classes[k])
-        for k, table in enumerate(tables)
+        k: leaks.File(
+            cells.encoded(table, columns)[0], classes[k], group_n=group_n[k] if group else None
+        )
+        for k, table in enumerate(opened)
     }
     return survey_files(files, columns, label)

@@ -70,15 +70,16 @@ def held_by(problem: Problem, peer: int, part: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "fill", "options"), [("image-folder", hospital, IMAGES), ("table", ward, ROWS)]
+    ("dataset", "fill", "options"),
+    [
+        ("image-folder", hospital, IMAGES),
+        ("image-folder", hospital, replace(IMAGES, mean="0.5", std="2")),
+        ("table", ward, ROWS),
+    ],
 )
-@pytest.mark.parametrize("shared", [False, True])
 def test_a_node_sees_of_the_run_what_the_simulation_gives_its_peer(
-    dataset: str, fill: Callable[..., None], options: Any, shared: bool, tmp_path: Path
+    dataset: str, fill: Callable[..., None], options: Any, tmp_path: Path
 ) -> None:
-    count = 1 if dataset == "image-folder" else 2
-    if shared:
-        options = type(options)(**(vars(options) | {"mean": "0.5," * count, "std": "2," * count}))
     for peer, name in enumerate(("2", "10", "b")):  # in this order
         fill(tmp_path / name, peer)
     whole = load(dataset, tmp_path, options, peers=3)
@@ -270,16 +271,14 @@ def test_all_columns_are_those_that_every_peer_has(tmp_path: Path) -> None:
         load("table", tmp_path, options, peers=3)
 
 
-@pytest.mark.parametrize("common", [False, True])
-def test_missing_numbers_become_the_mean(tmp_path: Path, common: bool) -> None:
-    """The run's mean, 2 with standard deviation 4, or that of the training rows, (1 + 3) / 2."""
+def test_missing_numbers_become_the_mean(tmp_path: Path) -> None:
+    """The mean of the training rows, (1 + 3) / 2."""
     write_csv(tmp_path / "train.csv", [(1, "no"), ("", "yes"), (3, "no")], ("x", "ill"))
     write_csv(tmp_path / "test.csv", [("nan", "no")], ("x", "ill"))
-    mean, std = ("2", "4") if common else ("", "")
-    options = TableOptions("x", "ill", "no,yes", "mean", mean=mean, std=std)
+    options = TableOptions("x", "ill", "no,yes", "mean")
     problem = alone("table", tmp_path, options, 0)
     normalised = (problem.inputs - problem.mean) / problem.std
-    expected = [-0.25, 0.0, 0.25, 0.0] if common else [-np.sqrt(1.5), 0.0, np.sqrt(1.5), 0.0]
+    expected = [-np.sqrt(1.5), 0.0, np.sqrt(1.5), 0.0]
     np.testing.assert_allclose(normalised[:, 0], expected, rtol=1e-6)
 
 
@@ -323,19 +322,14 @@ def test_a_peer_without_test_data_is_refused(tmp_path: Path) -> None:
     [
         (lambda: ImageFolderOptions(shape="28x28"), "shape must be"),
         (lambda: ImageFolderOptions(shape="2x28x28"), "1 channel"),
-        (lambda: ImageFolderOptions(mean="0.5"), "both mean and std"),
-        (lambda: ImageFolderOptions(mean="1,2", std="1"), "mean has 2 numbers"),
-        (lambda: ImageFolderOptions(mean="x", std="1"), "mean must be numbers"),
-        (lambda: ImageFolderOptions(mean="1", std="0"), "std must be above 0"),
+        (lambda: ImageFolderOptions(mean="0.5"), "mean and std must be"),
+        (lambda: ImageFolderOptions(mean="1,2", std="1"), "mean and std must be"),
+        (lambda: ImageFolderOptions(mean="x", std="1"), "mean and std must be"),
+        (lambda: ImageFolderOptions(mean="1", std="0"), "mean and std must be"),
         (lambda: ImageFolderOptions(test=0.7, validation=0.3), "together be below 1"),
         (lambda: ImageFolderOptions().check_peers(2), "classes must name"),
-        (lambda: TableOptions(columns="a", mean="1,2", std="1,2"), "mean has 2 numbers"),
         (lambda: TableOptions().check_peers(2), "columns must be"),
         (lambda: TableOptions(columns="a,label").check_peers(2), "columns must be"),
-        (
-            lambda: TableOptions(columns="all", mean="1", std="1").check_peers(2),
-            "need named",
-        ),
         (lambda: TableOptions(columns="a", classes="x,x").check_peers(2), "each class once"),
     ],
 )
@@ -364,12 +358,12 @@ ROWS_OF_TEXT = "age,bmi,ill\n31,22.5,no\n64,37.9,yes\n"
         ("63,x,63\n29,y,1\n", "utf-8", "duplicate columns (1); is its header missing?"),
         (ROWS_OF_TEXT.replace("ill", "sick"), "utf-8", "it has age, bmi, sick"),
         (ROWS_OF_TEXT.replace("bmi", "BMI_"), "utf-8", 'bmi: did you mean "BMI_"?'),
-        (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", 'write 140 instead of "140 mmHg"'),
+        (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", "without units"),
         (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", "data.csv, line 3: bmi '37.9 kg/m2'"),
         ("PK\x03\x04", "utf-8", "is a spreadsheet"),
         ("", "utf-8", "data.csv is empty"),
         (f"# a ward\n{ROWS_OF_TEXT}", "utf-8", "the first line must be the header"),
-        (f"# a, of, b\n{ROWS_OF_TEXT}", "utf-8", "line 2 has: is it the header?"),
+        (f"# a, of, b\n{ROWS_OF_TEXT}", "utf-8", "it has # a, of, b"),
         (f"{ROWS_OF_TEXT}1,2,3,4\n", "utf-8", "line 4 has 4 cells, and the header 3"),
         (
             ROWS_OF_TEXT + "1,2,no\n" * 9997 + "á",
@@ -377,13 +371,12 @@ ROWS_OF_TEXT = "age,bmi,ill\n31,22.5,no\n64,37.9,yes\n"
             "data.csv is not UTF-8 in line 10001: save",
         ),
         (ROWS_OF_TEXT.replace("37.9", '"1,007"'), "utf-8", "thousands separators"),
-        (ROWS_OF_TEXT.replace("37.9", "1 007"), "utf-8", "thousands separators"),
         (ROWS_OF_TEXT.replace("37.9", "1_007"), "utf-8", "bmi '1_007' is not a number"),
         (ROWS_OF_TEXT.replace("37.9", "1e400"), "utf-8", "bmi inf is infinite"),
-        (ROWS_OF_TEXT.replace("37.9", "2024-01-15"), "utf-8", 'kind = "date"'),
+        (ROWS_OF_TEXT.replace("37.9", "2024-01-15"), "utf-8", "describe dates"),
         (ROWS_OF_TEXT.replace("yes", "NA"), "utf-8", "ill 'NA' is missing"),
         (ROWS_OF_TEXT.replace("age", "\u200bbmi"), "utf-8", "duplicate columns (1)"),
-        (ROWS_OF_TEXT.replace("37.9", '"37,9"'), "utf-8", "decimal commas: write 37.9"),
+        (ROWS_OF_TEXT.replace("37.9", '"37,9"'), "utf-8", "decimal commas"),
         (ROWS_OF_TEXT.replace("31", ""), "utf-8", "data.csv, line 2: age is missing"),
     ],
 )

@@ -182,9 +182,10 @@ def test_a_policy_may_ask_for_the_patients() -> None:
 
 def test_agreed_constants_are_those_that_the_institution_wrote_down() -> None:
     run = Config.from_flat(
-        {"dataset": "table", "table.columns": "a", "table.mean": "1.5", "table.std": "2"}
-    )
-    with pytest.raises(PolicyError, match=r'data.mean = "" does not allow table.mean = "1.5"'):
+        {"dataset": "image-folder", "image-folder.mean": "1.5", "image-folder.std": "2",
+         "image-folder.classes": "a, b"}
+    )  # fmt: skip
+    with pytest.raises(PolicyError, match=r'data.mean = "" does not allow image-folder.mean'):
         check_run(PLAIN, run)
     constants: dict[str, Any] = {"answers.kind": "plain", "data.mean": "1.5", "data.std": "2"}
     agreed = policy_of(constants | {"data.classes": "a, b"})
