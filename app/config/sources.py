@@ -18,8 +18,8 @@ from coterie.app.config.keys import FORMER, ConfigError, flatten
 from coterie.app.config.parts import unpacked
 from coterie.ranges import Option, Scalar
 
-_FORMER = ("table.mean", "table.std")
-"""Keys of former versions that a recorded run has without a value."""
+_FORMER = {"table.mean": "", "table.std": "", "text.bad-lines": "refuse"}
+"""Keys of former versions with their default, which recorded runs have."""
 _BYTES = 1 << 23
 """Maximum bytes of a TOML file."""
 _BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
@@ -92,7 +92,7 @@ def of_file(path: Path) -> Source:
     if of_run and flat.get("table.split") == "by-class":  # its former name
         flat["table.split"] = "random"
     if of_run:
-        flat = {key: flat[key] for key in flat if key not in _FORMER or flat[key] != ""}
+        flat = {key: value for key, value in flat.items() if _FORMER.get(key) != value}
     return Source(before | flat, path, text, is_of_run=of_run)
 
 

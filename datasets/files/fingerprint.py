@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+_log = logging.getLogger("coterie.data")
 P = ParamSpec("P")
 T = TypeVar("T")
 _NAMES = "names "
@@ -91,13 +93,20 @@ def _digest_at(path: Path) -> str:
 
 
 def _names_below(folder: Path) -> Iterator[str]:
-    """Yield all names below a folder, and below the folders that links lead to, each once."""
-    walked = set[str]()
+    """Yield all names below a folder, each folder once; links that lead out are not followed."""
+    walked, outside, base = set[str](), 0, os.path.realpath(folder)
     for at, folders, files in os.walk(folder, followlinks=True):
-        yield from (os.path.join(at, name) for name in (*folders, *files))
-        if os.path.realpath(at) in walked:
+        real = os.path.realpath(at)
+        if not Path(real).is_relative_to(base):
+            outside += 1
             folders.clear()
-        walked.add(os.path.realpath(at))
+            continue
+        yield from (os.path.join(at, name) for name in (*folders, *files))
+        if real in walked:
+            folders.clear()
+        walked.add(real)
+    if outside:
+        _log.warning("%s: %d links lead to other folders, and are left out", folder.name, outside)
 
 
 def of_json(value: object) -> str:

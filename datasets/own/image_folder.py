@@ -439,11 +439,10 @@ def _each(
         try:
             images.append((path, read(path)))
         except NoImageError as error:
-            kind, suffix = str(error), path.suffix.lower()
-            if suffix in IMAGES and not kind.startswith("DICOM"):
-                bad.append(f"{path} cannot be read (it is named {suffix}, its content is {kind})")
+            if path.suffix.lower() in IMAGES and not str(error).startswith("DICOM"):
+                bad.append(f"{path} cannot be read: it is damaged, or {error} in spite of its name")
             else:
-                left_out[_kind(kind, path)] += 1
+                left_out[_kind(str(error), path)] += 1
         except BadImageError as error:
             bad.append(f"{path} {error}")
     if bad:

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 FORMATS = (".txt", ".jsonl")
 TOKENIZER = "tokenizer.json"
-_log = logging.getLogger("coterie.data")
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,6 @@ class TextOptions(HeldOptions):
         "",
         "SHA-256 of the tokenizer.json that every peer must have (sha256sum tokenizer.json); "
         "empty, in a simulation, for the one in data-dir.",
-    )
-    bad_lines: Literal["refuse", "leave-out"] = option(
-        "refuse",
-        '"refuse" rejects data with lines that are not UTF-8, or in a .jsonl file not JSON '
-        'objects with a text, "leave-out" skips these lines. The node\'s log lists them.',
     )
 
     def __post_init__(self) -> None:
@@ -78,40 +70,37 @@ def read_text(folder: Path, options: TextOptions, seed: int, peer: int) -> tuple
     tokenizer = _tokenizer(_tokenizer_file(folder, options))
     outputs = max(tokenizer.get_vocab().values()) + 1
     split = (folder / "train").is_dir()
-    texts = {
-        name: _Texts(folder / name if split else folder)
-        for name in PARTS
-        if name == "train" or (split and (folder / name).is_dir())
-    }
-    _check_lines(texts.values(), options)
+    folders = {"train": folder}
+    if split:
+        folders = {name: folder / name for name in PARTS if (folder / name).is_dir()}
+    bad: list[str] = []
+    texts = {name: _documents(path, bad) for name, path in folders.items()}
+    if bad:
+        raise RefusedError(f"text: {len(bad)} lines cannot be read: correct or delete them", bad)
     parts = {}
-    for name, part in texts.items():
-        ids = [token for document in part.documents for token in tokenizer.encode(document).ids]
+    for name, documents in texts.items():
+        ids = [token for document in documents for token in tokenizer.encode(document).ids]
         parts[name] = _examples(np.array(ids, dtype=np.int32), name, options.context)
     expected = Expected("text", "language", outputs, np.zeros(1), np.ones(1))
     return expected, make_holding(expected, parts, options, seed, peer)
 
 
-class _Texts:
-    """Documents of a folder, in the order of files and lines."""
-
-    def __init__(self, folder: Path) -> None:
-        self.documents: list[str] = []
-        self.lines = 0
-        self.bad: list[str] = []  # file, line and error of each line that cannot be read
-        files = [path for path in sorted(folder.glob("*")) if path.suffix in FORMATS]
-        if not files:
-            raise DataError("text: expected .txt or .jsonl files in this peer's data-dir")
-        for path in files:
-            read = _document if path.suffix == ".jsonl" else _decoded
-            good = []
-            for number, line in enumerate(fingerprint.content(path).splitlines(), 1):
-                self.lines += 1
-                try:
-                    good.append(read(line))
-                except (ValueError, RecursionError) as error:  # RecursionError: nested JSON
-                    self.bad.append(f"{path.name}, line {number}: {error}")
-            self.documents += filter(None, good) if path.suffix == ".jsonl" else ["\n".join(good)]
+def _documents(folder: Path, bad: list[str]) -> list[str]:
+    """Read the documents of a folder; add file, line and error of unreadable lines to `bad`."""
+    documents: list[str] = []
+    files = [path for path in sorted(folder.glob("*")) if path.suffix in FORMATS]
+    if not files:
+        raise DataError("text: expected .txt or .jsonl files in this peer's data-dir")
+    for path in files:
+        read = _document if path.suffix == ".jsonl" else _decoded
+        good = []
+        for number, line in enumerate(fingerprint.content(path).splitlines(), 1):
+            try:
+                good.append(read(line))
+            except (ValueError, RecursionError) as error:  # RecursionError: nested JSON
+                bad.append(f"{path.name}, line {number}: {error}")
+        documents += filter(None, good) if path.suffix == ".jsonl" else ["\n".join(good)]
+    return documents
 
 
 def _decoded(line: bytes) -> str:
@@ -129,18 +118,6 @@ def _document(line: bytes) -> str:
     text: str = content["text"]
     text.encode()  # JSON may contain lone surrogates, which are not valid Unicode
     return text
-
-
-def _check_lines(texts: Iterable[_Texts], options: TextOptions) -> None:
-    bad = [entry for part in texts for entry in part.bad]
-    if not bad:
-        return
-    message = f"text: {len(bad)} of {sum(part.lines for part in texts)} lines cannot be read"
-    if options.bad_lines == "refuse":
-        raise RefusedError(f'{message}; text.bad-lines = "leave-out" skips them', bad)
-    _log.warning(message)
-    for entry in bad:
-        _log.warning("left out: %s", entry)
 
 
 def _examples(

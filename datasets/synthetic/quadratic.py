@@ -16,20 +16,21 @@ Other keys are ignored unless they look like a misspelling of one of these.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Le, MultipleOf
 
 from coterie.datasets.files.fingerprint import content, recorded
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split
 from coterie.ranges import option
 
-REQUIRED = ("curvature", "centre", "noise", "start")
-OPTIONAL = ("samples", "validation_centre")
+NonNegative = Annotated[float, Ge(0)]
+Count = Annotated[float, Ge(1), Le(2**53), MultipleOf(1)]
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,19 @@ def load_quadratic(
     if not options.file:
         raise DataError('quadratic.file: name the JSON file, e.g. quadratic.file="problem.json"')
     with recorded() as reads:
-        table = _Table(options.file)
-    curvature = table.matrix("curvature", peers, None, minimum=0.0)
+        file = _File(options.file, peers)
+    losses = file.losses
+    curvature = file.rows("curvature")
     d = curvature.shape[1]
-    centre = table.matrix("centre", peers, d)
-    noise = table.vector("noise", peers, minimum=0.0)
-    start = table.start(peers, d)
-    samples = table.samples(peers)
-    rows = np.arange(peers)
-    pool = np.stack([curvature, centre], axis=1)
-    validation = rows
-    if "validation_centre" in table.values:
-        centres = table.matrix("validation_centre", peers, d)
+    pool = np.stack([curvature, file.rows("centre", d)], axis=1)
+    validation = rows = np.arange(peers)
+    if losses.validation_centre is not None:
+        centres = file.rows("validation_centre", d)
         pool = np.concatenate([pool, np.stack([curvature, centres], axis=1)])
         validation = rows + peers
+    is_common = not isinstance(losses.start[0], list) if losses.start else True
+    start = np.tile(file.vector("start", d), (peers, 1)) if is_common else file.rows("start", d)
+    samples = np.ones(peers) if losses.samples is None else file.vector("samples", peers)
     return Problem(
         name="quadratic",
         task="quadratic",
@@ -75,9 +75,9 @@ def load_quadratic(
         outputs=d,
         mean=np.zeros((1, 1)),
         std=np.ones((1, 1)),
-        samples=samples,
+        samples=samples.astype(np.int64),
         start=start,
-        noise=noise,
+        noise=file.vector("noise", peers),
         files=(reads.files(Path(options.file).parent),) * peers,
     )
 
@@ -86,75 +86,60 @@ def _one_each(rows: Ints) -> Split:
     return Split(tuple(rows[:, None].copy()), tuple(np.zeros((len(rows), 1))))
 
 
-class _Table:
-    """Content of the file, with checked access to its keys."""
+@dataclass
+class _Losses:
+    """Content of the file."""
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    curvature: list[list[NonNegative]]
+    centre: list[list[float]]
+    noise: list[NonNegative]
+    start: list[float] | list[list[float]]
+    samples: list[Count] | None = None
+    validation_centre: list[list[float]] | None = None
+    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False}
+
+
+class _File:
+    """The file, with checked shapes."""
+
+    def __init__(self, file: str, peers: int) -> None:
+        from pydantic import TypeAdapter, ValidationError  # slow to import
+
+        self.file, self.peers = file, peers
         try:
-            self.values = json.loads(content(Path(file)).decode("utf-8-sig"))
+            text = content(Path(file)).decode("utf-8-sig")
+            keys = json.loads(text)
         except OSError as error:
             raise DataError(f"quadratic.file: cannot read {file}: {error.strerror}") from None
         except ValueError as error:
             raise DataError(f"quadratic.file: {file} is not JSON: {error}") from None
-        if not isinstance(self.values, dict):
+        if not isinstance(keys, dict):
             raise DataError(f"quadratic.file: {file} must hold one JSON object")
-        known = (*REQUIRED, *OPTIONAL)
-        for key in self.values:
-            nearest = get_close_matches(key, known, n=1, cutoff=0.75)
-            if key not in known and nearest:
-                raise self.error(key, f"unknown key; did you mean `{nearest[0]}`?")
-        for key in REQUIRED:
-            if key not in self.values:
-                raise self.error(key, "missing")
+        known = [field.name for field in fields(_Losses)]
+        for key in keys:
+            if key not in known and (near := get_close_matches(key, known, n=1, cutoff=0.75)):
+                raise self.error(key, f"unknown key; did you mean `{near[0]}`?")
+        try:
+            self.losses = TypeAdapter(_Losses).validate_json(text)
+        except ValidationError as error:
+            last = error.errors()[-1]
+            raise self.error(str(last["loc"][0]), last["msg"]) from None
 
     def error(self, key: str, problem: str) -> DataError:
         return DataError(f"quadratic.file: {self.file}: `{key}`: {problem}")
 
-    def vector(self, key: str, size: int, minimum: float = -np.inf) -> Floats:
-        return self._numbers(key, self.values[key], size, minimum, "the list")
+    def rows(self, key: str, d: int | None = None) -> Floats:
+        """Return a row of `d` numbers per peer, (n, d); None takes the length of the first."""
+        rows = getattr(self.losses, key)
+        if len(rows) != self.peers:
+            raise self.error(key, f"has {len(rows)} rows but peers = {self.peers}")
+        d = len(rows[0]) if d is None else d
+        if not d or any(len(row) != d for row in rows):
+            raise self.error(key, f"must have {d or 'some'} numbers in each row")
+        return np.array(rows, dtype=np.float64)
 
-    def matrix(self, key: str, n: int, d: int | None, minimum: float = -np.inf) -> Floats:
-        """Return a matrix (n, d); d = None takes the length of the first row."""
-        rows = self.values[key]
-        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-            raise self.error(key, "must be a list of one list per peer")
-        if len(rows) != n:
-            raise self.error(key, f"has {len(rows)} rows but peers = {n}")
-        size = len(rows[0]) if d is None else d
-        if not size:
-            raise self.error(key, "has an empty row")
-        return np.stack(
-            [self._numbers(key, row, size, minimum, f"row {i}") for i, row in enumerate(rows)]
-        )
-
-    def start(self, n: int, d: int) -> Floats:
-        value = self.values["start"]
-        if isinstance(value, list) and any(isinstance(row, list) for row in value):
-            return self.matrix("start", n, d)
-        return np.tile(self.vector("start", d), (n, 1))
-
-    def samples(self, n: int) -> Ints:
-        if "samples" not in self.values:
-            return np.ones(n, dtype=np.int64)
-        values = self.vector("samples", n, minimum=1)
-        if np.any((values != np.floor(values)) | (values > 2**53)):
-            raise self.error("samples", "must be integers of at most 2^53")
-        return values.astype(np.int64)
-
-    def _numbers(self, key: str, values: Any, size: int, minimum: float, part: str) -> Floats:
-        if not isinstance(values, list):
-            raise self.error(key, "must be a list of numbers")
+    def vector(self, key: str, size: int) -> Floats:
+        values = getattr(self.losses, key)
         if len(values) != size:
-            raise self.error(key, f"{part} has {len(values)} numbers, expected {size}")
-        if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
-            raise self.error(key, f"{part} has an entry that is not a number")
-        try:
-            numbers = np.array(values, dtype=np.float64)
-        except OverflowError:  # an integer beyond float64
-            raise self.error(key, f"{part} has a number that is not finite") from None
-        if not np.all(np.isfinite(numbers)):
-            raise self.error(key, f"{part} has a number that is not finite")
-        if np.any(numbers < minimum):
-            raise self.error(key, f"{part} has a number below {minimum:g}")
-        return numbers
+            raise self.error(key, f"has {len(values)} numbers, expected {size}")
+        return np.array(values, dtype=np.float64)

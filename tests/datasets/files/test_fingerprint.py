@@ -71,6 +71,28 @@ def test_names_missing_files_and_inner_loaders_count(tmp_path: Path) -> None:
     assert len(calls) == 3
 
 
+def test_links_out_of_a_folder_are_not_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inside, outside = tmp_path / "data", tmp_path / "disk"
+    for folder in (inside / "a", outside):
+        folder.mkdir(parents=True)
+    (inside / "out").symlink_to(outside)
+    (inside / "up").symlink_to(tmp_path)
+    (inside / "again").symlink_to(inside / "a")
+    with recorded() as reads:
+        record(inside)
+    assert "data: 2 links lead to other folders" in caplog.text
+    (outside / "new").touch()
+    assert reads.hold()
+    (inside / "a" / "new").touch()
+    assert not reads.hold()
+    with recorded() as reads:
+        record(inside / "out")
+    (outside / "newer").touch()
+    assert not reads.hold(), "a folder that is named itself may be a link"
+
+
 def test_relative_paths_start_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = remembered(2)(content)
     for name in (b"a", b"b"):

@@ -73,7 +73,7 @@ def test_the_content_says_what_a_file_is_at_any_depth(tmp_path: Path) -> None:
     read = account(problem)
     assert (read.files, sum(read.left_out.values())) == (13, 8)
     assert set(read.left_out) == {
-        "text (.csv)", ".DS_Store", "Thumbs.db", "__MACOSX", "hidden", "archive (.zip)",
+        "no image (.csv)", ".DS_Store", "Thumbs.db", "__MACOSX", "hidden", "no image (.zip)",
         "no regular file", "beside the folders (no suffix)",
     }  # fmt: skip
     assert read.properties["format"] == {"PNG": 2, "BMP": 1, "TIFF": 1, "GIF": 1}
@@ -319,7 +319,7 @@ def test_masks_are_classes_of_pixels_in_the_order_of_the_images(tmp_path: Path) 
     with pytest.raises(DataError, match="values other than 0 to 2"):
         load(tmp_path, **three)
     (tmp_path / "a" / "masks" / "notes.txt").write_text("by two readers")
-    assert account(load(tmp_path, seed=2, **SEGMENTATION)).left_out == {"text (.txt)": 1}
+    assert account(load(tmp_path, seed=2, **SEGMENTATION)).left_out == {"no image (.txt)": 1}
     (tmp_path / "a" / "masks" / "p0" / "0_mask.png").unlink()
     with pytest.raises(DataError, match=r"1 of 12 images have no mask .*images/p0/0.png"):
         load(tmp_path, seed=1, **SEGMENTATION)

@@ -97,7 +97,7 @@ def of_another_size(path: Path) -> None:
     ("spoil", "why"),
     [
         (two_frames, "has 2 frames or pages"),
-        (no_dicom, "cannot be read .it is named .dcm, its content is text"),
+        (no_dicom, "cannot be read: it is damaged, or no image in spite"),
         (cut, "cannot be read .The number of bytes of pixel data is less than expected"),
         (of_another_size, "is 1x6x7"),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -99,30 +98,19 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("leave_out", [False, True])
 def test_bad_lines_are_counted_and_named_on_the_node_alone(
-    leave_out: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     digest = write_tokenizer(tmp_path)
     (tmp_path / "notes.jsonl").write_bytes(b"\n".join(BAD))
     (tmp_path / "ward.txt").write_bytes(b"a b c d\nJane \xff\ne f g h\n")
-    bad: Literal["leave-out", "refuse"] = "leave-out" if leave_out else "refuse"
-    options = TextOptions(context=4, tokenizer=digest, bad_lines=bad)
-    if leave_out:
-        problem = alone(tmp_path, options)
-        assert len(problem.inputs) == 5, "7 + 7 + 9 tokens"
-    else:
-        with pytest.raises(
-            DataError, match=r"7 of 11 lines cannot be read; .*leave-out"
-        ) as refused:
-            alone(tmp_path, options)
-        assert "ward" not in str(refused.value)
-        assert "Jane" not in str(refused.value)
-    named = [record.getMessage() for record in caplog.records]
-    assert all("7 of 11 lines" in line for line in (named[:1] if leave_out else named))
+    with pytest.raises(DataError, match=r"7 lines cannot be read: correct") as refused:
+        alone(tmp_path, TextOptions(context=4, tokenizer=digest))
+    assert "ward" not in str(refused.value)
+    assert "Jane" not in str(refused.value)
     lines = [f"notes.jsonl, line {number}: " for number in range(2, 8)] + ["ward.txt, line 2: "]
-    for line, entry in zip(lines, named[1:] if leave_out else named, strict=True):
-        assert line in entry
+    for line, record in zip(lines, caplog.records, strict=True):
+        assert line in record.getMessage()
 
 
 def test_what_does_not_fit_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -71,7 +71,7 @@ def test_a_rewritten_file_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["curvature", "centre", "noise", "start"])
 def test_missing_key(tmp_path: Path, key: str) -> None:
-    with pytest.raises(DataError, match=f"problem.json: `{key}`: missing"):
+    with pytest.raises(DataError, match=f"problem.json: `{key}`: Field required"):
         load(tmp_path, {k: v for k, v in GOOD.items() if k != key})
 
 
