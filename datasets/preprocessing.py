@@ -21,8 +21,6 @@ from coterie.datasets import grammar
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kind = Literal["number", "category", "date"]
-_DEPTH = 8
-"""Maximum depth of nested lists."""
 _TEXT = 100
 """Maximum number of characters of `Preprocessing.depth`."""
 NO_CODE = -1
@@ -224,21 +222,13 @@ def _number(text: str) -> float:
 
 def numbers(value: Any, name: str) -> Floats:
     """Convert nested lists of numbers to an array; ValueError if the value is invalid."""
-    if not _is_numbers(value, _DEPTH):
-        raise ValueError(f"{name} holds something else than numbers")
     try:
-        result = np.array(value, dtype=np.float64)
-    except OverflowError:
-        raise ValueError(f"{name} holds a number that is too large") from None
-    if not np.isfinite(result).all():
-        raise ValueError(f"{name} is not finite")
-    return result
-
-
-def _is_numbers(value: Any, depth: int) -> bool:
-    if isinstance(value, list):
-        return depth > 0 and all(_is_numbers(each, depth - 1) for each in value)
-    return type(value) in (int, float)
+        result = np.array(value)
+    except ValueError:
+        raise ValueError(f"{name} is ragged") from None
+    if result.dtype.kind not in "iuf" or not np.isfinite(result).all():
+        raise ValueError(f"{name} holds something else than finite numbers")
+    return result.astype(np.float64)
 
 
 def check_scale(mean: Floats, std: Floats, shape: tuple[int, ...]) -> None:

@@ -54,62 +54,49 @@ class ColumnQuality:
     rows: int
     missing: float  # share of the rows without a value
     distinct: int  # different values
-    low: float = (
-        np.nan
-    )  # this to `std`: of a number or a date, in days since 1970; NaN for a category
+    low: float = np.nan  # this to `std`: of a number, or a date in days since 1970
     median: float = np.nan
     high: float = np.nan
     mean: float = np.nan
     std: float = np.nan
     code: float = np.nan  # value that may mean "not measured"
     code_share: float = np.nan  # share of the rows with it
-    drift: float = (
-        np.nan
-    )  # standardised mean difference from all other peers; NaN if there are none here
+    drift: float = np.nan  # standardised mean difference from all other peers here
     alone: float = np.nan  # separation of the classes by this column, see `leaks`
     leak: str = ""  # sign of a leak with its remedy, in words
 
     @property
     def finding(self) -> str:
         """Most severe problem of the column, in words; empty without problems."""
-        match self.severity:
-            case 5 | 6:
-                return self.leak
-            case 4:
-                return (
-                    f"{self.column} is {self.code:g} in {_percent(self.code_share)} of the rows; "
-                    f"{self.code:g} may mean 'not measured'"
-                )
-            case 3:
-                return f"{self.column} is missing in {_percent(self.missing)} of the rows"
-            case 2:
-                return f"{self.column} has the same value in all rows"
-            case 1:
-                return (
-                    f"{self.column} differs from the other peers by {self.drift:.1f} standard "
-                    "deviations"
-                )
-        return ""
-
-    @property
-    def rank(self) -> tuple[float, ...]:
-        """Sort key: most severe problem first."""
-        drift = 0.0 if np.isnan(self.drift) else self.drift
-        share = 0.0 if np.isnan(self.code_share) else self.code_share
-        return -self.severity, -share, -self.missing, -drift
+        return self._problem[1]
 
     @property
     def severity(self) -> int:
         """Kind of the finding: 6 if the column alone predicts the label, down to 0 for none."""
+        return self._problem[0]
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Sort key: most severe problem first."""
+        share, drift = np.nan_to_num([self.code_share, self.drift]).tolist()
+        return -self.severity, -share, -self.missing, -drift
+
+    @property
+    def _problem(self) -> tuple[int, str]:
+        name, code = self.column, f"{self.code:g}"
         if self.leak:
-            return 6 if self.alone >= PREDICTS else 5
+            return (6 if self.alone >= PREDICTS else 5), self.leak
         if not np.isnan(self.code):
-            return 4
+            share = _percent(self.code_share)
+            return 4, f"{name} is {code} in {share} of the rows; {code} may mean 'not measured'"
         if self.missing >= MAX_MISSING:
-            return 3
+            return 3, f"{name} is missing in {_percent(self.missing)} of the rows"
         if self.distinct == 1 and self.rows > 1:
-            return 2
-        return int(self.drift > MAX_DRIFT)
+            return 2, f"{name} has the same value in all rows"
+        if self.drift > MAX_DRIFT:
+            drift = f"{self.drift:.1f} standard deviations"
+            return 1, f"{name} differs from the other peers by {drift}"
+        return 0, ""
 
 
 def _percent(share: float) -> str:
@@ -186,18 +173,16 @@ def survey_tables(cells_p: Mapping[int, Floats], columns: Sequence[Column]) -> l
     cells_p = {peer: cells for peer, cells in cells_p.items() if len(cells)}
     if not cells_p:
         return []
-    frequent = {
-        code: {peer: _frequent(cells, code) for peer, cells in cells_p.items()} for code in CODES
-    }
-    drifts = _drifts(cells_p, columns)
-    result = []
-    isolated = {
-        code: _isolated(cells_p.values(), code, columns, np.any([*of_peers.values()], axis=0))
-        for code, of_peers in frequent.items()
-    }
+    coded: dict[int, dict[float, Bools]] = {peer: {} for peer in cells_p}
+    for code in CODES:
+        frequent = {peer: _frequent(cells, code) for peer, cells in cells_p.items()}
+        wanted = np.any([*frequent.values()], axis=0)
+        isolated = _isolated(cells_p.values(), code, columns, wanted)
+        for peer, is_frequent in frequent.items():
+            coded[peer][code] = isolated & is_frequent
+    drifts, result = _drifts(cells_p, columns), []
     for peer, cells in cells_p.items():
-        coded = {code: isolated[code] & frequent[code][peer] for code in CODES}
-        result += _described(peer, cells, columns, coded, drifts[peer])
+        result += _described(peer, cells, columns, coded[peer], drifts[peer])
     return result
 
 

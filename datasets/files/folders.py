@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,6 +92,15 @@ def read_bytes(path: Path) -> bytes:
     if len(data) > MAX_BYTES:
         raise OSError(f"larger than {MAX_BYTES / 1e9:.1f} GB")
     return data
+
+
+def unpacked(path: Path) -> bytes:
+    """Read a file, plain or .gz; DataError if it is damaged."""
+    raw = content(path)
+    try:
+        return gzip.decompress(raw) if path.suffix == ".gz" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: damaged gzip file ({error}); get it again") from None
 
 
 def images_in(folder: Path) -> list[Path]:

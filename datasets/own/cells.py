@@ -138,7 +138,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     if path.suffix != ".csv" or isinstance(error, OSError):
         why = getattr(error, "strerror", None) or "it is damaged, or no Parquet file"
         return RefusedError(f"table: {path.name} cannot be read: {why}", details)
-    if cause := _start(path, -1)[0]:
+    if cause := _start(path, -1):
         return DataError(f"table: {path.name} {cause}")
     width = 0
     for line, cells in _records(path):
@@ -156,44 +156,36 @@ def _check_csv(path: Path) -> list[str]:
 
     The message of the DataError has the cause and the remedy.
     """
-    cause, lines = _start(path)
-    if cause:
+    if cause := _start(path):
         raise DataError(f"table: {path.name} {cause}")
-    shown = [[cell.strip() for cell in line] for line in lines]
-    if lines and _is_data(shown[0], shown[1:]):
-        raise RefusedError(
-            f"table: {path.name}, line 1 has no header but the cells of an example: add a line "
-            "with the names of the columns above it",
-            [f"line 1 is {', '.join(shown[0])[:80]}"],
-        )
     header = next((cells for _, cells in _records(path)), [])
     if not header:
         raise DataError(f"table: {path.name} is empty")
     return header
 
 
-def _start(path: Path, size: int = 65_536) -> tuple[str, list[list[str]]]:
-    """Return why the first bytes (-1: all) are no CSV table, or "", and the cells of lines."""
+def _start(path: Path, size: int = 65_536) -> str:
+    """Return why the first bytes (-1: all) are no CSV table, or ""."""
     with path.open("rb") as file:
         head = file.read(size)
     if head.startswith(b"PK\x03\x04"):
-        return "is a spreadsheet or an archive: save it as CSV", []
+        return "is a spreadsheet or an archive: save it as CSV"
     if b"\0" in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "is UTF-16, or no text: save it as CSV in UTF-8", []
+        return "is UTF-16, or no text: save it as CSV in UTF-8"
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if len(head) != size or error.end < size:  # not cut off at the end
             line = head.count(b"\n", 0, error.start) + 1
-            return f"is not UTF-8 in line {line}: save it as CSV in UTF-8", []
+            return f"is not UTF-8 in line {line}: save it as CSV in UTF-8"
         text = head[: error.start].decode("utf-8-sig")
     try:
         lines = [line for line in text_csv.reader(io.StringIO(text, newline="")) if line]
     except text_csv.Error:
-        return "", []  # the parser of the whole file says why
+        return ""  # the parser of the whole file says why
     for separator, called in _SEPARATORS:
         if lines and len(lines[0]) == 1 and separator in lines[0][0]:
-            return f"separates columns by {called}: save it with commas, and points in numbers", []
+            return f"separates columns by {called}: save it with commas, and points in numbers"
     if len(head) == size:
         lines = lines[:-1] or lines  # the last one may be cut off
     width, count = Counter(map(len, lines)).most_common(1)[0] if lines else (0, 0)
@@ -201,25 +193,8 @@ def _start(path: Path, size: int = 65_536) -> tuple[str, list[list[str]]]:
         return (
             f"has {len(lines[0])} cells in line 1 and {width} in most others: the first line must "
             "be the header, with a name for each column; delete what stands above it"
-        ), []
-    return "", lines
-
-
-def _is_data(names: Sequence[str], below: Iterable[Sequence[str]]) -> bool:
-    """Return whether the first line of a table looks like an example instead of a header.
-
-    Each cell of it is a number, a date or a mark of a missing value, or occurs again below.
-    """
-    if names == [str(k) for k in range(len(names))]:
-        return False
-    seen: list[set[str]] = [set() for _ in names]
-    for line in below:
-        for cell, cells in zip(line, seen, strict=False):
-            cells.add(cell)
-    return all(
-        name in ("", "?") or grammar.is_number(name) or grammar.is_date(name) or name in cells
-        for name, cells in zip(names, seen, strict=True)
-    )
+        )
+    return ""
 
 
 def _asked_header(names: Iterable[str]) -> str:

@@ -371,19 +371,16 @@ def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
     plain = replace(options, shape=grey, window="none", padding="keep", depth="as-stored")
     masks, left_out = read_examples(reading.below(mask_folder), plain, is_mask=True)
     reading.left_out += left_out
-    of_stem = {_stem(path, mask_folder): (path, mask) for path, mask in masks}
-    stems = [_stem(path, image_folder) for path, _ in examples]
-    missing = [path for (path, _), stem in zip(examples, stems, strict=True) if stem not in of_stem]
-    used = {of_stem[stem][0] for stem in stems if stem in of_stem}
-    spare = [path for path, _ in masks if path not in used]
-    if missing or spare or not examples or len({*stems}) < len(stems):
+    image_of = {_stem(path, image_folder): (path, each) for path, each in examples}
+    mask_of = {_stem(path, mask_folder): (path, each) for path, each in masks}
+    alone = image_of.keys() ^ mask_of.keys()
+    if not examples or alone or len(image_of) < len(examples) or len(mask_of) < len(masks):
         raise RefusedError(
-            f"image-folder: {len(missing)} of {len(examples)} images have no mask of the same name "
-            f"in {options.masks}, {len(spare)} masks no image, {len(stems) - len({*stems})} images "
-            "have the name of another",
-            [str(path) for path in (*missing, *spare)],
+            f"image-folder: {len(examples)} images and {len(masks)} masks in {options.masks} are "
+            f"no pairs of the same name: {len(alone)} have no partner",
+            [str((image_of | mask_of)[stem][0]) for stem in sorted(alone)],
         )
-    targets = [of_stem[stem] for stem in stems]
+    targets = [mask_of[stem] for stem in image_of]
     if apart := [
         f"{path} differs in {name} from its image: {mask.properties.get(name)}, {value}"
         for (_, image), (path, mask) in zip(examples, targets, strict=True)

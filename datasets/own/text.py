@@ -15,10 +15,9 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.datasets.files import fingerprint
 from coterie.datasets.own.institutions import (
@@ -30,6 +29,7 @@ from coterie.datasets.own.institutions import (
     make_holding,
 )
 from coterie.datasets.problem import DataError
+from coterie.datasets.published.tokens import examples_of
 from coterie.ranges import option
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def read_text(folder: Path, options: TextOptions, seed: int, peer: int) -> tuple
     parts = {}
     for name, documents in texts.items():
         ids = [token for document in documents for token in tokenizer.encode(document).ids]
-        parts[name] = _examples(np.array(ids, dtype=np.int32), name, options.context)
+        of_part = f"text.context = {options.context}: this peer's {name} part"
+        parts[name] = examples_of(np.array(ids, dtype=np.int32), options.context, of_part)
     expected = Expected("text", "language", outputs, np.zeros(1), np.ones(1))
     return expected, make_holding(expected, parts, options, seed, peer)
 
@@ -118,20 +119,6 @@ def _document(line: bytes) -> str:
     text: str = content["text"]
     text.encode()  # JSON may contain lone surrogates, which are not valid Unicode
     return text
-
-
-def _examples(
-    tokens: npt.NDArray[np.int32], part: str, context: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Cut tokens into rows (N, context) and the tokens after each, dropping the remainder."""
-    count = (len(tokens) - 1) // context
-    if count < 1:
-        raise DataError(
-            f"text.context = {context}: this peer's {part} part has fewer than {context + 1} "
-            "tokens, the minimum for an example"
-        )
-    inputs = tokens[: count * context].reshape(count, context)
-    return inputs, tokens[1 : count * context + 1].reshape(count, context)
 
 
 def _tokenizer_file(folder: Path, options: TextOptions) -> bytes:

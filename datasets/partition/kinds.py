@@ -44,6 +44,16 @@ def _deal(rows: Ints, peers: int, rng: np.random.Generator) -> list[Ints]:
     return np.array_split(rng.permutation(rows), peers)
 
 
+def _deal_in_clusters(rows_c: list[Ints], member_p: Ints, seed: int) -> list[Ints]:
+    """Deal the rows of each cluster among its members."""
+    rng, share_p = stream(seed, DIVIDE), [rows_c[0][:0]] * len(member_p)
+    for cluster, rows in enumerate(rows_c):
+        members = np.flatnonzero(member_p == cluster)
+        for peer, share in zip(members, _deal(rows, len(members), rng), strict=True):
+            share_p[peer] = share
+    return share_p
+
+
 def label_flip(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
     """Divide as `iid`; a fraction of the peers has class c labelled as classes - 1 - c."""
     clusters = np.zeros(peers, dtype=np.int64)
@@ -118,17 +128,12 @@ def label_groups(source: Source, partition: Partition, peers: int, seed: int) ->
         partition, peers, rng.permutation(np.concatenate([np.arange(clusters), drawn]))
     )
     group_c = groups_of_classes(source.outputs, clusters)
-    rng = stream(seed, DIVIDE)
-    train = [source.train[:0]] * peers
-    test = list(train)
-    for group in range(clusters):
-        members = np.flatnonzero(member_p == group)
-        group_train, group_test = (
-            rows[group_c[source.targets[rows]] == group] for rows in (source.train, source.test)
-        )
-        for peer, rows in zip(members, _deal(group_train, len(members), rng), strict=True):
-            train[peer], test[peer] = rows, group_test
-    return Shares(train, test, member_p)
+    train, test = (
+        [rows[group_c[source.targets[rows]] == group] for group in range(clusters)]
+        for rows in (source.train, source.test)
+    )
+    shares = _deal_in_clusters(train, member_p, seed)
+    return Shares(shares, [test[group] for group in member_p], member_p)
 
 
 def class_counts(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
@@ -182,12 +187,7 @@ def label_permutation(source: Source, partition: Partition, peers: int, seed: in
         partition, peers, permutations, "the number of permutations of the classes"
     )
     member_p = _members(partition, peers, np.arange(peers) * clusters // peers)
-    rng = stream(seed, DIVIDE)
-    train = [source.train[:0]] * peers
-    for cluster in range(clusters):
-        members = np.flatnonzero(member_p == cluster)
-        for peer, rows in zip(members, _deal(source.train, len(members), rng), strict=True):
-            train[peer] = rows
+    train = _deal_in_clusters([source.train] * clusters, member_p, seed)
     rng = stream(seed, RELABEL)
     orders: dict[tuple[int, ...], None] = {}
     while len(orders) < clusters:

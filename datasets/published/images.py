@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 import pickle
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.files.fingerprint import content
+from coterie.datasets.files.folders import unpacked
 from coterie.datasets.files.locate import Published
 from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.source import Source
@@ -110,7 +108,7 @@ def read_idx(path: Path, dimensions: int) -> Images:
 
     DataError: the file has another format or is truncated.
     """
-    raw = _unpacked(path)
+    raw = unpacked(path)
     start = 4 + 4 * dimensions
     if raw[:4] != bytes((0, 0, 8, dimensions)) or len(raw) < start:
         raise DataError(
@@ -125,16 +123,6 @@ def read_idx(path: Path, dimensions: int) -> Images:
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
-def _unpacked(path: Path) -> bytes:
-    raw = content(path)
-    if path.suffix != ".gz":
-        return raw
-    try:
-        return gzip.decompress(raw)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: damaged gzip file ({error}); download it again") from None
-
-
 def _read_cifar_source(
     published: Published, label_key: str, outputs: int, data_dir: Path
 ) -> Source:
@@ -144,7 +132,7 @@ def _read_cifar_source(
 
 def _read_cifar(path: Path, label_key: str, outputs: int) -> tuple[Images, Ints]:
     """Read a batch of CIFAR's Python version: a dict with "data" (n, 3072) and a list of labels."""
-    raw = _unpacked(path)
+    raw = unpacked(path)
     try:
         batch: Any = _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
         images = batch["data"].reshape(-1, 3, 32, 32)

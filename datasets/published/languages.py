@@ -7,15 +7,14 @@ spread over it.
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from coterie.datasets.files.fingerprint import content, exists
+from coterie.datasets.files.fingerprint import exists
+from coterie.datasets.files.folders import unpacked
 from coterie.datasets.problem import DataError
 from coterie.datasets.published.tokens import Tokens, language_source, languages_of, tokeniser
 from coterie.datasets.source import Source
@@ -74,11 +73,9 @@ def _text(data_dir: Path, code: str) -> str:
             f"dataset languages is missing: expected {file}.gz or {file} in {folders[0]} or "
             f"{folders[1]}; `apt-get install installation-guide-amd64`"
         )
-    raw = content(path)
     try:
-        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
-        text = raw.decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        text = unpacked(path).decode()
+    except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text in UTF-8 ({error}); install it again") from None
     paragraphs = (" ".join(_RULES.sub(" ", part).split()) for part in re.split(r"\n\s*\n", text))
     return "\n".join(filter(None, paragraphs))

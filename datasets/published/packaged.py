@@ -7,7 +7,6 @@ seed.
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.files.fingerprint import content
+from coterie.datasets.files.folders import unpacked
 from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.source import Source
 
@@ -40,7 +40,7 @@ def read_mnist_5000(data_dir: Path) -> Source:
 
 def _images(name: str, file: Path, side: int) -> Source:
     """Read square images of ten classes: a line of pixels and a label each."""
-    lines = gzip.decompress(content(file)).decode().splitlines()
+    lines = unpacked(file).decode().splitlines()
     table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     images = table[:, :-1].reshape(-1, 1, side, side)
     return _source(name, images, table[:, -1].astype(np.int64), 10)

@@ -68,16 +68,12 @@ def language_source(
     is_test: list[bool] = []
     for group, pair in enumerate(streams):
         for test, tokens in zip((False, True), pair, strict=True):
-            count = (len(tokens) - 1) // context
-            if count < 1:
-                raise DataError(
-                    f"{name}.context = {context}: language {languages[group]} has {len(tokens)} "
-                    f"{'test' if test else 'training'} tokens, but an example needs {context + 1}"
-                )
-            inputs.append(tokens[: count * context].reshape(count, context))
-            targets.append(tokens[1 : count * context + 1].reshape(count, context))
-            groups += [group] * count
-            is_test += [test] * count
+            part = f"the {'test' if test else 'training'} part of language {languages[group]}"
+            rows, following = examples_of(tokens, context, f"{name}.context = {context}: {part}")
+            inputs.append(rows)
+            targets.append(following)
+            groups += [group] * len(rows)
+            is_test += [test] * len(rows)
     test_n = np.array(is_test)
     groups_n: Ints = np.array(groups, dtype=np.int64)
     return Source(
@@ -91,6 +87,20 @@ def language_source(
         groups=groups_n,
         group_names=tuple(languages),
     )
+
+
+def examples_of(tokens: Tokens, context: int, part: str) -> tuple[Tokens, Tokens]:
+    """Cut tokens into rows (N, context) and the tokens after each, dropping the remainder.
+
+    DataError: there are too few.
+    """
+    count = (len(tokens) - 1) // context
+    if count < 1:
+        raise DataError(
+            f"{part} has {len(tokens)} tokens, fewer than the {context + 1} of an example"
+        )
+    inputs = tokens[: count * context].reshape(count, context)
+    return inputs, tokens[1 : count * context + 1].reshape(count, context)
 
 
 def languages_of(codes: str) -> tuple[str, ...]:

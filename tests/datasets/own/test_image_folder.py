@@ -321,7 +321,7 @@ def test_masks_are_classes_of_pixels_in_the_order_of_the_images(tmp_path: Path) 
     (tmp_path / "a" / "masks" / "notes.txt").write_text("by two readers")
     assert account(load(tmp_path, seed=2, **SEGMENTATION)).left_out == {"no image (.txt)": 1}
     (tmp_path / "a" / "masks" / "p0" / "0_mask.png").unlink()
-    with pytest.raises(DataError, match=r"1 of 12 images have no mask .*images/p0/0.png"):
+    with pytest.raises(DataError, match=r"11 masks .* 1 have no partner.*images/p0/0.png"):
         load(tmp_path, seed=1, **SEGMENTATION)
 
 
