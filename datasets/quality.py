@@ -279,7 +279,8 @@ def _described(
     numbers_c = np.stack([by_column(each, cells) for each in statistics], axis=1)
     result = []
     for c, column in enumerate(columns):
-        numbers = numbers_c[c].tolist() if column.kind != "category" else [np.nan] * 5
+        is_ordered = column.kind != "category"
+        low, median, high, mean, std = numbers_c[c].tolist() if is_ordered else [np.nan] * 5
         code = next((code for code, is_coded in coded.items() if is_coded[c]), np.nan)
         result.append(
             ColumnQuality(
@@ -289,7 +290,7 @@ def _described(
                 len(cells),
                 float(missing_c[c]),
                 len(np.unique(cells[~np.isnan(cells[:, c]), c])),
-                *numbers,
+                *(low, median, high, mean, std),
                 code,
                 np.nan if np.isnan(code) else float((cells[:, c] == code).mean()),
                 float(drift_c[c]),

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.preprocessing import RawTable
-from coterie.datasets.problem import Floats, Ints, Task
+from coterie.datasets.problem import DataError, Floats, Ints, Task
 
+Tokens = npt.NDArray[Any]
 CHUNK = 4096  # rows converted to float64 at a time
 
 
@@ -79,3 +80,15 @@ class Source:
 def spread(rows: Ints, count: int) -> Ints:
     """Select `count` evenly spaced rows; stratified if the rows are sorted by class."""
     return rows[(2 * np.arange(count) + 1) * len(rows) // (2 * max(count, 1))]
+
+
+def examples_of(tokens: Tokens, context: int, part: str) -> tuple[Tokens, Tokens]:
+    """Cut tokens into rows (N, context) and the tokens after each, dropping the remainder.
+
+    DataError: there are too few.
+    """
+    count = (len(tokens) - 1) // context
+    if count < 1:
+        raise DataError(f"{part} has fewer than {context + 1} tokens, the minimum for an example")
+    inputs = tokens[: count * context].reshape(count, context)
+    return inputs, tokens[1 : count * context + 1].reshape(count, context)

@@ -29,7 +29,7 @@ from coterie.datasets.own.institutions import (
     make_holding,
 )
 from coterie.datasets.problem import DataError
-from coterie.datasets.published.tokens import examples_of
+from coterie.datasets.source import examples_of
 from coterie.ranges import option
 
 if TYPE_CHECKING:

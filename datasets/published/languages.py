@@ -16,8 +16,8 @@ import numpy as np
 from coterie.datasets.files.fingerprint import exists
 from coterie.datasets.files.folders import unpacked
 from coterie.datasets.problem import DataError
-from coterie.datasets.published.tokens import Tokens, language_source, languages_of, tokeniser
-from coterie.datasets.source import Source
+from coterie.datasets.published.tokens import language_source, languages_of, tokeniser
+from coterie.datasets.source import Source, Tokens
 from coterie.ranges import option
 
 MANUALS = Path("/usr/share/doc/installation-guide-amd64")

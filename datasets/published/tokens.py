@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.datasets.files.folders import folder_with
 from coterie.datasets.problem import DataError, Ints
-from coterie.datasets.source import Source
+from coterie.datasets.source import Source, Tokens, examples_of
 
-Tokens = npt.NDArray[Any]
 Vocabulary = Literal["bytes", "gpt2"]
 SIZES: dict[Vocabulary, int] = {"bytes": 256, "gpt2": 50_257}
 GPT2_FILES = ("vocab.json", "merges.txt")
@@ -87,20 +85,6 @@ def language_source(
         groups=groups_n,
         group_names=tuple(languages),
     )
-
-
-def examples_of(tokens: Tokens, context: int, part: str) -> tuple[Tokens, Tokens]:
-    """Cut tokens into rows (N, context) and the tokens after each, dropping the remainder.
-
-    DataError: there are too few.
-    """
-    count = (len(tokens) - 1) // context
-    if count < 1:
-        raise DataError(
-            f"{part} has {len(tokens)} tokens, fewer than the {context + 1} of an example"
-        )
-    inputs = tokens[: count * context].reshape(count, context)
-    return inputs, tokens[1 : count * context + 1].reshape(count, context)
 
 
 def languages_of(codes: str) -> tuple[str, ...]:

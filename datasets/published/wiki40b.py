@@ -14,14 +14,13 @@ from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.folders import folder_with
 from coterie.datasets.problem import DataError
 from coterie.datasets.published.tokens import (
-    Tokens,
     Vocabulary,
     language_source,
     languages_of,
     tokeniser,
     vocabulary_files,
 )
-from coterie.datasets.source import Source
+from coterie.datasets.source import Source, Tokens
 from coterie.ranges import option
 
 _MARKS = re.compile(r"\s*_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\s*")
