@@ -203,7 +203,7 @@ class Method:
     def check(self, config: Any) -> None:
         """Raise a ValueError for a configuration that does not suit the options."""
 
-    def fits(self, problem: Any) -> None:
+    def check_data(self, problem: Any) -> None:
         """Raise a ValueError for data that do not suit the options."""
 
     def models_kept(self, peers: int) -> int:

@@ -68,7 +68,7 @@ def _scaled(config: Config, problem: Problem) -> Problem:
 def check(config: Config) -> Problem:
     """Return the run's problem after checking that graph, data, model and method are compatible.
 
-    A method or a model can reject a problem with a ValueError in `fits(problem)` of its options.
+    A method or a model can reject a problem with a ValueError in `check_data(problem)` of its options.
     """
     check_paths(config)
     config.graph()
@@ -170,9 +170,10 @@ def check_method(config: Config, problem: Problem) -> None:
     _check_peer_models(config, problem)
     chosen = (config.method, config.options), (config.network, config.model_options)
     for name, options in chosen:
-        fits = getattr(options, "fits", None)
-        if fits is not None:
-            parts.checked_by_part(name, fits, problem)
+        if hasattr(options, "fits"):
+            raise ConfigError(f"{name}: rename its method fits(problem) to check_data(problem)")
+        if (check := getattr(options, "check_data", None)) is not None:
+            parts.ask(name, check, problem)
 
 
 def _check_peer_models(config: Config, problem: Problem) -> None:

@@ -112,7 +112,7 @@ class AllForOne(
                 f'"{self.estimator}"'
             )
 
-    def fits(self, problem: Clustered) -> None:
+    def check_data(self, problem: Clustered) -> None:
         if self.criterion == "oracle":
             true_clusters(problem, 'set criterion = "binary" or "continuous"')
 

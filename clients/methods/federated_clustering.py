@@ -57,7 +57,7 @@ class FederatedClustering(
     )  # fmt: skip
     iterations: int = option(10, "Iterations of the clipped mean.", low=1)
 
-    def fits(self, problem: Clustered) -> None:
+    def check_data(self, problem: Clustered) -> None:
         if self.radius == "truth":
             true_clusters(problem, 'set radius = "quantile"')
 

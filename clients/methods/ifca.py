@@ -70,7 +70,7 @@ class Ifca(
     def models_kept(self, peers: int) -> int:
         return max(1, self.clusters)
 
-    def fits(self, problem: Clustered) -> None:
+    def check_data(self, problem: Clustered) -> None:
         self.number(problem)
 
     def number(self, problem: Clustered) -> int:

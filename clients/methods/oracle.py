@@ -17,7 +17,7 @@ class Oracle(
 ):  # fmt: skip
     """FedAvg among the peers of the same true cluster."""
 
-    def fits(self, problem: Clustered) -> None:
+    def check_data(self, problem: Clustered) -> None:
         true_clusters(problem)
 
     def wants(self, s: State, t: int) -> Bools:

@@ -67,7 +67,7 @@ class Stacking(
     def limits_scores(self) -> bool:
         return True
 
-    def fits(self, problem: Problem) -> None:
+    def check_data(self, problem: Problem) -> None:
         """Reject problems whose models have no scores."""
         if problem.task in ("quadratic", "segmentation"):
             raise ValueError(

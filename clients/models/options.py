@@ -214,7 +214,7 @@ class Gpt2Options:
         0.1, "Dropout rate on embeddings, attention weights and residual branches.", low=0, below=1
     )
 
-    def fits(self, problem: Problem) -> None:
+    def check_data(self, problem: Problem) -> None:
         """Check that the pretrained weights exist."""
         self.base()
 

@@ -82,7 +82,7 @@ class AskingRule(Rule[S], strategy=WantedHelp):
         if max(self.asking(config.peers)) >= config.peers:
             raise ValueError(f'targets = "{self.targets}", but peers are 0 to {config.peers - 1}')
 
-    def fits(self, problem: Clustered) -> None:
+    def check_data(self, problem: Clustered) -> None:
         if self.helpers == "cluster":
             true_clusters(problem, 'set helpers = "all"')
 

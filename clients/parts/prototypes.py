@@ -64,7 +64,7 @@ class Prototypes(Rule[A], exposes="its letters hold mean features of private exa
         if config.network == "linear":
             raise ValueError(_ONE_LAYER)
 
-    def fits(self, problem: Problem) -> None:
+    def check_data(self, problem: Problem) -> None:
         if problem.task != "classification":
             raise ValueError(
                 f"needs one class per example, but {problem.name} is a {problem.task} problem: "
