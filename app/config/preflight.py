@@ -68,7 +68,7 @@ def _scaled(config: Config, problem: Problem) -> Problem:
 def check(config: Config) -> Problem:
     """Return the run's problem after checking that graph, data, model and method are compatible.
 
-    A method or a model can reject a problem with a ValueError in `check_data(problem)` of its options.
+    Options of methods and models can reject a problem with a ValueError in `check_data(problem)`.
     """
     check_paths(config)
     config.graph()

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("coterie.data")
 _SHOWN = 3
 _NOT_NUMERIC = (
-    "write numbers like 1007.5, without units, thousands separators or decimal commas; name marks "
-    "of missing values in table.na-values; describe dates and categories in schema.toml"
+    "write numbers like 1007.5, without thousands separators, commas or units; name marks of "
+    "missing values in table.na-values; describe dates and categories in schema.toml"
 )
 
 

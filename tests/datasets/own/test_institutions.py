@@ -358,7 +358,7 @@ ROWS_OF_TEXT = "age,bmi,ill\n31,22.5,no\n64,37.9,yes\n"
         ("63,x,63\n29,y,1\n", "utf-8", "duplicate columns (1); is its header missing?"),
         (ROWS_OF_TEXT.replace("ill", "sick"), "utf-8", "it has age, bmi, sick"),
         (ROWS_OF_TEXT.replace("bmi", "BMI_"), "utf-8", 'bmi: did you mean "BMI_"?'),
-        (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", "without units"),
+        (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", "commas or units"),
         (ROWS_OF_TEXT.replace("37.9", "37.9 kg/m2"), "utf-8", "data.csv, line 3: bmi '37.9 kg/m2'"),
         ("PK\x03\x04", "utf-8", "is a spreadsheet"),
         ("", "utf-8", "data.csv is empty"),
@@ -376,7 +376,7 @@ ROWS_OF_TEXT = "age,bmi,ill\n31,22.5,no\n64,37.9,yes\n"
         (ROWS_OF_TEXT.replace("37.9", "2024-01-15"), "utf-8", "describe dates"),
         (ROWS_OF_TEXT.replace("yes", "NA"), "utf-8", "ill 'NA' is missing"),
         (ROWS_OF_TEXT.replace("age", "\u200bbmi"), "utf-8", "duplicate columns (1)"),
-        (ROWS_OF_TEXT.replace("37.9", '"37,9"'), "utf-8", "decimal commas"),
+        (ROWS_OF_TEXT.replace("37.9", '"37,9"'), "utf-8", "commas or units"),
         (ROWS_OF_TEXT.replace("31", ""), "utf-8", "data.csv, line 2: age is missing"),
     ],
 )
