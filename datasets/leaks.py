@@ -121,12 +121,15 @@ def _alike(column: Column, values_p: Sequence[Floats]) -> str:
 
 def _of_rows(cells: Floats, is_test_n: Bools | None) -> list[str]:
     """Return the findings about equal and near-equal rows of a peer."""
-    is_copy_n = copied([cells])[0]
+    is_copy_n, but, compared = copied([cells])[0], "", cells
+    if not is_copy_n.any() and cells.shape[1] > 3:
+        compared, but = but_one(cells), " in all columns but one"
+        is_copy_n = copied([compared])[0]
     if is_copy_n.any():
-        hash_n, is_test = hashes(cells), is_copy_n & (False if is_test_n is None else is_test_n)
+        hash_n, is_test = hashes(compared), is_copy_n & (False if is_test_n is None else is_test_n)
         across = np.isin(hash_n[is_test], hash_n[is_copy_n & ~is_test]).sum()
         in_both = f" ({across} test rows a training row)" if across else ""
-        count = f"{is_copy_n.sum()} of {len(cells)} rows equal another row{in_both}"
+        count = f"{is_copy_n.sum()} of {len(cells)} rows equal another row{but}{in_both}"
         return [f"{count}: delete copies; for visits of one patient, {_GROUP}"]
     share = near_equal(cells)
     return [f"{100 * share:.0f} % of the rows nearly equal another row: {_GROUP}"] if share else []
@@ -279,6 +282,14 @@ def copied(cells_p: Sequence[Floats]) -> list[Bools]:
         share = _pairs(cell_p) / everything
         chance += almost * (share if share < _FEW else 1)
     return [is_n & (width > 2 and chance <= _CHANCE * equal) for is_n in copied_p]
+
+
+def but_one(cells: Floats) -> Floats:
+    """Return the cells without the column that most pairs of rows alone differ in."""
+    sample = cells[:: max(1, len(cells) // _POOLED)]
+    hash_n, columns = hashes(sample), range(cells.shape[1])
+    pairs_c = [_pairs([hash_n - _hash(sample[:, c], c)]) for c in columns]
+    return np.delete(cells, int(np.argmax(pairs_c)), axis=1)
 
 
 def _repeated(hash_p: Sequence[Hashes]) -> list[Bools]:

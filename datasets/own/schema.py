@@ -174,7 +174,7 @@ def drafted(
                 draft.left_out[name] += f' (did you mean "{meant}"? rename it)'
         elif why := next(filter(None, (nested(table.column(name)) for table in having)), ""):
             draft.left_out[name] = f"{why}, neither numbers, dates nor texts"
-        elif name == group:
+        elif group and name == group:
             draft.schema[name] = Column(name, role="group")
         elif column := _drafted(name, having, unit_n, na_values, min_rows, draft):
             draft.schema[name] = column

@@ -183,17 +183,7 @@ def read_table(
             "spreadsheets (.xlsx) as CSV in UTF-8"
         )
     described = _described(folder, options)
-    label = described.get(options.label, Column(options.label))
-    classes = words(options.classes) or list(label.categories)
-    task: Task = "classification" if classes else "regression"
-    if options.event:
-        task, classes = "survival", [f"{cut:g}" for cut in label.cuts]
-        if not classes:
-            raise DataError(
-                f"table: schema.toml has no cuts of {options.label}, the time to {options.event}: "
-                f"add the ends of its intervals below [columns.{options.label}], such as cuts = "
-                "[365, 730, 1095], the same in every institution"
-            )
+    task, classes, labels = _outcome(described, options)
     group, time = _roles(described, options)
     tables = {name: open_table(path) for name, path in files.items() if path}
     names = words(options.columns)
@@ -202,11 +192,6 @@ def read_table(
         others |= {name for name, column in described.items() if column.role}
         names = sorted({*(described or tables["train"].column_names)} - others)
     columns = _with_na_values([described.get(name, Column(name)) for name in names], options)
-    labels = [label]
-    if task == "classification":
-        labels = [replace(label, kind="category", categories=tuple(classes))]
-    elif options.event:
-        labels.append(described[options.event])
     expected = Expected(
         "table",
         task,
@@ -235,6 +220,26 @@ def read_table(
         expected, parts, options, seed, peer,
         by_class=options.split != "plain", groups=groups or None, times=times.get("train"),
     )  # fmt: skip
+
+
+def _outcome(schema: Schema, options: TableOptions) -> tuple[Task, Sequence[str], Sequence[Column]]:
+    """Return the task, its classes or ends of intervals, and the columns of the label.
+
+    DataError: the schema has no cuts of a time to an event.
+    """
+    label = schema.get(options.label, Column(options.label))
+    if options.event:
+        if not label.cuts:
+            raise DataError(
+                f"table: schema.toml has no cuts of {options.label}, the time to {options.event}: "
+                f"add the ends of its intervals below [columns.{options.label}], such as cuts = "
+                "[365, 730, 1095], the same in every institution"
+            )
+        return "survival", [f"{cut:g}" for cut in label.cuts], [label, schema[options.event]]
+    classes = tuple(words(options.classes)) or label.categories
+    if not classes:
+        return "regression", classes, [label]
+    return "classification", classes, [replace(label, kind="category", categories=classes)]
 
 
 def _roles(schema: Schema, options: TableOptions) -> tuple[str, str]:

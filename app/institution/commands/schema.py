@@ -76,14 +76,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         atomic.write(out, tomli_w.dumps(described(schema)))
         unit = "patients" if options.group else "rows"
         _print_draft(draft, [*tables.values()], options.min_examples, unit, console)
-        findings = [] if accounts else _findings(tables, draft, options.label, options.group)
-        groups = grouped(findings, [*tables])
-        for peers, each in groups[:_SHOWN]:
-            console.print(f"{peers}: {each.finding}")
-        if len(groups) > _SHOWN:
-            console.print(f"{len(groups) - _SHOWN} more findings: correct these first")
-        if advice := remedy(findings, "schema"):
-            console.print(advice)
+        if not accounts:
+            findings = _findings(tables, draft, options.label, options.group)
+            _print_findings(findings, [*tables], console)
         for line in account.lines(accounts):
             console.print(line, soft_wrap=True, markup=False)
         rows = f"{sum(table.num_rows for table in tables.values())} rows"
@@ -140,6 +135,18 @@ def _print_draft(
                 f"{name}: no range, because {outside} of its values lie far from the others: "
                 "check them"
             )
+
+
+def _print_findings(
+    findings: Sequence[ColumnQuality], names: Sequence[str], console: Console
+) -> None:
+    groups = grouped(findings, names)
+    for peers, each in groups[:_SHOWN]:
+        console.print(f"{peers}: {each.finding}", soft_wrap=True, markup=False)
+    if len(groups) > _SHOWN:
+        console.print(f"{len(groups) - _SHOWN} more findings: correct these first")
+    if advice := remedy(findings, "schema"):
+        console.print(advice, soft_wrap=True, markup=False)
 
 
 def _group(name: str, tables: Iterable[pa.Table]) -> str:

@@ -394,6 +394,12 @@ def test_a_coded_value_keeps_its_column_in_the_draft(tmp_path: Path) -> None:
     assert (draft.schema["x"].low, draft.left_out, draft.coded) == (0, {}, {"x": {-999.0}})
 
 
+def test_a_column_without_a_name_is_no_group(tmp_path: Path) -> None:
+    folder = tables(tmp_path / "a", [",x", *(f"{k % 7},{k % 5}" for k in range(40))])
+    schema = drafted({"a": open_table(folder / "train.csv")}, 5).schema
+    assert (schema[""].role, schema[""].low) == ("", 0)
+
+
 def test_a_draft_counts_patients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """30 patients with 4 rows each; "z" has 8 rows of 2 patients."""
     sexes = ["z"] * 2 + ["f", "m"] * 14
