@@ -173,7 +173,7 @@ def check_method(config: Config, problem: Problem) -> None:
         if hasattr(options, "fits"):
             raise ConfigError(f"{name}: rename its method fits(problem) to check_data(problem)")
         if (check := getattr(options, "check_data", None)) is not None:
-            parts.ask(name, check, problem)
+            parts.checked_by_part(name, check, problem)
 
 
 def _check_peer_models(config: Config, problem: Problem) -> None:

@@ -18,8 +18,8 @@ from coterie.app.config.keys import FORMER, ConfigError, flatten
 from coterie.app.config.parts import unpacked
 from coterie.ranges import Option, Scalar
 
-_FORMER = {"table.mean": "", "table.std": "", "text.bad-lines": "refuse"}
-"""Keys of former versions with their default, which recorded runs have."""
+_GONE = {"table.mean": "", "table.std": "", "text.bad-lines": "refuse"}
+"""Keys of former versions that are no more, with their default, which recorded runs have."""
 _BYTES = 1 << 23
 """Maximum bytes of a TOML file."""
 _BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
@@ -89,10 +89,12 @@ def of_file(path: Path) -> Source:
         raise ConfigError(f"{path} is not TOML: {error}{how}") from None
     of_run = any((path.parent / name).exists() for name in _BESIDE)
     before = BEFORE.get(str(flat.get("dataset")), {}) if of_run else {}
-    if of_run and flat.get("table.split") == "by-class":  # its former name
-        flat["table.split"] = "random"
     if of_run:
-        flat = {key: value for key, value in flat.items() if _FORMER.get(key) != value}
+        flat = {
+            FORMER.get(key, key): value for key, value in flat.items() if _GONE.get(key) != value
+        }
+        if flat.get("table.split") == "by-class":  # its former name
+            flat["table.split"] = "random"
     return Source(before | flat, path, text, is_of_run=of_run)
 
 

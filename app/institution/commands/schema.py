@@ -80,14 +80,13 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             findings = _findings(tables, draft, options.label, options.group)
             _print_findings(findings, [*tables], console)
         for line in account.lines(accounts):
-            console.print(line, soft_wrap=True, markup=False)
+            console.print(line)
         rows = f"{sum(table.num_rows for table in tables.values())} rows"
         if options.group:
             rows += f" (of {len(np.unique(units(tables, options.group)))} patients)"
         console.print(
             f"{out}: mean and scale come from the {rows} of {', '.join(tables)}. Correct it, "
-            "add units, and give it to the others: what it contains becomes public",
-            soft_wrap=True,
+            "add units, and give it to the others: what it contains becomes public"
         )
     key = "image-folder" if schema.keys() & {"depth", "pixels"} else "table"
     console.print(f'{key}.schema = "{digest(schema)}"')
@@ -125,7 +124,7 @@ def _print_draft(
         if column.categories:
             console.print(f"{name}: these values become public: {', '.join(column.categories)}")
         if rare := draft.rare.get(name):
-            line(
+            console.print(
                 f"{name}: left out, in fewer than {min_examples} {unit}: "
                 f"{', '.join(f'{text} ({count})' for text, count in rare.items())}; add "
                 "those that may become public, or the rows are errors"
@@ -142,11 +141,11 @@ def _print_findings(
 ) -> None:
     groups = grouped(findings, names)
     for peers, each in groups[:_SHOWN]:
-        console.print(f"{peers}: {each.finding}", soft_wrap=True, markup=False)
+        console.print(f"{peers}: {each.finding}")
     if len(groups) > _SHOWN:
         console.print(f"{len(groups) - _SHOWN} more findings: correct these first")
     if advice := remedy(findings, "schema"):
-        console.print(advice, soft_wrap=True, markup=False)
+        console.print(advice)
 
 
 def _group(name: str, tables: Iterable[pa.Table]) -> str:
