@@ -1,13 +1,15 @@
-"""Diagnostic accuracy, or C-index, by peer as tables of a run's and of a comparison's page."""
+"""Diagnostic accuracy, or C-index, by peer as a section of a run's and of a comparison's page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from coterie.app.experiments.table import Table
+from coterie.app.report.comparison import Comparison
+from coterie.app.report.section import Section
 from coterie.app.runs import cells, diagnostics, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.rundir import Run
@@ -24,7 +26,15 @@ class EstimateCell(NamedTuple):
     """Value of a measure and its 95 % interval; the interval is "" where undefined."""
 
     text: str
-    interval: str
+    interval: str = ""
+
+    @classmethod
+    def of(cls, estimate: Estimate | None) -> EstimateCell:
+        """Write an estimate."""
+        if estimate is None or np.isnan(estimate[0]):
+            return cls(units.NONE)
+        value, low, high = estimate
+        return cls(f"{value:.2f}", "" if np.isnan(low) else f"{low:.2f} to {high:.2f}")
 
 
 class DiagnosticRow(NamedTuple):
@@ -37,88 +47,82 @@ class DiagnosticRow(NamedTuple):
     cells: list[EstimateCell]
 
 
-class DiagnosticTable(NamedTuple):
-    """Heading, explanation, title of `positives` and of the measures, rows, number of all peers."""
+@dataclass(frozen=True)
+class DiagnosticTable(Section):
+    """Table by peer; `total` counts all peers, `counted` is the title of `positives`.
+
+    `chosen` are the measures at the thresholds that the validation examples chose.
+    """
 
     heading: str
     about: str
     counted: str
     titles: list[str]
     rows: list[DiagnosticRow]
-    chosen: list[DiagnosticRow]
-    chosen_titles: list[str]
     total: int
+    file: str
+    chosen: list[DiagnosticRow] = field(default_factory=list)
+    written: Mapping[str, str] = field(default_factory=dict)
+
+    template = "diagnostics.html.j2"
+    chosen_titles = ("Threshold", *(MEASURES[name] for name in _AT_THRESHOLD))
+
+    def files(self) -> Mapping[str, str]:
+        """Return the file of a comparison; that of a run is written with its summary."""
+        return self.written
 
 
-def table(run: Run) -> DiagnosticTable | None:
-    """Return the diagnostics of a run; None without models of two classes on this machine.
-
-    `chosen` are the measures at the thresholds that the validation examples chose.
-    """
+def of_run(run: Run) -> DiagnosticTable | None:
+    """Return the diagnostics of a run; None without models of two classes on this machine."""
     of_peers = diagnostics.read(run)
     if not of_peers:
         return None
     rows, chosen, shown = [], [], _shown(run)
     for peer, each in list(of_peers.items())[:SHOWN]:
-        numbers = f"{each.examples:,}", f"{each.positives:,}"
-        estimates = [each.measures.get(name) for name in shown]
-        rows.append(_row(run.names[peer], "", numbers, estimates))
+        first = run.names[peer], "", f"{each.examples:,}", f"{each.positives:,}"
+        rows.append(DiagnosticRow(*first, [EstimateCell.of(each.measures.get(k)) for k in shown]))
         if each.threshold is not None:
-            decided = [each.at_threshold.get(name) for name in _AT_THRESHOLD]
-            row = _row(run.names[peer], "", numbers, decided)
-            cells = [EstimateCell(f"{each.threshold:.3f}", ""), *row.cells]
-            chosen.append(row._replace(cells=cells))
+            decided = [EstimateCell.of(each.at_threshold.get(name)) for name in _AT_THRESHOLD]
+            chosen.append(DiagnosticRow(*first, [EstimateCell(f"{each.threshold:.3f}"), *decided]))
+    titles = [MEASURES[name] for name in shown]
     return DiagnosticTable(
-        *_words(run),
-        [MEASURES[name] for name in shown],
-        rows,
-        chosen,
-        ["Threshold", *(MEASURES[name] for name in _AT_THRESHOLD)],
-        len(of_peers),
-    )
+        *_words(run), titles, rows, len(of_peers), diagnostics.FILE, chosen
+    )  # fmt: skip
 
 
-def compared(table: Table) -> DiagnosticTable | None:
+def compared(comparison: Comparison) -> DiagnosticTable | None:
     """Return the diagnostics of a comparison: a row for each peer and method, means over seeds.
 
     A peer is identified by its name, as in `by_peer`; those that cannot be judged are left out,
     unless none can.
     """
     results: dict[str, dict[str, list[Diagnostics]]] = {}
-    for row in table.rows:
+    lines: list[list[object]] = [["method", "seed", *diagnostics.HEAD]]
+    for row in comparison.table.rows:
         for run in row.runs:
-            few = judged.unjudged(run)
-            for peer, each in diagnostics.read(run).items():
-                if peer in few and len(few) < run.peers:
-                    continue
-                results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
+            cards, few = comparison.cards(run), judged.unjudged(run)
+            first = [row.method, run.config.get("seed")]
+            lines += [[*first, *line] for line in diagnostics.rows(run, cards)]
+            for peer, each in cards.items():
+                if peer not in few or len(few) == run.peers:
+                    results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
     if not results:
         return None
-    first = table.rows[0].runs[0]
-    made, shown = [], _shown(first)
+    first_run = comparison.runs[0]
+    made, shown = [], _shown(first_run)
     for name, of_methods in list(results.items())[:SHOWN]:
         for method, several in of_methods.items():
-            numbers = tuple(
-                f"{np.mean([getattr(each, key) for each in several]):,.0f}"
-                for key in ("examples", "positives")
-            )
-            cells = [mean_estimate([each.measures.get(key) for each in several]) for key in shown]
-            made.append(_row(name, method, numbers, cells))
-    titles = [MEASURES[name] for name in shown]
-    return DiagnosticTable(*_words(first), titles, made, [], [], len(results))
-
-
-def as_csv(table: Table) -> str:
-    """Write a line per method, seed, peer, threshold and measure; "" without diagnostics."""
-    lines = [
-        [row.method, run.config.get("seed"), *line]
-        for row in table.rows
-        for run in row.runs
-        for line in diagnostics.rows(run)
-    ]
-    if not lines:
-        return ""
-    return cells.as_csv([["method", "seed", *diagnostics.HEAD], *lines])
+            means = np.mean([(each.examples, each.positives) for each in several], axis=0)
+            estimates = [mean_estimate([each.measures.get(k) for each in several]) for k in shown]
+            numbers = [f"{mean:,.0f}" for mean in means]
+            made.append(DiagnosticRow(name, method, *numbers, [*map(EstimateCell.of, estimates)]))
+    heading, about, counted = _words(first_run)
+    if comparison.has_several:
+        about += " Values and intervals are means over seeds."
+    return DiagnosticTable(
+        f"{heading} by peer", about, counted, [MEASURES[name] for name in shown], made,
+        len(results), FILE, written={FILE: cells.as_csv(lines)},
+    )  # fmt: skip
 
 
 def _is_survival(run: Run) -> bool:
@@ -150,20 +154,6 @@ def _words(run: Run) -> tuple[str, str, str]:
         f"(Wilson for shares, bootstrap over {drawn} for the others).",
         "Positive",
     )
-
-
-def _row(
-    name: str, method: str, numbers: Sequence[str], estimates: Sequence[Estimate | None]
-) -> DiagnosticRow:
-    examples, positives = numbers
-    return DiagnosticRow(name, method, examples, positives, [*map(_cell, estimates)])
-
-
-def _cell(estimate: Estimate | None) -> EstimateCell:
-    if estimate is None or np.isnan(estimate[0]):
-        return EstimateCell(units.NONE, "")
-    value, low, high = estimate
-    return EstimateCell(f"{value:.2f}", "" if np.isnan(low) else f"{low:.2f} to {high:.2f}")
 
 
 def mean_estimate(estimates: Sequence[Estimate | None]) -> Estimate | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from coterie.app.report.section import Section
 from coterie.app.runs import quality, units
 from coterie.app.runs.rundir import Run
 from coterie.datasets.quality import ColumnQuality, remedy
@@ -26,7 +28,8 @@ class QualityCell(NamedTuple):
     finding: str
 
 
-class QualityTable(NamedTuple):
+@dataclass(frozen=True)
+class QualityTable(Section):
     """Names of the peers; column -> cell of each peer (empty for many peers); peer and finding.
 
     The remedy is for values that mean "not measured"; "" without any.
@@ -38,6 +41,8 @@ class QualityTable(NamedTuple):
     n_findings: int
     n_columns: int
     remedy: str
+
+    template = "quality.html.j2"
 
 
 def table(run: Run) -> QualityTable | None:

@@ -17,19 +17,17 @@ def conclude(run_dir: Path, console: Console) -> None:
     """Write summary and report of a run directory, and print the summary."""
     # matplotlib and scipy: half a second, not at the start of a run
     from coterie.app.experiments import methods
-    from coterie.app.report import decisions, run_page
+    from coterie.app.report import run_page
 
     numbers = summary.finish(run_dir)
     page = run_page.write(run_dir)
     run = Run.read(run_dir)
     for line in limited.sentences(run):
         console.print(line, soft_wrap=True, markup=False)
-    if decided := decisions.of_run(run):
-        for line in [*decided.lines(), *decided.consortium]:
-            console.print(line, soft_wrap=True, markup=False)
+    page.show(console)
     console.print(digest(numbers, methods.all_to_all(numbers)))
     console.print(f"run directory: {run_dir}", soft_wrap=True)
-    console.print(f"report: {page}", soft_wrap=True)
+    console.print(f"report: {run_dir / page.file}", soft_wrap=True)
 
 
 def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
