@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coterie.app.experiments.measures import gains
 from coterie.app.report.comparison import Comparison
-from coterie.app.report.section import Section
+from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import cells, judged, units
 from coterie.app.runs.rundir import PARTS, Run
 
@@ -22,80 +21,54 @@ SHOWN = 100
 """Number of peers that the page lists; the file has all."""
 
 
-class PeerCell(NamedTuple):
-    """A peer's result under a method for people, its gain over Local, and whether Local is better.
+def compared(comparison: Comparison) -> Panel | None:
+    """Return the results by peer, means over the seeds; None without measurements.
 
-    `value` is the number that the table sorts by; None without a result.
+    A peer is identified by its name: where the split of each seed has other institutions, a row
+    has the seeds that have the peer. Methods whose peers have different data have the file only.
     """
+    import pandas as pd
 
-    text: str
-    gain: str = ""
-    value: float | None = None
-    is_harmed: bool = False
-
-
-@dataclass(frozen=True)
-class ByPeer(Section):
-    """Results by peer; a row has numbers of training, validation and test examples, and cells."""
-
-    frame: DataFrame  # a row per method, seed and peer
-    methods: list[str]
-    is_accuracy: bool
-    rows: Mapping[str, tuple[list[str], list[PeerCell]]]  # by name; empty if data differ
-    total: int
-
-    @property
-    def template(self) -> str:  # type: ignore[override]
-        return "by_peer.html.j2" if self.rows else ""
-
-    @classmethod
-    def of(cls, compared: Comparison) -> ByPeer | None:
-        """Return the results by peer, means over the seeds; None without measurements.
-
-        A peer is identified by its name: where the split of each seed has other institutions, a
-        row has the seeds that have the peer.
-        """
-        import pandas as pd
-
-        table = compared.table
-        runs = [
-            (row.method, run, local)
-            for row in table.rows
-            for run, local in zip(row.runs, row.local, strict=True)
-            if len(run.rounds)
-        ]
-        if not runs:
-            return None
-        frame = pd.concat([_of(*each) for each in runs])
-        methods = [row.method for row in table.rows]
-        is_accuracy = all(run.has_accuracy for _, run, _ in runs)
-        if not table.has_same_data:
-            return cls(frame, methods, is_accuracy, {}, 0)
-        too_few = {
-            run.names[peer]: why for _, run, _ in runs for peer, why in judged.unjudged(run).items()
-        }
-        value = "test_accuracy" if is_accuracy else "test_loss"
-        mean = frame.groupby(["peer_name", "method"])[[value, "gain"]].mean()
-        local = {row.method for row in table.rows if row.is_local}
-        sizes = frame.groupby("peer_name", sort=False)[list(frame.columns[4:])].mean()
-        results = mean.assign(gain=mean["gain"].mask(mean.index.isin(local, level="method")))
-        rows = {
-            name: (
-                _counts(sizes.loc[name]),
-                [
-                    PeerCell(too_few[name])
-                    if name in too_few
-                    else _cell(*results.reindex([(name, method)]).iloc[0], is_accuracy)
-                    for method in methods
-                ],
-            )
-            for name in sizes.index[:SHOWN]
-        }
-        return cls(frame, methods, is_accuracy, rows, len(sizes))
-
-    def files(self) -> dict[str, str]:
-        """Return a line per method, seed and peer in full precision."""
-        return {FILE: cells.csv_of(self.frame)}
+    table = comparison.table
+    runs = [
+        (row.method, run, local)
+        for row in table.rows
+        for run, local in zip(row.runs, row.local, strict=True)
+        if len(run.rounds)
+    ]
+    if not runs:
+        return None
+    frame = pd.concat([_of(*each) for each in runs])
+    written = {FILE: cells.csv_of(frame)}
+    if not table.has_same_data:
+        return Panel("by-peer", "Results by peer", [f"Peers have different data: see {FILE}."],
+                     written=written)  # fmt: skip
+    is_accuracy = all(run.has_accuracy for _, run, _ in runs)
+    local_rows = [row.method for row in table.rows if row.is_local]
+    frame.loc[frame["method"].isin(local_rows), "gain"] = np.nan
+    value = "test_accuracy" if is_accuracy else "test_loss"
+    means = frame.groupby(["peer_name", "method"])[[value, "gain"]].mean()
+    sizes = frame.groupby("peer_name", sort=False)[list(frame.columns[4:])].mean()
+    too_few = {run.names[p]: why for _, run, _ in runs for p, why in judged.unjudged(run).items()}
+    rows = [
+        (name, [*_counts(sizes.loc[name]),
+                *(Cell(too_few[name]) if name in too_few
+                  else _cell(*means.reindex([(name, row.method)]).iloc[0], is_accuracy)
+                  for row in table.rows)])
+        for name in sizes.index[:SHOWN]
+    ]  # fmt: skip
+    what = "Test accuracy in percent" if is_accuracy else "Test loss"
+    seeds = ", mean over seeds" if comparison.has_several else ""
+    about = [f"{what} of each peer’s personal model at the end{seeds}."]
+    if local_rows and len(table.rows) > 1:
+        change = "the points over" if is_accuracy else "the reduction against"
+        about.append(f"Below it {change} local; in red where training alone is better.")
+    if len(sizes) > SHOWN:
+        about.append(f"The first {SHOWN} of {len(sizes)} peers; {FILE} has all.")
+    better = "high" if is_accuracy else "low"
+    columns = [Heading(name, "") for name in ("peer", "training", "validation", "test")]
+    columns += [Heading(row.label, better) for row in table.rows]
+    return Panel("by-peer", "Results by peer", [" ".join(about)], columns, rows, written=written)
 
 
 def _of(method: str, run: Run, local: Run | None) -> DataFrame:
@@ -117,27 +90,28 @@ def _of(method: str, run: Run, local: Run | None) -> DataFrame:
     return pd.DataFrame({**first, "peer_name": run.names, **numbers})
 
 
-def _cell(value: float, gain: float, is_accuracy: bool) -> PeerCell:
+def _cell(value: float, gain: float, is_accuracy: bool) -> Cell:
     """Return the cell of a peer's result and gain, which are NaN where unknown."""
 
     def show(number: float) -> str:
         return f"{100 * number:.1f}" if is_accuracy else f"{number:.3g}"
 
     if np.isnan(value):
-        return PeerCell(units.NONE)
-    if np.isnan(gain):
-        return PeerCell(show(value), "", float(value))
-    change = show(gain)
-    if float(change) == 0:  # also "-0.0", which remains after rounding
-        return PeerCell(show(value), show(0.0), float(value))
-    return PeerCell(show(value), change if gain < 0 else f"+{change}", float(value), bool(gain < 0))
+        return Cell(units.NONE)
+    change = "" if np.isnan(gain) else show(gain)
+    if change and float(change) == 0:  # also "-0.0", which remains after rounding
+        change = show(0.0)
+    elif gain > 0:
+        change = f"+{change}"
+    return Cell(show(value), change, float(value), "harm" if change.startswith("-") else None)
 
 
-def _counts(sizes: Mapping[str, float]) -> list[str]:
+def _counts(sizes: Mapping[str, float]) -> list[Cell]:
     """Write the mean number of training, validation and test examples, and of their groups."""
-    texts = []
+    counts = []
     for part, column in zip(PARTS, ("samples", "validation", "test"), strict=True):
         mean, groups = sizes[column], sizes.get(f"{part}_groups", np.nan)
         text = units.NONE if np.isnan(mean) else f"{mean:,.0f}"
-        texts.append(text if np.isnan(groups) else f"{text} ({groups:,.0f} groups)")
-    return texts
+        of_groups = "" if np.isnan(groups) else f" ({groups:,.0f} groups)"
+        counts.append(Cell(text + of_groups, value=None if np.isnan(mean) else float(mean)))
+    return counts

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.table import Table as Rich
 from rich.text import Text
 
@@ -19,12 +19,10 @@ from coterie.app.experiments.measures import COLUMNS, COST, Column
 from coterie.app.experiments.paired import MIN_SEEDS
 from coterie.app.experiments.table import LOSSES, Entry, Table
 from coterie.app.report import verdict
-from coterie.app.report.section import Section
-from coterie.app.runs import cells, diagnostics, units
-
-if TYPE_CHECKING:
-    from coterie.app.runs.diagnostics import Diagnostics
-    from coterie.app.runs.rundir import Run
+from coterie.app.report.panel import Cell, Heading, Panel
+from coterie.app.runs import cells as csv_cells
+from coterie.app.runs import units
+from coterie.app.runs.rundir import Run
 
 _WITH_DEVIATION = ("accuracy", "c_index", "gain", "loss_gain")
 _IN_TERMINAL = (
@@ -50,7 +48,6 @@ class Comparison:
     title: str = ""
     failed: Mapping[str, str] = field(default_factory=dict)
     latex: Collection[str] = IN_LATEX
-    _cards: dict[int, dict[int, Diagnostics]] = field(default_factory=dict, repr=False)
 
     @property
     def runs(self) -> list[Run]:
@@ -72,92 +69,62 @@ class Comparison:
         """True if a row has several runs."""
         return any(len(row.runs) > 1 for row in self.table.rows)
 
-    def cards(self, run: Run) -> dict[int, Diagnostics]:
-        """Return the diagnostics of one of its runs, read once."""
-        if id(run) not in self._cards:
-            self._cards[id(run)] = diagnostics.read(run)
-        return self._cards[id(run)]
 
-
-class Cell(NamedTuple):
-    """Cell of a table: formatted mean and deviation, sort value, CSS classes."""
-
-    mean: str
-    deviation: str
-    value: float | None
-    classes: str | None
-
-
-@dataclass(frozen=True)
-class Measures(Section):
-    """Table of measures by row: groups of columns, and the cells of each row."""
-
-    id: str
-    terminal: RenderableType
-    groups: Sequence[tuple[str, Sequence[Column]]]
-    cells: Mapping[str, Sequence[Cell]]
-    notes: Sequence[str]
-    sentences: Sequence[str] = ()  # in a terminal, where the page has its first paragraph
-    failed: Mapping[str, str] = field(default_factory=dict)
-    significance: str = ""
-    tables: Mapping[str, str] = field(default_factory=dict)  # comparison.csv and comparison.tex
-
-    template = "measures.html.j2"
-
-    def lines(self) -> list[RenderableType]:
-        """Return the table, the verdict and the footnotes."""
-        return [self.terminal, *self.sentences, *self.notes]
-
-    def files(self) -> Mapping[str, str]:
-        """Return the CSV and LaTeX files."""
-        return self.tables
-
-
-def results(compared: Comparison) -> Measures:
+def results(compared: Comparison) -> Panel:
     """Return the table of all measures but costs."""
     table = compared.table
     seeds = max(len(row.runs) for row in table.rows)
-    return Measures(
-        "results",
-        in_terminal(table, f"{compared.title}, {units.plural(seeds, 'seed')}"),
-        *_cells(table, [each for each in _groups(table) if each[0] != COST]),
-        verdict.notes(table),
-        [compared.outcome],
-        compared.failed,
+    about = [
+        "Mean ± standard deviation over seeds." if compared.has_several else "",
         _significance(table, seeds),
-        {"comparison.csv": as_csv(table), "comparison.tex": as_latex(table, compared.latex)},
-    )
+        f"Click a heading to sort. Click a {table.noun} to highlight it in all figures.",
+    ]
+    notes = verdict.notes(table)
+    terminal = in_terminal(table, f"{compared.title}, {units.plural(seeds, 'seed')}")
+    return _panel(
+        table, "Results", " ".join(filter(None, about)), notes,
+        [column for column in table.shown() if column.group != COST],
+        lists={"Failed runs": [f"{run}: {why}" for run, why in compared.failed.items()]},
+        printed=[terminal, compared.outcome, *notes],
+        written={
+            "comparison.csv": as_csv(table), "comparison.tex": as_latex(table, compared.latex),
+        },
+    )  # fmt: skip
 
 
-def costs(compared: Comparison) -> Measures | None:
+def costs(compared: Comparison) -> Panel:
     """Return the table of costs, beside the main measure."""
-    table = compared.table
+    table, notes = compared.table, verdict.cost_notes(compared.table)
     main = [column for column in table.shown() if column.key in ("accuracy", "loss")][:1]
-    of_cost = [each for each in _groups(table) if each[0] == COST]
-    if not main and not of_cost:
-        return None
-    groups = [*(("", [column]) for column in main), *of_cost]
+    of_cost = [column for column in table.shown() if column.group == COST]
+    seeds = ", mean over seeds" if compared.has_several else ""
+    about = f"Whole runs{seeds}. Bytes: payload between peers; gradients: of single examples."
     terminal = as_rich(table, "Costs of a run", _columns(table, _COSTS_IN_TERMINAL))
-    return Measures("costs", terminal, *_cells(table, groups), verdict.cost_notes(table))
+    return _panel(table, "Costs", about, notes, [*main, *of_cost], printed=[terminal, *notes])
 
 
-def _groups(table: Table) -> list[tuple[str, list[Column]]]:
-    return [(name, list(of)) for name, of in groupby(table.shown(), key=lambda each: each.group)]
-
-
-def _cells(
-    table: Table, groups: Sequence[tuple[str, Sequence[Column]]]
-) -> tuple[Sequence[tuple[str, Sequence[Column]]], dict[str, list[Cell]]]:
-    """Return the groups and the cells; the first column of a group has the class "start"."""
-    made: dict[str, list[Cell]] = {row.method: [] for row in table.rows}
-    for _, columns in groups:
-        for column in columns:
+def _panel(
+    table: Table, heading: str, about: str, notes: Sequence[str], columns: Sequence[Column],
+    **more: Any,
+) -> Panel:  # fmt: skip
+    """Return the section of some columns; the first one of a group has the class "start"."""
+    headings, groups = [Heading(table.noun, "")], [("", 1)]
+    cells: dict[str, list[Cell]] = {row.method: [] for row in table.rows}
+    for group, members in groupby(columns, key=lambda column: column.group):
+        for k, column in enumerate(of_group := list(members)):
+            start = "start" if k == 0 else ""
+            headings.append(Heading(column.title, column.better, column.about, start or None))
             for method, entry in table.entries(column).items():
-                marks = {"start": column is columns[0], "best": entry.leads}
-                classes = " ".join(name for name, has in marks.items() if has) or None
+                mark = f"{start} {'best' if entry.leads else ''}".strip() or None
                 mean = units.NONE if entry.text == table.dash else entry.mean
-                made[method].append(Cell(mean, entry.deviation, entry.value, classes))
-    return groups, made
+                deviation = f"± {entry.deviation}" if entry.deviation else ""
+                cells[method].append(Cell(mean, deviation, entry.value, mark))
+        groups.append((group, len(of_group)))
+    rows = [(row.label, cells[row.method]) for row in table.rows]
+    return Panel(
+        heading.lower(), heading, [about], headings, rows, groups, "measures",
+        [f"{note}." for note in notes], **more,
+    )  # fmt: skip
 
 
 def _significance(table: Table, seeds: int) -> str:
@@ -242,7 +209,7 @@ def as_csv(table: Table) -> str:
         for row in table.rows
         for cell, trial in row.trials
     ]  # fmt: skip
-    return cells.csv_of(pd.DataFrame(lines, dtype=object))
+    return csv_cells.csv_of(pd.DataFrame(lines, dtype=object))
 
 
 def as_latex(table: Table, keys: Collection[str] = IN_LATEX) -> str:

@@ -13,6 +13,7 @@ from coterie.app.config.settings import ambiguous
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.table import Row
 from coterie.app.report import (
+    by_peer,
     comparison,
     comparison_figures,
     decisions,
@@ -20,7 +21,6 @@ from coterie.app.report import (
     section,
     words,
 )
-from coterie.app.report.by_peer import ByPeer
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.section import Page, Section, Sections
 from coterie.app.runs import units
@@ -61,7 +61,7 @@ SECTIONS: Sections[Comparison] = (
     comparison.costs,
     comparison_figures.curves,
     comparison_figures.gain_dots,
-    ByPeer.of,
+    by_peer.compared,
     diagnostics.compared,
     comparison_figures.maps,
     Settings.of,

@@ -28,7 +28,6 @@ from coterie.app.report.section import Section
 from coterie.app.report.words import listed
 from coterie.app.runs import cells, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
-from coterie.app.runs.diagnostics import read as read_diagnostics
 from coterie.app.runs.rundir import PARTS, Floats, Run
 from coterie.clients.diagnostics import Estimate, wilson
 
@@ -137,11 +136,11 @@ def compared(comparison: Comparison) -> Decisions | None:
     local = next((row for row in rows if row.is_local), None)
     if local is None or any(row.swept for row in rows) or not all(map(_can_decide, local.runs)):
         return None
-    own = _places(local, comparison)
+    own = _places(local)
     choice = _chosen(comparison, local, own)
     if choice is None:
         return None
-    places = _places(choice.method, comparison)
+    places = _places(choice.method)
     decided = [_decided(name, own[name], places[name], choice) for name in own if name in places]
     tests, chosen = choice.tests, choice.method.name
     corrected = f", corrected for the choice among {tests} methods (Holm)" if tests > 1 else ""
@@ -165,7 +164,7 @@ def of_run(run: Run) -> Decisions | None:
     """
     if not _can_decide(run):
         return None
-    cards, decided = read_diagnostics(run), []
+    cards, decided = run.diagnostics, []
     for peer, name in enumerate(run.names):
         card = cards.get(peer)
         here = [_Place(run, run, peer, card, card)]
@@ -241,13 +240,12 @@ def _pairs(row: Row) -> list[tuple[Run, Run]]:
     return [(run, local) for run, local in zip(row.runs, row.local, strict=True) if local]
 
 
-def _places(row: Row, comparison: Comparison) -> dict[str, list[_Place]]:
+def _places(row: Row) -> dict[str, list[_Place]]:
     """Return the places of each institution, by name; an institution may lack a seed."""
     places: dict[str, list[_Place]] = {}
     for run, local in _pairs(row):
-        of_run, of_local = map(comparison.cards, (run, local))
         for peer, name in enumerate(run.names):
-            place = _Place(run, local, peer, of_run.get(peer), of_local.get(peer))
+            place = _Place(run, local, peer, run.diagnostics.get(peer), local.diagnostics.get(peer))
             places.setdefault(name, []).append(place)
     return places
 

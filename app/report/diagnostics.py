@@ -1,15 +1,13 @@
-"""Diagnostic accuracy, or C-index, by peer as a section of a run's and of a comparison's page."""
+"""Diagnostic accuracy, or C-index, by peer as sections of a run's and of a comparison's page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from coterie.app.report.comparison import Comparison
-from coterie.app.report.section import Section
+from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import cells, diagnostics, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.rundir import Run
@@ -22,75 +20,36 @@ _OF_CLASSES = [name for name in MEASURES if name not in ("accuracy", "c_index")]
 _AT_THRESHOLD = [name for name in DECISIONS if name != "accuracy"]
 
 
-class EstimateCell(NamedTuple):
-    """Value of a measure and its 95 % interval; the interval is "" where undefined."""
-
-    text: str
-    interval: str = ""
-
-    @classmethod
-    def of(cls, estimate: Estimate | None) -> EstimateCell:
-        """Write an estimate."""
-        if estimate is None or np.isnan(estimate[0]):
-            return cls(units.NONE)
-        value, low, high = estimate
-        return cls(f"{value:.2f}", "" if np.isnan(low) else f"{low:.2f} to {high:.2f}")
-
-
-class DiagnosticRow(NamedTuple):
-    """Name of a peer, of a method or "", numbers of test examples and positives, and cells."""
-
-    name: str
-    method: str
-    examples: str
-    positives: str
-    cells: list[EstimateCell]
-
-
-@dataclass(frozen=True)
-class DiagnosticTable(Section):
-    """Table by peer; `total` counts all peers, `counted` is the title of `positives`.
-
-    `chosen` are the measures at the thresholds that the validation examples chose.
-    """
-
-    heading: str
-    about: str
-    counted: str
-    titles: list[str]
-    rows: list[DiagnosticRow]
-    total: int
-    file: str
-    chosen: list[DiagnosticRow] = field(default_factory=list)
-    written: Mapping[str, str] = field(default_factory=dict)
-
-    template = "diagnostics.html.j2"
-    chosen_titles = ("Threshold", *(MEASURES[name] for name in _AT_THRESHOLD))
-
-    def files(self) -> Mapping[str, str]:
-        """Return the file of a comparison; that of a run is written with its summary."""
-        return self.written
-
-
-def of_run(run: Run) -> DiagnosticTable | None:
+def of_run(run: Run) -> Panel | None:
     """Return the diagnostics of a run; None without models of two classes on this machine."""
-    of_peers = diagnostics.read(run)
-    if not of_peers:
+    if not run.diagnostics:
         return None
-    rows, chosen, shown = [], [], _shown(run)
-    for peer, each in list(of_peers.items())[:SHOWN]:
-        first = run.names[peer], "", f"{each.examples:,}", f"{each.positives:,}"
-        rows.append(DiagnosticRow(*first, [EstimateCell.of(each.measures.get(k)) for k in shown]))
-        if each.threshold is not None:
-            decided = [EstimateCell.of(each.at_threshold.get(name)) for name in _AT_THRESHOLD]
-            chosen.append(DiagnosticRow(*first, [EstimateCell(f"{each.threshold:.3f}"), *decided]))
-    titles = [MEASURES[name] for name in shown]
-    return DiagnosticTable(
-        *_words(run), titles, rows, len(of_peers), diagnostics.FILE, chosen
-    )  # fmt: skip
+    heading, about, counted = _words(run)
+    shown = _shown(run)
+    rows = [
+        (run.names[peer], [*_counts(each), *(_cell(each.measures.get(name)) for name in shown)])
+        for peer, each in list(run.diagnostics.items())[:SHOWN]
+    ]
+    more = f" The table has {SHOWN} of {len(run.diagnostics)} peers."
+    about += f" diagnostics.csv has every number.{more * (len(run.diagnostics) > SHOWN)}"
+    return Panel("diagnostics", heading, [about], _columns(counted, shown), rows, kind="narrow")
 
 
-def compared(comparison: Comparison) -> DiagnosticTable | None:
+def at_thresholds(run: Run) -> Panel | None:
+    """Return the measures at the thresholds that the validation examples chose; None without."""
+    rows = [
+        (run.names[peer], [*_counts(each), Cell(f"{each.threshold:.3f}"),
+                           *(_cell(each.at_threshold.get(name)) for name in _AT_THRESHOLD)])
+        for peer, each in list(run.diagnostics.items())[:SHOWN]
+        if each.threshold is not None
+    ]  # fmt: skip
+    columns = _columns(_words(run)[-1], _AT_THRESHOLD, Heading("Threshold"))
+    about = "At the thresholds that validation examples chose (Youden)."
+    heading = "Diagnostic accuracy at chosen thresholds"
+    return Panel("thresholds", heading, [about], columns, rows, kind="narrow") if rows else None
+
+
+def compared(comparison: Comparison) -> Panel | None:
     """Return the diagnostics of a comparison: a row for each peer and method, means over seeds.
 
     A peer is identified by its name, as in `by_peer`; those that cannot be judged are left out,
@@ -100,29 +59,50 @@ def compared(comparison: Comparison) -> DiagnosticTable | None:
     lines: list[list[object]] = [["method", "seed", *diagnostics.HEAD]]
     for row in comparison.table.rows:
         for run in row.runs:
-            cards, few = comparison.cards(run), judged.unjudged(run)
-            first = [row.method, run.config.get("seed")]
-            lines += [[*first, *line] for line in diagnostics.rows(run, cards)]
-            for peer, each in cards.items():
+            few, first = judged.unjudged(run), [row.method, run.config.get("seed")]
+            lines += [[*first, *line] for line in diagnostics.rows(run)]
+            for peer, each in run.diagnostics.items():
                 if peer not in few or len(few) == run.peers:
                     results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
     if not results:
         return None
     first_run = comparison.runs[0]
-    made, shown = [], _shown(first_run)
-    for name, of_methods in list(results.items())[:SHOWN]:
-        for method, several in of_methods.items():
-            means = np.mean([(each.examples, each.positives) for each in several], axis=0)
-            estimates = [mean_estimate([each.measures.get(k) for each in several]) for k in shown]
-            numbers = [f"{mean:,.0f}" for mean in means]
-            made.append(DiagnosticRow(name, method, *numbers, [*map(EstimateCell.of, estimates)]))
     heading, about, counted = _words(first_run)
-    if comparison.has_several:
-        about += " Values and intervals are means over seeds."
-    return DiagnosticTable(
-        f"{heading} by peer", about, counted, [MEASURES[name] for name in shown], made,
-        len(results), FILE, written={FILE: cells.as_csv(lines)},
+    shown = _shown(first_run)
+    rows = [
+        (name, [Cell(method, mark="text"), *_counts(*of),
+                *(_cell(mean_estimate([each.measures.get(k) for each in of])) for k in shown)])
+        for name, of_methods in list(results.items())[:SHOWN]
+        for method, of in of_methods.items()
+    ]  # fmt: skip
+    seeds = " Values and intervals are means over seeds." if comparison.has_several else ""
+    return Panel(
+        "diagnostics", f"{heading} by peer", [f"{about}{seeds} {FILE} has every number."],
+        _columns(counted, shown, of_methods=True), rows, kind="narrow",
+        written={FILE: cells.as_csv(lines)},
     )  # fmt: skip
+
+
+def _columns(
+    counted: str, names: Sequence[str], *more: Heading, of_methods: bool = False
+) -> list[Heading]:
+    method = [Heading("Method", mark="text")] * of_methods
+    measures = [Heading(MEASURES[name]) for name in names]
+    return [Heading("Peer"), *method, Heading("Examples"), Heading(counted), *more, *measures]
+
+
+def _counts(*of: Diagnostics) -> list[Cell]:
+    """Write the mean numbers of test examples and of positives."""
+    means = np.mean([(each.examples, each.positives) for each in of], axis=0)
+    return [Cell(f"{mean:,.0f}") for mean in means]
+
+
+def _cell(estimate: Estimate | None) -> Cell:
+    """Write a value and its interval."""
+    if estimate is None or np.isnan(estimate[0]):
+        return Cell(units.NONE)
+    value, low, high = estimate
+    return Cell(f"{value:.2f}", "" if np.isnan(low) else f"{low:.2f} to {high:.2f}")
 
 
 def _is_survival(run: Run) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.app.experiments import methods
 from coterie.app.report import decisions, diagnostics, png, quality, section, words
+from coterie.app.report.panel import Heading, Panel
 from coterie.app.report.run_data import block_sizes, page_data
 from coterie.app.report.section import Page, Section, Sections
 from coterie.app.report.worth import WorthMap
@@ -32,38 +33,6 @@ class Part(Section):
 
 
 @dataclass(frozen=True)
-class Lines(Section):
-    """List of lines."""
-
-    id: str
-    title: str
-    texts: Sequence[str]
-
-    template = "list.html.j2"
-
-
-@dataclass(frozen=True)
-class Cost(Section):
-    """Cost of a run: rows of cells, all-to-all communication and traffic in words, or ""."""
-
-    rows: list[list[str]]
-    all_to_all: str
-    traffic: str
-
-    template = "cost.html.j2"
-
-    @classmethod
-    def of(cls, run: Run) -> Cost:
-        """Return the cost of a run."""
-        messages, seconds = (run.progress.get(key) for key in ("messages", "seconds"))
-        traffic = ""
-        if messages is not None and seconds is not None:
-            count = units.plural(messages, "message")
-            traffic = f"{count} with the nodes in {units.duration(seconds)}"
-        return cls(words.costs(run), methods.all_to_all(run.config), traffic)
-
-
-@dataclass(frozen=True)
 class Configuration(Section):
     """All keys of a run."""
 
@@ -72,7 +41,7 @@ class Configuration(Section):
     template = "keys.html.j2"
 
 
-def _dice(run: Run) -> Lines | None:
+def _dice(run: Run) -> Panel | None:
     """Return a line per peer with the Dice score of each class; None without segmentation."""
     lines = []
     for peer in range(min(run.peers, _CARDS)):
@@ -82,14 +51,28 @@ def _dice(run: Run) -> Lines | None:
             break
         shown = ", ".join(f"{name} {score}" for name, score in scores.items())
         lines.append(f"{run.names[peer]}: {shown}")
-    return Lines("dice", "Dice score by class", lines) if lines else None
+    return Panel("dice", "Dice score by class", lists={"": lines}) if lines else None
 
 
-def _files(run: Run) -> Lines | None:
+def _files(run: Run) -> Panel | None:
     """Return lines about the files of images and their properties; None without images."""
     read = [account.Account.of_json(each.get("account")) for each in run.split or ()]
     lines = account.lines(account.named(read, run.names))
-    return Lines("files", "Image files", lines) if lines else None
+    return Panel("files", "Image files", lists={"": lines}) if lines else None
+
+
+def _cost(run: Run) -> Panel | None:
+    """Return the cost of a run; None without evaluated rounds."""
+    rows = words.costs(run)
+    caption = methods.all_to_all(run.config)
+    broadcast = f" (all-to-all: {caption})" if caption else ""
+    about = f"Bytes: payload between peers, also between peers of one node{broadcast}."
+    messages, seconds = (run.progress.get(key) for key in ("messages", "seconds"))
+    if messages is not None and seconds is not None:
+        count = units.plural(messages, "message")
+        about += f" The relay exchanged {count} with the nodes in {units.duration(seconds)}."
+    titles = ("", "Total", "Mean per peer", "Min", "Max", "Per peer and round")
+    return Panel("cost", "Cost", [about], [*map(Heading, titles)], rows) if rows else None
 
 
 SECTIONS: Sections[Run] = (
@@ -101,10 +84,11 @@ SECTIONS: Sections[Run] = (
     lambda run: Part("predictions.html.j2"),
     lambda run: Part("peers.html.j2"),
     diagnostics.of_run,
+    diagnostics.at_thresholds,
     _dice,
     _files,
-    quality.table,
-    Cost.of,
+    quality.of_run,
+    _cost,
     lambda run: Configuration(run.config),
 )
 """Sections in the order of the page. Figures are there before they have data, for live pages."""

@@ -9,19 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.app.config.config import Config
 from coterie.app.experiments.methods import learns_graph
+from coterie.app.report.panel import Cell
 from coterie.app.runs import judged
 from coterie.app.runs.graph import rounds_measured, weight_to
-from coterie.app.runs.rundir import Floats, Ints, Run, label_of
+from coterie.app.runs.rundir import Floats, Run, label_of
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
 from coterie.datasets.table import DATASETS
-from coterie.strategies.errors import TopologyError
 from coterie.strategies.names import display
-from coterie.strategies.protocol import MATRIX
-from coterie.strategies.topology import TOPOLOGIES, Setting, spectral_gap
 
-_MAX_ROUNDS = 100
 _MAX_NAMES = 4
 
 
@@ -121,38 +117,9 @@ def partition(run: Run) -> list[str]:
 
 
 def graph(run: Run) -> list[str]:
-    """Describe a topology other than "full": degrees and spectral gap.
-
-    For a topology that changes over the rounds: the degrees of a round, and no spectral gap. For
-    very many peers, and for a file, which may be anything: only the kind.
-    """
-    kind, config = run.config.get("topology", "full"), run.config
-    if kind == "full":
-        return []
-    if kind == "file" or run.peers > MATRIX:
-        return [f"{kind} topology"]
-    degree = config.get("topology-degree", Config.topology_degree)
-    probability = config.get("topology-probability", Config.topology_probability)
-    setting = Setting(run.peers, config.get("seed", 0), degree, probability)
-    try:
-        links = TOPOLOGIES[kind].links(setting, directed=True)
-        if links is not None:
-            last = config.get("num-server-rounds", Config.num_server_rounds)
-            rounds = range(1, min(last, _MAX_ROUNDS) + 1)
-            in_degrees = np.stack([links(t).sum(axis=0) for t in rounds])
-            return [f"{kind} topology, {_degrees(in_degrees)} per round"]
-        linked = TOPOLOGIES[kind].matrix(setting)
-    except (KeyError, TopologyError, ValueError):  # no run of this version has such options
-        return [f"{kind} topology"]
-    gap = number(spectral_gap(linked))
-    return [f"{kind} topology, {_degrees(linked.sum(axis=0))}, spectral gap {gap}"]
-
-
-def _degrees(degrees: Ints) -> str:
-    low, high = int(degrees.min()), int(degrees.max())
-    if low == high:
-        return plural(low, "neighbour")
-    return f"{low} to {high} neighbours (mean {number(float(degrees.mean()))})"
+    """Return the kind of a topology other than "full"."""
+    kind = run.config.get("topology", "full")
+    return [] if kind == "full" else [f"{kind} topology"]
 
 
 def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -167,8 +134,8 @@ def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
     return text
 
 
-def costs(run: Run) -> list[list[str]]:
-    """Return the cost table: name, total, mean, min, max per peer, and mean per peer and round."""
+def costs(run: Run) -> list[tuple[str, list[Cell]]]:
+    """Return the cost table: name; total, mean, min, max per peer, and mean per peer and round."""
     last_n = run.last_row()
     rounds = int(run.rounds[-1]) if len(run.rounds) else 0
     rows = []
@@ -181,9 +148,10 @@ def costs(run: Run) -> list[list[str]]:
         values = values[np.isfinite(values)]
         if len(values):
             mean = float(values.mean())
-            per_peer = mean, float(values.min()), float(values.max())
             per_round = mean / rounds if rounds else None
-            rows.append([name, *map(write, (float(values.sum()), *per_peer, per_round))])
+            per_peer = mean, float(values.min()), float(values.max()), per_round
+            written = map(write, (float(values.sum()), *per_peer))
+            rows.append((name, [*map(Cell, written)]))
     return rows
 
 

@@ -62,14 +62,14 @@ def write(run: Run) -> None:
 
     The threshold is empty for measures that need none.
     """
-    lines = [*rows(run, read(run))]
+    lines = [*rows(run)]
     if lines:
         atomic.write(run.directory / FILE, cells.as_csv([HEAD, *lines]))
 
 
-def rows(run: Run, of_peers: Mapping[int, Diagnostics]) -> Iterator[list[object]]:
+def rows(run: Run) -> Iterator[list[object]]:
     """Yield the lines of the CSV, with `HEAD` as columns."""
-    for peer, of_peer in of_peers.items():
+    for peer, of_peer in run.diagnostics.items():
         first = [peer, cells.safe(run.names[peer]), of_peer.examples, of_peer.positives]
         for name, estimate in of_peer.measures.items():
             threshold = HALF if name in DECISIONS else ""
