@@ -15,7 +15,7 @@ from coterie.app.report.panel import Heading, Panel
 from coterie.app.report.run_data import block_sizes, page_data
 from coterie.app.report.section import Page, Section, Sections
 from coterie.app.report.worth import WorthMap
-from coterie.app.runs import files, limited, units
+from coterie.app.runs import files, limited, state, units
 from coterie.app.runs.progress import OVER
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
@@ -97,6 +97,12 @@ SECTIONS: Sections[Run] = (
 def page(run: Run, pictures: Sequence[str] = ()) -> Page:
     """Return the page of a run; `pictures` are the names of the files beside it."""
     summary, data = summarise(run), page_data(run)
+    headline = words.Headline(
+        _notice(run.progress),
+        " ".join([words.outcome(run, summary), *limited.sentences(run)]),
+        words.tiles(run, summary),
+        state.attendance(summary.get("took_part", {}), summary["rounds"]),
+    )
     values = {
         "title": words.title(run.config),
         "facts": [
@@ -108,15 +114,15 @@ def page(run: Run, pictures: Sequence[str] = ()) -> Page:
             *words.protection(run, summary),
             words.date([run]),
         ],
-        "notice": _notice(run.progress),
-        "outcome": " ".join([words.outcome(run, summary), *limited.sentences(run)]),
-        "tiles": words.tiles(run, summary),
+        "notice": headline.notice,
+        "outcome": headline.outcome,
+        "tiles": headline.tiles,
         "versions": ", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
         "block_sizes": block_sizes(np.array(data["blocks"]), run.peers),
         "pictures": pictures,
         "data": data,
     }
-    return Page("report.html", "run.html.j2", values, section.made(SECTIONS, run))
+    return Page("report.html", "run.html.j2", values, [headline, *section.made(SECTIONS, run)])
 
 
 def write(run_dir: str | Path) -> Page:

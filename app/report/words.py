@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
 
 from coterie.app.experiments.methods import learns_graph
 from coterie.app.report.panel import Cell
+from coterie.app.report.section import Section
 from coterie.app.runs import judged
 from coterie.app.runs.graph import rounds_measured, weight_to
 from coterie.app.runs.rundir import Floats, Run, label_of
@@ -27,6 +31,27 @@ class Tile(NamedTuple):
     name: str
     value: str
     note: str
+
+
+@dataclass(frozen=True)
+class Headline(Section):
+    """Head of a page, which also ends a run in a terminal: sentences and headline numbers."""
+
+    notice: str
+    outcome: str
+    tiles: list[Tile]
+    attendance: list[str]
+
+    template = ""  # the head of the page shows it
+
+    def lines(self) -> list[RenderableType]:
+        """Return the sentences and a table of the numbers."""
+        table = Table(show_header=False, box=None)
+        for tile in self.tiles:
+            table.add_row(*tile)
+        for line in self.attendance:
+            table.add_row("Took part", "", line)
+        return [*filter(None, (self.notice, self.outcome)), table]
 
 
 def title(config: Mapping[str, Any]) -> str:
@@ -85,6 +110,9 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
             text += f". Not counted: {without}"
         if diverged:
             text += f". {lost}; the last finite model counts"
+    if idle := summary.get("untrained_peers"):
+        text += f". {idle} of {plural(run.peers, 'peer')} computed no gradient: the privacy budget "
+        text += "was used up before, or the node was away"
     if _has_learnt(run):
         text += _recovery_text(summary["recovery"])
     text += "." + _attackers_text(run)
