@@ -61,8 +61,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def setup(self) -> None:
-        self.timeout = PATIENCE_SECONDS
         super().setup()
+        self.connection.settimeout(PATIENCE_SECONDS)
 
     def do_GET(self) -> None:
         """Answer a request of any method; only GET is allowed."""

@@ -11,7 +11,7 @@ from coterie.app.experiments.measures import gains
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import cells, judged, units
-from coterie.app.runs.rundir import PARTS, Run
+from coterie.app.runs.rundir import PARTS, Floats, Run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -53,7 +53,7 @@ def compared(comparison: Comparison) -> Panel | None:
     rows = [
         (name, [*_counts(sizes.loc[name]),
                 *(Cell(too_few[name]) if name in too_few
-                  else _cell(*means.reindex([(name, row.method)]).iloc[0], is_accuracy)
+                  else _cell(means.reindex([(name, row.method)]).iloc[0].to_numpy(), is_accuracy)
                   for row in table.rows)])
         for name in sizes.index[:SHOWN]
     ]  # fmt: skip
@@ -90,8 +90,9 @@ def _of(method: str, run: Run, local: Run | None) -> DataFrame:
     return pd.DataFrame({**first, "peer_name": run.names, **numbers})
 
 
-def _cell(value: float, gain: float, is_accuracy: bool) -> Cell:
-    """Return the cell of a peer's result and gain, which are NaN where unknown."""
+def _cell(result: Floats, is_accuracy: bool) -> Cell:
+    """Return the cell of a peer's value and gain, (2,), which are NaN where unknown."""
+    value, gain = result
 
     def show(number: float) -> str:
         return f"{100 * number:.1f}" if is_accuracy else f"{number:.3g}"

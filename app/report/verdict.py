@@ -224,7 +224,7 @@ def _without_few(among: Sequence[Row], main: Column) -> list[str]:
     for row in among:
         pairs = zip(row.runs, row.repeats(main).items(), strict=False)
         signed[row.name] = {at: sign * v_n[judged.judged(run)] for run, (at, v_n) in pairs}
-    mean = {name: np.mean([*map(_mean, of.values())]) for name, of in signed.items()}
+    mean = {name: float(np.mean([*map(_mean, of.values())])) for name, of in signed.items()}
     if not without or np.isnan([*mean.values()]).any():
         return []
     order = sorted(mean, key=lambda name: -mean[name])

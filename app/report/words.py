@@ -96,10 +96,10 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
     diverged, result = summary["diverged_peers"], _Result.of(run, summary)
     what = f"{'its' if diverged == 1 else 'their'} loss or model is not finite"
     lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {what}"
-    if not len(result.last):
-        text = f"{after}, no peer has a test loss"
-    elif diverged and (diverged == run.peers or not result.is_accuracy):
+    if diverged and not result.is_accuracy:
         text = f"{after}, {lost}"
+    elif not len(result.last):
+        text = f"{after}, no peer has a test loss"
     else:
         worst = "10 % of the peers reach" if len(result.worst) > 1 else "peer reaches"
         text = f"{after}, the personal models reach a {result.name} of {result.show(result.last)}"
@@ -251,7 +251,7 @@ def _quality_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
     note, peers = "last round", plural(len(result.last), "peer")
     if result.samples is not None and result.samples.sum() > 0:
         weighted = np.average(result.last, weights=result.samples)
-        note = f"{result.show(weighted[None])} weighted by samples"
+        note = f"{result.show(np.array([weighted]))} weighted by samples"
     ends = [result.show(result.last[[k]]) for k in (result.last.argmin(), result.last.argmax())]
     some = "" if len(result.worst) == 1 else f"mean of the {len(result.worst)} "
     has_best = len(result.best) > 0
@@ -259,7 +259,7 @@ def _quality_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
         Tile(f"Mean {result.name}", result.show(result.last), note),
         Tile(
             "Spread over peers",
-            f"± {result.show(result.last.std()[None], ' points')}",
+            f"± {result.show(np.array([result.last.std()]), ' points')}",
             f"from {' to '.join(ends)}",
         ),
         Tile("Worst decile", result.show(result.worst), f"{some}{result.worst_word} of {peers}"),

@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from coterie.app.report.thinning import block_means, encode
 from coterie.app.runs import atomic, cells, files, judged
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Floats, Run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FILE = "worth.csv"
 MEASURES = tuple(f"{split}_{of}" for split in ("validation", "test") for of in ("accuracy", "loss"))
@@ -79,8 +82,8 @@ class Worth:
         return replace(self, **kept)
 
 
-def write(worth: Worth, directory: Path, names: Sequence[str]) -> None:
-    """Write worth.csv: a row per recipient and sender; undefined numbers are empty."""
+def frame(worth: Worth, names: Sequence[str]) -> DataFrame:
+    """Return a row per recipient and sender; undefined numbers are NaN."""
     import pandas as pd
 
     n = len(names)
@@ -91,12 +94,16 @@ def write(worth: Worth, directory: Path, names: Sequence[str]) -> None:
     }
     if worth.shapley is None:
         arrays |= dict.fromkeys(("shapley", "standard_error"), np.full(n * n, np.nan))
-    frame = pd.DataFrame({
+    return pd.DataFrame({
         "recipient": i, "recipient_name": np.take(names, i),
         "sender": j, "sender_name": np.take(names, j), "measure": worth.measure,
         **{name: np.ravel(of) for name, of in arrays.items()}, "orders": worth.orders,
-    })  # fmt: skip
-    atomic.write(directory / FILE, cells.csv_of(frame.replace([np.inf, -np.inf], np.nan)))
+    }).replace([np.inf, -np.inf], np.nan)  # fmt: skip
+
+
+def write(worth: Worth, directory: Path, names: Sequence[str]) -> None:
+    """Write worth.csv."""
+    atomic.write(directory / FILE, cells.csv_of(frame(worth, names)))
 
 
 def read(directory: Path, peers: int) -> Worth | None:
@@ -110,12 +117,12 @@ def read(directory: Path, peers: int) -> Worth | None:
     import pandas as pd
 
     try:
-        frame = pd.read_csv(io.StringIO(text), float_precision="round_trip")
-        if "orders" not in frame and "measure" in frame:
+        table = pd.read_csv(io.StringIO(text), dtype=str)
+        if "orders" not in table and "measure" in table:
             return None  # written before version 0.2
-        measure, orders = frame.at[0, "measure"], frame.at[0, "orders"]
-        columns = frame[[*_OF_RECIPIENT, *_OF_PAIR.values()]].astype(np.float64)
-        if len(frame) != peers**2 or measure not in MEASURES or not 0 <= int(orders) < 1 << 53:
+        measure, orders = table.at[0, "measure"], table.at[0, "orders"]
+        columns = table[[*_OF_RECIPIENT, *_OF_PAIR.values()]].astype(np.float64)
+        if len(table) != peers**2 or measure not in MEASURES or not 0 <= int(orders) < 1 << 53:
             raise ValueError(f"not a table of {peers} peers with a measure and orders")
         if (columns.abs() > _LARGEST).any(axis=None):
             raise ValueError("expected finite numbers")
