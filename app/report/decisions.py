@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ from coterie.app.report.section import Section
 from coterie.app.report.words import listed
 from coterie.app.runs import cells, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
-from coterie.app.runs.rundir import PARTS, Floats, Run
+from coterie.app.runs.rundir import PARTS, Run
 from coterie.clients.diagnostics import Estimate, wilson
 
 FILE = "decision.csv"
@@ -113,7 +113,7 @@ class Decisions(Section):
 
 
 class _Choice(NamedTuple):
-    """Judged method, the compared ones, the tests that its intervals allow for, and its merit."""
+    """Judged method, the number of tests that its intervals allow for, and its merit."""
 
     method: Row
     tests: int
@@ -304,35 +304,35 @@ def _unjudged(name: str, method: str, evidence: Evidence, own: Sequence[_Place])
     return Decision(name, key, method, _total(own), groups, [_rows(own), reason], reason)
 
 
-def _gain(places: Sequence[Sequence[_Place]], tests: int) -> Estimate:
+def _gain(institutions: Sequence[Sequence[_Place]], tests: int) -> Estimate:
     """Return the mean gain over the own models at some institutions with its interval."""
-    reach = [_gain_reach(of_peer) for of_peer in places if of_peer]
-    return _estimate(places, gains, math.hypot(*reach) / max(1, len(reach)), tests)
+    return _estimate(institutions, lambda p: gains(p.run, p.local)[p.peer], _gain_reach, tests)
 
 
-def _gain_reach(places: Sequence[_Place]) -> float:
-    """Return half the interval of a gain in accuracy on the test rows, the mean over seeds."""
-    of_seed = [math.hypot(_reach(p.run, p.peer), _reach(p.local, p.peer)) for p in places]
-    return float(np.mean(of_seed))
+def _gain_reach(place: _Place) -> float:
+    """Return half the interval of a gain in accuracy on the test rows; NaN without accuracies."""
+    reach = []
+    for run in (place.run, place.local):
+        sizes_n, accuracy = run.sizes("test", in_groups=True), run.last()[place.peer]
+        if sizes_n is None or np.isnan(accuracy):
+            return float("nan")
+        size = sizes_n[place.peer]
+        _, low, high = wilson(np.arange(size) < round(accuracy * size))
+        reach.append((high - low) / 2)
+    return math.hypot(*reach)
 
 
 def _ranking(places: Sequence[_Place], tests: int) -> Estimate:
     """Return the gain in AUROC or C-index over the own model with its interval."""
     name = "c_index" if _ranking_name(places) == "C-index" else "auroc"
-    reach = []
-    for place in places:
-        ends = [
-            card.measures[name][1:]
-            for card in (place.card, place.own_card)
-            if card and name in card.measures
-        ]
-        if len(ends) == 2:
-            reach.append(math.hypot(*((high - low) / 2 for low, high in ends)))
+
+    def reach(place: _Place) -> float:
+        cards = [card.measures.get(name) for card in (place.card, place.own_card) if card]
+        ends = [(each[2] - each[1]) / 2 for each in cards if each is not None]
+        return math.hypot(*ends) if len(ends) == 2 else float("nan")
+
     return _estimate(
-        [places],
-        lambda run, local: run.last(name) - local.last(name),
-        float(np.mean(reach)) if reach else np.nan,
-        tests,
+        [places], lambda p: p.run.last(name)[p.peer] - p.local.last(name)[p.peer], reach, tests
     )
 
 
@@ -341,9 +341,9 @@ def _ranking_name(places: Sequence[_Place]) -> str:
 
 
 def _estimate(
-    places: Sequence[Sequence[_Place]],
-    of: Callable[[Run, Run], Floats],
-    reach: float,
+    institutions: Sequence[Sequence[_Place]],
+    value: Callable[[_Place], float],
+    reach: Callable[[_Place], float],
     tests: int,
 ) -> Estimate:
     """Return mean and interval of a difference, averaged over institutions.
@@ -351,20 +351,22 @@ def _estimate(
     Where the seeds do not divide the rows of an institution again, or are too few for a test, half
     the interval is at least `reach`, that of the test rows; NaN if unknown.
     """
-    known = [of_peer for of_peer in places if of_peer]
-    if not known:
-        return UNKNOWN
     differences: dict[Path, list[float]] = {}
-    for place in chain(*known):
-        value = float(of(place.run, place.local)[place.peer])
-        differences.setdefault(place.run.directory, []).append(value)
-    local, peers = known[0][0].local, [of_peer[0].peer for of_peer in known]
+    for place in chain(*institutions):
+        differences.setdefault(place.run.directory, []).append(float(value(place)))
+    local, peers = institutions[0][0].local, [places[0].peer for places in institutions]
     redivided = redivision(local, peers)
     mean, low, high = interval([*map(np.array, differences.values())], redivided, tests)
     half = (high - low) / 2
     if np.isnan(half) or not all(redivision(local, [peer]) for peer in peers):
-        half = float(np.fmax(half, _widened(reach, tests)))
+        reaches = [_mean(map(reach, places)) for places in institutions]
+        half = float(np.fmax(half, _widened(math.hypot(*reaches) / len(reaches), tests)))
     return mean, mean - half, mean + half
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def _widened(reach: float, tests: int) -> float:
@@ -372,15 +374,6 @@ def _widened(reach: float, tests: int) -> float:
     from scipy.special import ndtri
 
     return float(reach * ndtri(1 - LEVEL / tests / 2) / ndtri(1 - LEVEL / 2))
-
-
-def _reach(run: Run, peer: int) -> float:
-    """Return half the width of the interval of an accuracy on the test rows."""
-    sizes_n, accuracy = run.sizes("test", in_groups=True), run.last()[peer]
-    if sizes_n is None or np.isnan(accuracy):
-        return float("nan")
-    _, low, high = wilson(np.arange(sizes_n[peer]) < round(accuracy * sizes_n[peer]))
-    return (high - low) / 2
 
 
 def _mean_of(cards: Sequence[Diagnostics | None], *names: str) -> Estimate:
@@ -508,7 +501,8 @@ def _may_be_chance(places: Sequence[_Place], gain: Estimate, tests: int) -> str:
     redivided = redivision(places[0].local, [places[0].peer])
     needed = seeds_needed(differences, redivided, tests)
     remedy = ""
-    if not redivided and abs(gain[0]) <= _widened(_gain_reach(places), tests):
+    reach = _mean(map(_gain_reach, places))
+    if not redivided and abs(gain[0]) <= _widened(reach, tests):
         remedy = "; more test rows would judge it, not more seeds"
     elif len(places) < MIN_SEEDS:
         remedy = f"; no test is possible with {units.plural(len(places), 'seed')}"

@@ -1,4 +1,4 @@
-"""Two pages as text, for `test_golden.py`. `python -m tests.app.report.golden_pages` writes them again."""
+"""Two pages as text; `python -m tests.app.report.golden_pages` writes the reviewed texts again."""
 
 from __future__ import annotations
 
