@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
@@ -63,6 +64,10 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.connection.settimeout(PATIENCE_SECONDS)
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # the visitor left
+            super().handle()
 
     def do_GET(self) -> None:
         """Answer a request of any method; only GET is allowed."""
