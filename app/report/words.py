@@ -71,8 +71,10 @@ def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
     """Return the headline numbers of a run."""
     sent, gradients = summary["total_bytes"], summary["gradient_evaluations"]
     messages = summary["messages"]
+    c_index = summary["measures"].get("c_index")
     return [
         *_quality_tiles(run, summary),
+        *([] if c_index is None else [Tile("C-index", number(c_index), "mean over peers")]),
         *_recovery_tile(summary["recovery"] if _has_learnt(run) else None),
         Tile("Sent per peer", size(_per_peer(sent, run)), f"{size(sent)} in total"),
         Tile(
