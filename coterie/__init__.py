@@ -1,7 +1,7 @@
 """Train one model per peer without pooling data, and find out who is worth learning from.
 
 `run` executes one run, `compare` compares several methods, `sweep` several settings, `load` reads a
-run directory, `worth` measures how much each peer helps every other. Results are data
+run directory, `contribution` measures how much each peer helps every other. Results are data
 frames and modules. Build your own parts with `Rule`, `option`, `State`, `Inbox` and the strategies,
 `Model`, `Source`, `Shares`, `Topology`, `Schedule` and `ScheduleKind`, `AttackKind` and
 `AggregationRule`.
@@ -20,11 +20,11 @@ if not (_HERE / "clients").is_dir():  # a checkout: the subpackages lie beside t
 if TYPE_CHECKING:
     __version__: str
     from coterie.api import compare as compare
+    from coterie.api import contribution as contribution
     from coterie.api import load as load
     from coterie.api import reproduce as reproduce
     from coterie.api import run as run
     from coterie.api import sweep as sweep
-    from coterie.api import worth as worth
     from coterie.app.config.keys import ConfigError as ConfigError
     from coterie.app.runners.errors import SweepError as SweepError
     from coterie.app.runs.files import ResultsError as ResultsError
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from coterie.strategies.wanted import WantedHelp as WantedHelp
 
 _PLACES = {
-    "coterie.api": ("run", "load", "compare", "sweep", "reproduce", "worth"),
+    "coterie.api": ("run", "load", "compare", "sweep", "reproduce", "contribution"),
     "coterie.errors": ("DivergedError", "Error", "PartError", "RunError"),
     "coterie.ranges": ("Range", "option"),
     "coterie.results": ("Run", "Comparison"),
@@ -92,6 +92,8 @@ def __getattr__(name: str) -> Any:
     """Load a name on first access: a plugin on a node needs neither pandas nor reports."""
     if name == "__version__":
         return import_module("importlib.metadata").version("coterie")
+    if name == "worth":
+        raise AttributeError("coterie.worth is called coterie.contribution")
     if name in ("Method", "Grid"):  # of version 0.1
         raise import_module("coterie.errors").Error(
             f"coterie.{name} is gone, as a method is one class: class Mine(coterie.Rule, "

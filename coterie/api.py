@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,8 +17,8 @@ from coterie.app.comparisons.tune import Tuning
 from coterie.app.config import recipes
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
-from coterie.app.config.keys import flatten
-from coterie.app.config.parts import PARTS, code
+from coterie.app.config.keys import flatten, of_keywords
+from coterie.app.config.parts import PARTS, code_named
 from coterie.app.runners import local
 from coterie.app.runners.tracking import Callback
 from coterie.app.runs.terminal import Terminal
@@ -153,9 +152,7 @@ def compare(
     ----------
     methods : Sequence of Any
         Names or classes; ["all"]: every built-in method that can run.
-    preset : str or Path or None
-        As in `run`.
-    keys : Mapping of str to Any or None
+    preset, keys, peers_data, **more : optional
         As in `run`.
     seeds : int
         Number of seeds, starting at the key `seed`.
@@ -164,8 +161,6 @@ def compare(
         seed; "halving": stop poor trials early.
     settings : Mapping of str to Mapping of str to Any or None
         Method -> keys of that method alone, as in {"ditto": {"learning-rate": 0.1}}.
-    peers_data : Sequence of Mapping of str to Any or None
-        As in `run`.
     workers : int
         Number of runs in parallel, in worker processes without access to objects of this process;
         1: all runs in this process.
@@ -175,8 +170,6 @@ def compare(
     yardsticks : {"auto", "none"}
         "auto" adds rows by scikit-learn where the data are a table with a class or a number to
         predict.
-    **more : Any
-        As in `run`.
 
     Returns
     -------
@@ -279,7 +272,7 @@ def _check_workers(workers: int, values: Sequence[Any]) -> None:
         )
 
 
-def worth(
+def contribution(
     run: Run | str | Path, *, orders: int = 10, workers: int = 1, parts: Sequence[Any] = ()
 ) -> pd.DataFrame:
     """Compute the worth of each peer's letters for each peer of a finished simulation.
@@ -295,7 +288,7 @@ def worth(
         Number of random orders of the senders for Shapley values, even; 0: leave-one-out only. The
         values are exact if all coalitions are no more runs.
     workers : int
-        Number of runs in parallel, as in `compare`.
+        As in `compare`.
     parts : Sequence of Any
         Code that the directory names and you trust, as in `load`; a `Run` of this process knows its
         own.
@@ -315,7 +308,7 @@ def worth(
 
     Examples
     --------
-    >>> table = coterie.worth("runs/NAME")
+    >>> table = coterie.contribution("runs/NAME")
     >>> table.pivot(index="recipient_name", columns="sender_name", values="shapley")
     """
     from coterie.app.lab.worth import WorthRequest, worth
@@ -336,15 +329,7 @@ def _flat(
     """Return the name of the preset and all keys, flat."""
     if isinstance(preset, Mapping):
         raise ConfigError("a dict of keys comes after the preset, as in coterie.run(None, {...})")
-    chosen: dict[str, Any] = flatten(keys or {})
-    chosen |= {
-        key.replace("__", ".").replace("_", "-"): value
-        for key, value in more.items()
-        if not isinstance(value, Mapping)
-    }
-    for table, inner in more.items():
-        if isinstance(inner, Mapping):
-            chosen |= {f"{table.replace('_', '-')}.{key}": value for key, value in inner.items()}
+    chosen: dict[str, Any] = flatten(keys or {}) | of_keywords(more)
     if peers_data is not None:
         if "dataset" in chosen:
             raise ConfigError("peers_data replaces dataset: pass only one of them")
@@ -377,26 +362,20 @@ def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str
     """Return the code and the weight files that the user's own keys name."""
     choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
     tables = [choices, *({"method": method} for method in methods)]
-    names = [name for each in tables for name in code(each).values()]
+    names = [name for each in tables for name in code_named(each).values()]
     return names, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
 
 
 def _placed(config: Config) -> Config:
-    """Return the configuration with a new run directory.
-
-    Raises
-    ------
-    ConfigError
-        If the configuration names a directory that exists.
-    """
+    """Return the configuration with a new run directory."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for number in itertools.count(1):
-        placed = config.located(stamp if number == 1 else f"{stamp}-{number}")
-        if not Path(placed.run_dir).exists():
-            return replace(placed, resume=False)
+    placed, number = config.located(stamp), 1
+    while Path(placed.run_dir).exists():
         if config.name or config.run_dir:
             raise ConfigError(f"{placed.run_dir} already exists: choose another name, or load it")
-    raise AssertionError
+        number += 1
+        placed = config.located(f"{stamp}-{number}")
+    return replace(placed, resume=False)
 
 
 def _console() -> Console:
@@ -444,7 +423,6 @@ def reproduce(
 
     Examples
     --------
-    >>> import coterie
     >>> made = coterie.reproduce("wga/figure-1")
     >>> [(verdict.claim, verdict.holds) for verdict in made.verdicts]
     """

@@ -131,8 +131,7 @@ def peers_of(peers: Sequence[int]) -> str:
 def place_of(error: BaseException) -> str:
     """Return file, line and function that an error arose in: "mine.py:12, in offer()".
 
-    That is the innermost call of the user's code; without any, the innermost of this package.
-    Libraries are neither, unless they bring plugins. Empty for an error that was never raised.
+    That is the innermost call of the user's code, or else of this package; "" if never raised.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{short_path(error.filename)}:{error.lineno}"

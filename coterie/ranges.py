@@ -123,8 +123,17 @@ def option(
         The built-in kinds of the table that use the option; empty: all.
     grid : sequence
         Three values that `compare --tune` tries; at most one option of a method has them.
+
+    Raises
+    ------
+    RangeError
+        The default or a value of the grid is out of range; the message has the option's text.
     """
-    known = {"text": text, "range": Range(low, high, above, below), "is_path": path}
+    bounds = Range(low, high, above, below)
+    for value in (default, *grid):
+        if isinstance(value, int | float) and value not in bounds:
+            raise RangeError(f"{value} must be {bounds}: option({default!r}, {text!r})")
+    known = {"text": text, "range": bounds, "is_path": path}
     more = {"scope": scope, "used_by": frozenset(used_by), "grid": tuple(grid)}
     return field(default=default, metadata=known | more)
 

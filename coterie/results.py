@@ -21,8 +21,6 @@ from coterie.app.runs import files, metrics, plan, rundir
 from coterie.app.runs.files import ResultsError
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from coterie.app.trained.personal import PersonalModel
 
 
@@ -109,7 +107,7 @@ class Run:
         """Configuration from config.toml, with nested tables."""
         return self._read.config
 
-    def model(self, peer: int | str) -> nn.Module:
+    def model(self, peer: int | str) -> PersonalModel:
         """Return a peer's model in evaluation mode, which takes raw inputs.
 
         The model includes normalisation and the method's prediction rule (mixtures, votes).
@@ -129,13 +127,7 @@ class Run:
         ResultsError
             If there is no such model; the message has the reason.
         """
-        return self._model(peer)
-
-    def _model(self, peer: int | str) -> PersonalModel:
-        from coterie.app.trained.personal import (  # imports torch
-            Named,
-            personal_model,
-        )
+        from coterie.app.trained.personal import Named, personal_model  # imports torch
 
         return personal_model(self.directory, peer, Named(self.parts, self._weights))
 
@@ -167,7 +159,7 @@ class Run:
         from coterie.app.trained.inputs import fitting, of_frame, read
         from coterie.app.trained.predict import predicted
 
-        model = self._model(peer)
+        model = self.model(peer)
         if isinstance(x, str | Path):
             return predicted(model, read(Path(x), model.about).raw)
         if isinstance(x, pd.DataFrame):

@@ -21,6 +21,7 @@ import pytest
 from torch import nn
 
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.keys import of_keywords
 from coterie.app.config.preflight import check
 from coterie.app.node.node import Node
 from coterie.clients.rule import Rule
@@ -117,9 +118,8 @@ def check_method(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...
     def tried(method: str | type[Rule[Any]], **keys: Any) -> None:
         if not isinstance(method, str):
             method = plugins.register("method", method.__name__, method)
-        dotted = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
         problem = PROBLEMS[request.param](tmp_path)
-        config = Config.from_flat({**COMMON, **problem, **dotted, "method": method})
+        config = Config.from_flat({**COMMON, **problem, **of_keywords(keys), "method": method})
         try:
             check(config)
         except ConfigError as refusal:

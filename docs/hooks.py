@@ -57,7 +57,7 @@ API = {
     "clients": ("*.py", "models/options.py", "engine/*.py", "parts/*.py"),
     "datasets": ("*.py", "partition/*.py", "own/*.py"),
     "coterie": ("api.py", "results.py", "ranges.py", "testing.py"),
-    "app": ("config/*.py", "wire/*.py", "security/*.py", "node/*.py", "runs/*.py"),
+    "app": ("config/*.py", "wire/*.py", "institution/security/*.py", "node/*.py", "runs/*.py"),
 }
 """Package -> patterns of the modules on its page."""
 

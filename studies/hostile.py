@@ -98,8 +98,8 @@ def _flat(setting: str, method: str) -> dict[str, Scalar]:
 def tuned(setting: str, method: str) -> Mapping[str, Scalar]:
     """Return the best settings of a method without attackers."""
     config = Config.from_flat(_flat(setting, method))
-    trials = tune.trial_configs(config, tune.trials(config, LEVELS), OUT).values()
-    runs = [tune.Trial(settings, kept(trial, OUT)) for settings, trial in trials]
+    trials = [(of, tune.trial_configs(config, of, OUT)) for of in tune.trials(config, LEVELS)]
+    runs = [tune.Trial(settings, kept(trial, OUT)) for settings, (trial,) in trials]
     return tune.best(runs)[0].settings
 
 

@@ -33,7 +33,6 @@ from coterie.app.lab.reproduction.figures import (
     Size,
     data_of,
     ours_of,
-    paper_of,
 )
 from coterie.app.lab.reproduction.page import heading, heading_of, shown, spread
 from coterie.app.lab.reproduction.results import Numbers, Place, better_of
@@ -517,6 +516,12 @@ def listed(
             line += [signed(lead.ours, column), signed(lead.paper, column)] if lead else ["", ""]
         body.append(line)
     return markdown(head, body)
+
+
+def paper_of(panel: Panel) -> str:
+    """Return the name of the paper's data; "paper" if its preset is not known."""
+    data = data_of(panel, "paper")
+    return f"{data} (paper)" if data else "paper"
 
 
 def signed(value: float, column: str) -> str:

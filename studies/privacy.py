@@ -27,6 +27,7 @@ from scipy.optimize import brentq
 from coterie.app.comparisons import tune
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
+from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import deviation
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import recovery
@@ -147,7 +148,7 @@ class Experiment:
             self.setting, self.method, epsilon, self.queries, self.noise(epsilon), seeds,
             float(np.mean(reached)), deviation(reached),
             max(float(run.metric("epsilon")[-1].max()) for run in runs),
-            float(np.mean(f1)) if f1 else None, tune.describe(settings),
+            float(np.mean(f1)) if f1 else None, Choice(settings).described(),
         )  # fmt: skip
 
 

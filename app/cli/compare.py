@@ -9,33 +9,28 @@ from typing import get_args
 
 from rich.console import Console
 
-from coterie.app.comparisons.run import ComparisonRequest, Yardsticks, compare
+from coterie.app.cli.named import add_comparison, continued
+from coterie.app.comparisons.run import Baselines, ComparisonRequest, compare
 from coterie.app.config.items import read_items, read_pair
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
 from coterie.app.report import comparison
-from coterie.app.runners.errors import Interrupted
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Run a comparison and print its table; Interrupted has the command that continues it."""
+    """Run a comparison and print its table."""
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value")
     _add_options(parser)
     command = shlex.join(["coterie", "compare", *arguments, "--tune"])
     request = _request(parser.parse_intermixed_args(arguments), command)
-    try:
+    with continued("compare", arguments, request.directory):
         compare(request, console)
-    except KeyboardInterrupt:
-        command = shlex.join(["coterie", "compare", *arguments])
-        raise Interrupted(command if request.directory.exists() else "") from None
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options other than preset and overrides."""
     parser.add_argument("--methods", required=True, help='names with commas, or "all"')
-    parser.add_argument(
-        "--seeds", type=int, default=3, help="number of seeds, counted from the key seed (3)"
-    )
+    add_comparison(parser, "compare")
     parser.add_argument(
         "--set",
         action="append",
@@ -57,23 +52,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="tune with successive halving: stop poor trials early",
     )
     parser.add_argument(
-        "--hold-out",
-        type=float,
-        metavar="SHARE",
-        help="fraction of peers that join only for the last fifth of the rounds",
-    )
-    parser.add_argument(
-        "--workers", type=int, help="number of parallel runs (as many as cores allow)"
-    )
-    parser.add_argument(
         "--yardsticks",
-        choices=get_args(Yardsticks),
+        choices=get_args(Baselines),
         default="auto",
         help="rows by scikit-learn in comparisons of tables (auto)",
-    )
-    parser.add_argument(
-        "--out",
-        help="directory (runs/compare/<preset>; <preset>-2 and so on beside others)",
     )
     usual = ",".join(comparison.IN_LATEX)
     parser.add_argument(
@@ -84,8 +66,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _request(options: argparse.Namespace, command: str) -> ComparisonRequest:
     """Return the request of the options; `command` would tune it."""
     preset, flat = read_items(options.items)
-    if options.hold_out is not None:
-        flat = {**flat, "hold-out": options.hold_out}
     return ComparisonRequest(
         title=preset,
         keys=flat,

@@ -27,7 +27,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     token = address.token()
     with address.listen(options.port) as listener:
         number = listener.getsockname()[1]
-        console.print(f"http://{address.HOST}:{number}/{token}/", soft_wrap=True)
+        console.print(f"http://{address.HOST}:{number}/{token}/")
         os.nice(_NICE)
         from coterie.app.dashboard.library import (
             Library,  # seconds; a browser that is there already waits

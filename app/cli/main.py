@@ -14,7 +14,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -24,98 +23,45 @@ if TYPE_CHECKING:
 
 import coterie
 
-
-@dataclass(frozen=True)
-class Command:
-    """One command: its module, and the help text of its arguments and of itself."""
-
-    module: str
-    arguments: str
-    about: str
-
-
-COMMANDS: Mapping[str, Command] = {
-    "run": Command("run", "[PRESET.toml] [key=value ...]", "run an experiment"),
-    "compare": Command(
-        "compare",
-        "[PRESET.toml] [key=value ...]",
-        "run an experiment for several methods and seeds",
-    ),
-    "sweep": Command(
-        "sweep",
-        "[PRESET.toml] key=value,value,...",
-        "run an experiment for several values of keys",
-    ),
-    "league": Command(
-        "league", "run|show|check", "measure and compare all methods on the same problems"
-    ),
-    "reproduce": Command(
-        "reproduce", "PAPER/FIGURE ...", "make a table or figure of a paper and judge its claims"
-    ),
-    "resume": Command("resume", "RUN_DIR", "continue a run that was stopped"),
-    "report": Command("report", "RUN_DIR", "write summary and report of a run again"),
-    "worth": Command("worth", "RUN_DIR", "measure how much each peer helps every other"),
-    "predict": Command(
-        "predict", "RUN_DIR --peer PEER INPUT", "predict new examples with a peer's model"
-    ),
-    "export": Command(
-        "export", "RUN_DIR --peer PEER FILE", "write a peer's model as a .pt2 or .onnx file"
-    ),
-    "data": Command(
-        "data", "list|fetch NAME", "list public data of several institutions, or fetch a set"
-    ),
-    "schema": Command(
-        "schema",
-        "TABLE.csv ...|schema.toml",
-        "draft or check the schema that institutions share",
-    ),
-    "status": Command(
-        "status", "[RUN_DIR|CONNECTION]", "show participating and missing peers and errors"
-    ),
-    "dashboard": Command("dashboard", "[RUN_DIR]", "show runs in progress in the browser"),
-    "list": Command(
-        "listing",
-        "[methods|datasets|...|NAME]",
-        "list methods, data sets and other parts, or the keys of one",
-    ),
-    "certificates": Command(
-        "certificates", "DIRECTORY", "write keys and certificates for a deployment's transport"
-    ),
-    "keys": Command(
-        "keys", "new|trust|distrust", "write a peer's keys, or the keys that it trusts"
-    ),
-    "policy": Command(
-        "policy",
-        "init|check POLICY.toml",
-        "write or check the policy of an institution's node",
-    ),
-    "approve": Command(
-        "approve", "RUN_DIR|PRESET.toml", "let one run start on an institution's node"
-    ),
-    "preflight": Command(
-        "preflight", "--node-config ...", "check that an institution's node is ready"
-    ),
-    "app": Command(
-        "flower_app", "DIRECTORY", "write the Flower app, for `flwr run` and `flwr build`"
-    ),
-    "plugin": Command(
-        "plugin", "DIRECTORY", "write a package with a method of your own, to start from"
-    ),
-    "defaults": Command("defaults", "", "write every key with its default to pyproject.toml"),
+WINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "cli": {
+        "run": ("[PRESET.toml] [key=value ...]", "run an experiment"),
+        "compare": ("[PRESET.toml] [key=value ...]", "run it for several methods and seeds"),
+        "sweep": ("[PRESET.toml] key=value,value,...", "run it for several values of keys"),
+        "resume": ("RUN_DIR", "continue a run that was stopped"),
+        "report": ("RUN_DIR", "write summary and report of a run again"),
+        "dashboard": ("[RUN_DIR]", "show runs in progress in the browser"),
+        "predict": ("RUN_DIR --peer PEER INPUT", "predict new examples with a peer's model"),
+        "export": ("RUN_DIR --peer PEER FILE", "write a peer's model as a .pt2 or .onnx file"),
+        "list": ("[methods|datasets|...|NAME]", "list methods and other parts, or keys of one"),
+        "plugin": ("DIRECTORY", "write a package with parts of your own, to start from"),
+        "app": ("DIRECTORY", "write the Flower app, for `flwr run` and `flwr build`"),
+        "defaults": ("", "write every key with its default to pyproject.toml"),
+    },
+    "institution.commands": {
+        "schema": ("TABLE.csv ...|schema.toml", "draft or check the schema of shared columns"),
+        "keys": ("new|trust|distrust", "write a peer's keys, or the keys that it trusts"),
+        "certificates": ("DIRECTORY", "write keys and certificates for a deployment's transport"),
+        "policy": ("init|check POLICY.toml", "write or check the policy of an institution"),
+        "preflight": ("--node-config ...", "check that an institution's node is ready"),
+        "approve": ("RUN_DIR|PRESET.toml", "let one run start on an institution's node"),
+        "status": ("[RUN_DIR|CONNECTION]", "show participating and missing peers and errors"),
+    },
+    "lab.commands": {
+        "league": ("run|show|check", "compare all methods on the same problems"),
+        "reproduce": ("PAPER/FIGURE ...", "make a paper's table or figure, judge its claims"),
+        "contribution": ("RUN_DIR", "measure how much each peer helps every other"),
+        "data": ("list|fetch NAME", "list or fetch public data of several institutions"),
+    },
 }
-
-
-_WINGS = {
-    **dict.fromkeys(
-        ("approve", "certificates", "keys", "policy", "preflight", "schema", "status"),
-        "institution.commands",
-    ),
-    **dict.fromkeys(("data", "league", "reproduce", "worth"), "lab.commands"),
-}
-"""Module of a command -> its package, if not `cli`."""
+"""Package in `coterie.app` -> module of a command -> help texts of its arguments and itself."""
+COMMANDS = {name: package for package, commands in WINGS.items() for name in commands}
+"""Command -> package of its module."""
+_TITLES = {"cli": "Research", "institution.commands": "Institution", "lab.commands": "Lab"}
 _SYNONYMS = {
     "train": "run", "start": "run", "continue": "resume", "tune": "compare --tune",
     "grid": "sweep", "plot": "report", "summary": "report", "watch": "dashboard",
+    "worth": "contribution",
 }  # fmt: skip
 """Common wrong command names -> the intended command."""
 _INTERRUPTED = 130
@@ -139,6 +85,8 @@ def main(arguments: Sequence[str]) -> int:
         """Parser that reports a wrong command line as ConfigError."""
 
         def error(self, message: str) -> NoReturn:
+            if "--hold-out" in message:  # its former name
+                raise ConfigError("--hold-out SHARE is the key late-peers=SHARE")
             raise ConfigError(f"{message} (see {self.prog} --help)")
 
     name, *rest = arguments
@@ -151,12 +99,9 @@ def main(arguments: Sequence[str]) -> int:
         if root.is_clone(Path()) and Path.cwd() != root.IMPORT_ROOT:
             note = f"note: this is the code of {root.IMPORT_ROOT}, not of the clone in this folder"
             print(note, file=sys.stderr)
-        command = COMMANDS[name]
-        parser = Parser(f"coterie {name}", description=command.about)
-        execute = import_module(
-            f"coterie.app.{_WINGS.get(command.module, 'cli')}.{command.module}"
-        ).execute
-        execute(parser, rest, Terminal())
+        package = COMMANDS[name]
+        parser = Parser(f"coterie {name}", description=WINGS[package][name][1])
+        import_module(f"coterie.app.{package}.{name}").execute(parser, rest, Terminal())
     except FlowerError as error:
         return _complain(f"Flower could not start: {_with_notes(error)}", 1)
     except RunError as error:
@@ -196,14 +141,14 @@ def run_as_program() -> NoReturn:
 def _help() -> str:
     from coterie.app.config.root import ROOT
 
-    in_checkout = (ROOT / "pyproject.toml").is_file()
-    lines = [
-        f"{f'{name} {of.arguments}':<40}{of.about}"
-        for name, of in COMMANDS.items()
-        if in_checkout or name != "defaults"
-    ]
+    lines = []
+    for package, commands in WINGS.items():
+        lines += ["", f"{_TITLES[package]}:"]
+        for name, (arguments, about) in commands.items():
+            if name != "defaults" or (ROOT / "pyproject.toml").is_file():  # in a checkout
+                lines.append(f"  {f'{name} {arguments}':<40}{about}")
     last = "Each takes --help. Keys that are not given have defaults: coterie list KEY."
-    return "\n".join(["coterie COMMAND ...", "", *lines, "", last])
+    return "\n".join(["coterie COMMAND ...", *lines, "", last])
 
 
 def _with_notes(error: Error) -> str:

@@ -1,4 +1,4 @@
-"""Command-line options of a peer's model, and of the code and files that a run directory names.
+"""Command-line options that several commands share.
 
 A run directory may come from anywhere, so code and files that it names are used only if the user
 names them too, in the same words.
@@ -7,11 +7,54 @@ names them too, in the same words.
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coterie.app.config.keys import ConfigError
+from coterie.app.runners.errors import Interrupted
+
 if TYPE_CHECKING:
     from coterie.app.trained.personal import PersonalModel
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that execute several runs."""
+    parser.add_argument(
+        "--workers", type=int, help="number of parallel runs (as many as cores allow)"
+    )
+
+
+def add_comparison(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Add the options of every comparison of runs."""
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="number of seeds, counted from the key seed (3)"
+    )
+    add_workers(parser)
+    parser.add_argument(
+        "--out", help=f"directory (runs/{kind}/<preset>; <preset>-2 and so on beside others)"
+    )
+
+
+@contextmanager
+def continued(command: str, arguments: Sequence[str], directory: Path) -> Iterator[None]:
+    """Turn Ctrl-C into Interrupted with the command that goes on, once `directory` exists."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        line = shlex.join(["coterie", command, *arguments])
+        raise Interrupted(line if directory.exists() else "") from None
+
+
+def new_folder(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Path:
+    """Return the only argument, a folder that does not exist or is empty."""
+    parser.add_argument("directory", type=Path, help="a new or an empty folder")
+    directory: Path = parser.parse_args(arguments).directory
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(f"{directory} exists already: name a new or an empty folder")
+    return directory
 
 
 def add_parts(parser: argparse.ArgumentParser) -> None:

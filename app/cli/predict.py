@@ -39,18 +39,16 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     examples = inputs.read(options.input, model.about)
     predict.write(options.out, model, examples, options.threshold, recalibrate=options.recalibrate)
     if (options.threshold == "validation" or options.recalibrate) and model.point.caution:
-        console.print(f"warning: {model.point.caution}", soft_wrap=True)
+        console.print(f"warning: {model.point.caution}")
     about = model.about
     for name, limited in predict.limited(model, examples.raw):
         console.print(
             f"note: {name}'s scores were limited on {limited} of {len(examples.raw)} examples, "
-            "which are unlike the rows that chose its weight",
-            soft_wrap=True, markup=False,
-        )  # fmt: skip
+            "which are unlike the rows that chose its weight"
+        )
     console.print(
         f"{len(examples.raw)} predictions by {about.peer_name}'s model ({about.method}): "
-        f"{options.out}",
-        soft_wrap=True,
+        f"{options.out}"
     )
 
 

@@ -48,10 +48,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 
 def start(config: Config, nodes: int | None, federation: str | None, console: Console) -> None:
-    """Run `config`, which has its directory, in this process, on Flower nodes or on a deployment.
-
-    Interrupted has the command that continues it.
-    """
+    """Run `config`, which has its directory: here, on Flower nodes or on a deployment."""
     try:
         if federation:
             flower.deploy(config, federation, console)

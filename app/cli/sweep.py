@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import argparse
 import csv
-import shlex
 from pathlib import Path
 
 from rich.console import Console
 
+from coterie.app.cli.named import add_comparison, continued
 from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
-from coterie.app.runners.errors import Interrupted
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Run every combination of the values, and print their table.
-
-    Interrupted has the command that continues it.
-    """
+    """Run every combination of the values, and print their table."""
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value|key=value,value,...")
-    parser.add_argument(
-        "--seeds", type=int, default=3, help="number of seeds, counted from the key seed (3)"
-    )
-    parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
-    parser.add_argument(
-        "--out", help="directory (runs/sweep/<preset>; <preset>-2 and so on beside others)"
-    )
+    add_comparison(parser, "sweep")
     options = parser.parse_intermixed_args(arguments)
     preset, flat, sweep = _read(options.items)
     directory = Path(options.out or Path(str(flat.get("out", "runs")), "sweep", preset))
@@ -36,11 +26,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         preset, flat, (), directory, options.seeds, workers=options.workers, sweep=sweep,
         numbered=options.out is None,
     )  # fmt: skip
-    try:
+    with continued("sweep", arguments, directory):
         compare(request, console)
-    except KeyboardInterrupt:
-        command = shlex.join(["coterie", "sweep", *arguments])
-        raise Interrupted(command if directory.exists() else "") from None
 
 
 def _read(items: list[str]) -> tuple[str, dict[str, Scalar], dict[str, list[Scalar]]]:

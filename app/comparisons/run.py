@@ -39,7 +39,7 @@ from coterie.errors import line_of
 
 ALL = "all"
 _NOT_SWEPT = {"seed", "name", "title", "out", "run-dir", "resume", "preflight", "track", "trust"}
-Yardsticks = Literal["auto", "none"]
+Baselines = Literal["auto", "none"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ComparisonRequest:
     sweep: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
     """Values of keys: a row per combination, instead of one per method. A combination lists only
     the keys that its method and data use."""
-    yardsticks: Yardsticks = "auto"
+    yardsticks: Baselines = "auto"
     """With "auto", add rows by scikit-learn where the data are a table with a class or a number to
     predict."""
     numbered: bool = False
@@ -106,7 +106,7 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
             first, request.tuning, request.directory, request.workers, console
         )
     chosen = grid.with_keys({row: choice.settings for row, choice in choices.items()})
-    chosen = (grid if request.tuning is None else chosen) | _yardsticks(request, flat, grid)
+    chosen = (grid if request.tuning is None else chosen) | _baselines(request, flat, grid)
     chosen = chosen.with_run_dir(request.directory)
     values = {Path(c.run_dir).name: swept[row] for row in swept for c in chosen.cells[Cell(row)]}
     failed |= sweep.run_all([*chosen], request.workers, console, values=values)
@@ -256,7 +256,7 @@ def _grid(
     return grid
 
 
-def _yardsticks(request: ComparisonRequest, flat: Keys, grid: Grid) -> Grid:
+def _baselines(request: ComparisonRequest, flat: Keys, grid: Grid) -> Grid:
     """Return the configurations of scikit-learn's models; none where they do not apply."""
     problem = problem_of(next(iter(grid)))
     linear = {"classification": "logistic", "regression": "ridge"}.get(problem.task)
@@ -267,7 +267,7 @@ def _yardsticks(request: ComparisonRequest, flat: Keys, grid: Grid) -> Grid:
     rows = {name: {"method": name} for name in names if Cell(name) not in grid.cells}
     try:
         return Grid.product(rows, keys, request.seeds)
-    except ConfigError:  # no yardstick under privacy
+    except ConfigError:  # no baseline under privacy
         return Grid({})
 
 

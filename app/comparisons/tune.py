@@ -40,7 +40,7 @@ from coterie.app.experiments.choice import FILE, Choice
 from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners import sweep
 from coterie.app.runs import atomic, cells, units
-from coterie.app.runs.rundir import Run
+from coterie.app.runs.rundir import Floats, Run
 from coterie.datasets.own.institutions import HeldOptions
 
 Tuning = Literal["whole", "halving"]
@@ -75,7 +75,7 @@ class Trial(NamedTuple):
         """`quality` of the run; in a cross-validation, minus the mean validation loss."""
         if not self.others:
             return quality(self.run)
-        return float(np.mean([-_loss(run) for run in (self.run, *self.others)]))
+        return float(np.mean([_minus_loss(run) for run in (self.run, *self.others)]))
 
 
 def with_validation(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -144,21 +144,14 @@ def trials(config: Config, levels: Iterable[int] = START) -> list[Settings]:
 
 
 def trial_configs(
-    config: Config, trials: Iterable[Settings], directory: Path, part: int = 1, n_folds: int = 1
-) -> dict[str, tuple[Settings, Config]]:
-    """Return the configurations of trials by run directory, with their settings.
-
-    `part` divides the number of rounds; a trial has `n_folds` runs.
-    """
+    config: Config, settings: Settings, directory: Path, part: int = 1, n_folds: int = 1
+) -> list[Config]:
+    """Return the configurations of a trial's runs, one per fold; `part` divides the rounds."""
+    table = config.validation[0].rpartition(".")[0]
     rounds = -(-config.num_server_rounds // part)
-    configs, table = {}, config.validation[0].rpartition(".")[0]
-    for settings in trials:
-        for fold in range(n_folds):
-            flat = {**config.flat(), **settings, "num-server-rounds": rounds}
-            flat |= {f"{table}.fold": fold} if fold else {}
-            trial = with_run_dir(Config.from_flat(flat), directory / "tuning")
-            configs[trial.run_dir] = (settings, trial)
-    return configs
+    flat = {**config.flat(), **settings, "num-server-rounds": rounds}
+    keys = [{f"{table}.fold": fold} if fold else {} for fold in range(n_folds)]
+    return [with_run_dir(Config.from_flat({**flat, **of}), directory / "tuning") for of in keys]
 
 
 def best(trials: Iterable[Trial], count: int = 1) -> list[Trial]:
@@ -175,22 +168,18 @@ def quality(run: Run) -> float:
     value_n = run.at("validation_accuracy", last)
     if np.isnan(value_n).all():
         value_n = -run.at("validation_loss", last)
-    value_n = value_n[~np.isnan(value_n)]
-    return float(value_n.mean()) if len(value_n) else -np.inf
+    return _mean(value_n, -np.inf)
 
 
-def _loss(run: Run) -> float:
-    """Return the mean validation loss of the peers that have one; infinity if one diverged."""
-    if run.diverged.any():
-        return np.inf
+def _minus_loss(run: Run) -> float:
+    """Return `quality` by the loss; minus infinity if a peer diverged."""
     loss_n = run.at("validation_loss", run.last_row())
-    loss_n = loss_n[~np.isnan(loss_n)]
-    return float(loss_n.mean()) if len(loss_n) else np.inf
+    return -np.inf if run.diverged.any() else -_mean(loss_n, np.inf)
 
 
-def describe(settings: Settings) -> str:
-    """Write settings in one line."""
-    return ", ".join(f"{key} = {schema.written(value)}" for key, value in settings.items())
+def _mean(values_n: Floats, otherwise: float) -> float:
+    known_n = values_n[~np.isnan(values_n)]
+    return float(known_n.mean()) if len(known_n) else otherwise
 
 
 def tuned(
@@ -272,25 +261,27 @@ class _Search:
 
     def run(self, settings: Mapping[str, Sequence[Settings]], part: int) -> dict[str, list[Trial]]:
         """Carry out trials for a part of the rounds; return those that did not fail."""
-        configs = {
-            method: trial_configs(self._configs[method], of, self._directory, part, self._folds)
-            for method, of in settings.items()
+        trials = {
+            method: [
+                (of, trial_configs(self._configs[method], of, self._directory, part, self._folds))
+                for of in each
+            ]
+            for method, each in settings.items()
         }
-        every = {run_dir: of for of_method in configs.values() for run_dir, of in of_method.items()}
-        labels = {
-            run_dir: f"{config.label}: {describe(of)}" for run_dir, (of, config) in every.items()
-        }
+        every = {
+            config.run_dir: (config, f"{config.label}: {Choice(of).described()}")
+            for each in trials.values() for of, configs in each for config in configs
+        }  # fmt: skip
+        labels = {run_dir: label for run_dir, (_, label) in every.items()}
         self.failed |= sweep.run_all(
-            [config for _, config in every.values()], self._workers, self._console, labels
+            [config for config, _ in every.values()], self._workers, self._console, labels
         )
-        ended: dict[str, list[Trial]] = {method: [] for method in configs}
-        for method, of_method in configs.items():
-            items = [*of_method.items()]
-            for first in range(0, len(items), self._folds):
-                trial = items[first : first + self._folds]
-                if not self.failed.keys() & {run_dir for run_dir, _ in trial}:
-                    run, *others = (Run.read(run_dir) for run_dir, _ in trial)
-                    ended[method].append(Trial(trial[0][1][0], run, tuple(others)))
+        ended: dict[str, list[Trial]] = {method: [] for method in trials}
+        for method, each in trials.items():
+            for of, configs in each:
+                if not self.failed.keys() & {config.run_dir for config in configs}:
+                    run, *others = (Run.read(config.run_dir) for config in configs)
+                    ended[method].append(Trial(of, run, tuple(others)))
             self._ended[method] += ended[method]
             self._tried[method] += settings[method]
         return ended
@@ -350,24 +341,21 @@ class _Search:
 
         Only numbers have edges; 0 is none, as it is the minimum.
         """
-        edges = {}
-        level = self._level(method, settings)
-        if level in (self.levels[0], self.levels[-1]):
-            edges[_RATE] = "low" if level == self.levels[0] else "high"
-        key, values = grid(self._configs[method])
-        ranges: dict[str, Sequence[Scalar]] = {key: values}
+        config = self._configs[method]
+        rates = tuple(rate(config, level) for level in self.levels)
+        key, values = grid(config)
+        tried: dict[str, Sequence[Scalar]] = {_RATE: rates, key: values}
         if _DECAY in settings:
-            ranges[_DECAY] = self._decays(method)
-        for key, tried in ranges.items():
-            numbers = [float(value) for value in tried if not isinstance(value, str)]
-            if len(numbers) < len(tried):
-                continue
-            value = float(settings[key])
-            if value == max(numbers):
-                edges[key] = "high"
-            elif value == min(numbers) and value > 0:
-                edges[key] = "low"
-        rates = tuple(rate(self._configs[method], tried) for tried in self.levels)
+            tried[_DECAY] = self._decays(method)
+        edges = {}
+        for key, each in tried.items():
+            numbers = [float(value) for value in each if not isinstance(value, str)]
+            if len(numbers) == len(each):
+                value = float(settings[key])
+                if value == max(numbers):
+                    edges[key] = "high"
+                elif value == min(numbers) and value > 0:
+                    edges[key] = "low"
         return Choice(settings, edges, len(self._ended[method]), rates)
 
     def write(self, choices: Mapping[str, Choice]) -> None:

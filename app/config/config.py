@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.app.config import limits, parts, recipes, schema
-from coterie.app.config.keys import ConfigError, nearest
+from coterie.app.config.keys import ConfigError, nearest, of_keywords
 from coterie.app.config.parts import PARTS
 from coterie.app.config.registry import METHODS, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
@@ -45,6 +46,8 @@ __all__ = ["Config", "ConfigError"]
 
 VALIDATION_SHARE = 0.2
 """Share of the training examples that `validation = "auto"` holds out if a method needs it."""
+_NEWCOMERS = 0x4EC0
+"""Purpose of the random stream that draws peers that join late."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +62,11 @@ class Config(Settings):
     ) -> Self:
         """Make the configuration of sources of keys, in ascending order of precedence.
 
-        `named` is code that the user has named, and that files of a run may name too; `deployed`:
-        the run is on other machines, which use installed code only. ConfigError: a key or name is
-        unknown, a value wrong, or keys are incompatible; or a file names code that the user does
-        not: nothing was loaded.
+        Files of a run may name only code in `named`; on other machines (`deployed`) only installed
+        code runs. After a ConfigError nothing was loaded.
         """
         sources = tuple(each if isinstance(each, Source) else of_program(each) for each in given)
-        return cls._made(sources, settle(sources, named, deployed=deployed))
+        return cls._made(sources, resolve(sources, named, deployed=deployed))
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any]) -> Self:
@@ -73,22 +74,18 @@ class Config(Settings):
         return cls.of(flat)
 
     def with_(self, keys: Mapping[str, Any] = {}, /, **named: Any) -> Self:
-        """Return the configuration with other keys: `with_(peers=3, partition__alpha=0.3)`.
-
-        It is made from the sources, so that "auto" is decided again: another method may validate.
-        """
-        spelled = {key.replace("__", ".").replace("_", "-"): v for key, v in named.items()}
+        """Return the configuration with other keys, `with_(peers=3)`; "auto" is decided again."""
         before = self.sources or (of_program(self.flat()),)
-        sources = (*before, of_program({**keys, **spelled}))
-        return self._made(sources, settle(sources))
+        sources = (*before, of_program({**keys, **of_keywords(named)}))
+        return self._made(sources, resolve(sources))
 
     @classmethod
-    def _made(cls, sources: tuple[Source, ...], settled: Settled) -> Self:
+    def _made(cls, sources: tuple[Source, ...], resolved: Resolved) -> Self:
         """Make the components, then the run; "auto" gets its value here."""
-        names, top = settled.names, settled.values[""]
+        names, top = resolved.names, resolved.values[""]
         made: dict[str, Any] = {
-            table: _component(options, table, settled.values[table])
-            for table, options in {**tables(), **settled.theirs}.items()
+            table: _component(options, table, resolved.values[table])
+            for table, options in {**tables(), **resolved.theirs}.items()
             if table
         }
         method, dataset = method_of(names["method"]), dataset_of(names["dataset"])
@@ -138,6 +135,20 @@ class Config(Settings):
         base, flat = (base or Path()).absolute(), self.flat()
         paths = self.paths & flat.keys()
         return self.with_({key: str(base / str(flat[key])) for key in paths if flat[key]})
+
+    @cached_property
+    def newcomers(self) -> tuple[int, ...]:
+        """Peers that join late, ascending, drawn by the seed; empty without `late-peers`."""
+        if not self.late_peers:
+            return ()
+        count = min(max(1, round(self.late_peers * self.peers)), self.peers - 1)
+        drawn = np.random.default_rng([self.seed, _NEWCOMERS]).permutation(self.peers)[:count]
+        return tuple(sorted(drawn.tolist()))
+
+    @property
+    def join_round(self) -> int:
+        """Round after which the newcomers take part, for the last fifth of the rounds."""
+        return self.num_server_rounds - max(1, round(0.2 * self.num_server_rounds))
 
     @property
     def _setting(self) -> Setting:
@@ -201,21 +212,17 @@ class Config(Settings):
     def _check(self) -> None:
         """Check conditions that involve several tables."""
         data = getattr(self.dataset_options, "check_peers", None)
-        parts.ask(self.method, self.options.check, self)
+        parts.checked_by_part(self.method, self.options.check, self)
         if data is not None:
-            parts.ask(self.dataset, data, self.peers)
-        numbers = getattr(self.dataset_options, "numbers", None)
-        if numbers is not None and numbers(self.peers) > limits.MAX_NUMBERS:
-            raise ConfigError(
-                f"{self.dataset}: {numbers(self.peers):,} numbers for {self.peers} peers; at most "
-                f"{limits.MAX_NUMBERS:,}"
-            )
-        sides = getattr(self.dataset_options, "sides", ())
-        if math.prod(sides) > limits.MAX_EXAMPLE:
-            raise ConfigError(
-                f"{self.dataset}: {math.prod(sides):,} numbers in an example; at most "
-                f"{limits.MAX_EXAMPLE:,}"
-            )
+            parts.checked_by_part(self.dataset, data, self.peers)
+        numbers = getattr(self.dataset_options, "numbers", lambda _: 0)(self.peers)
+        example = math.prod(getattr(self.dataset_options, "sides", ()))
+        for count, most, what in (
+            (numbers, limits.MAX_NUMBERS, f"for {self.peers} peers"),
+            (example, limits.MAX_EXAMPLE, "in an example"),
+        ):
+            if count > most:
+                raise ConfigError(f"{self.dataset}: {count:,} numbers {what}; at most {most:,}")
         try:
             self.attack.attackers(self.peers, self.seed)
         except ValueError as error:
@@ -232,39 +239,25 @@ class Config(Settings):
 
     def _check_privacy(self) -> None:
         """Refuse what the noise on gradients does not cover."""
-        if self.schedule.kind != "all" or self.clock.deadline:
-            raise ConfigError(
-                'privacy requires schedule.kind = "all" and no deadline: spending is '
-                "counted only if all peers of a node train together"
-            )
         why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"
-        if why:
-            raise ConfigError(f"privacy does not cover {self.method}: {why}")
-        if self.adaptation.personal:
-            raise ConfigError(
-                "privacy: layers of model.personal are trained without noise: unset it"
-            )
-        if self.start_from:
-            raise ConfigError(
-                "privacy does not cover start-from: its models were trained on the same data"
-            )
-        if getattr(self.dataset_options, "missing", "") == "median":
-            raise ConfigError(
-                'privacy: table.missing = "median" would put values of single examples into '
-                'models; set it to "mean" or "indicator"'
-            )
-        if self.training.gradient_clip or self.training.sam_radius:
-            raise ConfigError(
-                "privacy: gradient-clip would scale the noise, and sam-radius computes "
-                "every gradient twice; set both to 0 and use privacy.clip"
-            )
-        if self.training.class_weights != "none":
-            raise ConfigError(
-                "privacy: class-weights would give single examples more influence than "
-                'privacy.clip allows; set class-weights = "none"'
-            )
-        if self.compute.mixed_precision:
-            raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
+        training, missing = self.training, getattr(self.dataset_options, "missing", "")
+        cases = {
+            f" does not cover {self.method}: {why}": bool(why),
+            ' requires schedule.kind = "all" and no deadline: spending is counted only if all '
+            "peers of a node train together": self.schedule.kind != "all" or self.clock.deadline,
+            ": model.personal layers are trained without noise: unset it": self.adaptation.personal,
+            " does not cover start-from: its models were trained on the same data": self.start_from,
+            ': table.missing = "median" would put values of single examples into models; set it to '
+            '"mean" or "indicator"': missing == "median",
+            ": gradient-clip would scale the noise, and sam-radius computes every gradient twice; "
+            "set both to 0 and use privacy.clip": training.gradient_clip or training.sam_radius,
+            ": class-weights would give single examples more influence than privacy.clip allows; "
+            'set class-weights = "none"': training.class_weights != "none",
+            ": mixed-precision rounds norms, so clips are inexact": self.compute.mixed_precision,
+        }
+        for text, applies in cases.items():
+            if applies:
+                raise ConfigError(f"privacy{text}")
 
     def _check_library(self, model: str, is_mixed: bool) -> None:
         """Refuse what needs gradients or sums of parameters for models that have none."""
@@ -277,33 +270,19 @@ class Config(Settings):
             does = "averages parameters or computes gradients"
             does = "trains one model" if self.row.pools else does
             raise ConfigError(f"{model}, and {self.method} {does}: choose {able}")
-        uses = {
-            "privacy.kind": self.privacy.kind != "none",
-            "model.*": self.adaptation != Adaptation(),
-            "payload": self.payload != "full",
-            "letters.scheme": self.letters.scheme != "full",
-            "mixed-precision": self.compute.mixed_precision,
-            "start-from": bool(self.start_from),
-            "hold-out": bool(self.hold_out),
-            "attack.kind": self.attack.row.needs_letters,
+        rounding = "parameters such as trees cannot be rounded"
+        cases = {
+            "privacy.kind": (self.privacy.kind != "none", "noise is added to gradients"),
+            "model.*": (self.adaptation != Adaptation(), "these are options of a network's layers"),
+            "payload": (self.payload != "full", rounding),
+            "letters.scheme": (self.letters.scheme != "full", rounding),
+            "mixed-precision": (self.compute.mixed_precision, rounding),
+            "start-from": (self.start_from, "only networks are trained further"),
+            "late-peers": (self.late_peers, "they are compared with the mean of parameters"),
+            "attack.kind": (self.attack.row.needs_letters, "it computes with sums of parameters"),
         }
-        reasons = {
-            "privacy.kind": "noise is added to gradients, which it does not have",
-            "model.*": "it has no layers",
-            "start-from": "it is not trained further",
-            "hold-out": "newcomers are compared with the mean of the others' parameters",
-            "attack.kind": "its letters leave before any arrives, so this attack does nothing",
-        }
-        if is_mixed:
-            reasons |= {
-                "privacy.kind": "noise is added to gradients, which not all of them have",
-                "model.*": "their layers differ",
-                "start-from": "not all of them are trained further",
-                "attack.kind": "this attack computes with sums of parameters",
-            }
-        for key, is_used in uses.items():
-            if is_used:
-                reason = reasons.get(key, "parameters such as trees cannot be rounded")
+        for key, (applies, reason) in cases.items():
+            if applies:
                 raise ConfigError(f"{key}: {model}: {reason}; remove the key")
 
     def _check_increments(self) -> None:
@@ -318,14 +297,11 @@ class Config(Settings):
 
 
 def needs_validation(method: type[Rule[Any]], model: str) -> bool:
-    """Return whether a method needs validation rows for a model.
-
-    For a model that a library fits, predictions out of fold take their place.
-    """
+    """Return whether a method needs validation rows for a model, as a model of no library does."""
     return method.validates and not (method.any_model and bool(model_of(model).library))
 
 
-class Settled(NamedTuple):
+class Resolved(NamedTuple):
     """Keys of all sources, each with the value of the last source that has it."""
 
     names: Mapping[Kind, str]  # of the parts
@@ -334,13 +310,13 @@ class Settled(NamedTuple):
     flat: dict[str, Any]  # dotted keys as they were given
 
 
-def settle(
+def resolve(
     sources: Collection[Source], named: Collection[str] | None = None, *, deployed: bool = False
-) -> Settled:
+) -> Resolved:
     """Choose and check the value of each key; `named` as in `Config.of`, or None to trust files."""
     last = {key: source for source in sources for key in source.keys}
     flat = {key: source.keys[key] for key, source in last.items()}
-    stands = Source(recipes.stands_for(flat))
+    stands = Source(recipes.expand(flat))
     last |= dict.fromkeys(stands.keys, stands)
     names: dict[Kind, str] = {}
     for kind, part in PARTS.items():
@@ -361,20 +337,20 @@ def settle(
         for source in sources:
             if source.is_of_run and source.file:
                 parts.refuse_unnamed(chosen, words, source.file, source.naming)
-    theirs, idle = parts.plugin_tables(chosen), parts.idle(chosen)
-    known, own = keys_of(theirs), keys()
+    theirs, plugins = parts.plugin_tables(chosen), parts.plugins_in(names)
+    unused = {table for table, kind in parts.TABLES.items() if kind not in plugins}
+    known = {**keys_of(theirs), **keys()}
     values: dict[str, dict[str, Any]] = {table: {} for table in (*tables(), *theirs)}
     for key, source in last.items():
-        if key.partition(".")[0] in idle and not source.is_typed:
-            continue
-        if key not in own and key not in known:
-            near = nearest(key, [*known, *own])
-            raise source.refusal(key, f"unknown key {schema.brief(key)}{near}")
-        table, each = own[key] if key in own else known[key]
+        if key.partition(".")[0] in unused and not source.is_typed:
+            continue  # as a comparison shares its keys
+        if key not in known:
+            raise source.refusal(key, f"unknown key {schema.brief(key)}{nearest(key, known)}")
+        table, each = known[key]
         values[table][each.name] = source.value(key, each)
         if source.is_typed:
             flat[key] = values[table][each.name]
-    return Settled(names, theirs, values, flat)
+    return Resolved(names, theirs, values, flat)
 
 
 def _fields_in(of: type, values: Mapping[str, Any]) -> dict[str, Any]:

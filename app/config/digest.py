@@ -15,10 +15,7 @@ from coterie.datasets.partition.kinds import KINDS
 
 @lru_cache
 def config_digest_of(config: Config) -> bytes:
-    """Return the SHA-256 of the configuration keys that all peers of a run must share.
-
-    Paths are excluded, because every node has its own.
-    """
+    """Return the SHA-256 of the keys that all peers of a run must share, paths excluded."""
     return hashlib.sha256(json.dumps(bound(config), sort_keys=True).encode()).digest()
 
 
@@ -32,12 +29,8 @@ def bound(config: Config) -> dict[str, Scalar]:
     }
 
 
-def deciding(config: Config) -> dict[str, Scalar]:
-    """Return the keys that decide the results of a run, defaults included.
-
-    Keys of a feature that the run does not use are left out: a new default of theirs changes no
-    result.
-    """
+def result_keys(config: Config) -> dict[str, Scalar]:
+    """Return the keys that decide the results of a run, without those of features that are off."""
     flat = {
         **config.flat(),
         **{f"model.{key}": value for key, value in schema.values(config.adaptation).items()},

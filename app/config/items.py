@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.app.config import defaults, parts, recipes, schema
-from coterie.app.config.config import settle
+from coterie.app.config.config import resolve
 from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.config.root import ROOT
 from coterie.app.config.settings import keys
@@ -21,27 +21,27 @@ def read_items(
 ) -> tuple[str, dict[str, Any]]:
     """Return the preset's name ("default" without one), and defaults < preset < overrides, flat.
 
-    `choices` are names of parts by key, from other options of the command; `deployed`: the run is
-    on other machines, which use installed code only. ConfigError: an item is neither a preset nor a
-    valid `key=value`, or a name is not allowed; no code was loaded.
+    `choices` are names of parts by key, from other options of the command; `deployed` as in
+    `Config.of`.
     """
     name, sources = sources_of(items, choices)
-    return name, settle(sources, (), deployed=deployed).flat
+    return name, resolve(sources, (), deployed=deployed).flat
 
 
 def sources_of(
     items: Sequence[str], choices: Mapping[str, str] = {}
 ) -> tuple[str, tuple[Source, ...]]:
-    """Return the preset's name, and the sources of a command's keys.
+    """Return the preset's name, and the sources of a command's keys, with the preset's bases.
 
-    The key `base` of a preset names another preset, whose keys it overrides. A preset belongs to
-    the user and may name code, as a script may; a file of a run directory may come from anywhere
+    A preset belongs to the user and may name code; a file of a run directory may come from anywhere
     and may name only code that the user names too.
     """
     presets = [item for item in items if "=" not in item]
     if len(presets) > 1:
         raise ConfigError(f"one preset at a time, not {' and '.join(presets)}")
-    texts = parts.gathered(dict(item.split("=", 1) for item in items if item not in presets))
+    texts = parts.pack_peer_models(
+        dict(item.split("=", 1) for item in items if item not in presets)
+    )
     of_plugins = {key: text for key, text in texts.items() if key.partition(".")[0] in parts.TABLES}
     typed = dict(read_pair(f"{key}={texts[key]}") for key in texts if key not in of_plugins)
     packed = {key: of_plugins.pop(key) for key in parts.TABLES if key in of_plugins}

@@ -9,6 +9,18 @@ from typing import Any
 from coterie.errors import Error
 from coterie.ranges import Scalar
 
+FORMER = {"hold-out": "late-peers"}
+"""Former name of a key -> its name."""
+_SYNONYMS = {
+    **FORMER,
+    **dict.fromkeys(("clients", "num-clients", "num-supernodes", "nodes"), "peers"),
+    **dict.fromkeys(("client-fraction", "fraction-fit", "fraction-train"), "schedule.fraction"),
+    "aggregation": "defence.rule",
+    "lr": "learning-rate",
+    "target-epsilon": "privacy.budget",
+}
+"""Word of the field, or a former name -> the key."""
+
 
 class ConfigError(Error):
     """Error in the user's configuration; the message is one line."""
@@ -18,7 +30,7 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the flat dotted keys of a TOML document with at most one level of tables."""
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             if key == "model" and "name" in value:  # the name of the model: not a table
                 value = {**value}
                 flat["model"] = value.pop("name")
@@ -28,13 +40,20 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     return flat
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Return the end of an error message with the most similar word; empty if there is none.
+def of_keywords(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flat dotted keys of Python's keywords, as in `partition__alpha=0.3`."""
+    return flatten({key.replace("__", ".").replace("_", "-"): v for key, v in named.items()})
 
-    Candidates are, in this order, names with all parts of the word ("num-server-rounds" for
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Return the end of an error message with the word that was meant; empty if there is none.
+
+    In order: the key of the field's word; a name with all its parts ("num-server-rounds" for
     "rounds"), top level first; the most similar name; a name with the same ending.
     """
     words = list(words)
+    if _SYNONYMS.get(word) in words:
+        return f', did you mean "{_SYNONYMS[word]}"?'
     parts = set(word.split("-"))
     whole = [known for known in words if parts <= set(known.rpartition(".")[2].split("-"))]
     whole.sort(key=lambda known: "." in known)

@@ -90,24 +90,20 @@ def name_of(kind: Kind, name: object) -> str:
 
 def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
     """Return the names of the parts that flat keys choose; others are not checked."""
-    flat = {**flat, **recipes.stands_for(flat)}
+    flat = {**flat, **recipes.expand(flat)}
     return {kind: name_of(kind, flat[p.key]) for kind, p in PARTS.items() if p.key in flat}
 
 
-def foreign(names: Mapping[Kind, str]) -> dict[Kind, str]:
+def plugins_in(names: Mapping[Kind, str]) -> dict[Kind, str]:
     """Return the names that belong to plugins."""
     return {kind: name for kind, name in names.items() if name not in PARTS[kind].built_in}
 
 
-def code(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
-    """Return the chosen names that refer to code or to a folder, such as "module:attribute".
-
-    Installed entry points are excluded: their names are looked up in a list that only
-    the installation of packages extends.
-    """
+def code_named(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
+    """Return the chosen names of code or of a folder, as in "module:attribute"; no entry points."""
     return {
         kind: name
-        for kind, name in foreign(chosen(flat)).items()
+        for kind, name in plugins_in(chosen(flat)).items()
         if ":" in name and not (kind == "model" and name.startswith(LIBRARIES))
     }
 
@@ -115,7 +111,7 @@ def code(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
 def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
     """Load the chosen plugins and return their option tables."""
     tables = {}
-    for kind, name in foreign(chosen(flat)).items():
+    for kind, name in plugins_in(chosen(flat)).items():
         part = PARTS[kind]
         try:
             row = part.row(name)
@@ -127,21 +123,12 @@ def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
     return tables
 
 
-def idle(flat: Mapping[str, Scalar]) -> set[str]:
-    """Return the tables of plugins' options without a plugin, as a comparison shares its keys.
-
-    Such options have no effect on the run, like those of unused built-in parts.
-    """
-    names = foreign(chosen(flat))
-    return {table for table, kind in TABLES.items() if kind not in names}
-
-
 def table_of(kind: Kind, name: str) -> str:
     """Return the name of the table with the options of a named part."""
     return name if name in PARTS[kind].built_in else f"{kind}-options"
 
 
-def gathered(flat: Mapping[str, Any]) -> dict[str, Any]:
+def pack_peer_models(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Pack the table [peer-models], whose keys are peers, into a single key, which it replaces."""
     start = f"{PEER_MODELS}."
     inner = {key.removeprefix(start): v for key, v in flat.items() if key.startswith(start)}
@@ -156,7 +143,7 @@ def gathered(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def unpacked(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Expand option tables that are packed into a single key."""
-    flat = gathered(flat)
+    flat = pack_peer_models(flat)
     loose = {key: value for key, value in flat.items() if key not in TABLES}
     for table in TABLES.keys() & flat.keys():
         text = flat[table]
@@ -183,7 +170,7 @@ def packed(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 def refuse_modules(flat: Mapping[str, Scalar]) -> None:
     """Refuse names of code that is not installed, which a deployment does not run."""
-    for kind, name in code(flat).items():
+    for kind, name in code_named(flat).items():
         raise ConfigError(
             f'{PARTS[kind].key} = "{name}" is not installed: a deployment accepts built-in '
             f'parts, and entry points "{plugins.GROUPS[kind]}" of packages that are installed on '
@@ -198,7 +185,7 @@ def refuse_unnamed(
 
     `named` is spelled as in the file; `option` names a part on the command line, "" by its key.
     """
-    for kind, name in code(flat).items():
+    for kind, name in code_named(flat).items():
         if name not in named:
             key = PARTS[kind].key
             raise ConfigError(f"{file}: {unnamed(key, name, option or f'{key}=')}")
@@ -212,7 +199,7 @@ def unnamed(key: str, name: str, option: str = "--part ") -> str:
     )
 
 
-def ask(name: str, check: Callable[[Any], object], subject: object) -> None:
+def checked_by_part(name: str, check: Callable[[Any], object], subject: object) -> None:
     """Call a compatibility check of a part's options; its error is the cause of a ConfigError."""
     try:
         check(subject)
@@ -226,7 +213,7 @@ def ask(name: str, check: Callable[[Any], object], subject: object) -> None:
 
 def fingerprints(flat: Mapping[str, Scalar]) -> Iterable[bytes]:
     """Yield bytes that change with the code of chosen plugins and the folders of models."""
-    for kind, name in foreign(chosen(flat)).items():
+    for kind, name in plugins_in(chosen(flat)).items():
         if kind != "model" or not is_of_library(name):
             yield plugins.fingerprint(kind, name)
         elif name.startswith("transformers:"):

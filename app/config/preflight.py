@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,6 @@ from typing import Literal
 from coterie.app.config import parts, schema
 from coterie.app.config.config import Config, ConfigError, needs_validation
 from coterie.app.config.keys import nearest
-from coterie.app.config.newcomers import newcomers_of
 from coterie.app.config.settings import by_peer
 from coterie.clients.models.options import MODELS, Adaptation, check_image, check_task, model_of
 from coterie.clients.parts.validation import required
@@ -25,8 +25,8 @@ _HEADER = 1 << 26
 def problem_of(config: Config, peer: int | None = None, split: int | None = None) -> Problem:
     """Load the learning problem of a run.
 
-    `peer` is that of a deployed node, which loads only its own data and downloads nothing, and
-    divides them by the seed `split`, or else by the run's.
+    A deployed node loads only the data of its `peer` and downloads nothing; `split` is its seed of
+    the division, if it has one.
     """
     deployed = config.source.deployed
     folder, options = Path(config.data_dir), config.dataset_options
@@ -43,11 +43,7 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
 
 
 def scale_of(config: Config) -> Literal["common", "own", "schema"]:
-    """Return how a run scales the numbers of tables, see `table.scale`.
-
-    Under privacy, statistics of the rows would need a share of the budget; so the common scale is
-    that of schema.toml.
-    """
+    """Return how a run scales the numbers of tables; under privacy "common" is the schema's."""
     options = config.dataset_options
     if not isinstance(options, TableOptions):
         return "own"
@@ -65,7 +61,7 @@ def _scaled(config: Config, problem: Problem) -> Problem:
         return problem
     assert isinstance(options, TableOptions)
     if scale == "common":
-        late = newcomers_of(config)
+        late = config.newcomers
         peers = tuple(peer for peer in range(config.peers) if peer not in late)
         return on_common_scale(problem, peers, options.missing)
     return on_agreed_scale(problem, options.missing)
@@ -94,27 +90,28 @@ def check_nodes(config: Config) -> None:
         )
 
 
+def _paths(config: Config) -> Iterator[tuple[str, Path]]:
+    """Yield the keys that name a file or a directory, as in a message, with the path."""
+    flat = config.flat()
+    for key in sorted(key for key in config.paths & flat.keys() if flat[key]):
+        yield f"{key} = {schema.brief(flat[key])}", Path(str(flat[key]))
+
+
 def check_paths(config: Config) -> None:
     """Refuse keys that name a pipe or a device: reading one may never end."""
-    flat = config.flat()
-    for key in sorted(config.paths & flat.keys()):
-        path = Path(str(flat[key]))
-        if flat[key] and path.exists() and not (path.is_file() or path.is_dir()):
-            raise ConfigError(f"{key} = {schema.brief(flat[key])} is not a regular file")
+    for key, path in _paths(config):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{key} is not a regular file")
 
 
 def check_weights(config: Config) -> None:
     """Refuse models of Coterie as pretrained weights of a private run: they may be of its data."""
-    if config.privacy.kind == "none":
-        return
-    flat = config.flat()
-    for key in sorted(config.paths & flat.keys()):
-        path = Path(str(flat[key]))
-        if flat[key] and path.is_file() and _is_model(path):
+    for key, path in _paths(config) if config.privacy.kind != "none" else ():
+        if path.is_file() and _is_model(path):
             raise ConfigError(
-                f"privacy does not cover {key} = {schema.brief(flat[key])}: it is a model of "
-                "Coterie, which may have been trained on the same data; if it was not, save its "
-                "tensors alone: safetensors.torch.save_file(safetensors.torch.load_file(...), PATH)"
+                f"privacy does not cover {key}: it is a model of Coterie, which may have been "
+                "trained on the same data; if it was not, save its tensors alone: "
+                "safetensors.torch.save_file(safetensors.torch.load_file(...), PATH)"
             )
 
 
@@ -177,7 +174,7 @@ def check_method(config: Config, problem: Problem) -> None:
     for name, options in chosen:
         fits = getattr(options, "fits", None)
         if fits is not None:
-            parts.ask(name, fits, problem)
+            parts.checked_by_part(name, fits, problem)
 
 
 def _check_peer_models(config: Config, problem: Problem) -> None:

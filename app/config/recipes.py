@@ -48,7 +48,7 @@ def keys_of(name: Scalar | None) -> Mapping[str, Scalar]:
     return {} if recipe is None else recipe.keys
 
 
-def stands_for(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def expand(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the keys that a recipe named by `method` stands for; none for a method.
 
     Keys that name the recipe in `recipe`, as in the file of a run, must agree with it.

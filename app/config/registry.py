@@ -112,10 +112,7 @@ YARDSTICKS: Mapping[str, type[Rule[Any]]] = {
 
 
 def method_of(name: str) -> type[Rule[Any]]:
-    """Return a built-in method or a plugin by name.
-
-    PluginError: there is no such plugin, or it is not a method.
-    """
+    """Return a built-in method or a plugin by name; PluginError: there is none."""
     built_in = METHODS.get(name) or YARDSTICKS.get(name)
     part = built_in or plugins.load("method", name)
     if isinstance(part, type) and issubclass(part, Rule):

@@ -20,11 +20,7 @@ IMPORT_ROOT = Path(coterie.__file__).resolve().parents[1]
 
 
 def workplace() -> Path:
-    """Return the directory that relative paths of a bare `flwr run` start from.
-
-    Flower chooses the working directory of its processes. After an editable install it is the
-    checkout, otherwise the working directory.
-    """
+    """Return where paths of a bare `flwr run` start: an editable install's checkout, or here."""
     return installed_clone() or Path.cwd()
 
 

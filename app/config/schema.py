@@ -35,10 +35,7 @@ def grid(table: type) -> dict[str, tuple[Scalar, ...]]:
 
 
 def made(table: type[T], options: Mapping[str, Any]) -> T:
-    """Make a table from untrusted values by field name.
-
-    ValueError: an option is unknown or of another type, or the options are inconsistent.
-    """
+    """Make a table from untrusted values by field name; ValueError if one does not fit."""
     known = {each.name: each for each in options_of(cast(Any, table)).values()}
     others = {each.name for each in fields(cast(Any, table))} - known.keys()
     converted = {}

@@ -126,18 +126,18 @@ class Settings:
         low=0,
         scope="relay",
     )
-    hold_out: float = option(
+    late_peers: float = option(
         0.0,
         "Fraction of peers that join only for the last fifth of the rounds; for runs without "
-        "Flower (`coterie compare --hold-out`).",
+        "Flower.",
         low=0,
         below=1,
     )
     withhold: str = option(
         "",
-        'Peers whose letters reach no other peer, as "0,3"; they still receive. A question of '
-        "such a peer is answered, but neither its model nor its answers enter another model "
-        "(`coterie worth`).",
+        'Peers whose messages (letters) reach no other peer, as "0,3"; they still receive. A '
+        "question of such a peer is answered, but neither its model nor its answers enter another "
+        "model (`coterie contribution`).",
     )
     quorum: int = option(
         0,
@@ -158,7 +158,7 @@ class Settings:
     )
     compute: Compute = field(metadata={"inline": Compute})
     payload: Literal["full", "float16", "bfloat16", "int8", "int4"] = option(
-        "full", "Precision of models and answers in letters, see `coterie.app.wire.quantise`."
+        "full", "Precision of numbers in messages (letters), see `coterie.app.wire.quantise`."
     )
     out: str = option(
         "runs",
@@ -223,8 +223,8 @@ class Settings:
     model_options: object  # None if it has none
 
     def __post_init__(self) -> None:
-        if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
-            raise ValueError("hold-out requires at least two peers and two rounds")
+        if self.late_peers and min(self.peers, self.num_server_rounds) < 2:
+            raise ValueError("late-peers requires at least two peers and two rounds")
         if self.withhold and not all(word.isdecimal() for word in self.withhold.split(",")):
             raise ValueError(f'withhold must be peers like "0,3", not "{self.withhold}"')
         if max(self.withheld, default=0) >= self.peers:
@@ -272,10 +272,7 @@ class Settings:
 
     @property
     def network(self) -> str:
-        """Name of the model, with "auto" resolved; "auto" if the problem defines its parameters.
-
-        If peers have different models, their names joined.
-        """
+        """Name of the model or models, "auto" resolved unless the problem has its own."""
         return AND.join(self.kinds)
 
     @property
@@ -445,8 +442,5 @@ def keys_of(theirs: Mapping[str, type]) -> dict[str, tuple[str, Option]]:
 
 
 def ambiguous() -> tuple[str, ...]:
-    """Return the tables whose name is also a key: in one TOML file, it cannot be both.
-
-    Their keys are written as "model.personal" at the top level.
-    """
+    """Return the tables whose name is also a key; their keys are written as "model.personal"."""
     return tuple(table for table in tables() if table in keys())

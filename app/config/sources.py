@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.app.config import limits, schema
-from coterie.app.config.keys import ConfigError, flatten
+from coterie.app.config.keys import FORMER, ConfigError, flatten
 from coterie.app.config.parts import unpacked
 from coterie.ranges import Option, Scalar
 
@@ -87,8 +87,10 @@ def of_file(path: Path) -> Source:
         raise ConfigError(f"{path} is not TOML: {error}{how}") from None
     of_run = any((path.parent / name).exists() for name in _BESIDE)
     before = BEFORE.get(str(flat.get("dataset")), {}) if of_run else {}
-    if of_run and flat.get("table.split") == "by-class":  # its former name
-        flat["table.split"] = "random"
+    if of_run:
+        flat = {FORMER.get(key, key): value for key, value in flat.items()}
+        if flat.get("table.split") == "by-class":  # its former name
+            flat["table.split"] = "random"
     return Source(before | flat, path, text, is_of_run=of_run)
 
 

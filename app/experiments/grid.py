@@ -110,24 +110,18 @@ class Grid:
 
     def with_run_dir(self, directory: Path) -> Grid:
         """Return the grid with the run directories of its configurations."""
-        cells = self.cells.items()
-        return Grid(
-            {cell: [with_run_dir(config, directory) for config in of] for cell, of in cells}
-        )
+        placed = {at: [with_run_dir(c, directory) for c in of] for at, of in self.cells.items()}
+        return Grid(placed)
 
     def results(self, failed: Collection[str] = ()) -> dict[Cell, dict[Trial, Run]]:
         """Read the runs; a cell of which every run failed is left out."""
-        results: dict[Cell, dict[Trial, Run]] = {}
-        runs: dict[str, Run] = {}  # cells of a figure may share runs
-        for cell, configs in self.cells.items():
-            for config in configs:
-                if config.run_dir in failed:
-                    continue
-                if config.run_dir not in runs:
-                    runs[config.run_dir] = Run.read(config.run_dir)
-                trial = Trial(config.division, config.seed)
-                results.setdefault(cell, {})[trial] = runs[config.run_dir]
-        return results
+        ended = dict.fromkeys(c.run_dir for c in self if c.run_dir not in failed)
+        runs = {run_dir: Run.read(run_dir) for run_dir in ended}  # cells may share runs
+        results = {
+            cell: {Trial(c.division, c.seed): runs[c.run_dir] for c in of if c.run_dir in runs}
+            for cell, of in self.cells.items()
+        }
+        return {cell: of for cell, of in results.items() if of}
 
     def table(self, failed: Collection[str] = (), **more: Any) -> Table:
         """Return the table of the runs; `more`: see `Table`."""

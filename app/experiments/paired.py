@@ -42,7 +42,7 @@ Values = Mapping[Any, Floats]
 """Seed -> (n,) value of each peer; NaN if it has none."""
 
 
-def redivision(run: Run, peers: Sequence[int] | None = None) -> float:
+def split_ratio(run: Run, peers: Sequence[int] | None = None) -> float:
     """Return the test rows per training row if every seed divides the same rows again; else 0.
 
     Where rows have groups, such as patients, it is the test groups per training group.
@@ -65,11 +65,11 @@ def redivision(run: Run, peers: Sequence[int] | None = None) -> float:
     return float(test_p.sum() / max(1.0, train_p.sum()))
 
 
-def p_value(differences: Sequence[Floats], redivided: float = 0.0) -> float:
+def p_value(differences: Sequence[Floats], ratio: float = 0.0) -> float:
     """Return the two-sided p-value of the differences between two methods.
 
-    `differences` are those of the peers, (n,), for each seed; `redivided` see `redivision`. 1 if no
-    test is possible, with too few seeds or without variance; 0 if all peers differ by the same
+    `differences` are those of the peers, (n,), for each seed; `ratio`: see `split_ratio`. 1 if
+    no test is possible, with too few seeds or without variance; 0 if all peers differ by the same
     amount with every seed.
     """
     seeds, mean, deviation = _mean_deviation(differences)
@@ -78,11 +78,11 @@ def p_value(differences: Sequence[Floats], redivided: float = 0.0) -> float:
     from scipy.special import stdtr  # only comparisons test; scipy.stats takes half a second
 
     effect = abs(mean) / deviation if deviation else np.inf
-    return float(2 * stdtr(seeds - 1, -effect / np.sqrt(1 / seeds + redivided)))
+    return float(2 * stdtr(seeds - 1, -effect / np.sqrt(1 / seeds + ratio)))
 
 
 def interval(
-    differences: Sequence[Floats], redivided: float = 0.0, tests: int = 1
+    differences: Sequence[Floats], ratio: float = 0.0, tests: int = 1
 ) -> tuple[float, float, float]:
     """Return the mean difference, low and high end of its 95 % interval; see `p_value`.
 
@@ -96,18 +96,16 @@ def interval(
     from scipy.special import stdtrit
 
     critical = float(stdtrit(seeds - 1, 1 - LEVEL / tests / 2))
-    reach = critical * deviation * float(np.sqrt(1 / seeds + redivided))
+    reach = critical * deviation * float(np.sqrt(1 / seeds + ratio))
     return mean, mean - reach, mean + reach
 
 
-def seeds_needed(
-    differences: Sequence[Floats], redivided: float = 0.0, tests: int = 1
-) -> int | None:
+def seeds_needed(differences: Sequence[Floats], ratio: float = 0.0, tests: int = 1) -> int | None:
     """Return the number of seeds with which the test finds a difference like the measured one.
 
     The minimum number S for a power of `POWER` at `LEVEL` / `tests`, if mean and standard deviation
     of the difference stay as measured: t then has a noncentral t-distribution with S - 1 degrees of
-    freedom and noncentrality mean / deviation / sqrt(1/S + redivided). None if S exceeds
+    freedom and noncentrality mean / deviation / sqrt(1/S + ratio). None if S exceeds
     `MAX_SEEDS` or no test is possible. Arguments: see `interval`.
     """
     from scipy.special import nctdtr, stdtrit
@@ -118,7 +116,7 @@ def seeds_needed(
     effect = mean / deviation
     seeds_s = np.arange(MIN_SEEDS, MAX_SEEDS + 1)
     critical_s = stdtrit(seeds_s - 1, 1 - LEVEL / tests / 2)
-    power_s = 1 - nctdtr(seeds_s - 1, abs(effect) / np.sqrt(1 / seeds_s + redivided), critical_s)
+    power_s = 1 - nctdtr(seeds_s - 1, abs(effect) / np.sqrt(1 / seeds_s + ratio), critical_s)
     enough = seeds_s[power_s >= POWER]
     return int(enough[0]) if len(enough) else None
 
@@ -150,10 +148,10 @@ def holm(p_m: Sequence[float]) -> list[float]:
     return corrected
 
 
-def leaders(values: Mapping[str, Values], redivided: float = 0.0) -> list[str]:
+def leaders(values: Mapping[str, Values], ratio: float = 0.0) -> list[str]:
     """Return the method with the largest mean, and those not significantly worse.
 
-    `values` are by method, larger is better; `redivided` see `redivision`.
+    `values` are by method, larger is better; `ratio` see `split_ratio`.
     """
     mean = {
         method: float(np.mean([np.nanmean(v_p) for v_p in of.values()]))
@@ -164,5 +162,5 @@ def leaders(values: Mapping[str, Values], redivided: float = 0.0) -> list[str]:
         [values[top][seed] - values[method][seed] for seed in values[top] if seed in values[method]]
         for method in others
     ]
-    p_m = holm([p_value(of, redivided) for of in differences])
+    p_m = holm([p_value(of, ratio) for of in differences])
     return [top, *(method for method, p in zip(others, p_m, strict=True) if p > LEVEL)]

@@ -1,17 +1,14 @@
-"""A table of runs: results by cell and trial, and what is said of them.
+"""A table of runs: results by cell and trial, with the same measures for all rows.
 
-The measures are the same for all rows: final personal models and those best on validation data;
-mean, spread and worst 10 % over peers; gain over Local per peer, with equal seed and split; share
-of peers that improve; recovery of known clusters; cost. Bold marks the leading rows by a paired
-test (`coterie.app.experiments.paired`), unless all rows lead. A table does not know whether a run,
-or a line of a file, lies behind a result.
+Bold marks the leading rows by a paired test (`coterie.app.experiments.paired`), unless all rows
+lead. A table does not know whether a run, or a line of a file, lies behind a result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,18 +21,18 @@ from coterie.app.experiments.measures import (
     COST,
     MEASURES,
     Column,
-    SameSeed,
+    SameTrial,
     deviation,
     reached,
 )
 from coterie.app.experiments.methods import reference
-from coterie.app.experiments.paired import leaders, redivision
+from coterie.app.experiments.paired import leaders, split_ratio
 from coterie.app.runs import plan
 from coterie.app.runs.rundir import Floats, Run
 from coterie.strategies.names import display
 
 LOSSES = ("loss", "loss_gain")
-_OF_DATA = ("dataset", "peers", "split-seed", "data-dir", "hold-out", "partition",
+_OF_DATA = ("dataset", "peers", "split-seed", "data-dir", "late-peers", "partition",
             "dataset-options", "partition-options")  # fmt: skip
 """Keys that decide the peers' data, beside the table of the data set."""
 
@@ -97,7 +94,7 @@ class Row:
     @property
     def local(self) -> list[Any]:
         """Local's result with the same seed, for each of `runs`; None if there is none."""
-        return [self._table.beside(*at).local for at in self.trials]
+        return [self._table.same_trial(*at).local for at in self.trials]
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -140,28 +137,32 @@ class Row:
         """True if every peer of every run diverged: its accuracies say nothing of the method."""
         return bool(self.diverged) and self.diverged == self.peers
 
+    def _cell(self, column: Column) -> Cell:
+        return Cell(self.method, column.panel, column.x)
+
     def numbers(self, column: Column) -> list[float | None]:
         """Return the number of each trial."""
-        cell = Cell(self.method, column.panel, column.x)
+        cell = self._cell(column)
         return [self._table.number(cell, at, column) for at in self._table.results.get(cell, {})]
 
     def repeats(self, column: Column) -> dict[Any, Floats]:
         """Return repetition -> values that the test compares, see `Table.repeats`."""
-        return self._table.repeats(Cell(self.method, column.panel, column.x), column)
+        return self._table.repeats(self._cell(column), column)
 
     def summary(self, column: Column) -> tuple[float, float] | None:
         """Return mean and sample deviation over trials (0 for one trial), or None.
 
         The mean is infinite if the value of a trial is.
         """
-        values = [value for value in self.numbers(column) if value is not None]
-        if not values:
-            return None
-        return float(np.mean(values)), deviation(values)
+        values = self._known(column)
+        return (float(np.mean(values)), deviation(values)) if values else None
+
+    def _known(self, column: Column) -> list[float]:
+        return [value for value in self.numbers(column) if value is not None]
 
     def text(self, column: Column) -> str:
         """Write mean and deviation over trials (cost: mean only); a dash without a value."""
-        summary, cell = self.summary(column), Cell(self.method, column.panel, column.x)
+        summary, cell = self.summary(column), self._cell(column)
         if summary is None:
             if cell in self._table.refused:
                 return "refused"
@@ -169,7 +170,7 @@ class Row:
         if self.is_lost and column.better and column.group != COST:
             return "diverged"
         mean, spread = summary
-        if text := reached([value for value in self.numbers(column) if value is not None]):
+        if text := reached(self._known(column)):
             return text
         if len(self._table.results[cell]) == 1 or not column.better:
             return column.show(mean)
@@ -181,8 +182,8 @@ class Table:
     """Results by cell and trial.
 
     `choices`: settings that tuning chose for a row. `swept`: values that name a row of a sweep.
-    `refused`: why a cell has no results. `dash`: text of a cell without a number. `redivided`: see
-    `paired.redivision`; None: that of the first run.
+    `refused`: why a cell has no results. `dash`: text of a cell without a number. `ratio`: see
+    `paired.split_ratio`; None: that of the first run.
     """
 
     results: Mapping[Cell, Mapping[Trial, Any]]
@@ -190,10 +191,9 @@ class Table:
     swept: Mapping[str, plan.Values] = field(default_factory=dict)
     refused: Mapping[Cell, str] = field(default_factory=dict)
     dash: str = "-"
-    redivided: float | None = None
+    ratio: float | None = None
     _numbers: dict[tuple[Cell, Trial, str], float | None] = field(default_factory=dict, repr=False)
-    _beside: dict[tuple[Cell, Trial], SameSeed] = field(default_factory=dict, repr=False)
-    _finals: dict[Cell, float] = field(default_factory=dict, repr=False)
+    _same: dict[tuple[Cell, Trial], SameTrial] = field(default_factory=dict, repr=False)
     _entries: dict[Column, dict[str, Entry]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -231,9 +231,9 @@ class Table:
         first, *others = (_data(row.runs[0]) for row in self.rows if row.runs)
         return all(other == first for other in others)
 
-    def beside(self, cell: Cell, trial: Trial) -> SameSeed:
+    def same_trial(self, cell: Cell, trial: Trial) -> SameTrial:
         """Return the results of the same panel, position, seed and data, Local's among them."""
-        if (cell, trial) not in self._beside:
+        if (cell, trial) not in self._same:
             mine = self.results[cell][trial]
             rows = {
                 other.row: of[trial]
@@ -242,20 +242,15 @@ class Table:
                 if of[trial] is mine or _data(of[trial]) == _data(mine)
             }
             alone = next((row.method for row in self.rows if self._is_local_of(row, cell.row)), "")
-            final = partial(self._final, cell)
-            self._beside[cell, trial] = SameSeed(rows, rows.get(alone), final)
-        return self._beside[cell, trial]
+            self._same[cell, trial] = SameTrial(
+                rows, rows.get(alone), lambda row: self._finals[cell._replace(row=row)]
+            )
+        return self._same[cell, trial]
 
-    def _final(self, cell: Cell, row: str) -> float:
-        """Return the mean over trials of a row's final accuracy, or of minus its final loss."""
-        at = cell._replace(row=row)
-        if at not in self._finals:
-            runs = self.results[at].values()
-            name = "test_accuracy" if all(run.has_accuracy for run in runs) else "test_loss"
-            mean = float(np.mean([run.course(name)[-1] for run in runs if len(run.rounds)]))
-            sign = 1.0 if name == "test_accuracy" else -1.0
-            self._finals[at] = -np.inf if np.isnan(mean) else sign * mean
-        return self._finals[at]
+    @cached_property
+    def _finals(self) -> dict[Cell, float]:
+        """Mean over trials of a cell's final accuracy, or of minus its final loss."""
+        return {cell: _final([*of.values()]) for cell, of in self.results.items()}
 
     def _is_local_of(self, row: Row, other: str) -> bool:
         """Return whether a row is Local with the same swept values as another row."""
@@ -266,15 +261,17 @@ class Table:
         """Return a measure of a result."""
         at = cell, trial, column.key
         if at not in self._numbers:
-            self._numbers[at] = column.of(self.results[cell][trial], self.beside(cell, trial))
+            self._numbers[at] = column.of(self.results[cell][trial], self.same_trial(cell, trial))
         return self._numbers[at]
 
     def peers(self, cell: Cell, trial: Trial, column: Column) -> Floats:
         """Return the values that the test compares: (n,), or (1,) for a measure of the run."""
         number = self.number(cell, trial, column)
-        if column.of_peers is None or number is None:
-            return np.array([np.nan if number is None else number])
-        return column.of_peers(self.results[cell][trial], self.beside(cell, trial))
+        if column.of_peers is not None and number is not None:
+            values = column.of_peers(self.results[cell][trial], self.same_trial(cell, trial))
+            if values is not None:
+                return values
+        return np.array([np.nan if number is None else number])
 
     def repeats(self, cell: Cell, column: Column) -> dict[Any, Floats]:
         """Return repetition -> values of the peers: division of the data -> mean over its seeds.
@@ -288,11 +285,10 @@ class Table:
         return {at: np.mean(of, axis=0) if len(of) > 1 else of[0] for at, of in found.items()}
 
     def shown(self) -> list[Column]:
-        """Return the columns to show: those that some row has, and that are not redundant.
+        """Return the columns to show: those that some row has, and that say something new.
 
-        Without diverged peers there is no column of them, where all peers have the same number of
-        training examples no weighted mean, where the worst 10 % are one peer no mean of them, where
-        all that is sent arrives no bytes received, and where a run lacks joules none of the others.
+        A weighted mean, the worst 10 % and bytes received are left out if they equal the mean, the
+        worst peer and bytes sent; joules if a run lacks them.
         """
         same = {"weighted": "accuracy", "worst_decile": "worst", "bytes_received": "bytes"}
         redundant = {key for key, other in same.items() if self._agree(key, other)}
@@ -322,14 +318,9 @@ class Table:
         """
         if not self.has_same_data or not column.better:
             return []
-        return [
-            row
-            for row in self.rows
-            if row.summary(column)
-            and not row.reference
-            and not row.is_lost
-            and not (column.key in LOSSES and row.diverged)
-        ]
+        is_loss = column.key in LOSSES
+        ranked = [row for row in self.rows if not (row.reference or row.is_lost)]
+        return [row for row in ranked if row.summary(column) and not (is_loss and row.diverged)]
 
     @cached_property
     def divisions(self) -> int:
@@ -339,21 +330,19 @@ class Table:
     @cached_property
     def shared(self) -> float:
         """Test rows per training row if every seed divides the same rows again, else 0."""
-        if self.redivided is not None:
-            return self.redivided
-        return redivision(next(row.runs[0] for row in self.rows if row.runs))
+        if self.ratio is not None:
+            return self.ratio
+        return split_ratio(next(row.runs[0] for row in self.rows if row.runs))
 
     def leading(self, column: Column) -> list[Row]:
         """Return the candidate with the best mean, and those not significantly worse."""
         sign = 1.0 if column.better == "high" else -1.0
         rows = {row.method: row for row in self.candidates(column)}
-        if not rows:
-            return []
         values = {
             method: {at: sign * of_p for at, of_p in row.repeats(column).items()}
             for method, row in rows.items()
         }
-        return [rows[method] for method in leaders(values, self.shared)]
+        return [rows[method] for method in leaders(values, self.shared)] if rows else []
 
     def bold(self, column: Column) -> frozenset[str]:
         """Return the leading rows; empty if no candidate is significantly worse."""
@@ -366,13 +355,19 @@ class Table:
         """Return the cells of a column by row."""
         if column not in self._entries:
             leads = self.bold(column)
+            means = {row.method: row.summary(column) or (None,) for row in self.rows}
             self._entries[column] = {
-                row.method: Entry(
-                    row.text(column), (row.summary(column) or (None,))[0], row.method in leads
-                )
+                row.method: Entry(row.text(column), means[row.method][0], row.method in leads)
                 for row in self.rows
             }
         return self._entries[column]
+
+
+def _final(runs: Sequence[Any]) -> float:
+    has_accuracy = all(run.has_accuracy for run in runs)
+    name, sign = ("test_accuracy", 1.0) if has_accuracy else ("test_loss", -1.0)
+    ends = [run.course(name)[-1] for run in runs if len(run.rounds)]
+    return -np.inf if np.isnan(ends).any() or not ends else sign * float(np.mean(ends))
 
 
 def _data(run: Any) -> list[Any]:

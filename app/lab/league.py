@@ -4,8 +4,8 @@ A problem has up to three conditions: "plain"; "attacked", with the settings of 
 "private", tuned for itself. Tuning is that of `coterie compare --tune` (`tune.tuned`). The first
 methods of a problem decide the learning rates; later ones are tried with these. A cell is written
 as soon as its seeds have ended, with a digest of its configurations: the keys that decide its
-results, with their values (`coterie.app.config.digest.deciding`), code of plugins, and the content
-of the user's own data and other files. A cell whose digest differs is measured again.
+results, with their values (`app.config.digest.result_keys`), code of plugins, and the content of
+the user's own data and other files. A cell whose digest differs is measured again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from coterie.app.comparisons import tune
 from coterie.app.comparisons.run import report_failures
 from coterie.app.config import sources
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.digest import deciding
+from coterie.app.config.digest import result_keys
+from coterie.app.config.keys import FORMER
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
@@ -54,6 +55,8 @@ value, a key is not in a digest, so those cells stay valid. A key of a feature t
 default needs no entry."""
 _FORMER: dict[tuple[str, Scalar], Scalar] = {("table.split", "random"): "by-class"}
 """Key and value -> name of the value in the digests of kept cells."""
+_NAMES = {key: former for former, key in FORMER.items()}
+"""Key -> its name in the digests of kept cells."""
 _TUNED_AS = {"attacked": "plain"}
 """Condition -> condition whose choices it uses."""
 
@@ -122,14 +125,12 @@ class _Problem:
                 method: configurations(self.problem, condition, method, {})[0] for method in missing
             }
             choices, failed = tune.tuned(first, "whole", work, self.workers, self.console, rates)
-        grid = Grid(
-            {
-                Cell(method): configurations(self.problem, condition, method, choice.settings)
-                for method, choice in choices.items()
-                if method in missing
-            }
-        )
-        return failed | self._finish(condition, grid.with_run_dir(work), choices)
+        cells = {
+            Cell(method): configurations(self.problem, condition, method, choice.settings)
+            for method, choice in choices.items()
+            if method in missing
+        }
+        return failed | self._finish(condition, Grid(cells).with_run_dir(work), choices)
 
     def _missing(self, condition: str, measured: Lines, choices: Mapping[str, Choice]) -> list[str]:
         """Return the methods to measure; write the cells of those that cannot run."""
@@ -163,22 +164,15 @@ class _Problem:
             if all(map(sweep.is_finished, configs)):
                 runs = [Run.read(config.run_dir) for config in configs]
                 known, choice = _with_data(configs), choices[cell.row]
-                self._add(
-                    {
-                        (cell.row, column): Line(known, choice, values_of(column, runs))
-                        for column in CONDITIONS[condition]
-                    }
-                )
+                of = {each: values_of(each, runs) for each in CONDITIONS[condition]}
+                self._add({(cell.row, each): Line(known, choice, of[each]) for each in of})
 
         sweep.renew([*grid], self.console)
         for cell in grid.cells:
             keep(cell)
         cell_of = {config.run_dir: cell for cell, of in grid.cells.items() for config in of}
         return sweep.run_all(
-            [*grid],
-            self.workers,
-            self.console,
-            on_end=lambda config: keep(cell_of[config.run_dir]),
+            [*grid], self.workers, self.console, on_end=lambda of: keep(cell_of[of.run_dir])
         )
 
 
@@ -203,8 +197,8 @@ def configurations(
 def digest(configs: Sequence[Config]) -> str:
     """Return the digest of a cell's configurations, which differ in the seed only."""
     flat = {
-        key: _FORMER.get((key, value), value)
-        for key, value in deciding(configs[0]).items()
+        _NAMES.get(key, key): _FORMER.get((key, value), value)
+        for key, value in result_keys(configs[0]).items()
         if key != "seed" and (key not in BEFORE or BEFORE[key] != value)
     }
     return grid.digest(configs[0], {**flat, "seeds": [config.seed for config in configs]})
@@ -225,7 +219,7 @@ def _is_of(cell: Line, configs: Sequence[Config]) -> bool:
 
 
 def values_of(column: str, runs: Sequence[Run]) -> list[Any]:
-    """Return the values of a cell, per seed; see `coterie.app.lab.pages.league.Cell`."""
+    """Return the values of a cell, per seed; see `coterie.app.lab.pages.league.Line`."""
     if column == "gradients":
         means = (np.nanmean(run.last("gradient_evaluations")) for run in runs)
         return [float(np.round(mean, 1)) for mean in means]
@@ -254,8 +248,7 @@ def repeat(
     if not _is_of(cell, configs):
         raise ConfigError(
             f"{method}, {column}: the configuration has changed since, or the data (digest "
-            f"{_with_data(configs)}, "
-            f"not {cell.digest}); coterie league run measures it again"
+            f"{_with_data(configs)}, not {cell.digest}); coterie league run measures it again"
         )
     with tempfile.TemporaryDirectory() as place:
         here = [grid.with_run_dir(config, Path(place)) for config in configs]

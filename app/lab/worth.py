@@ -35,7 +35,7 @@ from coterie.datasets.table import forget_plugins
 from coterie.strategies.protocol import MATRIX
 
 FOLDER = "worth"
-"""Folder of a run directory with the runs of `coterie worth`."""
+"""Folder of a run directory with the runs of `coterie contribution`."""
 _ORDERS = 0x5A9
 """Purpose of the random stream."""
 _AGREE = 1e-3
@@ -122,7 +122,7 @@ def _check(config: Config, run: Run) -> None:
     if run.split is None:
         raise ConfigError(
             f"{where}: a deployment's run cannot be repeated, because the peers' data are not on "
-            "this machine; `coterie worth` is for simulations"
+            "this machine; `coterie contribution` is for simulations"
         )
     if run.progress.get("status") not in progress.OVER:
         raise ConfigError(f"{where}: not finished; continue it first: coterie resume {where}")

@@ -123,7 +123,8 @@ class Node:
         self._quality = survey(problem, self.peers)
         self._files = account.lines(account.named(problem.accounts, problem.names))
         self._models = ModelFiles(
-            directory, config, problem, self.peers, type(rule), self._policy, self._quality,
+            directory, config, problem, self.peers, type(rule),
+            None if self._policy is None else self._policy.flat(), self._quality,
             durable=deployed,
         )  # fmt: skip
         self._checkpoints = CheckpointStore(

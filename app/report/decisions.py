@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.app.experiments.measures import gains
-from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, redivision, seeds_needed
+from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, seeds_needed, split_ratio
 from coterie.app.experiments.table import Row
 from coterie.app.report import advice, diagnostics
 from coterie.app.report.advice import ADVICE, UNKNOWN, Evidence
@@ -207,7 +207,7 @@ def _chosen(
     if not np.isnan(on_validation).any():
         best = among[int(np.argmax(sign * np.array(on_validation)))]
         merit = "the best mean of the validation rows of all institutions"
-        if len(local.runs) > 1 and redivision(local.runs[0]):
+        if len(local.runs) > 1 and split_ratio(local.runs[0]):
             return _Choice(best, len(among), f"{merit}, which other seeds test on")
         return _Choice(best, 1, f"{merit}; no test row took part in the choice")
     names = [name for name, places in own.items() if _can_judge(_evidence(places))] or [*own]
@@ -355,10 +355,10 @@ def _estimate(
     for place in chain(*institutions):
         differences.setdefault(place.run.directory, []).append(float(value(place)))
     local, peers = institutions[0][0].local, [places[0].peer for places in institutions]
-    redivided = redivision(local, peers)
-    mean, low, high = interval([*map(np.array, differences.values())], redivided, tests)
+    ratio = split_ratio(local, peers)
+    mean, low, high = interval([*map(np.array, differences.values())], ratio, tests)
     half = (high - low) / 2
-    if np.isnan(half) or not all(redivision(local, [peer]) for peer in peers):
+    if np.isnan(half) or not all(split_ratio(local, [peer]) for peer in peers):
         reaches = [_mean(map(reach, places)) for places in institutions]
         half = float(np.fmax(half, _widened(math.hypot(*reaches) / len(reaches), tests)))
     return mean, mean - half, mean + half
@@ -498,11 +498,11 @@ def _reason(key: str, gain: Estimate, of_ranking: str) -> str:
 def _may_be_chance(places: Sequence[_Place], gain: Estimate, tests: int) -> str:
     """Say what would judge a gain whose interval includes 0."""
     differences = [gains(p.run, p.local)[[p.peer]] for p in places]
-    redivided = redivision(places[0].local, [places[0].peer])
-    needed = seeds_needed(differences, redivided, tests)
+    ratio = split_ratio(places[0].local, [places[0].peer])
+    needed = seeds_needed(differences, ratio, tests)
     remedy = ""
     reach = _mean(map(_gain_reach, places))
-    if not redivided and abs(gain[0]) <= _widened(reach, tests):
+    if not ratio and abs(gain[0]) <= _widened(reach, tests):
         remedy = "; more test rows would judge it, not more seeds"
     elif len(places) < MIN_SEEDS:
         remedy = f"; no test is possible with {units.plural(len(places), 'seed')}"

@@ -18,8 +18,8 @@ from coterie.app.experiments.paired import (
     MIN_SEEDS,
     leaders,
     p_value,
-    redivision,
     seeds_needed,
+    split_ratio,
 )
 from coterie.app.experiments.table import Row, Table
 from coterie.app.report.words import listed, names_unjudged
@@ -62,7 +62,7 @@ def _at_home(table: Table, main: Column) -> list[str]:
             f"{model.capitalize()} is as good as the best method, {best.name}: "
             f"{values[0]} against {values[1]}"
         ]
-    if p_value(ahead, redivision(best.runs[0])) <= LEVEL:
+    if p_value(ahead, split_ratio(best.runs[0])) <= LEVEL:
         return []
     return [
         f"The best method, {best.name}, is not significantly better than {model}: "
@@ -201,12 +201,12 @@ def _open(leading: Sequence[Row], main: Column) -> list[str]:
     top, *others = leading
     if len(top.repeats(main)) < MIN_SEEDS:
         return []
-    redivided, of_top = redivision(top.runs[0]), top.repeats(main)
+    ratio, of_top = split_ratio(top.runs[0]), top.repeats(main)
     needed: dict[str, list[str]] = {}
     for row in others:
         of_row = row.repeats(main)
         seeds = seeds_needed(
-            [of_top[seed] - of_row[seed] for seed in of_top if seed in of_row], redivided
+            [of_top[seed] - of_row[seed] for seed in of_top if seed in of_row], ratio
         )
         count = (
             f"more than {MAX_SEEDS}" if seeds is None else f"about {max(seeds, len(top.runs) + 1)}"
@@ -230,7 +230,7 @@ def _without_few(among: Sequence[Row], main: Column) -> list[str]:
     order = sorted(mean, key=lambda name: -mean[name])
     unit = "\u00a0%" if main.key == "accuracy" else ""
     ranked = [f"{name} {main.show(sign * mean[name])}{unit}" for name in order]
-    lead = leaders(signed, redivision(among[0].runs[0]))
+    lead = leaders(signed, split_ratio(among[0].runs[0]))
     best = f", {lead[0]} is the best (paired test)" if len(lead) == 1 < len(order) else ""
     return [f"Without {without}: {listed(ranked)}{best}"]
 

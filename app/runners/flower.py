@@ -15,7 +15,6 @@ from rich.console import Console
 
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.newcomers import newcomers_of
 from coterie.app.config.preflight import check_nodes
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.conclude import conclude
@@ -63,8 +62,8 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     parts.refuse_modules(config.chosen)
     if config.start_from:
         raise ConfigError("start-from is for simulations: leave it out")
-    if newcomers_of(config):
-        raise ConfigError("hold-out is for runs without Flower: leave --federation out")
+    if config.newcomers:
+        raise ConfigError("late-peers is for runs without Flower: leave --federation out")
     check_nodes(config)
     observers = Observers(config)
     run_dir = Path(config.run_dir)

@@ -13,7 +13,6 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
-from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.node.node import Node
 from coterie.app.runners import machine
 from coterie.app.runners.machine import Meter
@@ -55,7 +54,7 @@ def run(
 
     try:
         with meter:
-            if newcomers_of(config):
+            if config.newcomers:
                 _run_with_newcomers(config, recorder)
             else:
                 node = Node(config, range(config.peers), directory, on_round=on_round)
@@ -78,11 +77,11 @@ def _gpu(config: Config) -> str:
 
 def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:
     """Run with a second node, whose peers join late."""
-    late = newcomers_of(config)
+    late = config.newcomers
     others = [peer for peer in range(config.peers) if peer not in late]
     directory = Path(config.run_dir)
     nodes = [Node(config, peers, directory) for peers in (others, late)]
-    transport = LateTransport(nodes, lambda: recorder.ledger.round, join_round(config))
+    transport = LateTransport(nodes, lambda: recorder.ledger.round, config.join_round)
     _broker(config, transport, recorder, 0.0, len(others))
     write_control(config)
 

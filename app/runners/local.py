@@ -10,7 +10,6 @@ from rich.console import Console
 
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.newcomers import newcomers_of
 from coterie.app.runners import cluster, flower, interruption
 from coterie.app.runners.conclude import conclude
 from coterie.app.runners.failures import reported
@@ -41,8 +40,8 @@ def run(
     after a PartError error.log has the traceback. DivergedError: every peer diverged; summary and
     report were written.
     """
-    if nodes is not None and newcomers_of(config):
-        raise ConfigError("hold-out is for runs without Flower: leave --nodes out")
+    if nodes is not None and config.newcomers:
+        raise ConfigError("late-peers is for runs without Flower: leave --nodes out")
     if nodes is not None and not 1 <= nodes <= config.peers:
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
     if nodes is not None and nodes > 1:

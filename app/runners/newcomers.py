@@ -17,7 +17,6 @@ import torch
 from safetensors.torch import load_file
 
 from coterie.app.config.config import Config
-from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.config.preflight import problem_of
 from coterie.app.node.assembly import engine_of
 from coterie.app.runs import atomic
@@ -45,7 +44,7 @@ class LateTransport(InProcessTransport):
 
 def write_control(config: Config) -> None:
     """Fine-tune the mean of the others' models for each newcomer, and write newcomers.json."""
-    run_dir, newcomers = Path(config.run_dir), newcomers_of(config)
+    run_dir, newcomers = Path(config.run_dir), config.newcomers
     others = [peer for peer in range(config.peers) if peer not in newcomers]
     engine = engine_of(config, problem_of(config), newcomers)
     models = [load_file(run_dir / "models" / f"peer-{peer:04d}.safetensors") for peer in others]
@@ -59,13 +58,13 @@ def write_control(config: Config) -> None:
     x_pd = torch.cat([mean_of(name).flatten(1) for name in engine.network.names], dim=1)
     buffers: Buffers = {name: mean_of(name) for name in engine.network.buffers(1)}
     opt_state = engine.opt_state(x_pd)
-    for t in range(join_round(config) + 1, config.num_server_rounds + 1):
+    for t in range(config.join_round + 1, config.num_server_rounds + 1):
         engine.enter(t, UPDATE)
         x_pd, buffers, opt_state = engine.fit(x_pd, buffers, opt_state, engine.batches(t))
     losses, accuracies = engine.losses(x_pd, buffers, "test")
     content = {
         "peers": list(newcomers),
-        "joined": join_round(config),
+        "joined": config.join_round,
         "fine_tuned_test_loss": _numbers(losses),
         "fine_tuned_test_accuracy": _numbers(accuracies),
     }

@@ -15,7 +15,6 @@ from typing import Any
 
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.newcomers import newcomers_of
 from coterie.app.config.root import IMPORT_ROOT, refuse_other_code, workplace
 from coterie.app.runs import rundir
 from coterie.app.runs.introduction import introduce
@@ -29,8 +28,8 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     ConfigError, DataError: the run cannot start; nothing was written.
     """
     refuse_other_code()
-    if newcomers_of(config):
-        raise ConfigError("hold-out is for runs without Flower: coterie compare --hold-out")
+    if config.newcomers:
+        raise ConfigError("late-peers is for runs without Flower: coterie run")
     if config.track:
         raise ConfigError("track is for runs that `coterie` starts")
     console = Terminal()

@@ -26,6 +26,11 @@ class Terminal(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print objects; texts are not wrapped, so that paths and commands can be copied."""
+        how.setdefault("soft_wrap", all(isinstance(each, str) for each in objects))
+        super().print(*objects, **how)
+
     def render_str(self, text: str, **how: Any) -> Text:
         """Convert a string of any printed object."""
         return super().render_str(printable(text), **how)

@@ -107,10 +107,7 @@ class About:
 
     @classmethod
     def read(cls, strings: Mapping[str, str] | None) -> Self:
-        """Read the metadata of an untrusted file; the inverse of `strings`.
-
-        Checks types, sizes and shapes, and their consistency, else ValueError. Builds nothing.
-        """
+        """Read the metadata of an untrusted file; ValueError unless all values are consistent."""
         from pydantic import TypeAdapter, ValidationError
 
         if not strings or strings.get("format") != FORMAT:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from coterie.app.config import schema
-from coterie.app.institution.security.policy import Policy
 from coterie.app.trained.about import About
 from coterie.clients.defence import Defence
 from coterie.clients.diagnostics import MEASURES
@@ -27,6 +26,7 @@ from coterie.strategies.protocol import Report
 _LEAST = 1e-6  # minimum weight of a collaborator
 _COLUMNS = 500  # maximum number of columns, of more those with findings
 _NAMED = 50  # maximum number of collaborators, largest weights first
+_QUALITY = (*("column", "kind", "missing", "distinct", "code", "code_share", "drift", "finding"),)
 _JSON = json.JSONEncoder(allow_nan=False)
 
 
@@ -35,7 +35,7 @@ def card(
     sizes: Mapping[str, int],
     report: Report,
     names: Mapping[int, str],
-    policy: Policy | None,
+    policy: Mapping[str, Any] | None,
     curves: Mapping[str, Any],
     privacy: Privacy,
     defence: Defence,
@@ -46,15 +46,12 @@ def card(
     has_examples: bool,
     model_of: Callable[[int, str], str] | None = None,
 ) -> dict[str, Any]:
-    """Return the content of the card.
+    """Return the content of the card; of `qualities` no values of single rows, such as a range.
 
-    `sizes` counts the peer's own examples by part of the split, `groups` their groups, if any.
-    `report` is its last one, before a policy limits it. `names` are those of the peers that this
-    node knows. `curves`: figure data of the evaluation (`coterie.clients.measures`). Options of
-    `privacy` and `defence` are on the card if they are in use. From `qualities` of the peer's
-    columns it takes no values of single rows, such as the range. `finding`: about the peer's
-    classes (`coterie.app.runs.judged`). `has_examples`: the model file contains data of each
-    training example. `model_of`: model of a peer by number and name, if peers have different ones.
+    `sizes` and `groups` count the peer's examples and their groups by part of the split. `report`
+    is its last one, before a policy limits it. `policy`: keys of the institution's, None in a
+    simulation. `curves`: figure data of the evaluation. `has_examples`: the model file contains the
+    training examples. `model_of`: model of a peer by number and name, if they differ.
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
@@ -62,7 +59,8 @@ def card(
     others_k = np.flatnonzero((weights_k > _LEAST) & (peers_k != about.peer))
     named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
     collaborators = zip(peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True)
-    listed = shortened(qualities, _COLUMNS)
+    listed = [_quality(column) for column in shortened(qualities, _COLUMNS)]
+    dice = zip(about.class_names()[1:], curves.get("dice", ()), strict=False)
     return {
         "peer": about.peer,
         "name": about.peer_name,
@@ -79,7 +77,7 @@ def card(
         **({"groups": dict(groups)} if groups else {}),
         "data": about.data,
         **({"finding": finding} if finding else {}),
-        **({"data_quality": list(map(_quality, listed))} if listed else {}),
+        **({"data_quality": listed} if listed else {}),
         "collaborators_in_all": len(others_k),
         "collaborators": [
             {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}
@@ -88,36 +86,21 @@ def card(
         ],
         "own_weight": _finite(own[0] if own else None),
         "metrics": {name: _finite(value) for name, value in report.metrics.items()},
-        "reported_to_the_relay": "all" if policy is None else policy.reports.disclosure,
-        "policy": None if policy is None else policy.flat(),
+        "reported_to_the_relay": "all" if policy is None else policy["reports.disclosure"],
+        "policy": policy,
         "holds_training_examples": has_examples,
         **({"privacy": _spent(privacy, report)} if privacy.kind != "none" else {}),
         **({"defence": schema.values(defence)} if defence.rule != "none" else {}),
         "config_digest": about.config_digest,
         "versions": _versions(),
         **({"diagnostics": curves["diagnostics"]} if "diagnostics" in curves else {}),
-        **({"dice": dict(_dice(about, curves["dice"]))} if "dice" in curves else {}),
+        **({"dice": {f"dice_{k}": round(v, 4) for k, v in dice}} if "dice" in curves else {}),
         **_limited(curves, names),
     }
 
 
-def _dice(about: About, scores: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """Yield class and score, rounded to what is shown."""
-    for name, score in zip(about.class_names()[1:], scores, strict=True):
-        yield f"dice_{name}", round(score, 4)
-
-
 def _quality(column: ColumnQuality) -> dict[str, Any]:
-    return {
-        "column": column.column,
-        "kind": column.kind,
-        "missing": column.missing,
-        "distinct": column.distinct,
-        "code": _finite(column.code),
-        "code_share": _finite(column.code_share),
-        "drift": _finite(column.drift),
-        "finding": column.finding,
-    }
+    return {name: _finite(getattr(column, name)) for name in _QUALITY}
 
 
 def _spent(privacy: Privacy, report: Report) -> dict[str, Any]:
@@ -125,8 +108,8 @@ def _spent(privacy: Privacy, report: Report) -> dict[str, Any]:
     return schema.values(privacy) | {"epsilon": _finite(report.metrics["epsilon"])}
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @lru_cache

@@ -28,11 +28,7 @@ _WITHOUT = (
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Threshold and temperature of a model; None where there is none.
-
-    `chosen_by` is the number of validation examples, or of their groups, that chose them; None if
-    it is unknown.
-    """
+    """Threshold and temperature, and how many validation examples or groups chose them; or None."""
 
     threshold: float | None = None
     temperature: float | None = None
@@ -82,23 +78,23 @@ def decide(
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Return the probabilities and the decided class of each example of predictions (N, classes).
 
-    `threshold` is the probability above which the second class is decided ("validation": the one
-    that validation examples chose; None: the most probable class). `recalibrate` scales the
-    probabilities by the temperature that validation examples chose. ConfigError: the model has no
-    such threshold or temperature.
+    `threshold` is for the second of two classes ("validation": the one that validation examples
+    chose; None: the most probable class). `recalibrate` scales the probabilities by the temperature
+    that they chose.
     """
     if threshold is not None and about.outputs != 2:
         raise ConfigError(f"--threshold is for two classes, the model has {about.outputs}")
-    if recalibrate and point.temperature is None:
-        raise ConfigError(_WITHOUT.format("temperature"))
-    if threshold == "validation":
-        if point.threshold is None:
-            raise ConfigError(_WITHOUT.format("threshold"))
-        decided = (predictions[:, 1] > point.threshold).astype(np.int64)
+    own = {"threshold": threshold == "validation", "temperature": recalibrate}
+    for name, is_used in own.items():
+        if is_used and getattr(point, name) is None:
+            raise ConfigError(_WITHOUT.format(name))
+    shown = predictions
     if recalibrate and point.temperature is not None:
-        predictions = recalibrated(predictions, point.temperature)
+        shown = recalibrated(predictions, point.temperature)
     if threshold is None:
-        decided = predictions.argmax(axis=1)
-    elif threshold != "validation":
-        decided = (predictions[:, 1] > threshold).astype(np.int64)
-    return predictions, decided
+        return shown, shown.argmax(axis=1)
+    if threshold == "validation":  # it is of probabilities before recalibration
+        threshold, decisive = point.threshold or 0.0, predictions
+    else:
+        decisive = shown
+    return shown, (decisive[:, 1] > threshold).astype(np.int64)

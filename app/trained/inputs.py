@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,10 +45,7 @@ class Inputs:
 
 
 def read(path: Path, about: About) -> Inputs:
-    """Read the examples of a table (.csv, .parquet), an archive (.npz) or a folder of images.
-
-    ConfigError or DataError: they do not fit the model; names the lines or files.
-    """
+    """Read the examples of a table, an archive (.npz) or a folder of images that fit the model."""
     if not path.exists():
         raise ConfigError(f"{path}: no such file or folder")
     if path.is_dir():
@@ -62,10 +60,7 @@ def read(path: Path, about: About) -> Inputs:
 
 
 def of_frame(frame: pd.DataFrame, about: About) -> npt.NDArray[Any]:
-    """Return the rows of a data frame, whose columns may be in any order, as raw examples.
-
-    ConfigError or DataError: they do not fit the model; names the rows.
-    """
+    """Return the rows of a data frame, whose columns may be in any order, as raw examples."""
     import pyarrow as pa
 
     try:
@@ -78,11 +73,18 @@ def of_frame(frame: pd.DataFrame, about: About) -> npt.NDArray[Any]:
     return _encoded(cells.normalised(table, called), called, about)
 
 
-def _table(path: Path, about: About) -> Inputs:
+@contextmanager
+def _shown() -> Iterator[None]:
+    """Show the local user the entries of a RefusedError, which are hidden from the relay."""
     try:
-        table = cells.open_table(path)
-    except RefusedError as error:  # hidden from the relay, but shown to the local user
+        yield
+    except RefusedError as error:
         raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
+
+
+def _table(path: Path, about: About) -> Inputs:
+    with _shown():
+        table = cells.open_table(path)
     raw = _encoded(table, path, about)
     written = {
         name: ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
@@ -103,11 +105,9 @@ def _encoded(table: pa.Table, path: Path, about: About) -> npt.NDArray[Any]:
                 f"{wanted} numbers, whose columns have no names"
             )
         columns = tuple(map(Column, table.column_names))
-    try:
+    with _shown():
         cells.require(table, [column.name for column in columns], path)
         raw, wrong = cells.encoded(table, columns)
-    except RefusedError as error:  # hidden from the relay, but shown to the local user
-        raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
     if refuses_missing(about):
         cells.add_missing(table, raw, columns, wrong)
     if wrong:
@@ -139,10 +139,7 @@ def refuses_missing(about: About) -> bool:
 
 
 def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
-    """Return raw examples (N, ...) if they fit the model's input, else raise ConfigError.
-
-    They have the model's input shape, and it can fill their gaps unless `refuses_missing`.
-    """
+    """Return raw examples (N, ...) if they fit the model's input, else raise ConfigError."""
     fitted = about.preprocessing
     fills = fitted is not None and bool(fitted.columns)
     shape = (len(fitted.columns),) if fitted is not None and fills else about.shape

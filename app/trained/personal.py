@@ -218,9 +218,6 @@ class PersonalModel(nn.Module):
         share = outputs if self.offset is not None else self._task.predict(outputs[None])[0]
         return share * self.weights[m]
 
-    def _predicted(self, member: nn.Module, inputs: Tensor) -> Tensor:
-        return self._task.predict(member(inputs)[None])[0]
-
     def _voted(self, inputs: Tensor) -> Tensor:
         """Combine the model's prediction with the vote of the peer's own examples (see kNN-Per)."""
         assert self.below is not None
@@ -230,14 +227,12 @@ class PersonalModel(nn.Module):
         votes = knn_per.vote(
             queries[None], self.keys[None], self.labels[None], none, options.neighbours
         )
-        return self._predicted(self.members[0], inputs).lerp(votes[0], options.lambda_)
+        predicted = self._task.predict(self.members[0](inputs)[None])[0]
+        return predicted.lerp(votes[0], options.lambda_)
 
 
 def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.KNNPer:
-    """Return the voting options of the examples in a file.
-
-    ValueError: the examples are invalid, or the method does not vote.
-    """
+    """Return the voting options of the examples in a file; ValueError if they are invalid."""
     keys, labels = tensors["memory.keys"], tensors.get("memory.labels")
     if about.method != "knn-per" or labels is None:
         raise ValueError("it has voting examples, which only knn-per uses")
@@ -247,13 +242,9 @@ def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.KNNPer:
 
 
 def _template(about: About, named: Named, held: int) -> nn.Module:
-    """Build the network with its untrained parameters.
-
-    `held`, the number of values in the file, limits its size. ValueError: it is larger, is not
-    built in, or has unknown options.
-    """
+    """Build the untrained network; `held`, the number of values in the file, limits its size."""
     for kind in kinds_in(about.model):
-        if parts.code({"model": kind}) and kind not in named.parts:
+        if parts.code_named({"model": kind}) and kind not in named.parts:
             raise ValueError(parts.unnamed("model", kind))
     options, adaptation = _options(about), _made(Adaptation, about.adaptation)
     if isinstance(options, Gpt2Options):
@@ -287,10 +278,7 @@ def _options_of(model: str, values: Mapping[str, Any]) -> Any:
 
 
 def _made(table: type[T], values: Mapping[str, Any]) -> T:
-    """Make an options table from the values of a file.
-
-    ValueError: a value is unknown, or has another type or size.
-    """
+    """Make an options table from the values of a file; ValueError if one is invalid."""
     for name, value in values.items():
         limits.check(name.rstrip("_").replace("_", "-"), value)
     return schema.made(table, values)
@@ -350,11 +338,9 @@ class _Prepare(nn.Module):
 def personal_model(
     run_dir: str | Path, peer: int | str | None = None, named: Named = NOTHING
 ) -> PersonalModel:
-    """Load the model of a peer from a run directory on the machine that hosts the peer.
+    """Load the model of a peer, by number or name, from the run directory of its host.
 
-    `peer` is its number or name, None if this machine has only one model; `named` is code and files
-    that the user has named and the model file may use. ResultsError: there is no such model, or its
-    file cannot be used.
+    `peer` None: the only model here. ResultsError: it is not here, or cannot be used.
     """
     return load(find(run_dir, peer), named)
 
@@ -362,8 +348,7 @@ def personal_model(
 def load(path: Path, named: Named = NOTHING) -> PersonalModel:
     """Load the model of an untrusted file; ResultsError if it cannot be used.
 
-    It is built from built-in parts, installed packages, and code and files that the user has named;
-    nothing else is imported, and no other file is opened.
+    It uses built-in parts, installed packages, and the code and files that the user has named.
     """
     with _refusing(path):
         strings, tensors = _read(path)
@@ -430,11 +415,7 @@ def _name(path: Path) -> str:
 
 
 def _metadata(path: Path) -> dict[str, str]:
-    """Read the metadata of a file: strings by name.
-
-    ResultsError: the path is not a regular file in a folder of the run. ValueError: the file is not
-    in safetensors format.
-    """
+    """Read the metadata of a file of a run: strings by name; ValueError: not safetensors."""
     with files.opened(path.parent.parent, f"{path.parent.name}/{path.name}", _BYTES) as file:
         size = int.from_bytes(file.read(8), "little")
         if size > _HEADER:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.datasets.preprocessing import Preprocessing
+from coterie.app.trained.about import About
 from coterie.datasets.problem import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from coterie.app.trained.about import About
-
 
 def check(config: Config, problem: Problem) -> None:
-    """Refuse models that do not fit the run; without `start-from` nothing is read.
-
-    ConfigError or ResultsError: the run has no such models, or its network or peers differ.
-    """
+    """Refuse models that do not fit the run; without `start-from` nothing is read."""
     if config.start_from:
         for _ in _models(config, problem):
             pass
@@ -40,7 +34,7 @@ def _models(config: Config, problem: Problem) -> Iterator[Mapping[str, Tensor]]:
         raise ConfigError(f"start-from: {config.dataset} prescribes the start")
     for peer in range(config.peers):
         about, tensors = personal.read(personal.find(directory, peer))
-        why = _difference(about, config, problem, peer)
+        why = _difference(about, About.of(config, problem, peer))
         if "mixture" in tensors:
             why = f"its model is a mixture ({about.method}), and a peer starts from a single model"
         if why:
@@ -48,32 +42,31 @@ def _models(config: Config, problem: Problem) -> Iterator[Mapping[str, Tensor]]:
         yield tensors
 
 
-def _difference(about: About, config: Config, problem: Problem, peer: int) -> str:
-    """Return how a saved model differs from the network of a run; "" if it does not."""
-    name = problem.names[peer] if problem.names else f"peer {peer}"
-    fitted = problem.preprocessing[peer] if problem.preprocessing else None
-    options = _values(config.dataset_options)
-    pairs: dict[str, tuple[Any, Any]] = {
-        "name": (about.peer_name, name),
-        "network": (about.model, config.network),
-        "options of the network": (dict(about.model_options), _values(config.model_options)),
-        "adaptation of the network": (dict(about.adaptation), _values(config.adaptation)),
-        "shape of an example": (about.shape, tuple(problem.inputs.shape[1:])),
-        "number of outputs": (about.outputs, problem.outputs),
-        "classes": (about.classes, problem.classes),
-        "columns": (_columns(about.preprocessing), _columns(fitted)),
-        "table.scale": (about.dataset_options.get("scale", "own"), options.get("scale", "own")),
-    }
-    for what, (there, here) in pairs.items():
-        if there != here:
-            return f"{what}: {there}, in this run {here}"
+_COMPARED = {
+    "peer_name": "name",
+    "model": "network",
+    "model_options": "options of the network",
+    "adaptation": "adaptation of the network",
+    "shape": "shape of an example",
+    "outputs": "number of outputs",
+    "classes": "classes",
+}
+"""Field of About -> its name in a message."""
+
+
+def _difference(there: About, here: About) -> str:
+    """Return how a saved model differs from that of a run; "" if it does not."""
+    pairs = {what: (getattr(there, at), getattr(here, at)) for at, what in _COMPARED.items()}
+    pairs["columns"] = _columns(there), _columns(here)
+    scales = (each.dataset_options.get("scale", "own") for each in (there, here))
+    pairs["table.scale"] = next(scales), next(scales)
+    for what, (before, now) in pairs.items():
+        if before != now:
+            return f"{what}: {before}, in this run {now}"
     return ""
 
 
-def _columns(fitted: Preprocessing | None) -> list[dict[str, Any]]:
-    """Return the columns as a model file has them."""
-    return [] if fitted is None else [column.as_json() for column in fitted.columns]
-
-
-def _values(options: object) -> dict[str, Any]:
-    return asdict(options) if is_dataclass(options) and not isinstance(options, type) else {}
+def _columns(about: About) -> list[dict[str, Any]]:
+    return (
+        [column.as_json() for column in about.preprocessing.columns] if about.preprocessing else []
+    )

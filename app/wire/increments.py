@@ -1,8 +1,8 @@
-"""Payloads of offers under letters.scheme = "increments": key letters and increments.
+"""Payloads of offers under letters.scheme = "increments": keyframes and increments.
 
 A payload is a stamp (kind, version of the public copy after it, SHA-256 of that copy) and the
 tensors. An increment has the parts of an operator. A first letter, version 1, has the model in the
-precision of the payload, which is then the copy; a later key letter has the whole copy in the
+precision of the payload, which is then the copy; a later keyframe has the whole copy in the
 precision of the computation. A letter's other tensors are in all. The stamp is not part of the cost
 of a letter, nor is the header of safetensors.
 """
@@ -66,10 +66,7 @@ class IncrementFormat:
         return self.key if version > 1 and self.is_shorter else self.first
 
     def nbytes(self, version: int, known: int) -> int:
-        """Return the cost of a letter to a reader that has the copy of an older version; 0: none.
-
-        It is that of the increments in between, or of the whole copy if that is cheaper.
-        """
+        """Return the cost of a letter to a reader of version `known`, increments or the copy."""
         whole = self.whole(version).nbytes
         if not known or known > version or not self.is_shorter:
             return whole
@@ -110,12 +107,12 @@ class IncrementFormat:
         if kind in (_FIRST, _KEY):
             tensors = (self.first if kind == _FIRST else self.key).decode(body)
         elif kind != _INCREMENT or not self.is_shorter:
-            raise PayloadError("is neither a key letter nor an increment")
+            raise PayloadError("is neither a keyframe nor an increment")
         else:
             if before.x.shape != self._shape or before.version not in (version - 1, version):
                 raise PayloadError(
                     f"adds to version {version - 1} of the public copy of peer {author}, and this "
-                    f"node has version {before.version}; its next letter is a key letter"
+                    f"node has version {before.version}; its next letter is a keyframe"
                 )
             tensors = self.increment.decode(body)
             parts = {
@@ -132,7 +129,7 @@ class IncrementFormat:
         if digest(tensors[MODEL]) != signed:
             raise PayloadError(
                 f"does not give the public copy that its author signed, peer {author}, version "
-                f"{version}; its next letter is a key letter"
+                f"{version}; its next letter is a keyframe"
             )
         return tensors, Copy(version, tensors[MODEL])
 

@@ -215,10 +215,7 @@ def packed_indices(at_k: Ints, d: int) -> npt.NDArray[np.uint8]:
 
 
 def unpacked_indices(packed: npt.NDArray[np.uint8], k: int, d: int) -> Ints:
-    """Return the indices of `packed_indices`.
-
-    PayloadError: they are not `k` ascending indices below `d`.
-    """
+    """Return the indices of `packed_indices`; PayloadError if they are not `k` below `d`."""
     low, (low_bytes, _) = _low_bits(k, d), _index_bytes(k, d)
     lows = np.unpackbits(packed[:low_bytes], count=k * low).reshape(k, low).astype(np.int64)
     ones = np.flatnonzero(np.unpackbits(packed[low_bytes:]))

@@ -104,7 +104,7 @@ def worth(run_dir: str) -> int:
     progress = Path(run_dir, "progress.json")
     if not progress.is_symlink() and progress.is_file() and progress.read_text() == FAILED:
         progress.write_text(FAILED.replace("failed", "finished"))
-    return main(["worth", run_dir, "--orders", "0", "--workers", "1"])
+    return main(["contribution", run_dir, "--orders", "0", "--workers", "1"])
 
 
 READERS: dict[str, Callable[[str], int]] = {

@@ -89,7 +89,7 @@ HOW: dict[str, dict[str, str]] = {
         "source .venv/bin/activate": RUN,
         "coterie dashboard": ENDLESS,
     },
-    "docs/worth.md": {"source .venv/bin/activate": RUN},
+    "docs/contribution.md": {"source .venv/bin/activate": RUN},
     "docs/results/league.md": {"source .venv/bin/activate": RUN},
     "docs/consortium/without-docker.md": {
         "source .venv/bin/activate": RUN,

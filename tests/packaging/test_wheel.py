@@ -75,6 +75,9 @@ def test_the_wheel_from_the_sdist_holds_one_name_and_every_file_as_it_is(wheel: 
         }
     folders = ("app", "clients", "datasets", "strategies", "league", "papers", "presets", "recipes")
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    paths += [
+        path for path in (ROOT / "examples/plugin").rglob("*.*") if "egg-info" not in str(path)
+    ]
     ours = {
         f"coterie/{path.relative_to(ROOT).as_posix()}": path.read_bytes()
         for path in paths

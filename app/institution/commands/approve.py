@@ -25,7 +25,6 @@ from coterie.app.config.schema import Scalar
 from coterie.app.config.settings import keys
 from coterie.app.config.sources import of_record
 from coterie.app.institution.security import approval
-from coterie.app.institution.security.approval import DecisionError
 from coterie.app.institution.security.privacy_ledger import spent_by_peer
 from coterie.app.runs import atomic, units
 from coterie.datasets.table import dataset_of
@@ -59,13 +58,16 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
     digest = config_digest_of(config).hex()
     if scale_of(config) == "common":
-        console.print(_STATISTICS, soft_wrap=True, markup=False)
+        console.print(_STATISTICS)
     for line in _lines(config, out):
-        console.print(line, soft_wrap=True)
-    console.print(f"\nThe digest of this configuration: {digest}", soft_wrap=True)
-    _ask(digest, options.digest)
+        console.print(line)
+    console.print(f"\nThe digest of this configuration: {digest}")
+    if options.digest is None:
+        confirm("Type yes to approve one run of it: ", "not approved", f"add --digest {digest}")
+    elif options.digest != digest:
+        raise ConfigError("not approved: the digest of this configuration differs from --digest")
     approval.approve(out, digest)
-    console.print(f"approved, for one run: {digest}", soft_wrap=True)
+    console.print(f"approved, for one run: {digest}")
 
 
 def _lines(config: Config, out: Path) -> Iterator[str]:
@@ -122,11 +124,7 @@ def _or_unused(flat: Mapping[str, Scalar], key: str) -> str:
 
 
 def _last_allowed(out: Path) -> tuple[str, Config | None] | None:
-    """Return name and configuration of the last run allowed on this node.
-
-    The configuration is None if this version cannot read it. ConfigError: the record of decisions
-    is damaged.
-    """
+    """Return name and configuration (None: of another version) of the last run allowed here."""
     try:
         allowed = [
             (str(line["time"]), path.parent, str(line["digest"]))
@@ -146,30 +144,19 @@ def _last_allowed(out: Path) -> tuple[str, Config | None] | None:
 
 def _arrived(directory: Path) -> Config:
     """Return the configuration sent to this node; ConfigError if there is none or it changed."""
-    try:
-        file, digest = approval.newest_config(directory)
-        config = Config.of(of_record(file))
-    except DecisionError as error:
-        raise ConfigError(str(error)) from None
+    file, digest = approval.newest_config(directory)
+    config = Config.of(of_record(file))
     if config_digest_of(config).hex() != digest:
         raise ConfigError(f"{file} was changed: it is not the configuration that was received")
     return config
 
 
-def _ask(digest: str, wanted: str | None) -> None:
-    """Ask a person to approve the configuration shown, or compare its digest with `wanted`."""
-    if wanted is None and sys.stdin.isatty():
-        if not confirmed("Type yes to approve one run of it: "):
-            raise ConfigError("not approved")
-    elif wanted is None:
-        raise ConfigError(f"not approved: no terminal to ask; add --digest {digest}")
-    elif wanted != digest:
-        raise ConfigError("not approved: the digest of this configuration differs from --digest")
-
-
-def confirmed(question: str) -> bool:
-    """Return whether a person at the terminal types yes."""
+def confirm(question: str, otherwise: str, remedy: str) -> None:
+    """Raise ConfigError unless a person at the terminal types yes."""
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{otherwise}: no terminal to ask; {remedy}")
     answer = ""
     with suppress(EOFError):
         answer = input(question)
-    return answer.strip().lower() == "yes"
+    if answer.strip().lower() != "yes":
+        raise ConfigError(otherwise)

@@ -54,38 +54,33 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if not options.hosts and not options.nodes:
         raise ConfigError("certificates: name the relay's --hosts, or --nodes, or both")
     with closed():
-        _make(options, console)
-
-
-def _make(options: argparse.Namespace, console: Console) -> None:
-    if options.hosts:
-        for_relay(options.directory, options.hosts, options.days)
-        console.print(f"{options.directory / 'relay'}: certificate for {', '.join(options.hosts)}")
-    for node in options.nodes:
-        public = for_node(options.directory, node)
-        made_elsewhere = "" if (public.parent / "node.key").exists() else ", made elsewhere"
-        console.print(f"{public.parent}: key of {node}{made_elsewhere}", soft_wrap=True)
-        if options.register:
-            console.print(register(public, options.register), soft_wrap=True)
+        if options.hosts:
+            for_relay(options.directory, options.hosts, options.days)
+            relay = options.directory / "relay"
+            console.print(f"{relay}: certificate for {', '.join(options.hosts)}")
+        for node in options.nodes:
+            public = for_node(options.directory, node)
+            made_elsewhere = "" if (public.parent / "node.key").exists() else ", made elsewhere"
+            console.print(f"{public.parent}: key of {node}{made_elsewhere}")
+            if options.register:
+                console.print(register(public, options.register))
 
 
 def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
-    """Make a certificate for the relay, valid for `days`, and its authority unless there is one.
-
-    `hosts` are the names and addresses by which nodes, operators and executors reach the relay.
-    """
+    """Make a certificate for the relay's `hosts`, and its authority unless there is one."""
     if days < 1:
         raise ConfigError(f"--days {days}: must be at least 1")
     names = [_host(host) for host in hosts]
     authority_key, authority = _authority(directory)
     key = ec.generate_private_key(_CURVE())
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
         _unsigned(hosts[0], key.public_key(), authority.subject, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(usage, critical=False)
-        .add_extension(_identifier(authority_key.public_key()), critical=False)
+        .add_extension(identifier, critical=False)
         .sign(authority_key, hashes.SHA384())
     )
     relay = directory / "relay"
@@ -99,8 +94,7 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
 def for_node(directory: Path, name: str) -> Path:
     """Make the key that authenticates a SuperNode unless it exists, and return the public file.
 
-    A directory with a public file alone is that of a node whose key was made elsewhere: none is
-    made. ConfigError: the name or the public file is invalid, or not that of the key beside it.
+    None is made beside a public file alone: that key was made elsewhere.
     """
     if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
         raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
@@ -192,10 +186,6 @@ def _unsigned(
         .not_valid_before(now - _OVERLAP)
         .not_valid_after(now + timedelta(days=days))
     )
-
-
-def _identifier(key: ec.EllipticCurvePublicKey) -> x509.AuthorityKeyIdentifier:
-    return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
 
 
 def _host(host: str) -> x509.GeneralName:

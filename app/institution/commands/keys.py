@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from coterie.app.config.keys import ConfigError, nearest
-from coterie.app.institution.commands.approve import confirmed
+from coterie.app.config.keys import nearest
+from coterie.app.institution.commands.approve import confirm
 from coterie.app.institution.security.trust import (
     Entry,
     KeysError,
@@ -37,23 +36,15 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     distrust = commands.add_parser("distrust", help="remove a peer from a trust file")
     distrust.add_argument("name", help="of the peer, e.g. hospital-c")
     distrust.add_argument("--file", type=Path, default=Path("trust.toml"), help="(trust.toml)")
-    try:
-        _manage(parser.parse_args(arguments), console)
-    except KeysError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _manage(options: argparse.Namespace, console: Console) -> None:
-    """Execute one of the commands; after a KeysError nothing was changed."""
+    options = parser.parse_args(arguments)
     if options.what == "distrust":
         _distrust(options.name, options.file, console)
-        return
-    if options.peer is not None and options.peer < 0:
+    elif options.peer is not None and options.peer < 0:
         raise KeysError(f"--peer {options.peer}: peers are numbered from 0")
-    if options.what == "new":
+    elif options.what == "new":
         private, public, entry = create(options.name, options.out, options.peer)
-        console.print(f"private keys: {private}  (stays here; node-config keys)", soft_wrap=True)
-        console.print(f"public keys:  {public}  (for the others' trust files)", soft_wrap=True)
+        console.print(f"private keys: {private}  (stays here; node-config keys)")
+        console.print(f"public keys:  {public}  (for the others' trust files)")
         _print_fingerprint(entry, console)
     else:
         _trust(options, console)
@@ -68,7 +59,7 @@ def _distrust(name: str, target: Path, console: Console) -> None:
     with atomic.replacing(target) as draft:
         draft.write_text("\n".join(kept), encoding="utf-8")
         draft.chmod(0o644)
-    console.print(f"{target} no longer trusts {name}", soft_wrap=True)
+    console.print(f"{target} no longer trusts {name}")
 
 
 def _trust(options: argparse.Namespace, console: Console) -> None:
@@ -101,8 +92,12 @@ def _trust(options: argparse.Namespace, console: Console) -> None:
                 _print_fingerprint(known[entry.name], console, "old keys of ")
             _print_fingerprint(entry, console, "new keys of " if entry.name in known else "")
         if not options.yes:
-            _ask()
-    console.print(f"trusted in {target}", soft_wrap=True)
+            confirm(
+                "Compare the fingerprints over another channel. Type yes to trust: ",
+                "not trusted",
+                "compare the fingerprints over another channel, then add --yes",
+            )
+    console.print(f"trusted in {target}")
 
 
 def _successor(entry: Entry, old: Entry | None, target: Path) -> Entry:
@@ -112,17 +107,6 @@ def _successor(entry: Entry, old: Entry | None, target: Path) -> Entry:
     return replace(entry, peer=old.peer if entry.peer is None else entry.peer)
 
 
-def _ask() -> None:
-    """Ask a person whether the fingerprints are right; KeysError unless they confirm."""
-    if not sys.stdin.isatty():
-        raise KeysError(
-            "not trusted: no terminal to ask; compare the fingerprints over another channel, "
-            "then add --yes"
-        )
-    if not confirmed("Compare the fingerprints over another channel. Type yes to trust: "):
-        raise KeysError("not trusted")
-
-
 def _print_fingerprint(entry: Entry, console: Console, what: str = "") -> None:
     number = "" if entry.peer is None else f" (peer {entry.peer})"
-    console.print(f"{what}{entry.name}{number}: {entry.keys.fingerprint}", soft_wrap=True)
+    console.print(f"{what}{entry.name}{number}: {entry.keys.fingerprint}")

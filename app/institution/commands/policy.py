@@ -10,7 +10,6 @@ from rich.console import Console
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.items import sources_of
-from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
 from coterie.app.institution.security.files import closed
 from coterie.app.institution.security.policy import PolicyError, locate, policy_of, read_policy
@@ -28,13 +27,10 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     check.add_argument("file", type=Path, metavar="POLICY.toml")
     check.add_argument("items", nargs="*", metavar="PRESET.toml|key=value", help="of the run")
     options = parser.parse_args(arguments)
-    try:
-        if options.what == "init":
-            _write(options.file, options.items, console)
-        else:
-            _check(options.file, options.items, console)
-    except PolicyError as error:
-        raise ConfigError(str(error)) from None
+    if options.what == "init":
+        _write(options.file, options.items, console)
+    else:
+        _check(options.file, options.items, console)
 
 
 def _write(file: Path, items: list[str], console: Console) -> None:
@@ -45,7 +41,7 @@ def _write(file: Path, items: list[str], console: Console) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(file, policy.toml())
     file.chmod(0o644)
-    console.print(f'{file}: read it, then start the node with policy="{file}"', soft_wrap=True)
+    console.print(f'{file}: read it, then start the node with policy="{file}"')
 
 
 def _item(item: str) -> tuple[str, Scalar]:
@@ -61,10 +57,10 @@ def _item(item: str) -> tuple[str, Scalar]:
 def _check(file: Path, items: list[str], console: Console) -> None:
     policy = read_policy(file)
     if not items:
-        console.print(f"{file} is in order", soft_wrap=True)
+        console.print(f"{file} is in order")
         return
     config = Config.of(*sources_of(items)[1], deployed=True)
     check_run(policy, config)
     approval = "a person must approve it" if policy.approval == "digest" else "it may start"
     digest = config_digest_of(config).hex()
-    console.print(f"{file} allows the run; {approval}. Its digest: {digest}", soft_wrap=True)
+    console.print(f"{file} allows the run; {approval}. Its digest: {digest}")

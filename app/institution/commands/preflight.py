@@ -27,18 +27,11 @@ from coterie.app.config.schema import Scalar
 from coterie.app.institution.process import readiness
 from coterie.app.institution.process.job import Job
 from coterie.app.institution.process.readiness import CLOCK_SECONDS, Check
-from coterie.app.institution.requests.faults import MEANINGS, MachineError, StartError
-from coterie.app.institution.security.approval import ApprovalError
-from coterie.app.institution.security.policy import PolicyError
-from coterie.app.institution.security.trust import KeysError
+from coterie.app.institution.requests.faults import MEANINGS
 from coterie.app.runners import flower
-from coterie.datasets.problem import DataError
+from coterie.errors import Error
 
 _SECONDS = 10.0
-_WRONG = (
-    *(ApprovalError, ConfigError, DataError, KeysError, MachineError, PolicyError, StartError),
-    OSError,
-)
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -72,10 +65,10 @@ def _check(options: argparse.Namespace, console: Console) -> None:
     failed = []
     for check in checks:
         try:
-            console.print(f"ok  {check.name}: {check.run()}", soft_wrap=True)
-        except _WRONG as error:
+            console.print(f"ok  {check.name}: {check.run()}")
+        except (Error, OSError) as error:
             failed.append(check.name)
-            console.print(f"no  {check.name}: {error}", soft_wrap=True)
+            console.print(f"no  {check.name}: {error}")
     if failed:
         raise ConfigError(f"not ready: {', '.join(failed)}")
     console.print("ready")
@@ -115,9 +108,9 @@ def show(survey: Mapping[str, Any], console: Console) -> list[str]:
         wrong += [peer] if codes else []
         failed = {name: status for name, status in checks.items() if status != "ok"}
         line = "; ".join(f"{name}: {status}" for name, status in (codes or failed).items())
-        console.print(f"{'no' if codes else 'ok'}  peer {peer}: {line}", soft_wrap=True)
+        console.print(f"{'no' if codes else 'ok'}  peer {peer}: {line}")
     for line in survey["faults"]:
-        console.print(f"no  {line}", soft_wrap=True)
+        console.print(f"no  {line}")
     return [f"peer {peer}" for peer in (*wrong, *survey["missing"])]
 
 

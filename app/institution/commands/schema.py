@@ -72,18 +72,17 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         findings = [] if accounts else _findings([*tables.values()], draft, options.label)
         groups = grouped(findings, [*tables])
         for peers, each in groups[:_SHOWN]:
-            console.print(f"{peers}: {each.finding}", soft_wrap=True, markup=False)
+            console.print(f"{peers}: {each.finding}")
         if len(groups) > _SHOWN:
             console.print(f"{len(groups) - _SHOWN} more findings: correct these first")
         if advice := remedy(findings, "schema"):
-            console.print(advice, soft_wrap=True, markup=False)
+            console.print(advice)
         for line in account.lines(accounts):
-            console.print(line, soft_wrap=True, markup=False)
+            console.print(line)
         rows = sum(table.num_rows for table in tables.values())
         console.print(
             f"{out}: mean and scale come from the {rows} rows of {', '.join(tables)}. Correct it, "
-            "add units, and give it to the others: what it contains becomes public",
-            soft_wrap=True,
+            "add units, and give it to the others: what it contains becomes public"
         )
     key = "image-folder" if schema.keys() & {"depth", "pixels"} else "table"
     console.print(f'{key}.schema = "{digest(schema)}"')
@@ -115,22 +114,18 @@ def _print_draft(
     draft: Draft, tables: Sequence[pa.Table], min_examples: int, console: Console
 ) -> None:
     """Print what the draft publishes, and what it leaves out, which stays in this terminal."""
-
-    def line(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False)
-
     for name, why in draft.left_out.items():
-        line(f"left out: {name}: {why}{_group(name, tables)}")
+        console.print(f"left out: {name}: {why}{_group(name, tables)}")
     for name, column in draft.schema.items():
         if column.categories:
-            line(f"{name}: these values become public: {', '.join(column.categories)}")
+            console.print(f"{name}: these values become public: {', '.join(column.categories)}")
         if rare := draft.rare.get(name):
-            line(
+            console.print(
                 f"{name}: left out, in fewer than {min_examples} rows: {', '.join(rare)}; add "
                 "those that may become public, or the rows are errors"
             )
         if outside := draft.unbounded.get(name):
-            line(
+            console.print(
                 f"{name}: no range, because {outside} of its values lie far from the others: "
                 "check them"
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 import tomli_w
 
 from coterie.app.lab.catalogue.download import download, read
-from coterie.app.lab.catalogue.sets import Entry, Tables
+from coterie.app.lab.catalogue.sets import PublicSet, Tables
 from coterie.app.runs import cells
 from coterie.datasets.own.schema import FILE, described
 from coterie.datasets.problem import DataError
@@ -20,7 +20,7 @@ ORIGIN = "ORIGIN.md"
 _NAME = re.compile(r"\w[\w .-]*")
 
 
-def fetch(name: str, entry: Entry, data_dir: Path, source: Path | None = None) -> bool:
+def fetch(name: str, entry: PublicSet, data_dir: Path, source: Path | None = None) -> bool:
     """Write the tables of a data set to `data_dir`/`name`; False if they are there already.
 
     The files come from the folder `source`, or are downloaded without one. Either everything is
@@ -46,7 +46,7 @@ def fetch(name: str, entry: Entry, data_dir: Path, source: Path | None = None) -
     return True
 
 
-def origin_of(name: str, entry: Entry) -> str:
+def origin_of(name: str, entry: PublicSet) -> str:
     """Return the note on origin, licence and digests that is written beside the tables."""
     files = [f"- {file.url}, {file.size} bytes, SHA-256 {file.sha256}" for file in entry.files]
     lines: Sequence[str] = (
@@ -56,7 +56,7 @@ def origin_of(name: str, entry: Entry) -> str:
     return "\n".join(lines)
 
 
-def _check(name: str, entry: Entry, tables: Tables) -> None:
+def _check(name: str, entry: PublicSet, tables: Tables) -> None:
     """Check names of institutions, which become folders, and the counts of the catalogue."""
     for institution in tables.rows:
         if not _NAME.fullmatch(institution):

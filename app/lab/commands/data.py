@@ -59,18 +59,14 @@ def _fetch(name: str, out: Path, source: Path | None, console: Console) -> None:
         raise ConfigError(f'unknown data set "{name}"{nearest(name, list(SETS))}')
     entry, target = SETS[name], out / name
     for file in () if source is not None else entry.files:
-        console.print(f"from {file.url} ({units.size(file.size)})", soft_wrap=True)
+        console.print(f"from {file.url} ({units.size(file.size)})")
     if fetch(name, entry, out, source):
         console.print(
             f"{target}: {entry.examples:,} rows of {entry.institutions} {entry.members}; "
-            f"licence: {entry.licence}",
-            soft_wrap=True,
+            f"licence: {entry.licence}"
         )
     else:
-        console.print(f"{target} is there already", soft_wrap=True)
+        console.print(f"{target} is there already")
     place = "" if out == Path(Config.data_dir) else f" data-dir={target}"
-    console.print(f"coterie run institutions/{name}{place}", soft_wrap=True)
-    console.print(
-        f"coterie compare institutions/{name}{place} --methods local,fedavg,dpfl",
-        soft_wrap=True,
-    )
+    console.print(f"coterie run institutions/{name}{place}")
+    console.print(f"coterie compare institutions/{name}{place} --methods local,fedavg,dpfl")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from coterie.app.config import parts
 from coterie.app.config.keys import ConfigError
 from coterie.app.lab import league as runner
 from coterie.app.lab.pages import league
-from coterie.app.runners.errors import Interrupted, SweepError
+from coterie.app.runners.errors import SweepError
 
 _NOTE = (
     "Test accuracy in percent: mean over peers, lowest peer, and, where measured, under the "
@@ -27,15 +26,12 @@ _NOTE = (
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Measure missing cells, print tables, or run a cell again.
-
-    Interrupted, from `run`, has the command that continues it.
-    """
+    """Measure missing cells, print tables, or run a cell again."""
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("run", help="measure the cells that are missing")
     run.add_argument("problems", nargs="*", metavar="PROBLEM", help="all problems by default")
     run.add_argument("--methods", help="names with commas; plugins too (all methods and recipes)")
-    run.add_argument("--workers", type=int, help="number of parallel runs (as many as cores allow)")
+    named.add_workers(run)
     show = commands.add_parser("show", help="print the tables")
     show.add_argument("problems", nargs="*", metavar="PROBLEM", help="all problems by default")
     check = commands.add_parser("check", help="run a cell again and compare it to the digit")
@@ -51,10 +47,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     elif options.what == "show":
         _print_tables(options, console)
     else:
-        try:
+        with named.continued("league", arguments, Path()):
             _run(options, console)
-        except KeyboardInterrupt:
-            raise Interrupted(shlex.join(["coterie", "league", *arguments])) from None
 
 
 def _run(options: argparse.Namespace, console: Console) -> None:
@@ -75,7 +69,7 @@ def _print_tables(options: argparse.Namespace, console: Console) -> None:
         if table.rows:
             console.print(league.in_terminal(f"{problem.title} ({name})", table))
             if problem.legend:
-                console.print(problem.legend, soft_wrap=True)
+                console.print(problem.legend)
     console.print(_NOTE)
 
 
@@ -101,10 +95,10 @@ def _check(options: argparse.Namespace, console: Console) -> None:
     if not cells:
         raise ConfigError(f"no measured cell {' '.join(options.cell)} in {options.directory}")
     name, method, column, cell = random.choice(cells)
-    console.print(f"coterie league check {name} {method} {column}", soft_wrap=True)
+    console.print(f"coterie league check {name} {method} {column}")
     differences = runner.repeat(problems[name], method, column, cell, console)
     for kept, new in differences:
-        console.print(f"kept {kept}\nnow  {new}", soft_wrap=True, style="red")
+        console.print(f"kept {kept}\nnow  {new}", style="red")
     if differences:
         raise SweepError(f"{len(differences)} of {len(cell.values)} seeds differ")
-    console.print("the same to the digit", soft_wrap=True)
+    console.print("the same to the digit")

@@ -9,6 +9,7 @@ from typing import get_args
 
 from rich.console import Console
 
+from coterie.app.cli.named import add_workers
 from coterie.app.config.keys import ConfigError
 from coterie.app.lab.reproduction import figures
 from coterie.app.lab.reproduction.figures import Figure, Size
@@ -32,9 +33,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         help="only this panel of the figure, as in \"Heart Disease\"; may be repeated",
     )  # fmt: skip
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
-    parser.add_argument(
-        "--workers", type=int, help="number of parallel runs (as many as cores allow)"
-    )
+    add_workers(parser)
     options = parser.parse_args(arguments)
     if options.list:
         for line in listed(options.names or figures.names(), console.width):
@@ -46,7 +45,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     from coterie.app.lab.reproduction.reproduce import FigureRequest, reproduce
 
     verdicts: list[Verdict] = []
-    for name in _chosen(options.names, options.size):
+    for name in [*_chosen(options.names, options.size)]:
         request = FigureRequest(
             name, options.size, options.seeds, Path(options.out), options.workers,
             tuple(options.panel),
@@ -54,28 +53,22 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         made = reproduce(request, console)
         verdicts += made.verdicts
         for verdict in made.verdicts:
-            console.print(f"{verdict.verdict}: {verdict.claim}", soft_wrap=True)
+            console.print(f"{verdict.verdict}: {verdict.claim}")
             if verdict.quote:
-                console.print(f"  paper: “{verdict.quote}”", soft_wrap=True)
+                console.print(f"  paper: “{verdict.quote}”")
             for line in filter(None, (verdict.evidence, verdict.why)):
-                console.print(f"  {line}", soft_wrap=True)
-        console.print(f"{name}: {made.directory / 'page.html'}", soft_wrap=True)
+                console.print(f"  {line}")
+        console.print(f"{name}: {made.directory / 'page.html'}")
     if len(options.names) > 1 or len(verdicts) > 1:
-        console.print(counted(verdicts), soft_wrap=True)
+        console.print(counted(verdicts))
 
 
-def _chosen(names: list[str], size: Size) -> list[str]:
-    """Return the named figures; for a paper or all papers, those that have this size."""
-    chosen = []
+def _chosen(names: list[str], size: Size) -> Iterator[str]:
+    """Yield the named figures; for a paper or all papers, those that have this size."""
     for name in names:
-        if "/" in name:
-            figures.find(name)
-            chosen.append(name)
-            continue
-        for paper in figures.names() if name == "all" else [name]:
-            of_paper = figures.read(paper).figures.items()
-            chosen += [f"{paper}/{figure}" for figure, one in of_paper if one.exists(size)]
-    return chosen
+        for paper, figure in _figures(figures.names() if name == "all" else [name]):
+            if "/" in name or figure.exists(size):
+                yield f"{paper}/{figure.name}"
 
 
 def listed(names: Iterable[str], width: int) -> Iterator[str]:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,8 @@ _IN_TERMINAL = {
     "gradients": "gradients", "attacked": "attacked", "private": "private",
 }  # fmt: skip
 """Columns in a terminal, with their short headings."""
-_HEAD = (
-    "method", "column", "digest", "settings", "edges", "rates", "trials", "values", "refused",
-)  # fmt: skip
+_IN_JSON = ("settings", "edges", "rates", "values")
+_HEAD = ("method", "column", "digest", *_IN_JSON[:3], "trials", "values", "refused")
 
 
 @dataclass(frozen=True)
@@ -110,28 +110,24 @@ class Kept:
     """Result of a method with one seed, as the file keeps it; see `measures.Result`."""
 
     has_accuracy, samples = True, None
+    progress: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, method: str, accuracy: Any, course: Any = None, gradients: Any = None):
         self.config = {"method": method}
-        self._accuracy_n = np.array(accuracy, dtype=np.float64)
-        self._gradients = np.array([gradients], dtype=np.float64)  # None becomes NaN
-        self._course = dict(zip(("bytes_sent", "test_accuracy"), course or (), strict=False))
-        self.rounds = self.course("bytes_sent")
-        self.progress: Mapping[str, Any] = {}
+        self.peers = len(accuracy)
         self.diverged = np.zeros(self.peers, dtype=np.bool_)
-
-    @property
-    def peers(self) -> int:
-        """Number of peers."""
-        return len(self._accuracy_n)
+        self._last = {"test_accuracy": accuracy, "gradient_evaluations": [gradients]}
+        courses = course or ([np.nan], [np.nan])
+        self._courses = dict(zip(("bytes_sent", "test_accuracy"), courses, strict=True))
+        self.rounds = self.course("bytes_sent")
 
     def last(self, name: str = "test_accuracy") -> Floats:
         """Return test accuracies, (n,), or the mean number of gradients, (1,)."""
-        return self._gradients if name == "gradient_evaluations" else self._accuracy_n
+        return np.array(self._last[name], dtype=np.float64)  # None becomes NaN
 
     def course(self, name: str = "test_accuracy") -> Floats:
         """Return the course of bytes sent or of the test accuracy, (R,)."""
-        return np.array(self._course.get(name, [np.nan]), dtype=np.float64)
+        return np.array(self._courses[name], dtype=np.float64)
 
 
 COLUMNS = (
@@ -197,32 +193,28 @@ def read(name: str, directory: Path) -> Lines:
     here = next((p for p in (directory, PUBLISHED) if (p / f"{name}.csv").is_file()), None)
     text = None if here is None else files.text(here, f"{name}.csv")
     try:
-        return {
-            (row["method"], row["column"]): Line(
-                row["digest"],
-                Choice(
-                    json.loads(row["settings"]),
-                    json.loads(row["edges"]),
-                    int(row["trials"]),
-                    tuple(json.loads(row["rates"])),
-                ),
-                json.loads(row["values"]),
-                row["refused"],
-            )
-            for row in csv.DictReader((text or "").splitlines())
-        }
+        rows = csv.DictReader((text or "").splitlines())
+        return {(row["method"], row["column"]): _line(row) for row in rows}
     except (KeyError, TypeError, ValueError) as error:
         raise ResultsError(f"{name}.csv of the league is damaged: {error}") from None
 
 
+def _line(row: Mapping[str, str]) -> Line:
+    settings, edges, rates, values = (json.loads(row[key]) for key in _IN_JSON)
+    choice = Choice(settings, edges, int(row["trials"]), tuple(rates))
+    return Line(row["digest"], choice, values, row["refused"])
+
+
 def write(name: str, measured: Lines, directory: Path) -> None:
     """Write the cells of a problem, in the order of methods and columns."""
-    order = [column for of in CONDITIONS.values() for column in of]
+    columns = [column for of in CONDITIONS.values() for column in of]
     ranks = {method: rank for rank, method in enumerate(METHODS)}
+
+    def place(at: tuple[str, str]) -> tuple[int, str, int]:
+        return ranks.get(at[0], len(ranks)), at[0], columns.index(at[1])
+
     lines: list[Sequence[object]] = [_HEAD]
-    for method, column in sorted(
-        measured, key=lambda at: (ranks.get(at[0], len(ranks)), at[0], order.index(at[1]))
-    ):
+    for method, column in sorted(measured, key=place):
         line = measured[method, column]
         choice = line.choice
         lines.append(
@@ -248,11 +240,11 @@ def table(lines: Lines, keys: Mapping[str, Scalar]) -> Table:
             if of[0].refused:
                 refused[Cell(method, condition)] = of[0].refused
     choices = {method: line.choice for (method, of), line in lines.items() if of == "accuracy"}
-    return Table(results, choices, refused=refused, dash=units.NONE, redivided=_redivision(keys))
+    return Table(results, choices, refused=refused, dash=units.NONE, ratio=_split_ratio(keys))
 
 
-def _redivision(keys: Mapping[str, Scalar]) -> float:
-    """Return `paired_test.redivision` of a problem, whose runs all hold out validation rows."""
+def _split_ratio(keys: Mapping[str, Scalar]) -> float:
+    """Return `paired.split_ratio` of a problem, whose runs all hold out validation rows."""
     test, validation = (
         keys.get(f"{keys.get('dataset')}.{part}") for part in ("test", "validation")
     )

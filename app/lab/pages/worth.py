@@ -1,4 +1,4 @@
-"""Worth of letters: tables of `coterie worth` in a terminal.
+"""Worth of letters: tables of `coterie contribution` in a terminal.
 
 Shapes: n peers, [recipient, sender].
 """

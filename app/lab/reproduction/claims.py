@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -40,7 +41,7 @@ WORDS: Mapping[bool | None, Word] = {
     False: "does not hold here",
     None: "cannot be judged",
 }
-NO_NUMBERS = "no numbers"
+NO_NUMBERS, NO_RUN = "no numbers", "no run at this size"
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ class Verdict:
     verdict: Word
     holds: bool | None  # None: it cannot be judged, or is undefined in the paper
     paper: str
-    ours: str
-    p: str
-    why: str  # reason why it cannot be judged, and the note of the paper's file
-    evidence: str
+    ours: str = ""
+    p: str = ""
+    why: str = ""  # reason why it cannot be judged, and the note of the paper's file
+    evidence: str = ""
     seeds: int | None = None
     """Number of seeds that would judge it, see `coterie.app.experiments.paired.seeds_needed`."""
 
@@ -90,23 +91,26 @@ def judge(figure: Figure, size: Size, numbers: Numbers) -> list[Verdict]:
 
 def judged(claim: Claim, of: Sequence[Comparison]) -> Verdict:
     """Return the verdict on a claim."""
+    unjudged = Verdict(claim.text, claim.quote, WORDS[None], None, claim.paper)
     if claim.kind == "undefined":
-        return Verdict(
-            claim.text, claim.quote, UNDEFINED, None, claim.paper, "", "", claim.note, ""
-        )
-    holds = together(each.holds for each in of)
-    evidence = "; ".join(each.text for each in of) or "no run at this size"
+        return replace(unjudged, verdict=UNDEFINED, why=claim.note)
+    evidence = "; ".join(each.text for each in of) or NO_RUN
     if not of:
-        return Verdict(claim.text, claim.quote, WORDS[None], None, claim.paper, "", "",
-                       ". ".join(filter(None, (evidence, claim.note))), evidence)  # fmt: skip
+        return replace(unjudged, why=_sentences(NO_RUN, claim.note), evidence=evidence)
+    holds = together(each.holds for each in of)
     weakest = min((each for each in of if each.holds is holds), key=lambda each: each.slack)
     seeds = _seeds(of) if holds is None else None
     power = f"about {seeds} seeds would judge it" if seeds else ""
     reasons = ", ".join(filter(None, (weakest.why, power)))
-    ours = f"{weakest.name}: {weakest.ours}" if weakest.ours else ""
-    why = ". ".join(filter(None, (reasons, claim.note)))
-    return Verdict(claim.text, claim.quote, WORDS[holds], holds, weakest.paper, ours, weakest.p,
-                   why, evidence, seeds)  # fmt: skip
+    return Verdict(
+        claim.text, claim.quote, WORDS[holds], holds, weakest.paper,
+        f"{weakest.name}: {weakest.ours}" if weakest.ours else "", weakest.p,
+        _sentences(reasons, claim.note), evidence, seeds,
+    )  # fmt: skip
+
+
+def _sentences(*texts: str) -> str:
+    return ". ".join(filter(None, texts))
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
@@ -183,31 +187,25 @@ class _Statistic(NamedTuple):
     values: Mapping[str, float]
     low: float
     high: float
-    redivided: float = 0.0
+    ratio: float = 0.0
     rows: tuple[str, ...] = ()  # rows whose printed numbers make the paper's value
     unit: Literal["", "difference", "relative", "ratio", "slope"] = ""
 
 
-def _order(of: _Of) -> Iterator[_Statistic]:
-    return (_difference(of, a, b) for a, b in pairwise(of.claim.rows))
-
-
-def _beats(of: _Of) -> Iterator[_Statistic]:
-    winner, *others = of.claim.rows
-    others = others or [row for row in of.rows if row != winner]
-    return (_difference(of, winner, other) for other in others)
-
-
-def _only(of: _Of) -> Iterator[_Statistic]:
-    *others, reference = of.claim.rows
-    return (_difference(of, reference, other) for other in others)
-
-
-def _near(of: _Of) -> Iterator[_Statistic]:
-    *rows, reference = of.claim.rows
-    within = of.claim.within
-    for row in rows:
-        yield _difference(of, row, reference)._replace(low=-within, high=within)
+def _differences(of: _Of) -> Iterator[_Statistic]:
+    """Yield the differences of two rows that "order", "beats", "only" and "near" are about."""
+    first, last, rows = of.claim.rows[0], of.claim.rows[-1], of.claim.rows
+    pairs: Iterable[tuple[str, str]] = pairwise(rows)
+    if of.claim.kind == "beats":
+        others = rows[1:] or [row for row in of.rows if row != first]
+        pairs = ((first, other) for other in others)
+    elif of.claim.kind != "order":
+        pairs = ((last, row) if of.claim.kind == "only" else (row, last) for row in rows[:-1])
+    for pair in pairs:
+        difference = _difference(of, *pair)
+        if of.claim.kind == "near":
+            difference = difference._replace(low=-of.claim.within, high=of.claim.within)
+        yield difference
 
 
 def _difference(of: _Of, a: str, b: str) -> _Statistic:
@@ -221,7 +219,7 @@ def _difference(of: _Of, a: str, b: str) -> _Statistic:
         }
     end = float(np.nextafter(of.claim.margin, np.inf))
     low, high = (-np.inf, -end) if better_of(of.claim.column) == "low" else (end, np.inf)
-    return _Statistic(f"{a} − {b}", values, low, high, first.redivided, (a, b), "difference")
+    return _Statistic(f"{a} − {b}", values, low, high, first.ratio, (a, b), "difference")
 
 
 def _ratio(of: _Of) -> Iterator[_Statistic]:
@@ -236,7 +234,7 @@ def _ratio(of: _Of) -> Iterator[_Statistic]:
         if second.values.get(seed)
     }
     claim = of.claim
-    yield _Statistic(f"{a} / {b}", values, claim.low, claim.high, first.redivided, (a, b), "ratio")
+    yield _Statistic(f"{a} / {b}", values, claim.low, claim.high, first.ratio, (a, b), "ratio")
 
 
 def _slope(of: _Of) -> Iterator[_Statistic]:
@@ -266,25 +264,21 @@ def _formula(of: _Of) -> Iterator[_Statistic]:
             if np.isnan(closed):
                 values = {}
             name = f"{row} at {of.figure.x} {x}" if x != "" else row
-            yield _Statistic(name, values, low, high, numbers.redivided, unit="relative")
+            yield _Statistic(name, values, low, high, numbers.ratio, unit="relative")
 
 
 def _range(of: _Of) -> Iterator[_Statistic]:
     for row in of.claim.rows:
         numbers = of.at(row)
         low, high = of.claim.low, of.claim.high
-        yield _Statistic(row, numbers.values, low, high, numbers.redivided, (row,))
+        yield _Statistic(row, numbers.values, low, high, numbers.ratio, (row,))
 
 
 _KINDS: dict[str, Callable[[_Of], Iterator[_Statistic]]] = {
-    "order": _order,
-    "beats": _beats,
-    "only": _only,
-    "near": _near,
+    **dict.fromkeys(("order", "beats", "only", "near"), _differences),
+    **dict.fromkeys(("formula", "bound"), _formula),
     "ratio": _ratio,
     "slope": _slope,
-    "formula": _formula,
-    "bound": _formula,
     "range": _range,
 }
 
@@ -293,46 +287,43 @@ def _compared(
     claim: Claim, statistic: _Statistic, rows: Mapping[str, Row], panel: str
 ) -> Comparison:
     """Test a statistic."""
-    name, values, low, high, redivided, *_ = statistic
+    name, values, low, high, ratio, *_ = statistic
     paper = claim.paper or _printed(claim, statistic, rows, panel)
     known_s = np.array([value for value in values.values() if not np.isnan(value)])
-    if not len(known_s):
-        return Comparison(name, "", paper, None, why=NO_NUMBERS)
-    if never := int(np.isinf(known_s).sum()):
+    never = int(np.isinf(known_s).sum())
+    if never or not len(known_s):
         why = f"never reached with {never} of {units.plural(len(known_s), 'seed')}"
-        return Comparison(name, "", paper, None, why=why)
+        return Comparison(name, "", paper, None, why=why if never else NO_NUMBERS)
     mean = float(known_s.mean())
     slack = float(min(mean - low, high - mean))
-    ours = _shown(mean, claim.column, statistic.unit)
+    shown = partial(_shown, column=claim.column, unit=statistic.unit)
+    plain = Comparison(name, shown(mean), paper, None, slack=slack)
     if len(known_s) < MIN_SEEDS:
-        why = f"{units.plural(len(known_s), 'seed')}, no test"
-        return Comparison(name, ours, paper, None, why=why, slack=slack)
+        return plain._replace(why=f"{units.plural(len(known_s), 'seed')}, no test")
     if np.ptp(known_s) == 0:
-        why = f"the same with all {len(known_s)} seeds"
-        return Comparison(name, ours, paper, slack >= 0, why=why, slack=slack)
-    holds, p = tested(known_s, low, high, redivided)
-    _, start, end = interval([np.array([value]) for value in known_s], redivided)
-    ends = " to ".join(_shown(each, claim.column, statistic.unit) for each in (start, end))
+        return plain._replace(holds=slack >= 0, why=f"the same with all {len(known_s)} seeds")
+    holds, p = tested(known_s, low, high, ratio)
+    _, start, end = interval([np.array([value]) for value in known_s], ratio)
     why, seeds = "", None
     if holds is None:
         why = "not significant"
         if np.isinf(low) or np.isinf(high):
             finite = high if np.isinf(low) else low
-            seeds = seeds_needed([np.array([value - finite]) for value in known_s], redivided)
-    shown = "< 0.001" if p < 0.0005 else f"{p:.3f}"
-    return Comparison(name, f"{ours} [{ends}]", paper, holds, shown, why, slack, seeds)
+            seeds = seeds_needed([np.array([value - finite]) for value in known_s], ratio)
+    return plain._replace(
+        ours=f"{plain.ours} [{shown(start)} to {shown(end)}]", holds=holds,
+        p="< 0.001" if p < 0.0005 else f"{p:.3f}", why=why, seeds=seeds,
+    )  # fmt: skip
 
 
-def tested(
-    values_s: Floats, low: float, high: float, redivided: float
-) -> tuple[bool | None, float]:
+def tested(values_s: Floats, low: float, high: float, ratio: float) -> tuple[bool | None, float]:
     """Return whether the mean of (S,) values lies from `low` to `high`, and the p-value.
 
     The values must differ. True and False are significant at `paired.LEVEL`, None is neither.
     """
     mean = float(values_s.mean())
     two_sided = {
-        end: p_value([np.array([value - end]) for value in values_s], redivided)
+        end: p_value([np.array([value - end]) for value in values_s], ratio)
         for end in (low, high)
         if np.isfinite(end)
     }

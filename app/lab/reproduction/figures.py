@@ -33,6 +33,7 @@ _DATA = {
     "ixi": "IXI",
     "languages": "four manuals",
     "least-squares": "least squares",
+    "miniimagenet": "MiniImageNet",
     "mnist": "MNIST",
     "noisy-quadratic": "quadratics",
     "office-home": "Office-Home",
@@ -49,22 +50,13 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One group of columns or one plot of a figure: a preset with overrides."""
+class _Part:
+    """Part of a figure: its label in the paper, and overrides of the configuration."""
 
-    label: str = ""  # label in the paper; "" for the only panel of a figure
-    small: str = ""  # preset of size "small"; "": no such panel at this size
-    paper: str = ""  # preset of size "paper"; likewise
-    base: str = ""  # preset that is run first at size "small"
-    base_key: str = ""  # key of each run of the panel that names the model of `base`'s peer 0
-    keys: Mapping[str, Scalar] = field(default_factory=dict)  # overrides at both sizes
+    label: str
+    keys: Mapping[str, Scalar] = field(default_factory=dict)  # at both sizes
     small_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "small" only
     paper_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "paper" only
-    needs: tuple[str, ...] = ()  # what size "paper" of this panel needs besides the figure's
-
-    def preset(self, size: Size) -> str:
-        """Return the preset's name at a size; "" if there is none."""
-        return self.small if size == "small" else self.paper
 
     def overrides(self, size: Size) -> dict[str, Scalar]:
         """Return the overrides at a size."""
@@ -72,21 +64,29 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
+class Panel(_Part):
+    """One group of columns or one plot of a figure: a preset with overrides."""
+
+    label: str = ""  # "" for the only panel of a figure
+    small: str = ""  # preset of size "small"; "": no such panel at this size
+    paper: str = ""  # preset of size "paper"; likewise
+    base: str = ""  # preset that is run first at size "small"
+    base_key: str = ""  # key of each run of the panel that names the model of `base`'s peer 0
+    needs: tuple[str, ...] = ()  # what size "paper" of this panel needs besides the figure's
+
+    def preset(self, size: Size) -> str:
+        """Return the preset's name at a size; "" if there is none."""
+        return self.small if size == "small" else self.paper
+
+
+@dataclass(frozen=True)
+class Row(_Part):
     """One row of a table, or one line or map of a figure."""
 
-    label: str  # label in the paper
-    keys: Mapping[str, Scalar] = field(default_factory=dict)  # overrides, `method` among them
-    small_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "small" only
-    paper_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "paper" only
     published: Mapping[str, Any] = field(default_factory=dict)
     """Numbers of the paper by column, or by panel and column; facts, as printed there."""
     formula: str = ""
     """Name of a closed form of `formulas.py` that predicts the row."""
-
-    def overrides(self, size: Size) -> dict[str, Scalar]:
-        """Return the overrides at a size."""
-        return {**self.keys, **(self.small_keys if size == "small" else self.paper_keys)}
 
     def printed(self, panel: str, column: str) -> float | None:
         """Return the paper's number for a column of a panel; None if it prints none."""
@@ -257,6 +257,11 @@ def data_of(panel: Panel, size: Size) -> str:
     return _DATA.get(name, name)
 
 
+def data_name(word: str) -> str:
+    """Write a data set as people do; another word stays as it is."""
+    return next((name for name in _DATA.values() if _same(name, word)), word)
+
+
 def ours_of(panel: Panel, size: Size) -> str:
     """Return the title of a panel with the name of our data in place of the paper's."""
     data, papers = data_of(panel, size), data_of(panel, "paper")
@@ -264,12 +269,6 @@ def ours_of(panel: Panel, size: Size) -> str:
     if data not in parts and (data != papers or not parts):
         parts = [data, *parts]
     return f"{', '.join(parts)} (ours)" if data != papers else ", ".join(parts)
-
-
-def paper_of(panel: Panel) -> str:
-    """Return the name of the paper's data; "paper" if its preset is not known."""
-    data = data_of(panel, "paper")
-    return f"{data} (paper)" if data else "paper"
 
 
 def _same(a: str, b: str) -> bool:

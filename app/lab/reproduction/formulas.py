@@ -15,7 +15,6 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from coterie.app.runs.rundir import Floats
-from coterie.clients.methods.wga import best_alpha, relative_bound
 from coterie.clients.training import Training
 
 Prediction = Callable[[Mapping[str, Any]], float]
@@ -230,32 +229,6 @@ def sufficient_sizes(optima_nd: Floats, excess_e: Floats) -> Floats:
     return sizes
 
 
-def sufficient_variance(
-    optima_nd: Floats, excess_e: Floats, sigma: float = 1.0, criterion: str = "binary"
-) -> Floats:
-    """Return sigma_suf^2 of All-for-one at each excess loss, (E, n), for losses |x - optimum|^2.
-
-    Definition 2 with the corrections of `sufficient_sizes` and equal variances sigma^2:
-    sigma^2 / sum_k psi(r_ik), psi(r) = r phi(r), phi = lambda 1{r >= lambda} ("binary") or r
-    ("continuous").
-    """
-    apart_nn = np.square(optima_nd[:, None] - optima_nd).sum(axis=-1)
-    ratio_enn = np.maximum(0.0, 1 - apart_nn / excess_e[:, None, None])
-    phi_enn = THRESHOLD * (ratio_enn >= THRESHOLD) if criterion == "binary" else ratio_enn
-    variance: Floats = sigma**2 / (ratio_enn * phi_enn).sum(axis=2)
-    return variance
-
-
-def sampling_complexity(optima_nd: Floats, excess_e: Floats, criterion: str = "binary") -> Floats:
-    """Return T_i^eps of All-for-one's corollary 1, (E, n): beta sigma_suf^2 C / (2 mu^2 eps).
-
-    For losses |x - optimum|^2, beta = mu = 2; C = C^2 / (C - 1) is 4 for the best C = 2.
-    """
-    variance_en = sufficient_variance(optima_nd, excess_e, criterion=criterion)
-    iterations: Floats = variance_en / excess_e[:, None]
-    return iterations
-
-
 def speed_up(helpers: Floats, bias: Floats) -> Floats:
     """Return the speed-up of WGA over training alone at its best weight alpha, 1 / (1 - alpha).
 
@@ -281,51 +254,6 @@ def sufficient_clusters() -> Figure:
     axes.set(xlabel="excess loss", ylabel="peers in the sufficient cluster", ylim=(0, PEERS + 1))
     axes.set_yticks(range(0, PEERS + 1, 5))
     axes.legend(frameon=False)
-    return figure
-
-
-@drawing
-def sampling_complexities() -> Figure:
-    """Draw definition 2's variance and corollary 1's iterations of All-for-one over the excess."""
-    figure = Figure(figsize=(10, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    excess_e = np.geomspace(1e-6, 1e2, 120)
-    g = np.random.default_rng(0)
-    for v, colour in zip(DEVIATIONS[1:], ("#c44e52", "#d9822b", "#4a9a5b"), strict=True):
-        optima = v * g.normal(size=(PEERS, 2))
-        for criterion, style in (("binary", "-"), ("continuous", "--")):
-            about = {"color": colour, "linestyle": style, "label": f"v = {v:g}, {criterion}"}
-            variance_e = sufficient_variance(optima, excess_e, criterion=criterion).mean(axis=1)
-            steps_e = sampling_complexity(optima, excess_e, criterion=criterion).mean(axis=1)
-            left.loglog(excess_e, variance_e, **about)
-            right.loglog(excess_e, steps_e, **about)
-    alone_e = 1 / excess_e
-    right.loglog(excess_e, alone_e, color="black", linewidth=0.8, label="SGD alone")
-    left.axhline(1.0, color="black", linewidth=0.8)
-    for axes in (left, right):
-        axes.invert_xaxis()
-        axes.set_xlabel("excess loss")
-    left.set_ylabel("sufficient variance / variance")
-    right.set_ylabel("iterations, corollary 1")
-    right.legend(frameon=False, fontsize="small")
-    return figure
-
-
-@drawing
-def wga_best_alpha() -> Figure:
-    """Draw WGA's best weight and its speed-up over N for several m, with zeta = 0 (theorem 1)."""
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    helpers, unbiased = np.geomspace(1, 1000, 100), np.zeros(100)
-    for m, colour in zip((0.0, 0.25, 1.0, 4.0), ("#3f7fb5", "#4a9a5b", "#d9822b", "#c44e52"),
-                         strict=True):  # fmt: skip
-        alpha = best_alpha(helpers, unbiased, m)
-        faster = 1 / relative_bound(alpha, helpers, unbiased, m)
-        left.semilogx(helpers, alpha, color=colour, label=f"m = {m:g}")
-        right.loglog(helpers, faster, color=colour, label=f"m = {m:g}")
-    for axes, name in ((left, "best alpha"), (right, "speed-up of the bound")):
-        axes.set(xlabel="helpers", ylabel=name)
-    right.legend(frameon=False)
     return figure
 
 

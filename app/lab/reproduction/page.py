@@ -17,12 +17,12 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
-from coterie.app.config.schema import Scalar
-from coterie.app.experiments.measures import components, reached
+from coterie.app.experiments.measures import deviation, reached
 from coterie.app.experiments.table import Cell, Trial
 from coterie.app.lab.reproduction import formulas
 from coterie.app.lab.reproduction.claims import counted
-from coterie.app.lab.reproduction.figures import Figure, Row, Size, ours_of
+from coterie.app.lab.reproduction.figures import Figure, Row, Size, data_name, ours_of
+from coterie.app.lab.reproduction.measures import components
 from coterie.app.lab.reproduction.results import (
     Results,
     course,
@@ -47,39 +47,45 @@ _TABLES = ("table", "scatter", "maps")
 """Forms that show the numbers of their columns, too."""
 _PATH = re.compile(r'\bd="[^"]*"')
 _FRACTION = re.compile(r"-?\d+\.\d{3,}")
-_NAMES = {
-    "cifar-10": "CIFAR-10",
-    "cifar-100": "CIFAR-100",
-    "cinic10": "CINIC-10",
-    "cross-device": "cross-device",
-    "cross-silo": "cross-silo",
-    "femnist": "FEMNIST",
-    "ixi": "IXI",
-    "miniimagenet": "MiniImageNet",
-    "office-home": "Office-Home",
-}
-"""Part of a figure's name -> the same for people."""
 _LISTED = 6
 """Maximum number of seeds that are listed one by one."""
 
 
-class Entry(NamedTuple):
-    """Measured number and the paper's; None if there is none.
+class Number(NamedTuple):
+    """A number of a figure over its trials, and the paper's; None if there is none.
 
-    `reached`: in how many seeds an event came, if not in all; the mean is then infinite.
+    The mean is infinite if a trial is: it is not that of the trials in which an event came.
     """
 
     mean: float | None
     deviation: float | None
     published: float | None
-    reached: str = ""
+    trials: Sequence[float]  # without those that have none
+
+    @classmethod
+    def of(cls, row: Row, cell: Cell, column: str, results: Results) -> Number:
+        """Return a number of a cell of the figure's row."""
+        values = results.of_trials(cell, column)
+        known = values[~np.isnan(values)]
+        spreads = len(known) > 1 and np.isfinite(known).all()
+        return cls(
+            float(known.mean()) if len(known) else None,
+            deviation(known) if spreads else None,
+            row.printed(cell.panel, column),
+            known.tolist(),
+        )
+
+    @property
+    def reached(self) -> str:
+        """In how many trials an event came, if not in all."""
+        return reached(self.trials)
 
 
 def write(made: Reproduction) -> None:
     """Write every file of a figure but claims.json."""
     atomic.write(made.directory / "results.csv", as_csv(made.figure, made.results))
     atomic.write(made.directory / "seeds.csv", made.numbers.as_csv())
-    drawing = drawn(made.figure, made.size, made.results)
+    drawing = drawn(made)
     svg = "" if drawing is None else as_svg(drawing)
     if svg:
         atomic.write(made.directory / "figure.svg", svg)
@@ -109,16 +115,13 @@ def render(made: Reproduction, svg: str) -> str:
 
 def heading_of(figure: Figure) -> str:
     """Return "Table 2, cross-silo: ..." of a figure table-2-cross-silo."""
-    kind, _, rest = figure.name.partition("-")
-    number, _, part = rest.partition("-")
-    name = f"{kind} {number}".capitalize() if number else kind.capitalize()
-    if not any(sign.isdigit() for sign in number):
-        name = f"{kind} {number.upper()}" if len(number) == 1 else figure.name.replace("-", " ")
-        name = name[0].upper() + name[1:]
-    elif not number[0].isdigit():
-        name = f"{kind.capitalize()} {number.upper()}"
-    elif part:
-        name += f", {_NAMES.get(part, part.replace('-', ' '))}"
+    match = re.fullmatch(r"([a-z]+)-([a-z]?\d*[a-z]?)(?:-(.*))?", figure.name)
+    if match is None:
+        name = figure.name.replace("-", " ").capitalize()
+    else:
+        kind, number, part = match.groups()
+        name = f"{kind.capitalize()} {number if number[0].isdigit() else number.upper()}"
+        name += f", {data_name(part)}" if part else ""
     return f"{name}: {figure.title}"
 
 
@@ -130,36 +133,17 @@ def outcome(made: Reproduction) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Entry]]:
-    """Return the cells of each row, panel by panel and column by column."""
-    cells: dict[str, list[Entry]] = {}
-    for row in figure.rows:
-        cells[row.label] = [
-            _cell(row, panel.label, column, results)
-            for panel in figure.panels
-            if panel.preset(size)
+def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Number]]:
+    """Return the numbers of each row, panel by panel and column by column."""
+    panels = [panel.label for panel in figure.panels if panel.preset(size)]
+    return {
+        row.label: [
+            Number.of(row, Cell(row.label, panel), column, results)
+            for panel in panels
             for column in figure.columns
         ]
-    return cells
-
-
-def _cell(row: Row, panel: str, column: str, results: Results) -> Entry:
-    mean, deviation, known = _summary(results, Cell(row.label, panel), column)
-    return Entry(mean, deviation, row.printed(panel, column), reached(known))
-
-
-def _summary(
-    results: Results, cell: Cell, column: str
-) -> tuple[float | None, float | None, list[float]]:
-    """Return mean and deviation over trials, None where there is none, and the numbers.
-
-    The mean is infinite if a trial is: it is not that of the trials in which an event came.
-    """
-    values = results.of_trials(cell, column)
-    known = values[~np.isnan(values)]
-    mean = float(known.mean()) if len(known) else None
-    spreads = len(known) > 1 and np.isfinite(known).all()
-    return mean, float(known.std(ddof=1)) if spreads else None, known.tolist()
+        for row in figure.rows
+    }
 
 
 def as_csv(figure: Figure, results: Results) -> str:
@@ -167,17 +151,15 @@ def as_csv(figure: Figure, results: Results) -> str:
     lines: list[tuple[object, ...]] = [
         ("panel", "row", "x", "column", "mean", "std", "seeds", "published", "never")
     ]
+    rows = {row.label: row for row in figure.rows}
     for cell in results.results:
-        (row,) = (row for row in figure.rows if row.label == cell.row)
-        columns = figure.columns if figure.form != "sweep" else (figure.y,)
-        for column in columns:
-            mean, deviation, known = _summary(results, cell, column)
-            numbers = ("" if number is None else repr(number) for number in (mean, deviation))
-            never = int(np.isinf(known).sum())
-            printed = row.printed(cell.panel, column)
-            beside = "" if printed is None else repr(printed)
+        for column in figure.columns if figure.form != "sweep" else (figure.y,):
+            number = Number.of(rows[cell.row], cell, column, results)
+            mean, spread, published = ("" if x is None else repr(x) for x in number[:3])
+            never = int(np.isinf(number.trials).sum())
             x = "" if cell.x is None else cell.x
-            lines.append((cell.panel, cell.row, x, column, *numbers, len(known), beside, never))
+            lines.append((cell.panel, cell.row, x, column, mean, spread, len(number.trials),
+                          published, never))  # fmt: skip
     return cells.as_csv(lines)
 
 
@@ -196,16 +178,15 @@ def _rounded(path: re.Match[str]) -> str:
     return " ".join(_FRACTION.sub(lambda number: f"{float(number[0]):.2f}", path[0]).split())
 
 
-def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
+def drawn(made: Reproduction) -> Drawing | None:
     """Draw a figure in the paper's form; None for a table."""
+    figure, size = made.figure, made.size
     if figure.form == "table":
         return None
     if figure.form == "drawn":
         return formulas.DRAWINGS[figure.drawn]()
-    if figure.form == "maps":
-        return _maps(figure, size, results)
-    if figure.form == "weights":
-        return _weights(figure, results)
+    if figure.form in ("maps", "weights"):
+        return (_maps if figure.form == "maps" else _weights)(made)
     panels = [panel for panel in figure.panels if panel.preset(size)]
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
@@ -213,9 +194,7 @@ def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
     every = drawing.subplots(lines, columns, squeeze=False).ravel()
     for axes, panel in zip(every, panels, strict=False):
         for row, colour in zip(figure.rows, _COLOURS * 3, strict=False):
-            _DRAW[figure.form](
-                axes, figure, size, results, Cell(row.label, panel.label), row, colour
-            )
+            _DRAW[figure.form](axes, made, Cell(row.label, panel.label), row, colour)
         axes.set_title(ours_of(panel, size), fontsize="medium")
         axes.set_xscale("log" if "x" in figure.log else "linear")
         axes.set_yscale("log" if "y" in figure.log else "linear")
@@ -250,28 +229,22 @@ def _label_ends(axes: Axes) -> None:
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
     """Return sorted heights moved apart to a minimum distance, around their mean."""
+
+    def end(group: Sequence[float], side: int) -> float:
+        return float(np.mean(group)) + side * len(group) * distance / 2
+
     places: list[list[float]] = []  # groups of labels that touch: their heights
     for height in heights:
         places.append([height])
-        while len(places) > 1 and _bottom(places[-1], distance) < _top(places[-2], distance):
+        while len(places) > 1 and end(places[-1], -1) < end(places[-2], 1):
             last = places.pop()
             places[-1] += last
-    return [_bottom(of, distance) + distance * (k + 0.5) for of in places for k in range(len(of))]
+    return [end(of, -1) + distance * (k + 0.5) for of in places for k in range(len(of))]
 
 
-def _bottom(group: Sequence[float], distance: float) -> float:
-    return float(np.mean(group)) - len(group) * distance / 2
-
-
-def _top(group: Sequence[float], distance: float) -> float:
-    return float(np.mean(group)) + len(group) * distance / 2
-
-
-def _curve(
-    axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
-) -> None:
+def _curve(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) -> None:
     """Draw the mean over peers over rounds or bytes, each seed thin and their mean bold."""
-    runs = list(results.results[cell].values())
+    figure, runs = made.figure, [*made.results.results[cell].values()]
     steps, courses = map(list, zip(*(course(run, figure.y) for run in runs), strict=True))
     if figure.x == "bytes":
         steps = [course(run, "bytes_sent")[1] / 1e6 for run in runs]
@@ -284,53 +257,47 @@ def _curve(
              ylabel=title_of(figure.y) if figure.y != "test_accuracy" else "accuracy")  # fmt: skip
 
 
-def _swept(
-    axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
-) -> None:
+def _swept(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) -> None:
     """Draw a measure over the swept key, and the closed form where the row has one."""
-    values = [point.x for point in figure.sweep(size)]
+    figure, results = made.figure, made.results
+    values = [point.x for point in figure.sweep(made.size)]
     cells_x = [cell._replace(x=x) for x in values]
-    positions = (
-        [float(x or 0) for x in values] if _are_numbers(values) else list(range(len(values)))
-    )
-    means = [results.mean(at, figure.y) for at in cells_x]
-    spreads = [results.of_trials(at, figure.y) for at in cells_x]
-    bars = [float(np.nanstd(of, ddof=1)) if len(of) > 1 else 0.0 for of in spreads]
+    are_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
+    positions = [float(x or 0) for x in values] if are_numbers else list(range(len(values)))
+    numbers = [Number.of(row, at, figure.y, results) for at in cells_x]
+    means = [np.nan if number.mean is None else number.mean for number in numbers]
+    bars = [number.deviation or 0.0 for number in numbers]
     axes.errorbar(positions, means, yerr=bars, color=colour, marker="o", label=row.label)
     if row.formula:
         runs = [next(iter(results.results[at].values())) for at in cells_x]
         wanted = [formulas.PREDICTIONS[row.formula](run.config) for run in runs]
         name = f"{row.label}, closed form"
         axes.plot(positions, wanted, color=colour, linestyle="--", label=name)
-    if not _are_numbers(values):
+    if not are_numbers:
         axes.set_xticks(positions, [str(x) for x in values])
     axes.set(xlabel=figure.x, ylabel=title_of(figure.y))
 
 
-def _scattered(
-    axes: Axes, figure: Figure, size: Size, results: Results, cell: Cell, row: Row, colour: str
-) -> None:
+def _scattered(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) -> None:
     """Draw the mean of the second column over that of the first, with the row's label beside it."""
-    for axis, column in zip((axes.xaxis, axes.yaxis), figure.columns, strict=False):
-        axis.set_label_text(heading(column))
-    x, y = (
-        float(results.mean(cell, column)) * (100 if is_share(column) else 1)
-        for column in figure.columns[:2]
-    )
+    columns = made.figure.columns[:2]
+    axes.set(**{f"{axis}label": heading(each) for axis, each in zip("xy", columns, strict=True)})
+    x, y = (made.results.mean(cell, each) * (100 if is_share(each) else 1) for each in columns)
     axes.scatter(x, y, color=colour, s=18)
     axes.annotate(row.label, (x, y), (4, 2), textcoords="offset points", fontsize="x-small",
                   color=colour)  # fmt: skip
 
 
-def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
+def _maps(made: Reproduction) -> Drawing:
     """Draw collaboration graphs: a line of maps for each row, one for each of the rounds.
 
     The runs are those of the first seed; with a column F1 also of the seed with the lowest, if it
     is lower. Peers that have names are named.
     """
+    figure, results = made.figure, made.results
     runs = [each for cell in results.results if cell.x is None
             for each in _mapped(results, cell, has_f1="f1" in figure.columns)]  # fmt: skip
-    rounds = figure.shown_rounds(size)
+    rounds = figure.shown_rounds(made.size)
     columns = max(1, len(rounds))
     drawing = Drawing(figsize=(2.2 * columns + 1, 2.2 * len(runs)), layout="constrained")
     every = drawing.subplots(len(runs), columns, squeeze=False)
@@ -346,7 +313,7 @@ def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
                 marks = links(run.weights[nearest], run.weights[first], run.attackers)
                 axes.imshow(marks, cmap=ListedColormap(_LINKS), vmin=0, vmax=len(_LINKS) - 1)
             else:
-                weights = _without_diagonal(run.weights[nearest])
+                weights = np.where(np.eye(run.peers) > 0, np.nan, run.weights[nearest])
                 axes.imshow(weights, cmap="Blues", vmin=0, vmax=float(np.nanmax(weights)) or 1.0)
             axes.set_title(f"round {run.weight_rounds[nearest]}", fontsize="small")
             if axes is line[0] and not run.names[0].startswith("peer "):
@@ -381,14 +348,14 @@ def links(shown_nn: Floats, initial_nn: Floats, attackers_n: Bools) -> Ints:
     return np.asarray(marks[np.ix_(order, order)], dtype=np.int64)
 
 
-def _weights(figure: Figure, results: Results) -> Drawing:
+def _weights(made: Reproduction) -> Drawing:
     """Draw each client's weights over rounds: a line of plots for each row, of its first seed.
 
     A curve is the weight of a peer, coloured by its true cluster, or of a component of a mixture.
     Curves are shifted by a little, so that equal ones stay visible.
     """
-    lines = [(cell, *next(iter(of.items()))) for cell, of in results.results.items()]
-    clients = figure.clients or tuple(range(lines[0][2].peers))
+    lines = [(cell, *next(iter(of.items()))) for cell, of in made.results.results.items()]
+    clients = made.figure.clients or tuple(range(lines[0][2].peers))
     width = max(4.6, 1.6 * len(clients) + 0.6)
     drawing = Drawing(figsize=(width, 1.5 * len(lines) + 0.4), layout="constrained")
     every = drawing.subplots(len(lines), len(clients), squeeze=False, sharex=True, sharey=True)
@@ -421,16 +388,6 @@ def _weights(figure: Figure, results: Results) -> Drawing:
     drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles),
                    fontsize="x-small", frameon=False)  # fmt: skip
     return drawing
-
-
-def _without_diagonal(weights: Floats) -> Floats:
-    off = weights.copy()
-    np.fill_diagonal(off, np.nan)
-    return off
-
-
-def _are_numbers(values: Sequence[Scalar | None]) -> bool:
-    return all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
 
 
 _DRAW: dict[str, Callable[..., None]] = {

@@ -9,6 +9,7 @@ from typing import get_args
 
 from rich.console import Console
 
+from coterie.app.comparisons.run import report_failures
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
@@ -18,7 +19,6 @@ from coterie.app.lab.reproduction.claims import Verdict
 from coterie.app.lab.reproduction.figures import DEFAULTS, Figure, Panel, Paper, Size
 from coterie.app.lab.reproduction.results import Numbers, Results
 from coterie.app.runners import cluster, sweep
-from coterie.app.runners.errors import SweepError
 from coterie.app.runs import atomic
 from coterie.datasets.problem import DataError
 
@@ -76,12 +76,7 @@ def reproduce(request: FigureRequest, console: Console) -> Reproduction:
     _run_bases(figure, request, console)
     grid = _grid(figure, request)
     _require(figure, request, grid)
-    configs = [*grid]
-    failed = sweep.run_all(configs, request.workers, console)
-    if failed:
-        run, why = next(iter(failed.items()))
-        count = f"{len(failed)} of {len(configs)} runs of {request.name}"
-        raise SweepError(f"{count} failed: {run}: {why}")
+    report_failures(sweep.run_all([*grid], request.workers, console), console)
     results = Results(grid.results())
     numbers = Numbers.of(figure, results)
     verdicts = tuple(claims.judge(figure, request.size, numbers))
@@ -110,10 +105,7 @@ def _run_bases(figure: Figure, request: FigureRequest, console: Console) -> None
     """Run the presets that panels start from."""
     bases = [_base(panel, request) for panel in figure.panels if panel.base]
     if bases and request.size == "small":
-        failed = sweep.run_all(bases, request.workers, console)
-        if failed:
-            run, why = next(iter(failed.items()))
-            raise SweepError(f"the base model of {request.name} failed: {run}: {why}")
+        report_failures(sweep.run_all(bases, request.workers, console), console)
 
 
 def _base(panel: Panel, request: FigureRequest) -> Config:

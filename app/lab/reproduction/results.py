@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.app.config.keys import ConfigError, nearest
-from coterie.app.experiments.measures import MEASURES, SHARES, Column, graph_measure
-from coterie.app.experiments.paired import redivision
+from coterie.app.experiments.measures import Column
+from coterie.app.experiments.paired import split_ratio
 from coterie.app.experiments.table import Cell, Table
 from coterie.app.lab.reproduction import formulas
 from coterie.app.lab.reproduction.figures import Figure
+from coterie.app.lab.reproduction.measures import MEASURES, SHARES, graph_measure
 from coterie.app.runs import cells
 from coterie.app.runs.rundir import Floats, Run
 
@@ -24,7 +25,7 @@ def course(run: Run, name: str) -> tuple[Floats, Floats]:
     """Return (R,) rounds and (R,) a field's mean over peers, or a measure of the graph."""
     if name not in SHARES:
         return run.rounds.astype(np.float64), np.nanmean(run.metric(name), axis=1)
-    values = [graph_measure(run, at, name) for at in range(len(run.weights))]
+    values = [graph_measure(run, name, at) for at in range(len(run.weights))]
     return run.weight_rounds.astype(np.float64), np.array(values)
 
 
@@ -57,12 +58,12 @@ class SeedNumbers:
     """The numbers of one place: one per seed.
 
     Seeds that share a division of the data are averaged: they repeat the training, not the
-    experiment. `closed_form` is NaN without one, `redivided` see `paired.redivision`.
+    experiment. `closed_form` is NaN without one, `ratio` see `paired.split_ratio`.
     """
 
     values: Mapping[str, float]
     closed_form: float = np.nan
-    redivided: float = 0.0
+    ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Numbers:
                     for split, v_p in results.repeats(cell, measure(column)).items()
                 }
                 place = Place(cell.panel, cell.row, x, column)
-                places[place] = SeedNumbers(values, closed, redivision(run))
+                places[place] = SeedNumbers(values, closed, split_ratio(run))
         return cls(places)
 
     @classmethod
@@ -100,9 +101,9 @@ class Numbers:
         places = {}
         for line in csv.DictReader(StringIO(text)):
             place = Place(*(line.pop(key) for key in Place._fields))
-            closed, redivided = (float(line.pop(key) or "nan") for key in _BESIDE)
+            closed, ratio = (float(line.pop(key) or "nan") for key in _BESIDE)
             places[place] = SeedNumbers(
-                {seed: float(value) for seed, value in line.items() if value}, closed, redivided
+                {seed: float(value) for seed, value in line.items() if value}, closed, ratio
             )
         return cls(places)
 
@@ -113,7 +114,7 @@ class Numbers:
         for place, of in self.places.items():
             closed = "" if np.isnan(of.closed_form) else repr(of.closed_form)
             values = (repr(of.values[seed]) if seed in of.values else "" for seed in seeds)
-            lines.append((*place, closed, repr(of.redivided), *values))
+            lines.append((*place, closed, repr(of.ratio), *values))
         return cells.as_csv(lines)
 
     def at(self, panel: str, row: str, column: str, x: object = "") -> SeedNumbers:

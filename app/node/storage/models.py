@@ -12,7 +12,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 from coterie.app.config.config import Config
-from coterie.app.institution.security.policy import Policy
 from coterie.app.node.cohort.part import predicts_as_saved
 from coterie.app.node.storage.tensor_file import write
 from coterie.app.runs import atomic, judged
@@ -28,7 +27,7 @@ from coterie.strategies.protocol import Report
 class ModelFiles:
     """Files `models/peer-0003.safetensors`, `.json` and `.md` of the peers of a node.
 
-    They are below the run directory. Cards state the `policy` of the institution (None in a
+    They are below the run directory. Cards state the keys of the institution's `policy` (None in a
     simulation) and the `qualities` of the peers' columns (empty without columns). `durable`: flush
     files to the disk.
     """
@@ -40,7 +39,7 @@ class ModelFiles:
         problem: Problem,
         peers: Sequence[int],
         rule: type[Rule[Any]],
-        policy: Policy | None,
+        policy: Mapping[str, Any] | None,
         qualities: Sequence[ColumnQuality],
         *,
         durable: bool,

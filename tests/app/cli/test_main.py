@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -321,6 +322,29 @@ def test_a_list_has_every_row_of_its_kind(kind: Kind, capsys: pytest.CaptureFixt
     assert set(words) >= PARTS[kind].built_in.keys()
     if kind == "method":
         assert all(words.count(name) == 1 for name in ("cobo", "ifca", "perfedavg"))
+
+
+def test_lists_are_data_too(capsys: pytest.CaptureFixture[str]) -> None:
+    lists = json.loads(shown("list --json", capsys))
+    assert lists.keys() >= {"methods", "models", "recipes", "presets"}
+    assert [each["name"] for each in lists["models"]] == [*PARTS["model"].built_in]
+    assert {each["name"]: each["group"] for each in lists["methods"]}["cobo"].startswith("Unknown")
+    assert json.loads(shown("list attacks --json", capsys)) == {"attacks": lists["attacks"]}
+    assert "--json is for lists" in shown("list cobo --json", capsys, code=2)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("worth runs/x", 'did you mean "contribution"?'),
+        ("compare --methods local --hold-out 0.2", "late-peers=SHARE"),
+        ("run hold-out=0.2", 'did you mean "late-peers"?'),
+    ],
+)
+def test_a_former_name_is_answered_with_the_new_one(
+    line: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert word in shown(line, capsys, code=2)
 
 
 def test_an_unknown_connection_has_a_remedy() -> None:

@@ -251,11 +251,11 @@ def test_a_wrong_request_starts_nothing(
 def test_the_command_asks_for_what_its_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[ComparisonRequest] = []
     monkeypatch.setattr(command, "compare", lambda request, console: asked.append(request))
-    line = "compare seed=3 --methods local,fedavg --seeds 2 --halving --columns loss --hold-out 0.5"
+    line = "compare seed=3 --methods local,fedavg --seeds 2 --halving --columns loss late-peers=0.5"
     assert main.main([*line.split(), "--workers", "2", "--out", "o"]) == 0
     assert main.main(["compare", "--methods", "all", "--tune"]) == 0
     halved, whole = asked
-    keys = {"seed": 3, "hold-out": 0.5}
+    keys = {"seed": 3, "late-peers": 0.5}
     assert {key: halved.keys[key] for key in keys} == keys
     assert replace(halved, keys=keys) == ComparisonRequest(
         "default", keys, ["local", "fedavg"], Path("o"), 2, "halving", 2, ["loss"]

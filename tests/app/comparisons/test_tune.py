@@ -69,9 +69,12 @@ def test_every_method_gets_the_same_rates_and_number_of_trials(method: str, tmp_
     assert all(each.keys() == {"learning-rate", *knobs} for each in trials)
     assert len({each[knobs[0]] for each in trials}) == 3
     assert trials[0] == {key: config.flat()[key] for key in trials[0]}, "the preset comes first"
-    assert len(tune.trial_configs(config, trials, tmp_path)) == 15
-    short = tune.trial_configs(config, trials, tmp_path, part=9)
-    assert {made.num_server_rounds for _, made in short.values()} == {17}, "a ninth of 150"
+    assert (
+        len({made.run_dir for of in trials for made in tune.trial_configs(config, of, tmp_path)})
+        == 15
+    )
+    short = [made for of in trials for made in tune.trial_configs(config, of, tmp_path, part=9)]
+    assert {made.num_server_rounds for made in short} == {17}, "a ninth of 150"
 
 
 def test_rates_are_those_of_the_preset_times_1_3_10_and_so_on() -> None:
@@ -113,10 +116,10 @@ def test_validation_data_is_set_aside_where_there_is_none(tmp_path: Path) -> Non
     for wanted, used in ((0.0, VALIDATION_SHARE), (0.3, 0.3)):
         flat = tune.with_validation({"method": "dpfl", "partition.validation": wanted})
         config = Config.from_flat(flat)
-        trials = tune.trial_configs(config, tune.trials(config), tmp_path)
-        for directory, (_, made) in trials.items():
+        for tried in tune.trials(config):
+            (made,) = tune.trial_configs(config, tried, tmp_path)
             assert made.partition.validation == used
-            assert Path(directory).parent == tmp_path / "tuning"
+            assert Path(made.run_dir).parent == tmp_path / "tuning"
     assert tune.with_validation({})["partition.validation"] == VALIDATION_SHARE
 
 
@@ -426,9 +429,7 @@ def test_every_method_is_judged_by_the_mean_loss_over_the_folds(tmp_path: Path) 
         assert "weight-decay" in settings or method == "ditto"
         runs = [
             Run.read(trial.run_dir)
-            for _, trial in tune.trial_configs(
-                configs[method], [settings], tmp_path / "out", n_folds=3
-            ).values()
+            for trial in tune.trial_configs(configs[method], settings, tmp_path / "out", n_folds=3)
         ]
         losses = [run.at("validation_loss", run.last_row()).mean() for run in runs]
         assert len({run.directory for run in runs}) == 3

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.app.cli.listing import notes
+from coterie.app.cli.list import notes
 from coterie.app.config import defaults, schema
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
 from coterie.app.config.keys import flatten
@@ -120,6 +120,8 @@ def test_presets_are_valid_and_say_what_they_are(preset: Path) -> None:
         ("epochs", "local-epochs"),
         ("validation", "partition.validation"),
         ("partition.sample-per-peer", "partition.samples-per-peer"),
+        ("hold-out", "late-peers"),
+        ("fraction-train", "schedule.fraction"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest(key: str, meant: str) -> None:
@@ -176,7 +178,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"privacy.kind": "examples", "method": "fedavg", "sam-radius": 0.1}, "sam-radius"),
         (
             {"privacy.kind": "examples", "method": "fedavg", "model.personal": "head"},
-            "layers of model.personal are trained without noise",
+            "model.personal layers are trained without noise",
         ),
         (
             {"privacy.kind": "examples", "method": "fedavg", "class-weights": "balanced"},
@@ -333,8 +335,6 @@ def test_a_value_out_of_range_is_refused_with_key_value_and_range(key: str) -> N
         with pytest.raises(ConfigError, match=re.escape(f"must be {limits}")) as refusal:
             Config.from_flat({**chosen, key: typed})
         assert str(refusal.value) == f"{key} = {schema.written(typed)}: must be {limits}"
-    default = keys()[key][1].default
-    assert isinstance(default, str) or default in limits
 
 
 @pytest.mark.parametrize("topology", ["epidemic", "push"])

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.app.config import schema
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.digest import deciding
+from coterie.app.config.digest import result_keys
 from coterie.app.config.schema import Scalar
 from coterie.app.config.settings import keys
 from tests.baselines import digits, stacked
@@ -53,7 +53,7 @@ def test_keys_that_do_not_decide_change_no_model(method: str, tmp_path: Path) ->
     flat = digits(method, **RUNS[method])
     config = Config.from_flat(flat)
     expected, changed = stacked(run(flat, tmp_path / "run")), 0
-    for key in sorted(config.flat().keys() - deciding(config).keys() - OF_PROCESSES - SWITCHES):
+    for key in sorted(config.flat().keys() - result_keys(config).keys() - OF_PROCESSES - SWITCHES):
         for number, value in enumerate(others(key, config.flat()[key])):
             try:
                 result = run({**flat, key: value}, tmp_path / f"{key}-{number}")
@@ -67,13 +67,13 @@ def test_keys_that_do_not_decide_change_no_model(method: str, tmp_path: Path) ->
 
 def test_all_other_keys_decide() -> None:
     config = Config.from_flat(digits("fedavg"))
-    assert deciding(config).keys() >= {
+    assert result_keys(config).keys() >= {
         "method", "momentum", "learning-rate", "mixing", "partition.clusters", "payload",
         "defence.norm", "mlp.hidden", "model.frozen", "withhold",
     }  # fmt: skip
-    assert deciding(config)["model"] == "mlp", '"auto" is resolved'
-    assert "learning-rate-decay-every" not in deciding(config)
-    assert "learning-rate-decay-every" in deciding(
+    assert result_keys(config)["model"] == "mlp", '"auto" is resolved'
+    assert "learning-rate-decay-every" not in result_keys(config)
+    assert "learning-rate-decay-every" in result_keys(
         Config.from_flat(digits("fedavg", **{"learning-rate-schedule": "inverse-time"}))
     )
-    assert schema.defaults(type(config.letters)).keys().isdisjoint(deciding(config))
+    assert schema.defaults(type(config.letters)).keys().isdisjoint(result_keys(config))

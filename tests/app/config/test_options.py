@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -72,6 +72,12 @@ def test_types_and_ranges_state_the_values() -> None:
     }
     assert {key for key, each in options_of(Options).items() if each.is_path} == {"file", "out"}
     assert options_of(Options)["free"].scope == "relay"
+
+
+@pytest.mark.parametrize("wrong", [{"default": -1}, {"default": 3, "grid": (1, 2, 9)}])
+def test_a_default_and_a_grid_are_in_range(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RangeError, match=r"must be 0 to 8: option\(.*'Steps of a round.'"):
+        option(text="Steps of a round.", low=0, high=8, **wrong)
 
 
 def test_numbers_made_by_hand_are_checked() -> None:

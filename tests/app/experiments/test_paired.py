@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from coterie.app.experiments import paired
 from coterie.app.experiments.paired import (
     LEVEL,
     MAX_SEEDS,
@@ -17,7 +18,6 @@ from coterie.app.experiments.paired import (
     interval,
     leaders,
     p_value,
-    redivision,
     seeds_needed,
 )
 from coterie.app.runs.rundir import Run
@@ -123,8 +123,8 @@ def test_divisions_of_the_same_rows_need_the_correction() -> None:
             slope_pc1 = ((x_fit * y_fit).sum(-1) / (x_fit**2).sum(-1))[..., None]
             error_pc = ((y_p1n[..., held] - slope_pc1 * x_pcn[..., held]) ** 2).mean(-1)
             differences.append(error_pc[:, 0] - error_pc[:, 1])
-        for redivided in wins:
-            wins[redivided] += p_value(differences, redivided) < LEVEL
+        for ratio in wins:
+            wins[ratio] += p_value(differences, ratio) < LEVEL
     of_plain, of_corrected = wins.values()
     assert of_plain > 30
     assert of_corrected <= 10
@@ -136,7 +136,7 @@ def test_only_rows_that_each_seed_divides_again_are_corrected(tmp_path: Path) ->
     def ratio(name: str, *peers: int, **keys: Any) -> float:
         run = write_run(tmp_path / name, Story(peers=2, rounds=0), **{**table, **keys})
         (run / "split.json").write_text(json.dumps(split))
-        return redivision(Run.read(run), peers or None)
+        return paired.split_ratio(Run.read(run), peers or None)
 
     table = {"dataset": "table", "table": {"test": 0.2}, "partition": {}, "split-seed": "seed"}
     parts = {"train": 60, "validation": 20, "test": 20}
@@ -153,11 +153,11 @@ def test_only_rows_that_each_seed_divides_again_are_corrected(tmp_path: Path) ->
 
 def test_the_interval_has_the_differences_that_the_test_does_not_reject() -> None:
     differences = [np.array([m - 0.1, m + 0.1]) for m in (1.0, 2.0, 3.0)]
-    for redivided, tests in ((0.0, 1), (0.5, 1), (0.5, 4)):
-        mean, low, high = interval(differences, redivided, tests)
+    for ratio, tests in ((0.0, 1), (0.5, 1), (0.5, 4)):
+        mean, low, high = interval(differences, ratio, tests)
         assert mean == pytest.approx(2.0)
         for end in (low, high):
             at_end = [d_p - end for d_p in differences]
-            assert p_value(at_end, redivided) == pytest.approx(LEVEL / tests)
+            assert p_value(at_end, ratio) == pytest.approx(LEVEL / tests)
     assert interval([np.array([1.0]), np.array([-1.0]), np.array([0.0])])[0] == 0
     assert np.isnan(interval(differences[:2])[1:]).all(), "no test with two seeds"

@@ -257,11 +257,11 @@ def test_files_hold_the_result(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_python(tmp_path: Path) -> None:
     run = coterie.load(executed(tmp_path, quadratics(tmp_path, 3)))
-    table = coterie.worth(run, orders=4)
-    assert table.equals(coterie.worth(run.directory, orders=4))
+    table = coterie.contribution(run, orders=4)
+    assert table.equals(coterie.contribution(run.directory, orders=4))
     assert len(table) == 9
     assert set(table.sender_name) == {"peer 0", "peer 1", "peer 2"}
-    left_out = coterie.worth(run, orders=0)
+    left_out = coterie.contribution(run, orders=0)
     assert left_out.shapley.isna().all()
     assert left_out.leave_one_out.equals(table.leave_one_out)
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import COLUMNS, MEASURES, SameSeed, odds_gap, parity_gap
+from coterie.app.experiments.measures import COLUMNS, MEASURES, SameTrial, odds_gap, parity_gap
 from coterie.app.experiments.table import Row, Table
 from coterie.app.lab.pages import league
 from coterie.app.report import comparison, comparison_figures, run_data, verdict
@@ -340,7 +340,7 @@ def test_a_mean_is_summed_in_the_order_of_the_peers(tmp_path: Path) -> None:
     kept = league.Kept("local", ends)
     assert values(row, "accuracy") == (float(np.mean(ends)),)
     assert (
-        MEASURES["accuracy"].of(kept, SameSeed()) == float(np.mean(ends)) != np.mean(sorted(ends))
+        MEASURES["accuracy"].of(kept, SameTrial()) == float(np.mean(ends)) != np.mean(sorted(ends))
     )
 
 
@@ -466,8 +466,10 @@ def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Pat
     run = made(tmp_path, "local", 0, [0.2, 0.8, None])
     weighted = COLUMN["weighted"].of_peers
     assert weighted is not None
-    np.testing.assert_allclose(weighted(run, SameSeed()), [0.2 * 10 / 15, 0.8 * 20 / 15, np.nan])
-    assert np.nanmean(weighted(run, SameSeed())) == pytest.approx((0.2 * 10 + 0.8 * 20) / 30)
+    values = weighted(run, SameTrial())
+    assert values is not None
+    np.testing.assert_allclose(values, [0.2 * 10 / 15, 0.8 * 20 / 15, np.nan])
+    assert np.nanmean(values) == pytest.approx((0.2 * 10 + 0.8 * 20) / 30)
     table = Table.of_runs({"local": [run]})
     assert COLUMN["weighted"] in table.shown()
     write_split(run.directory, [None] * 3, samples=[7, 7, 7])
@@ -520,7 +522,7 @@ def test_names_are_never_cut(tmp_path: Path) -> None:
         for seed in (0, 1):
             lost = math.inf if method == "ditto" else 1.0
             run = made(tmp_path, method, seed, [0.5, 0.7], [1.0, lost])
-            keys = {"method": method, "peers": 2, "seed": seed, "hold-out": 0.5}
+            keys = {"method": method, "peers": 2, "seed": seed, "late-peers": 0.5}
             write_config(run.directory, keys)
             late = {"peers": [1], "fine_tuned_test_accuracy": [0.6]}
             (run.directory / "newcomers.json").write_text(json.dumps(late))

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.config.preflight import check
-from coterie.app.experiments.measures import COLUMNS, SameSeed
+from coterie.app.experiments.measures import COLUMNS, SameTrial
 from coterie.app.runners import inline, local
+from coterie.app.runners.recorded import config_of
 from coterie.app.runs.rundir import Run, create
 from tests.problems import write_quadratic
 
@@ -24,7 +24,7 @@ MEASURES = {column.key: column.of for column in COLUMNS}
 def held_out(directory: Path, **keys: bool | int | float | str) -> Run:
     options = {name.replace("__", ".").replace("_", "-"): value for name, value in keys.items()}
     flat = options | {
-        "peers": 5, "num-server-rounds": 10, "evaluate-every": 10, "hold-out": 0.4,
+        "peers": 5, "num-server-rounds": 10, "evaluate-every": 10, "late-peers": 0.4,
         "device": "cpu", "out": str(directory), "name": "run",
     }  # fmt: skip
     config = Config.from_flat(flat).located("")
@@ -47,9 +47,9 @@ def test_newcomers_come_for_the_last_fifth(tmp_path: Path, method: str) -> None:
     for its share; with the same optimum for all, what is left of the way is 2^-t for the others.
     """
     run = held_out(tmp_path, method=method, learning_rate=0.5, local_steps=1, **quadratic(tmp_path))
-    config = Config.from_flat({"peers": 5, "num-server-rounds": 10, "hold-out": 0.4})
-    late = np.isin(np.arange(5), newcomers_of(config))
-    assert (late.sum(), join_round(config)) == (2, 8)
+    config = Config.from_flat({"peers": 5, "num-server-rounds": 10, "late-peers": 0.4})
+    late = np.isin(np.arange(5), config.newcomers)
+    assert (late.sum(), config.join_round) == (2, 8)
     loss_n = run.at("test_loss", run.last_row())
     assert run.rounds.tolist() == [0, 8, 10]
     assert np.array_equal(run.reported[0], ~late)
@@ -71,15 +71,15 @@ def test_they_are_columns_of_a_comparison(tmp_path: Path) -> None:
         partition__samples_per_peer=40,
     )  # fmt: skip
     late = json.loads((run.directory / "newcomers.json").read_text())["peers"]
-    value = MEASURES["newcomers"](run, SameSeed())
+    value = MEASURES["newcomers"](run, SameTrial())
     assert value == pytest.approx(run.at("test_accuracy", run.last_row())[late].mean())
-    tuned = MEASURES["fine_tuned"](run, SameSeed())
+    tuned = MEASURES["fine_tuned"](run, SameTrial())
     assert tuned is not None
     assert 0.3 < tuned <= 1
 
 
 def test_without_flower_only(tmp_path: Path) -> None:
-    config = Config.from_flat({"hold-out": 0.2, "out": str(tmp_path)}).located("x")
+    config = Config.from_flat({"late-peers": 0.2, "out": str(tmp_path)}).located("x")
     with pytest.raises(ConfigError, match="leave --nodes out"):
         local.run(config, 2, Console(file=io.StringIO()))
 
@@ -94,3 +94,9 @@ def test_the_control_is_as_private_as_the_run(tmp_path: Path, method: str) -> No
     control = json.loads((run.directory / "newcomers.json").read_text())
     loss_n = run.at("test_loss", run.last_row())
     assert control["fine_tuned_test_loss"] == pytest.approx(loss_n[control["peers"]], abs=1e-12)
+
+
+def test_a_run_of_the_former_key_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("hold-out = 0.4\n")
+    (tmp_path / "split.json").write_text("[]")
+    assert config_of(tmp_path).late_peers == 0.4

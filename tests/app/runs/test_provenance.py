@@ -435,10 +435,10 @@ def test_a_node_of_a_simulation_has_the_data_that_the_run_began_with() -> None:
 def test_worth_says_that_it_is_of_other_data(capsys: pytest.CaptureFixture[str]) -> None:
     keys = given(KINDS["csv"], Path("d"))
     coterie.run(None, keys, name="run")
-    assert main(["worth", "runs/run", "--orders", "0", "--workers", "1"]) == 0
+    assert main(["contribution", "runs/run", "--orders", "0", "--workers", "1"]) == 0
     assert "changed" not in capsys.readouterr().out
     change(KINDS["csv"], Path("d"))
-    assert main(["worth", "runs/run", "--orders", "0", "--workers", "1"]) == 0
+    assert main(["contribution", "runs/run", "--orders", "0", "--workers", "1"]) == 0
     output = capsys.readouterr().out
     assert "a/data.csv, b/data.csv changed since the run: worth is of the current data" in output
     assert "; 4 runs to repeat" in output

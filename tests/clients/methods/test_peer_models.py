@@ -121,7 +121,7 @@ def test_a_hostile_model_costs_its_sender_its_letters(tmp_path: Path, method: st
         ({"payload": "int8"}, "payload"),
         ({"privacy.kind": "examples"}, "gradients"),
         ({"model.frozen": "kind"}, "layers"),
-        ({"hold-out": 0.5}, "hold-out"),
+        ({"late-peers": 0.5}, "late-peers"),
         ({"peer-models": {"9": "mlp"}}, "peers are 0 to 2"),
         ({"peer-models": {"01": "mlp"}}, "peers are 0 to 2"),
         ({"peer-models": {"0": "mpl"}}, "unknown model"),

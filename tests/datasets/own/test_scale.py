@@ -144,7 +144,7 @@ def test_a_start_on_another_scale_is_refused(data: Path, tmp_path: Path) -> None
 
 def test_newcomers_add_nothing_to_the_scale(data: Path) -> None:
     """A peer that joins late takes the scale of the others."""
-    problem = loaded(data, **{"hold-out": 0.3})
+    problem = loaded(data, **{"late-peers": 0.3})
     rows = [pd.read_csv(data / name / "train.csv").age for name in PEERS]
     steps = problem.preprocessing[0]
     assert steps is not None

@@ -142,7 +142,7 @@ def test_an_unknown_certificate_is_refused(server: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("scheme", ["http", "ftp", "file"])
 def test_other_schemes_are_refused(scheme: str) -> None:
-    with pytest.raises(DataError, match=f"unknown url type: {scheme}"):
+    with pytest.raises(DataError, match=f"{scheme}://.*not https"):
         download(file_at(f"{scheme}://127.0.0.1/data.csv"))
 
 

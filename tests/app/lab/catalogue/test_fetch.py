@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coterie.app.lab.catalogue.fetch import ORIGIN, fetch
-from coterie.app.lab.catalogue.sets import SETS, Entry, File, Tables
+from coterie.app.lab.catalogue.sets import SETS, File, PublicSet, Tables
 from coterie.datasets.own.schema import read_schema
 from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.preprocessing import Column
@@ -28,10 +28,10 @@ def split(texts: Sequence[str]) -> Tables:
     return Tables(COLUMNS, rows)
 
 
-def entry_of(content: bytes = CONTENT) -> Entry:
+def entry_of(content: bytes = CONTENT) -> PublicSet:
     digest = hashlib.sha256(content).hexdigest()
     file = File("https://example.org/patients.csv", digest, len(content))
-    return Entry("ill or not", 2, "hospitals", 4, "CC0", "nobody", (file,), split)
+    return PublicSet("ill or not", 2, "hospitals", 4, "CC0", "nobody", (file,), split)
 
 
 @pytest.fixture

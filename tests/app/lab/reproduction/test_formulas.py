@@ -91,23 +91,3 @@ def test_a_noise_free_oracle_is_worth_as_many_copies_and_a_poor_one_nothing() ->
     assert formulas.oracle_floor(config) == pytest.approx(alone / 11, rel=1e-12)
     poor = config["bias-correction"] | {"oracle-noise": 1e6}
     assert formulas.oracle_floor(config | {"bias-correction": poor}) == pytest.approx(alone)
-
-
-def test_the_sufficient_variance_between_all_peers_and_one() -> None:
-    """psi(1) = lambda (binary): sigma^2 / (lambda n) with everybody, sigma^2 / lambda alone."""
-    optima = np.random.default_rng(0).normal(size=(20, 2))
-    far_and_near = np.array([1e9, 1e-9])
-    binary = formulas.sufficient_variance(optima, far_and_near, 2.0)
-    assert np.allclose(binary, [[4 / (0.1 * 20)] * 20, [4 / 0.1] * 20], rtol=1e-6)
-    continuous = formulas.sufficient_variance(optima, far_and_near, 2.0, "continuous")
-    assert np.allclose(continuous, [[4 / 20] * 20, [4.0] * 20], rtol=1e-6)
-
-
-def test_the_binary_variance_is_bounded_by_the_size_of_the_cluster() -> None:
-    """Section 4: sigma_suf^2 >= sigma^2 / (psi(1) |N*|); corollary 1 divides it by the excess."""
-    optima, excess = np.random.default_rng(2).normal(size=(8, 2)), np.geomspace(1e-2, 1e2, 9)
-    variance = formulas.sufficient_variance(optima, excess)
-    sizes = formulas.sufficient_sizes(optima, excess)
-    assert ((1 / variance).mean(axis=1) <= 0.1 * sizes * (1 + 1e-12)).all()
-    steps = formulas.sampling_complexity(optima, excess)
-    assert np.allclose(steps * excess[:, None], variance)

@@ -9,10 +9,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coterie.app.experiments import measures
+from coterie.app.experiments.measures import SameTrial
 from coterie.app.experiments.table import Cell, Trial
+from coterie.app.lab.reproduction.measures import MEASURES, _smallest_cluster, components
 from coterie.app.lab.reproduction.results import Results
 from coterie.app.runs.rundir import Run
+from tests.app.lab.reproduction.test_results import number
 
 
 def made_up(**fields: Any) -> Run:
@@ -37,10 +39,10 @@ def test_measures_of_weights() -> None:
         weights=np.stack([np.full((3, 3), 1 / 3), eye, final]),
         clusters=np.array([0, 0, 1]),
     )
-    assert measures.largest_weight(run) == pytest.approx((3 + 2.25) / 6)
-    assert measures.weight_change(run) == pytest.approx(0.25)
-    assert measures.outside_weight(run) == pytest.approx(0.25)
-    assert np.isnan(measures.outside_weight(made_up(clusters=None)))
+    assert number("largest_weight", run) == pytest.approx((3 + 2.25) / 6)
+    assert number("weight_change", run) == pytest.approx(0.25)
+    assert number("outside_weight", run) == pytest.approx(0.25)
+    assert number("outside_weight", made_up(clusters=None)) is np.nan
 
 
 def test_measures_of_clusters() -> None:
@@ -50,15 +52,15 @@ def test_measures_of_clusters() -> None:
         clusters=np.array([2, 2, 5, 0, 0]), peers=5,
         last_row=lambda: np.zeros(5, dtype=int), at=lambda name, row: accuracy,
     )  # fmt: skip
-    assert measures.cluster_gap(run) == pytest.approx(0.3)
-    small = measures.smallest_cluster(run)
+    assert number("cluster_gap", run) == pytest.approx(0.3)
+    small = _smallest_cluster(run, SameTrial())
     assert small[2] == 0.9
     assert np.isnan(small[[0, 1, 3, 4]]).all()
     place, trial = Cell("row"), Trial(0, 0)
     assert Results({place: {trial: run}}).mean(place, "smallest_cluster") == 0.9
     unknown = made_up(clusters=None, peers=5)
-    assert np.isnan(measures.smallest_cluster(unknown)).all()
-    assert np.isnan(measures.cluster_gap(unknown))
+    assert np.isnan(_smallest_cluster(unknown, SameTrial())).all()
+    assert number("cluster_gap", unknown) is np.nan
 
 
 def test_components_that_lead_somewhere_are_used() -> None:
@@ -66,9 +68,9 @@ def test_components_that_lead_somewhere_are_used() -> None:
     pi_kn = np.array([[0.6, 0.5, 0.1], [0.4, 0.4, 0.3], [0.0, 0.1, 0.6]])
     metrics = {f"component_{k}": pi_n[None] for k, pi_n in enumerate(pi_kn)}
     run = made_up(metrics=metrics, rounds=np.array([1]), peers=3)
-    assert measures.components(run).tolist() == [pi_kn.tolist()]
-    assert measures.components_used(run) == 2
-    assert np.isnan(measures.components_used(made_up(rounds=np.array([1]), peers=3)))
+    assert components(run).tolist() == [pi_kn.tolist()]
+    assert number("components_used", run) == 2
+    assert number("components_used", made_up(rounds=np.array([1]), peers=3)) is np.nan
 
 
 def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path)
 
     place = Cell("row")
     of = {Trial(d, s): run_of(d, s) for s in range(2) for d in range(3)}
-    result = Results({place: of}).repeats(place, measures.MEASURES["loss"])
+    result = Results({place: of}).repeats(place, MEASURES["loss"])
     assert {split: value.tolist() for split, value in result.items()} == {
         0: [0.5, 0.5], 1: [10.5, 10.5], 2: [20.5, 20.5],
     }  # fmt: skip
@@ -93,10 +95,10 @@ def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path)
 def test_rounds_until_a_loss_is_reached() -> None:
     loss = np.array([[1.0], [1e-3], [9e-5], [2e-4]])
     reached = made_up(metrics={"test_loss": loss}, rounds=np.array([0, 5, 10, 15]))
-    assert measures.rounds_to(reached) == 10
+    assert number("rounds_to_1e-4", reached) == 10
     never = made_up(metrics={"test_loss": loss[:2]}, rounds=np.array([0, 5]))
-    assert measures.rounds_to(never) == np.inf
-    assert measures.rise(reached) == 1.0
+    assert number("rounds_to_1e-4", never) == np.inf
+    assert number("rise", reached) == 1.0
 
 
 def test_train_measures_weigh_peers_by_their_examples() -> None:
@@ -106,6 +108,6 @@ def test_train_measures_weigh_peers_by_their_examples() -> None:
         samples=np.array([1.0, 3.0]), peers=2, last_row=lambda: None,
         at=lambda name, row: np.array(values[name]),
     )  # fmt: skip
-    assert measures.weighted_train(run) == pytest.approx(0.7)
-    assert measures.train_gap(run) == pytest.approx(0.2)
-    assert measures.log_train_loss(run) == pytest.approx(-1.0)
+    assert number("weighted_train", run) == pytest.approx(0.7)
+    assert number("train_gap", run) == pytest.approx(0.2)
+    assert number("log_train_loss", run) == pytest.approx(-1.0)

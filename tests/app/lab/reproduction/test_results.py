@@ -13,11 +13,11 @@ from safetensors.numpy import save_file
 
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
-from coterie.app.experiments import measures
-from coterie.app.experiments.measures import SameSeed
+from coterie.app.experiments.measures import SameTrial
 from coterie.app.experiments.table import Cell, Trial
 from coterie.app.lab.reproduction import claims, formulas, page, results
 from coterie.app.lab.reproduction.figures import Claim, Figure, Panel, Row
+from coterie.app.lab.reproduction.measures import MEASURES
 from coterie.app.lab.reproduction.results import Numbers, Results
 from coterie.app.runs.rundir import Run
 from studies.papers import ours
@@ -43,6 +43,11 @@ def made_run(directory: Path, accuracy_rn: list[list[float]], **more: object) ->
     return replace(run, **more)  # type: ignore[arg-type]
 
 
+def number(key: str, run: Run) -> float | None:
+    """Return a measure of a run that stands alone."""
+    return MEASURES[key].of(run, SameTrial())
+
+
 def test_sparsity_and_symmetry_of_the_first_and_the_last_graph(tmp_path: Path) -> None:
     """Three peers: after round 0 four of six links, of which two are mutual; then one."""
     first = np.array([[1, 1, 1], [1, 1, 0], [0, 1, 1]]) / 3
@@ -51,22 +56,17 @@ def test_sparsity_and_symmetry_of_the_first_and_the_last_graph(tmp_path: Path) -
         tmp_path, [[0.1] * 3], weight_rounds=np.array([0, 1, 30]),
         weights=np.stack([np.eye(3), first, last]),
     )  # fmt: skip
-    of = {
-        key: measures.MEASURES[key].of(run, SameSeed())
-        for key in measures.MEASURES
-        if "sparsity" in key
-    }
-    assert of["first_sparsity"] == pytest.approx(1 / 3)
-    assert of["last_sparsity"] == pytest.approx(5 / 6)
-    assert of["sparsity_rise"] == pytest.approx(1 / 2)
-    assert measures.MEASURES["first_symmetry"].of(run, SameSeed()) == pytest.approx(1 / 2)
-    assert measures.MEASURES["symmetry_rise"].of(run, SameSeed()) == pytest.approx(-1 / 2)
-    assert measures.MEASURES["first_one_way"].of(run, SameSeed()) == pytest.approx(2 / 3)
-    assert measures.MEASURES["one_way_rise"].of(run, SameSeed()) == pytest.approx(-1 / 3)
+    assert number("first_sparsity", run) == pytest.approx(1 / 3)
+    assert number("last_sparsity", run) == pytest.approx(5 / 6)
+    assert number("sparsity_rise", run) == pytest.approx(1 / 2)
+    assert number("first_symmetry", run) == pytest.approx(1 / 2)
+    assert number("last_symmetry", run) == 0
+    assert number("first_one_way", run) == pytest.approx(2 / 3)
+    assert number("one_way_rise", run) == pytest.approx(-1 / 3)
     rounds, asymmetry = results.course(run, "asymmetry")
     assert rounds.tolist() == [0, 1, 30]
     np.testing.assert_allclose(asymmetry, [np.nan, 0.5, 1.0])
-    assert measures.final_components(run) == 2
+    assert number("components", run) == 2
 
 
 def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> Non
 def test_the_variance_is_of_the_best_rounds(tmp_path: Path) -> None:
     """Best accuracies 0.5 and 0.7: a variance of 100 squared points."""
     run = made_run(tmp_path, [[0.5, 0.2], [0.1, 0.7]])
-    assert measures.variance(run) == pytest.approx(100)
+    assert number("variance", run) == pytest.approx(100)
 
 
 def test_models_before_averaging_are_those_of_the_lowest_validation_loss(tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ def test_models_before_averaging_are_those_of_the_lowest_validation_loss(tmp_pat
     run = made_run(tmp_path, [[0.5, 0.9], [0.2, 0.7]])
     losses = {"validation_loss": np.array([[2.0, 1.0], [1.0, np.nan]])}
     run = replace(run, metrics={**run.metrics, **losses})
-    assert measures.before_averaging(run) == pytest.approx(0.55)
+    assert number("before_averaging", run) == pytest.approx(0.55)
     own = {"best_before_averaging_test_accuracy": np.array([[0.1, 0.1], [0.4, 0.6]])}
     run = replace(run, metrics={**run.metrics, **own})
-    assert measures.before_averaging(run) == pytest.approx(0.5)
+    assert number("before_averaging", run) == pytest.approx(0.5)
 
 
 def test_the_distance_in_clusters_is_that_of_the_saved_models(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_distance_in_clusters_is_that_of_the_saved_models(tmp_path: Path) ->
     for i, x in enumerate(([0.0, 0.0], [3.0, 4.0], [9.0, 9.0])):
         save_file({"x": np.array(x)}, tmp_path / "models" / f"peer-{i:04d}.safetensors")
     run = made_run(tmp_path, [[0.1] * 3], split=tuple({"cluster": c} for c in (0, 0, 1)))
-    assert measures.consensus(run) == pytest.approx(2 * 12.5 / 5)
+    assert number("consensus", run) == pytest.approx(2 * 12.5 / 5)
 
 
 def test_the_bounds_of_theorem_1() -> None:

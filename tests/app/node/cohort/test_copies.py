@@ -337,7 +337,7 @@ def tampered(at: int, sender: int, position: int) -> Callable[[int, PeerMessage]
 @pytest.mark.parametrize(
     ("position", "reason"),
     [
-        (0, "is neither a key letter nor an increment"),
+        (0, "is neither a keyframe nor an increment"),
         (1, "adds to version .* of the public copy of peer 2, and this node has version"),
         (20, "does not give the public copy that its author signed"),
         (-1, "does not give the public copy that its author signed|indices"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from functools import partial
 
@@ -25,6 +26,8 @@ from coterie.datasets.plugins import Kind
 from coterie.datasets.table import DATASETS
 from coterie.ranges import Option, options_of
 
+Entry = dict[str, str]
+"""Row of a list: column -> text."""
 _MARKS = ("reproduces", "needs", "takes")
 """Marks of the comments at the head of a preset, in the order of the list."""
 
@@ -32,14 +35,20 @@ _MARKS = ("reproduces", "needs", "takes")
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Print an overview, a list, or the keys of one name with their meaning."""
     parser.add_argument("what", nargs="?", help=f"{', '.join(LISTS)}, a name, a table or a key")
-    what = parser.parse_args(arguments).what
-    if what is None:
+    parser.add_argument("--json", action="store_true", help="print all lists, or one, as JSON")
+    options = parser.parse_args(arguments)
+    if options.json:
+        if options.what and options.what not in LISTS:
+            raise ConfigError(f"--json is for lists: {', '.join(LISTS)}")
+        content = {name: rows() for name, rows in LISTS.items() if options.what in (None, name)}
+        console.print(json.dumps(content, indent=2))
+    elif options.what is None:
         console.print(overview())
         console.print("coterie list LIST describes each; coterie list NAME explains its keys")
-    elif what in LISTS:
-        console.print(LISTS[what]())
+    elif options.what in LISTS:
+        console.print(table(LISTS[options.what]()))
     else:
-        console.print(about(what))
+        console.print(about(options.what))
 
 
 def about(name: str) -> Group:
@@ -117,51 +126,32 @@ def overview() -> Table:
     return table
 
 
-def rows(kind: Kind) -> Table:
-    """Return the built-in rows and the installed plugins of a kind."""
-    if kind == "method":
-        return methods()
-    part = parts.PARTS[kind]
-    extra = {"dataset": ("needs",), "model": ("options and defaults",)}.get(kind, ())
-    lines = [(name, _summary(kind, name), *_extra(kind, name)) for name in part.built_in]
-    installed = plugins.installed(kind)
-    lines += [(name, _summary(kind, name), *("" for _ in extra)) for name in installed]
-    return _table(_title(kind), (part.key, "description", *extra), lines)
-
-
-def _extra(kind: Kind, name: str) -> tuple[str, ...]:
-    """Return the cells of a built-in row in the columns that only its kind has."""
+def of_kind(kind: Kind) -> list[Entry]:
+    """Return the built-in parts and the installed plugins of a kind; methods by situation."""
+    entries = [{"name": name, "description": _summary(kind, name)} for name in _names(kind)]
     if kind == "dataset":
-        return (DATASETS[name].needs,)
-    return (_keys(name),) if kind == "model" else ()
+        return [each | {"needs": _needs(each["name"])} for each in entries]
+    if kind == "model":
+        return [each | {"options": _options(each["name"])} for each in entries]
+    if kind != "method":
+        return entries
+    methods = {**METHODS, **YARDSTICKS}
+    group = {name: GROUPS[of.group] for name, of in methods.items() if of.group}
+    entries = [each | {"group": group.get(each["name"], "Installed plugins")} for each in entries]
+    order = [*GROUPS.values(), "Installed plugins"]
+    return sorted(entries, key=lambda each: order.index(each["group"]))
 
 
-def methods() -> Table:
-    """Return the methods by the situation in which to choose them."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method", no_wrap=True)
-    table.add_column("description")
-    for group, situation in GROUPS.items():
-        table.add_section()
-        table.add_row("", Text(situation, style="bold"))
-        for name, method in {**METHODS, **YARDSTICKS}.items():
-            if method.group == group:
-                table.add_row(name, _summary("method", name))
-    if plugins.installed("method"):
-        table.add_section()
-        table.add_row("", Text("Installed plugins", style="bold"))
-        for name in plugins.installed("method"):
-            table.add_row(name, _summary("method", name))
-    return table
-
-
-def recipe_table() -> Table:
+def of_recipes() -> list[Entry]:
     """Return the recipes with the built-in method and the keys that each stands for."""
-    rows = [
-        (name, f"{recipe.title}: {recipe.summary}", _keys_of_recipe(recipe))
+    return [
+        {
+            "name": name,
+            "description": f"{recipe.title}: {recipe.summary}",
+            "is short for": _keys_of_recipe(recipe),
+        }
         for name, recipe in recipes().items()
     ]
-    return _table("recipes", ("method", "description", "is short for"), rows)
 
 
 def _keys_of_recipe(recipe: Recipe) -> str:
@@ -176,18 +166,18 @@ def _described(recipe: Recipe) -> str:
     return "\n".join([*filter(None, lines), _keys_of_recipe(recipe)])
 
 
-def presets() -> Table:
+def of_presets() -> list[Entry]:
     """Return the presets, with results that they reproduce, requirements and duration if known."""
-    folder = ROOT / "presets"
-    rows = []
+    folder, entries = ROOT / "presets", []
     for path in sorted(folder.rglob("*.toml")):
         text = path.read_text(encoding="utf-8")
         head = notes(text)
-        data = DATASETS[tomllib.loads(text)["dataset"]].needs
+        data = _needs(tomllib.loads(text)["dataset"])
         head["needs"] = "; ".join(filter(None, (data, head.get("needs"))))
         lines = [head[""], *(f"{mark} {head[mark]}" for mark in _MARKS if mark in head)]
-        rows.append((str(path.relative_to(folder).with_suffix("")), "\n".join(lines)))
-    return _table("presets", ("preset", "description"), rows)
+        name = str(path.relative_to(folder).with_suffix(""))
+        entries.append({"name": name, "description": "\n".join(lines)})
+    return entries
 
 
 def notes(preset: str) -> dict[str, str]:
@@ -205,24 +195,35 @@ def _title(kind: Kind) -> str:
     return plugins.GROUPS[kind].removeprefix("coterie.")
 
 
-LISTS: Mapping[str, Callable[[], Table]] = {
-    **{_title(kind): partial(rows, kind) for kind in parts.PARTS},
-    "recipes": recipe_table,
-    "presets": presets,
+def _needs(dataset: str) -> str:
+    return DATASETS[dataset].needs if dataset in DATASETS else ""
+
+
+def _options(model: str) -> str:
+    options = options_in(model) if model in tables() else {}
+    return "\n".join(_assigned(model, option) for option in options.values())
+
+
+LISTS: Mapping[str, Callable[[], list[Entry]]] = {
+    **{_title(kind): partial(of_kind, kind) for kind in parts.PARTS},
+    "recipes": of_recipes,
+    "presets": of_presets,
 }
-"""Name of a list -> function that makes its table."""
+"""Name of a list -> function that makes it."""
 
 
-def _keys(table: str) -> str:
-    options = options_in(table) if table in tables() else {}
-    return "\n".join(_assigned(table, option) for option in options.values())
-
-
-def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, leading=1)
+def table(entries: list[Entry]) -> Table:
+    """Return a table of entries; their "group" is a line above the first of each group."""
+    columns = [key for key in entries[0] if key != "group"]
+    made = Table(box=SIMPLE_HEAD, leading=0 if "group" in entries[0] else 1)
     for column in columns:
-        whole = column == columns[0]  # names are not wrapped, so that they can be copied
-        table.add_column(column, overflow="fold", no_wrap=whole)
-    for row in rows:
-        table.add_row(*row)
-    return table
+        whole = column == "name"  # names are not wrapped, so that they can be copied
+        made.add_column(column, overflow="fold", no_wrap=whole)
+    group = ""
+    for entry in entries:
+        if entry.get("group", group) != group:
+            group = entry["group"]
+            made.add_section()
+            made.add_row("", Text(group, style="bold"))
+        made.add_row(*(entry[column] for column in columns))
+    return made

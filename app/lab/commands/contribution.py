@@ -1,29 +1,24 @@
-"""`coterie worth`: compute the worth of each sender's letters for each recipient of a run."""
+"""`coterie contribution`: measure how much each peer's letters help every other peer of a run."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 
 from rich.console import Console
 
-from coterie.app.cli.named import add_parts
+from coterie.app.cli.named import add_parts, add_workers, continued
 from coterie.app.config.keys import ConfigError
 from coterie.app.lab.pages.worth import by_recipient, by_sender
 from coterie.app.lab.worth import FOLDER, WorthRequest, worth
 from coterie.app.report import run_page
 from coterie.app.report.worth import FILE
-from coterie.app.runners.errors import Interrupted
 from coterie.app.runs import judged
 from coterie.app.runs.rundir import Run
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Execute a simulation again without the letters of some peers, and print the worth of each.
-
-    Interrupted has the command that continues it.
-    """
+    """Execute a simulation again without the letters of some peers, and print the worth of each."""
     parser.add_argument("run_dir", type=Path)
     parser.add_argument(
         "--orders", type=int, default=10, metavar="N",
@@ -33,24 +28,19 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument(
         "--top", type=int, default=3, metavar="K", help="senders that are listed per recipient (3)"
     )
-    parser.add_argument(
-        "--workers", type=int, help="number of parallel runs (as many as cores allow)"
-    )
+    add_workers(parser)
     add_parts(parser)
     options = parser.parse_args(arguments)
     if options.top < 1:
         raise ConfigError(f"--top {options.top}: must be at least 1")
     request = WorthRequest(options.run_dir, options.orders, options.workers, options.part)
-    try:
+    with continued("contribution", arguments, options.run_dir / FOLDER):
         result = worth(request, console)
-    except KeyboardInterrupt:
-        command = shlex.join(["coterie", "worth", *arguments])
-        raise Interrupted(command if (options.run_dir / FOLDER).exists() else "") from None
     run = Run.read(options.run_dir)
     unjudged = judged.unjudged(run, result.measure.partition("_")[0])
     result = result.judged(run)
     page = run_page.write(options.run_dir)
     console.print(by_recipient(result, run.names, options.top, unjudged))
     console.print(by_sender(result, run.names))
-    console.print(f"table: {options.run_dir / FILE}", soft_wrap=True)
-    console.print(f"report: {options.run_dir / page.file}", soft_wrap=True)
+    console.print(f"table: {options.run_dir / FILE}")
+    console.print(f"report: {options.run_dir / page.file}")

@@ -1,0 +1,275 @@
+"""Measures of the papers' figures, beside those of comparisons; see `experiments.measures`.
+
+A number is NaN if it does not exist, infinite if the event would come after the end of the run.
+
+Shapes: n peers, R evaluated rounds, C recorded graphs, K components of a mixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from coterie.app.experiments import measures
+from coterie.app.experiments.measures import Column, Measure, SameTrial
+from coterie.app.runs import graph
+from coterie.app.runs.graph_scores import GraphScores, learnt_edges, score
+from coterie.app.runs.rundir import Floats, Run
+
+SHARES = {"asymmetry", "symmetry", "one_way", "sparsity", "to_attackers"}
+"""Measures of the graph of a round, see `graph_measure`."""
+
+
+def graph_measure(run: Run, name: str, at: int = -1) -> float:
+    """Return a measure of the recorded graph number `at`; NaN without links.
+
+    Measures are those of `coterie.app.runs.graph.measures_csv`, asymmetry = 1 - symmetry, and
+    one_way, the share of all pairs of peers that have a link in one direction only.
+    """
+    if not -len(run.weights) <= at < len(run.weights):
+        return np.nan
+    if name == "one_way":
+        edges_nn = learnt_edges(run.weights[at])
+        return float((edges_nn ^ edges_nn.T).sum() / (run.peers * (run.peers - 1)))
+    if name == "asymmetry":
+        return 1 - graph_measure(run, "symmetry", at)
+    value = graph.measured(run.weights[at], run).get(name)
+    return np.nan if value is None else float(value)
+
+
+def _first_graph(run: Run, name: str) -> float:
+    """Return a measure of the initial graph: that of the first round after round 0."""
+    later = np.flatnonzero(run.weight_rounds > 0)
+    return graph_measure(run, name, int(later[0])) if len(later) else np.nan
+
+
+def _rise(run: Run, name: str) -> float:
+    return graph_measure(run, name) - _first_graph(run, name)
+
+
+def _before_averaging(run: Run, _: SameTrial) -> Floats:
+    if "best_before_averaging_test_accuracy" in run.metrics:
+        return run.last("best_before_averaging_test_accuracy")
+    return measures.best(run, by_accuracy=False)
+
+
+def _until_graph(run: Run, test: Callable[[GraphScores], bool]) -> float:
+    if run.clusters_to_recover is None:
+        return np.nan
+    passed = [test(score(weights, run.clusters_to_recover)) for weights in run.weights]
+    if not any(passed):
+        return np.inf
+    return float(run.weight_rounds[passed.index(True)] / run.config["num-server-rounds"])
+
+
+def _components(run: Run) -> float:
+    if not len(run.weights):
+        return np.nan
+    from scipy.sparse import csr_array  # a tenth of a run's start, for one measure
+    from scipy.sparse.csgraph import connected_components
+
+    return float(connected_components(csr_array(learnt_edges(run.weights[-1])))[0])
+
+
+def _consensus(run: Run) -> float:
+    if run.clusters is None:
+        return np.nan
+    models = run.directory / "models"
+    x_nd = np.stack(
+        [
+            np.concatenate([np.ravel(part) for _, part in sorted(load_file(file).items())])
+            for file in sorted(models.glob("peer-*.safetensors"))
+        ]
+    ).astype(np.float64)
+    apart_nn = np.square(x_nd[:, None] - x_nd).mean(axis=-1)
+    return float(apart_nn[run.clusters[:, None] == run.clusters].mean())
+
+
+def _gradient_norm(run: Run) -> float:
+    curvature = float(run.config["noisy-quadratic"]["user-curvature"])
+    return float(2 * curvature * np.nanmean(run.metric("test_loss")[:-1]))
+
+
+def _rounds_to_best(run: Run, same_trial: SameTrial) -> float:
+    if same_trial.best is None:
+        return np.nan
+    target = measures.SHARE_OF_BEST * same_trial.best.course()[-1]
+    return measures.cost_to(run.course(), target, run.rounds.astype(np.float64))
+
+
+def _stationary_loss(run: Run) -> float:
+    loss_rn = run.metric("test_loss")
+    return float(np.nanmean(loss_rn[2 * len(loss_rn) // 5 :]))
+
+
+def _rounds_to_loss(run: Run, loss: float) -> float:
+    below = np.flatnonzero(_losses(run) < loss)
+    return float(run.rounds[below[0]]) if len(below) else np.inf
+
+
+def _losses(run: Run) -> Floats:
+    """Return the mean test loss over peers, (R,)."""
+    return np.asarray(np.nanmean(run.metric("test_loss"), axis=1), dtype=np.float64)
+
+
+def _weighted(run: Run, field: str) -> float:
+    """Return the mean of a field's last values, weighted by training examples."""
+    weights_n = np.ones(run.peers) if run.samples is None else run.samples
+    return float(np.average(run.last(field), weights=weights_n))
+
+
+def _log_loss(run: Run, part: str) -> float:
+    return float(np.log10(_weighted(run, f"{part}_loss")))
+
+
+def _train_gap(run: Run) -> float:
+    return _weighted(run, "train_accuracy") - _weighted(run, "test_accuracy")
+
+
+def _variance(run: Run) -> float:
+    best_n = measures.best(run)
+    return np.nan if np.isnan(best_n).all() else float(np.nanvar(100 * best_n))
+
+
+def _first_choice(run: Run) -> float:
+    return float(run.weights[-1][0, 1:].argmax() + 1) if len(run.weights) else np.nan
+
+
+def _outside_weight(run: Run) -> float:
+    if run.clusters is None:
+        return np.nan
+    other_nn = run.clusters[:, None] != run.clusters
+    return float((run.weights[-1] * other_nn).sum(axis=1).mean())
+
+
+def _smallest_cluster(run: Run, _: SameTrial) -> Floats:
+    """Return the final accuracy (n,) of the peers of the smallest true cluster; NaN: others."""
+    if run.clusters is None:
+        return np.full(run.peers, np.nan)
+    of_n, sizes = np.unique(run.clusters, return_inverse=True, return_counts=True)[1:]
+    return np.where(of_n == sizes.argmin(), run.last(), np.nan)
+
+
+def _cluster_gap(run: Run) -> float:
+    if run.clusters is None:
+        return np.nan
+    accuracy_n = run.last()
+    means = [np.nanmean(accuracy_n[run.clusters == c]) for c in np.unique(run.clusters)]
+    return float(np.ptp(means))
+
+
+def _weight_change(run: Run) -> float:
+    return float(np.abs(np.diff(run.weights[run.weight_rounds > 0], axis=0)).sum(axis=2).mean() / 2)
+
+
+def _components_used(run: Run) -> float:
+    final_kn = components(run)[-1]
+    return float(len(set(final_kn.argmax(axis=0)))) if len(final_kn) else np.nan
+
+
+def components(run: Run) -> Floats:
+    """Return the mixture weights of a run's components over rounds, (R, K, n); K = 0 without."""
+    names = sorted(name for name in run.metrics if name.startswith("component_"))
+    shape = (len(run.rounds), 0, run.peers)
+    return np.stack([run.metric(name) for name in names], axis=1) if names else np.empty(shape)
+
+
+def _of(function: Callable[..., float], *arguments: object) -> Measure:
+    """Return a function of a run and further arguments as a measure."""
+    return lambda run, _: function(run, *arguments)
+
+
+_figure = partial(Column, group="Figures", show="{:.4g}".format)
+_GRAPHS = ("sparsity", "symmetry", "one_way", "to_attackers")
+_FIGURES = (
+    *(_figure(f"{when}_{name}", f"{word} {name.replace('_', ' ')} %", "", of_run=_of(of, name))
+      for when, word, of in (("first", "initial", _first_graph), ("last", "final", graph_measure))
+      for name in _GRAPHS),
+    _figure("sparsity_rise", "final minus initial sparsity %", "high",
+            of_run=_of(_rise, "sparsity")),
+    _figure("one_way_rise", "final minus initial one-way pairs %", "low",
+            of_run=_of(_rise, "one_way")),
+    _figure("variance", "variance over peers", "low",
+            about="Variance over peers of the best-on-validation test accuracy, in squared points.",
+            of_run=_of(_variance)),
+    _figure("before_averaging", "lowest validation loss, before averaging %", "high",
+            about="Mean test accuracy in the round with the lowest validation loss of each peer; "
+            "of a method that records its models before averaging (DPFL), of these.",
+            of_peers=_before_averaging),
+    _figure("recovered", "share of the rounds until the true graph %", "low",
+            about="Share of all rounds until a recorded graph equals the true clusters.",
+            of_run=_of(_until_graph, lambda scores: scores.exact)),
+    _figure("similar", "share of the rounds until the graph's F1 is 0.9 %", "low",
+            about="Share of all rounds until a recorded graph has an F1 of 0.9 to the clusters.",
+            of_run=_of(_until_graph, lambda scores: (scores.f1 or 0.0) >= 0.9)),
+    _figure("components", "clusters of the final graph", "",
+            about="Number of connected components of the final graph.",
+            of_run=_of(_components)),
+    _figure("first_peer", "accuracy of client 1 %", "high",
+            about="Final test accuracy of peer 0.",
+            of_run=lambda run, _: float(run.last()[0])),
+    _figure("first_choice", "peer with the largest weight of client 1", "",
+            about="Number of the peer to which peer 0 gives its largest final weight.",
+            of_run=_of(_first_choice)),
+    _figure("perplexity", "perplexity", "low",
+            about="Mean over peers of exp(test loss).",
+            of_run=lambda run, _: float(np.nanmean(np.exp(run.last("test_loss"))))),
+    _figure("consensus", "squared distance in a cluster, per dimension", "low",
+            about="Mean of |x_i - x_j|^2 / d over ordered pairs of a true cluster, final models.",
+            of_run=_of(_consensus)),
+    _figure("gradient_norm", "squared gradient norm, mean over rounds, per dimension", "low",
+            about="Mean over users and recorded rounds of |grad f|^2 / d on noisy quadratics: "
+            "a/2 |x - c|^2 has |grad f|^2 = 2 a f.",
+            of_run=_of(_gradient_norm)),
+    _figure("rounds_to_best", "rounds to 90 % of the best", "low",
+            about="First round with 90 % of the best final accuracy of the panel.",
+            of_run=_rounds_to_best),
+    _figure("stationary_loss", "stationary loss", "low",
+            about="Mean test loss over peers and the last three fifths of the recorded rounds.",
+            of_run=_of(_stationary_loss)),
+    _figure("rounds_to_1e-4", "rounds to 1e-4", "low",
+            about="First recorded round with a mean test loss below 1e-4.",
+            of_run=_of(_rounds_to_loss, 1e-4)),
+    _figure("weighted_train", "weighted train %", "",
+            about="Final accuracy on training data, peers weighted by their training examples.",
+            of_run=_of(_weighted, "train_accuracy")),
+    _figure("train_gap", "train minus test %", "high",
+            about="Weighted train accuracy minus weighted test accuracy.",
+            of_run=_of(_train_gap)),
+    *(_figure(f"log_{part}_loss", f"log10 of {part} loss", "low",
+              about="Decimal logarithm of the final weighted loss.",
+              of_run=_of(_log_loss, part))
+      for part in ("train", "test")),
+    _figure("rise", "largest loss / first loss", "low",
+            about="Largest mean test loss over peers relative to that of the first recorded round.",
+            of_run=lambda run, _: float(_losses(run).max() / _losses(run)[0])),
+    _figure("course", "mean over rounds %", "high",
+            about="Mean test accuracy over peers and recorded rounds: high where it rises early.",
+            of_run=lambda run, _: float(np.nanmean(run.metric("test_accuracy")))),
+    _figure("largest_weight", "largest weight, mean over rounds", "high",
+            about="Mean over peers and recorded rounds of a peer's largest weight; 1: one-hot.",
+            of_run=lambda run, _: float(run.weights[run.weight_rounds > 0].max(axis=2).mean())),
+    _figure("outside_weight", "weight of other clusters", "low",
+            about="Mean over peers of the final weight that goes to peers of other clusters.",
+            of_run=_of(_outside_weight)),
+    _figure("smallest_cluster", "smallest cluster %", "high",
+            about="Mean final accuracy of the peers of the smallest true cluster.",
+            of_peers=_smallest_cluster),
+    _figure("cluster_gap", "gap between clusters %", "low",
+            about="Largest difference of the mean final accuracy between two true clusters.",
+            of_run=_of(_cluster_gap)),
+    _figure("weight_change", "change of weights per recorded round", "high",
+            about="Mean over rounds and peers of sum_j |w_ij(t) - w_ij(t - 1)| / 2.",
+            of_run=_of(_weight_change)),
+    _figure("components_used", "components that lead for a client", "high",
+            about="Number of FedEM's components that have the largest weight at some peer.",
+            of_run=_of(_components_used)),
+)  # fmt: skip
+MEASURES: dict[str, Column] = {
+    **measures.MEASURES,
+    **{column.key: column for column in _FIGURES},
+}
+"""Key -> measure: the columns of a comparison, and those of figures."""
