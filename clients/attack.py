@@ -27,31 +27,14 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Knowledge of an attacker that forges one tensor of a letter.
+    """Knowledge of an attacker that forges one tensor of a letter."""
 
-    Attributes
-    ----------
-    own : Tensor
-        Honest tensor y.
-    others : Tensor, (k, ...)
-        For a model, the honest models that the attacker received in the last round; for an answer,
-        its own answers to all peers.
-    reference : Tensor
-        For a model, the mean of `others`, or y if there are none; for an answer, 0.
-    strength : float
-        Strength of the attack.
-    noise : Callable[[], Tensor]
-        Standard normal noise in the shape of y.
-    first : Callable[[], Tensor]
-        Tensor of the attacker's first letter.
-    """
-
-    own: Tensor
-    others: Tensor
-    reference: Tensor
+    own: Tensor  # honest tensor y
+    others: Tensor  # honest models received in the last round, or its own answers to all; (k, ...)
+    reference: Tensor  # of a model, the mean of `others`, or y if there are none; of an answer, 0
     strength: float
-    noise: Callable[[], Tensor]
-    first: Callable[[], Tensor]
+    noise: Callable[[], Tensor]  # standard normal, in the shape of y
+    first: Callable[[], Tensor]  # tensor of the attacker's first letter
 
 
 @dataclass(frozen=True)

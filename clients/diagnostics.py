@@ -54,10 +54,9 @@ def diagnose(
 
     Parameters
     ----------
-    test : tuple of ndarray
-        Class probabilities (n, 2) and classes (n,).
-    validation : tuple of ndarray or None
-        The same for the validation examples, which choose threshold and temperature; None without.
+    test, validation : tuple of ndarray
+        Class probabilities (n, 2) and classes (n,); validation examples choose threshold and
+        temperature.
     private : bool
         Round the threshold, which is otherwise the mean of two examples' probabilities.
     groups : tuple of ndarray of int (n,) or None
@@ -72,28 +71,24 @@ def diagnose(
         "recalibrated": the Brier score and the ratio at that temperature.
     """
     p_n, positive_n = test[0][:, 1], test[1] == 1
-    threshold = temperature = None
-    chosen: dict[str, int] = {}
+    decided = partial(decisions, p_n, positive_n, groups_n=groups[0])
+    chosen: dict[str, Any] = {}
+    result = {"examples": len(p_n), "positives": int(positive_n.sum())}
     if validation is not None and len(np.unique(validation[1])) == 2:
         threshold = youden(validation[0][:, 1], validation[1] == 1)
         threshold = round(threshold, _PRIVATE_DECIMALS) if private else threshold
         temperature = fitted_temperature(*validation)
-        chosen = {"chosen_by": len(validation[1] if groups[1] is None else np.unique(groups[1]))}
-    decided = partial(decisions, p_n, positive_n, groups_n=groups[0])
-    result: dict[str, Any] = {
-        "examples": len(p_n),
-        "positives": int(positive_n.sum()),
-        **chosen,
-        "measures": decided(HALF) | rankings(p_n, positive_n, groups_n=groups[0]),
-        "threshold": threshold,
-        "at_threshold": {} if threshold is None else decided(threshold),
-        "temperature": temperature,
-        "recalibrated": {},
-    }
-    if temperature is not None:
         scaled, names = recalibrated(test[0], temperature)[:, 1], ("brier", "observed_expected")
-        result["recalibrated"] = rankings(scaled, positive_n, names, groups[0])
-    return _ready(result)
+        groups_v = validation[1] if groups[1] is None else np.unique(groups[1])
+        result["chosen_by"] = len(groups_v)
+        chosen = {
+            "threshold": threshold,
+            "at_threshold": decided(threshold),
+            "temperature": temperature,
+            "recalibrated": rankings(scaled, positive_n, names, groups[0]),
+        }
+    measures = decided(HALF) | rankings(p_n, positive_n, groups_n=groups[0])
+    return _ready({**result, "measures": measures, **chosen})
 
 
 def diagnose_survival(
@@ -101,16 +96,8 @@ def diagnose_survival(
 ) -> dict[str, Any]:
     """Return the C-index of survival probabilities in the form of `diagnose`; positives: events.
 
-    The bootstrap needs time that is quadratic in the number of examples.
-
-    Parameters
-    ----------
-    survival_nk : ndarray, (n, k)
-        Probabilities of surviving the intervals up to each one.
-    targets_n3 : ndarray, (n, 3)
-        See `coterie.datasets.problem.Split`.
-    groups_n : ndarray of int, (n,), or None
-        Groups of the examples, if known.
+    The bootstrap needs time that is quadratic in the number of examples. The probabilities are
+    those of surviving the intervals up to each one; targets as in `coterie.datasets.problem.Split`.
     """
     risk_n, event_n, time_n = risks(survival_nk), targets_n3[:, 1] > 0, targets_n3[:, 2]
     value, low, high = c_index(risk_n, event_n, time_n)[0], np.nan, np.nan
@@ -119,21 +106,15 @@ def diagnose_survival(
         low, high = _middle(c_index(risk_n, event_n, time_n, counts_bn))
     if low == high:  # too few pairs for a bootstrap
         low = high = np.nan
-    return _ready(
-        {
-            "examples": len(risk_n),
-            "positives": int(event_n.sum()),
-            "measures": {"c_index": (float(value), low, high)},
-            "threshold": None,
-            "at_threshold": {},
-            "temperature": None,
-            "recalibrated": {},
-        }
-    )
+    measures = {"c_index": (float(value), low, high)}
+    return _ready({"examples": len(risk_n), "positives": int(event_n.sum()), "measures": measures})
 
 
-def _ready(result: dict[str, Any]) -> dict[str, Any]:
+def _ready(found: dict[str, Any]) -> dict[str, Any]:
     """Make estimates ready for JSON: null where undefined."""
+    empty: dict[str, Any] = {"threshold": None, "at_threshold": {}}
+    empty |= {"temperature": None, "recalibrated": {}}
+    result = found | {key: found.get(key, value) for key, value in empty.items()}
     estimates = {
         part: {
             name: [value if math.isfinite(value) else None for value in estimate]
@@ -157,12 +138,7 @@ def c_index(
     The share of comparable pairs in which the example with the earlier event has the higher risk;
     equal risks count 1/2. A pair is comparable if the earlier time is an event; with equal times,
     if one is an event and the other is censored, which counts as later (Harrell, Lee and Mark
-    1996; as in scikit-survival).
-
-    Parameters
-    ----------
-    counts_bn : ndarray, (b, n), or None
-        How often each resample has each example; None: once.
+    1996; as in scikit-survival). `counts_bn`: how often each resample has each example; None: once.
     """
     counts_bn = np.ones((1, len(risk_n))) if counts_bn is None else counts_bn
     right_b, pairs_b = np.zeros((2, len(counts_bn)))
@@ -211,17 +187,35 @@ def rankings(
     measures: dict[str, Callable[..., Floats]] = {
         "auroc": _auroc, "auprc": _auprc, "brier": _brier, "observed_expected": _ratio,
     }  # fmt: skip
-    order = np.argsort(p_n, kind="stable")
-    p_n, positive_n = p_n[order], positive_n[order].astype(np.float64)
-    starts = np.flatnonzero(np.diff(p_n, prepend=-np.inf))
+    order, *sorted_n = _ordered(p_n, positive_n)
     counts_bn = _resamples(len(p_n), groups_n)[:, order]
     result = {}
     for name in names:
-        measure = measures[name]
-        value = measure(np.ones((1, len(p_n))), p_n, positive_n, starts)[0]
-        values_b = measure(counts_bn, p_n, positive_n, starts)
-        result[name] = (float(value), *_middle(values_b))
+        value = measures[name](np.ones((1, len(p_n))), *sorted_n)[0]
+        result[name] = (float(value), *_middle(measures[name](counts_bn, *sorted_n)))
     return result
+
+
+def auroc(p_n: Floats, positive_n: Bools) -> float:
+    """Return the probability that a positive scores above a negative; NaN with one class.
+
+    Ties count 1/2.
+    """
+    return float(_auroc(np.ones((1, len(p_n))), *_ordered(p_n, positive_n)[1:])[0])
+
+
+def by_score(p_n: Floats, positive_n: Bools) -> tuple[Floats, Floats]:
+    """Return the numbers of positives and negatives with each score, ascending, (g,) each."""
+    _, _, is_positive_n, starts = _ordered(p_n, positive_n)
+    positive_1g, negative_1g = _groups(np.ones((1, len(p_n))), is_positive_n, starts)
+    return positive_1g[0], negative_1g[0]
+
+
+def _ordered(p_n: Floats, positive_n: Bools) -> tuple[Ints, Floats, Floats, Ints]:
+    """Return the order by score, scores and positives in it, and the first of equal scores."""
+    order = np.argsort(p_n, kind="stable")
+    starts = np.flatnonzero(np.diff(p_n[order], prepend=-np.inf))
+    return order, p_n[order], positive_n[order].astype(np.float64), starts
 
 
 def wilson(right_n: Bools, groups_n: Ints | None = None) -> Estimate:

@@ -141,14 +141,7 @@ class Inbox(Received):
     def losses(self, state: State, split: SplitName, *, own: bool = False) -> Floats:
         """Return the loss of each received model on its recipient's data, (P, n); else nan.
 
-        Parameters
-        ----------
-        state : State
-            Running statistics of the recipients.
-        split : {"train", "validation", "test"}
-            Data of the recipients.
-        own : bool
-            Also evaluate each peer's own model.
+        `state` has the running statistics of the recipients; `own` also evaluates their own models.
         """
         peer, rows = self._evaluated(own=own)
         losses_pn = np.full(self.heard.shape, np.nan)

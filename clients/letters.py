@@ -1,4 +1,4 @@
-"""Letters as a rule sees them: a stack of tensors, and the edges that carried them.
+"""Letters as a rule sees them: a stack of tensors, and the edges that carried them; their options.
 
 Legend: e = letters (edges), s = rows of the stack, p = peers of this node, n = all peers.
 """
@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.ranges import option
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+OperatorName = Literal["top-k", "sign", "low-rank", "int4"]
 Part = slice | Ints
 """Index of some models of a stack."""
 
@@ -28,18 +31,10 @@ def no_peers() -> Ints:
 
 @dataclass(frozen=True)
 class Rows:
-    """Lazy selection of rows; slicing copies only that part, since all rows may not fit in memory.
+    """Lazy selection of rows: slicing copies only that part, as all may not fit in memory."""
 
-    Attributes
-    ----------
-    stack : Tensor, (S, d)
-        Models to select from.
-    rows : ndarray of int, (E,)
-        Selected rows of the stack, which may repeat.
-    """
-
-    stack: Tensor
-    rows: Ints
+    stack: Tensor  # models to select from, (S, d)
+    rows: Ints  # selected rows of the stack, which may repeat, (E,)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -142,3 +137,40 @@ class Lazy:
 
     def __getitem__(self, at: Part) -> Tensor:
         return self.function(*(stack[at] for stack in self.stacks))
+
+
+@dataclass(frozen=True)
+class LetterOptions:
+    """The [letters] table: increments against public copies, which save bytes.
+
+    Implemented in `coterie.app.node.cohort.wire`; docs/letters.md says which operator to use.
+    """
+
+    scheme: Literal["full", "increments"] = option(
+        "full",
+        '"full": an offer carries the whole model. "increments": it carries the compressed '
+        "difference to the peer's public copy, which all peers read, its owner included.",
+    )
+    operator: OperatorName = option(
+        "int4",
+        "Compression of the difference: 4 bits per number; signs and a scale per tensor; its "
+        "largest entries; or a low-rank factorisation per matrix.",
+    )
+    ratio: float = option(
+        0.05,
+        'Fraction of the numbers that an increment carries, for "top-k" and "low-rank".',
+        above=0,
+        high=1,
+    )
+    damping: float = option(
+        1.0,
+        "Step size gamma of CHOCO-SGD in methods that average: fraction of the way from a peer's "
+        'public copy to the average. "top-k" and "low-rank" need 0.5 or less.',
+        above=0,
+        high=1,
+    )
+
+    def __post_init__(self) -> None:
+        for key in ("operator", "ratio", "damping"):
+            if self.scheme == "full" and getattr(self, key) != getattr(LetterOptions, key):
+                raise ValueError(f'letters.{key} needs letters.scheme = "increments"')

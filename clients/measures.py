@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clients.diagnostics import c_index, risks
+from coterie.clients.diagnostics import auroc, by_score, c_index, risks
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 _BINS = 15  # confidence bins: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017
 _POINTS = 40  # maximum number of points of a curve
 _MAX_CLASSES = 20  # for the confusion matrix and ROC curves
@@ -38,7 +37,7 @@ def classification(p_nk: Floats, labels_n: Ints) -> dict[str, float]:
     metrics = {
         "balanced_accuracy": float(recall_k[occurs_k].mean()),
         "macro_f1": float(f1_k[true_k + predicted_k > 0].mean()),
-        "auroc": _mean(_aurocs(p_nk, labels_n)),
+        "auroc": _mean([auroc(p_nk[:, c], labels_n == c) for c in _compared(p_nk)]),
         "expected_calibration_error": _calibration_error(p_nk, labels_n),
     }
     if len(true_k) == 2:
@@ -74,14 +73,11 @@ def confusion(p_nk: Floats, labels_n: Ints) -> Ints:
 
 def classification_curves(p_nk: Floats, labels_n: Ints) -> dict[str, Any]:
     """Return the confusion matrix, ROC curves and reliability bins that a report draws."""
-    k = p_nk.shape[1]
-    if k > _MAX_CLASSES:
-        return {"reliability": reliability(p_nk, labels_n)}
-    return {
-        "confusion": confusion(p_nk, labels_n).tolist(),
-        "roc": _rocs(p_nk, labels_n),
-        "reliability": reliability(p_nk, labels_n),
-    }
+    curves: dict[str, Any] = {"reliability": reliability(p_nk, labels_n)}
+    if p_nk.shape[1] > _MAX_CLASSES:
+        return curves
+    matrix = confusion(p_nk, labels_n).tolist()
+    return {"confusion": matrix, "roc": _rocs(p_nk, labels_n), **curves}
 
 
 def regression_curves(values_nk: Floats, targets_nk: Floats) -> dict[str, Any]:
@@ -105,40 +101,9 @@ def _calibration_error(p_nk: Floats, labels_n: Ints) -> float:
     return float((np.abs(bins[:, 0] - bins[:, 1]) * bins[:, 2]).sum() / len(labels_n))
 
 
-def _order(p_nk: Floats, labels_n: Ints) -> tuple[Bools, Bools]:
-    """Sort the examples by score, ascending, for each class that is compared with the rest.
-
-    Returns
-    -------
-    hits_nk : ndarray of bool, (n, k)
-        True if the example is of the class.
-    begins_nk : ndarray of bool, (n, k)
-        True if the score differs from the one before.
-    """
-    classes = np.arange(int(p_nk.shape[1] == 2), p_nk.shape[1])  # the second of two classes, or all
-    order_nk = np.argsort(p_nk[:, classes], axis=0)
-    score_nk = np.take_along_axis(p_nk[:, classes], order_nk, axis=0)
-    begins_nk = np.ones(score_nk.shape, dtype=np.bool_)
-    begins_nk[1:] = score_nk[1:] != score_nk[:-1]
-    return labels_n[order_nk] == classes, begins_nk
-
-
-def _aurocs(p_nk: Floats, labels_n: Ints) -> list[float]:
-    """Return the probability that an example of a class scores above one of the rest, by class.
-
-    Ties count 1/2; nan if all examples are of the class, or none is.
-    """
-    hits_nk, begins_nk = _order(p_nk, labels_n)
-    n, hits_k = len(labels_n), hits_nk.sum(axis=0)
-    at_n1 = np.arange(n)[:, None]
-    first_nk = np.maximum.accumulate(np.where(begins_nk, at_n1, 0))
-    ends_nk = np.append(begins_nk[1:], np.ones_like(begins_nk[:1]), axis=0)
-    last_nk = np.minimum.accumulate(np.where(ends_nk, at_n1, n)[::-1])[::-1]
-    rank_nk = (first_nk + last_nk) / 2 + 1
-    above_k = (rank_nk * hits_nk).sum(axis=0) - hits_k * (hits_k + 1) / 2
-    with np.errstate(invalid="ignore"):
-        aurocs: list[float] = (above_k / (hits_k * (n - hits_k))).tolist()
-    return aurocs
+def _compared(p_nk: Floats) -> list[int]:
+    """Return the classes that are compared with the rest: the second of two, or all."""
+    return [*range(int(p_nk.shape[1] == 2), p_nk.shape[1])]
 
 
 def _rocs(p_nk: Floats, labels_n: Ints) -> list[list[list[float]]]:
@@ -146,19 +111,18 @@ def _rocs(p_nk: Floats, labels_n: Ints) -> list[list[list[float]]]:
 
     Empty if all examples are of the class, or none is.
     """
-    hits_nk, begins_nk = _order(p_nk, labels_n)
-    n, hits_k = len(labels_n), hits_nk.sum(axis=0)
-    hits_from_nk = np.cumsum(hits_nk[::-1], axis=0)[::-1]
-    misses_from_nk = np.arange(n, 0, -1)[:, None] - hits_from_nk
-    with np.errstate(invalid="ignore"):
-        points_nk2 = np.stack([misses_from_nk / (n - hits_k), hits_from_nk / hits_k], axis=2)
-    curves = []
-    for c, hits in enumerate(hits_k.tolist()):
-        points = np.append(points_nk2[begins_nk[:, c], c], [[0.0, 0.0]], axis=0)[::-1]
+    curves: list[list[list[float]]] = []
+    for c in _compared(p_nk):
+        ascending = by_score(p_nk[:, c], labels_n == c)
+        hits, misses = (np.append(0.0, each[::-1].cumsum()) for each in ascending)
+        if not hits[-1] or not misses[-1]:
+            curves.append([])
+            continue
+        points = np.stack([misses / misses[-1], hits / hits[-1]], axis=1)
         if len(points) > _POINTS:
             rows = np.linspace(0, len(points) - 1, _POINTS).round().astype(np.int64)
             points = points[np.unique(rows)]
-        curves.append(points.round(4).tolist() if 0 < hits < n else [])
+        curves.append(points.round(4).tolist())
     return curves
 
 

@@ -18,7 +18,6 @@ from typing import (
     ClassVar,
     Generic,
     Literal,
-    NamedTuple,
     Protocol,
     Self,
     TypeVar,
@@ -33,6 +32,8 @@ import numpy.typing as npt
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints, Letters, no_letters
+from coterie.clients.mixture import Mixture
+from coterie.clients.training import Drift, Terms
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.protocol import METRICS
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from coterie.clients.engine.data import Batch, SplitName
     from coterie.clients.engine.engine import Engine, Fit, GradientFunction, Scores
-    from coterie.clients.engine.training import Drift
 
 Floats = npt.NDArray[np.float64]
 Group = Literal["unknown", "groups", "personal", "helpers", "alike", "references"]
@@ -106,35 +106,6 @@ class Weighted(State):
     """State with the weights of the last average, which are the collaboration weights."""
 
     w: Floats  # (P, n)
-
-
-class Mixture(NamedTuple):
-    """Ensemble of models per hosted peer, whose predictions are averaged, or outputs added.
-
-    Attributes
-    ----------
-    weights : Tensor, (P, M)
-        Weights of the members; rows sum to 1. A member of weight 0 is padding.
-    models : Tensor, (P, M, d)
-        Models of the members.
-    buffers : dict of str to Tensor, (P, M, ...)
-        Buffers of the members.
-    offset : Tensor or None, (P, k)
-        If given, weighted outputs and this offset are added instead; the weights are any numbers.
-    low, high : Tensor or None, (P, M, k) or (P, M, 1)
-        If given, outputs beyond them are clipped (`coterie.clients.engine.limits`); infinite for
-        the peer's own model.
-    authors : ndarray of int or None, (P, M)
-        Peers that trained the members, if there are limits.
-    """
-
-    weights: Tensor
-    models: Tensor
-    buffers: dict[str, Tensor]
-    offset: Tensor | None = None
-    low: Tensor | None = None
-    high: Tensor | None = None
-    authors: Ints | None = None
 
 
 S = TypeVar("S", bound=State)
@@ -280,6 +251,8 @@ class Formulas(Method):
         *,
         batches: Sequence[Batch] | None = None,
         gradient: GradientFunction | None = None,
+        proximal: tuple[float, Tensor] | None = None,
+        mask: Tensor | None = None,
         pull: Drift | None = None,
         **more: Any,
     ) -> T:
@@ -291,13 +264,18 @@ class Formulas(Method):
             One minibatch per step; None: those of the round.
         gradient : callable or None
             Gradient to descend, a function of models, buffers and minibatch; None: the local loss.
+        proximal : (float, Tensor) or None
+            Strength mu and centre c (P, d) of a term mu/2 |x - c|^2 of the objective.
+        mask : Tensor, (P, d), or None
+            Factors of the gradient's entries.
         pull : callable or None
             Further direction to descend, a function of models (E, d) and their rows; neither
             momentum nor Adam's scaling applies to it.
         """
         batches = self.engine.batches(round_) if batches is None else batches
+        terms = Terms(pull, proximal, mask)
         fit = self.engine.fit(
-            state.x, state.buffers, state.opt_state, batches, gradient=gradient, drift=pull
+            state.x, state.buffers, state.opt_state, batches, gradient=gradient, terms=terms
         )
         return replace(state.trained(fit), **more)
 
@@ -431,7 +409,7 @@ class Rule(Formulas, Generic[S]):
         mixture = self.mixture(s)
         if mixture is None:
             return self.engine.losses(s.x, s.buffers, split)
-        return self.engine.mixture_losses(*mixture[:3], split, *mixture[3:6])
+        return self.engine.mixture_losses(mixture, split)
 
     def mixture(self, s: S) -> Mixture | None:
         """Return the ensembles that predict, or None where the personal model predicts alone."""
@@ -475,10 +453,7 @@ class Rule(Formulas, Generic[S]):
         mixture = self.mixture(s)
         if mixture is None or mixture.low is None:
             return [{}] * len(s.x)
-        assert mixture.high is not None
-        assert mixture.authors is not None
-        limits = mixture.low, mixture.high, mixture.authors
-        return self.engine.beyond_limits(*mixture[:3], "test", mixture.offset, *limits)
+        return self.engine.beyond_limits(mixture, "test")
 
     def metrics(self, s: S) -> Mapping[str, Floats]:
         """Return the metrics named in `reported`, each (P,); nan where undefined."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from coterie.clients.letters import Part
 from coterie.ranges import option
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Optimizer = Literal["sgd", "adam", "adamw", "rmsprop"]
 RateSchedule = Literal["step", "cosine", "inverse-time", "horizon"]
@@ -15,6 +20,25 @@ Weighting = Literal["samples", "uniform", "metropolis"]
 """Weights of an average over neighbours."""
 ClassWeights = Literal["none", "balanced"]
 Decayed = Literal["all", "weights"]
+BackendName = Literal["auto", "sequential", "batched", "vmapped"]
+Drift = Callable[["Tensor", Part], "Tensor"]
+"""Function of models (E, d) and their rows to a direction (E, d)."""
+
+
+class Terms(NamedTuple):
+    """Terms of a training step beside the gradient g of the local loss.
+
+    A step of the optimizer follows mask * (g + strength (x - centre)). The drift is subtracted
+    beside it, times the learning rate: neither momentum nor Adam's scaling applies to it.
+    """
+
+    drift: Drift | None = None
+    proximal: tuple[float, Tensor] | None = None  # strength and centre (E, d)
+    mask: Tensor | None = None  # (E, d)
+    trained: Sequence[str] | None = None  # tensors that train, the others are frozen; None: all
+
+
+NO_TERMS = Terms()
 
 
 @dataclass(frozen=True)
@@ -126,6 +150,18 @@ class Training:
                 return self.learning_rate / (1 + past / every)
             case "horizon":
                 return self.learning_rate * min(1.0, every * max(1.0, math.log(total)) / total)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The [engine] table: how models are computed; it changes numbers by rounding only."""
+
+    backend: BackendName = option(
+        "auto",
+        '"sequential" computes one model at a time and runs every network; "batched" computes '
+        'linear layers of all models at once; "vmapped" batches every network that '
+        'torch.func.vmap can; "auto" takes the fastest (`coterie.clients.engine.backends.choose`).',
+    )
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,11 @@ from coterie.app.config.registry import METHODS, method_of
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
-from coterie.clients.engine_options import EngineOptions
-from coterie.clients.letter_options import LetterOptions
+from coterie.clients.letters import LetterOptions
 from coterie.clients.models.options import AND, MODELS, Adaptation, KindOptions, Model, kinds_in
 from coterie.clients.privacy import Privacy
 from coterie.clients.rule import Rule
-from coterie.clients.training import Compute, Training, Weighting
+from coterie.clients.training import Compute, EngineOptions, Training, Weighting
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import DATASETS, Dataset, dataset_of

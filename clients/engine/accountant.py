@@ -29,17 +29,10 @@ _ROUNDING = 1e-9
 def query(examples: int, drawn: int, noise: float, times: int) -> Floats:
     """Return the Rényi divergences (A,) of gradients on one minibatch.
 
-    Parameters
-    ----------
-    examples : int
-        Number of the peer's examples.
-    drawn : int
-        Number of examples of a uniformly drawn minibatch; all examples for other queries.
-    noise : float
-        Standard deviation of the noise on each gradient, in multiples of the clipping norm.
-        Outside the range in which the arithmetic is sound, the divergences are infinite.
-    times : int
-        Number of gradients on the same minibatch, with independent noise.
+    `drawn` of the peer's `examples` are a uniformly drawn minibatch; all for other queries. `noise`
+    is the standard deviation on each gradient, in multiples of the clipping norm; outside the range
+    in which the arithmetic is sound, the divergences are infinite. `times` gradients have
+    independent noise.
     """
     if not MIN_NOISE <= noise <= MAX_NOISE:
         return np.full(len(ORDERS), np.inf)

@@ -21,11 +21,7 @@ def crop_flip(images_ebchw: Tensor, keys_e: Tensor) -> Tensor:
     """Crop randomly out of the zero-padded image, then mirror with probability 1/2.
 
     The usual augmentation of CIFAR since He et al. (2015); shifts are uniform in both directions.
-
-    Parameters
-    ----------
-    keys_e : Tensor, (E,)
-        Dropout keys of the minibatch; the draws belong to a separate layer, -1.
+    The draws are those of dropout layer -1 with the keys of the minibatch.
     """
     models, examples, _, height, width = images_ebchw.shape
     down, right = height // MOVED, width // MOVED

@@ -16,24 +16,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Plan:
-    """Minibatches of one call, on the host.
+    """Minibatches of one call, on the host."""
 
-    Attributes
-    ----------
-    rows_etb : ndarray of int, (E, T, b)
-        Positions in the peer's split; those at or beyond `counts` are 0 and have weight 0.
-    counts_et : ndarray of int, (E, T)
-        Number of examples of each batch; 0 where a peer has finished before the others.
-    keys_et : ndarray of int, (E, T)
-        Dropout keys; 0 in problems with gradient noise, which have no dropout.
-    noise_etd : ndarray, (E, T, d), or None
-        Gradient noise (standard normal); None for problems without it.
-    """
-
-    rows_etb: Ints
-    counts_et: Ints
-    keys_et: Ints
-    noise_etd: npt.NDArray[np.float64] | None
+    rows_etb: Ints  # positions in the peer's split; 0 at or beyond the counts
+    counts_et: Ints  # number of examples; 0 where a peer has finished before the others
+    keys_et: Ints  # dropout keys; 0 in problems with gradient noise, which have no dropout
+    noise_etd: npt.NDArray[np.float64] | None  # standard normal; None: no gradient noise
 
     @property
     def steps(self) -> int:
@@ -58,16 +46,8 @@ def plan(
     peers with less data finish earlier. Halves are one draw of `batch_size` examples (or all) cut
     into two disjoint minibatches; a peer with a single example has it in both.
 
-    Parameters
-    ----------
-    streams : Sequence of Generator
-        Random generator of each model.
-    lengths : Sequence of int
-        Number of examples of each model.
-    noise_dimension : int
-        Dimension of the gradient noise, 0 for none.
-    min_count : int
-        A smaller rest of an epoch is dropped, as by PyTorch's DataLoader with drop_last.
+    `streams` and `lengths` have the random generator and the number of examples of each model. A
+    rest of an epoch below `min_count` is dropped, as by PyTorch's DataLoader with drop_last.
     """
 
     def draw(g: np.random.Generator, n: int) -> tuple[Ints, list[int]]:

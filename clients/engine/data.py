@@ -23,7 +23,7 @@ from coterie.clients.engine import tuning
 from coterie.clients.engine.augmentation import AUGMENTATIONS
 from coterie.clients.engine.batches import Ints, Plan, everything, plan
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Part
+from coterie.clients.letters import Part, no_peers
 
 if TYPE_CHECKING:
     from coterie.clients.training import Training
@@ -34,24 +34,12 @@ SplitName = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True)
 class Shard:
-    """One split of the hosted peers, padded to the longest.
+    """One split of the hosted peers, padded to the longest."""
 
-    Attributes
-    ----------
-    rows_pn : Tensor, (P, n)
-        Rows in the pool; padding repeats row 0.
-    targets_pn : Tensor, (P, n, ...)
-        Targets; padding is 0.
-    lengths_p : ndarray of int, (P,)
-        Number of examples of each peer.
-    same_p : ndarray of int, (P,)
-        Group number of each peer; peers with the same examples have the same number.
-    """
-
-    rows_pn: Tensor
-    targets_pn: Tensor
-    lengths_p: Ints
-    same_p: Ints
+    rows_pn: Tensor  # rows in the pool; padding repeats row 0
+    targets_pn: Tensor  # (P, n, ...); padding is 0
+    lengths_p: Ints  # number of examples of each peer
+    same_p: Ints  # number of each peer's group of peers with the same examples
 
     def narrowed(self, rows: Ints, at: Tensor) -> Shard:
         """Select peers, given by local index on the host and on the device."""
@@ -70,46 +58,21 @@ class Charge(IntEnum):
 class Batch:
     """One minibatch for each of E models.
 
-    Attributes
-    ----------
-    peers_e : Tensor, (E,)
-        Local index of the peer that the examples belong to.
-    rows_eb : Tensor, (E, b)
-        Positions in that peer's split.
-    weights_eb : Tensor, (E, b)
-        Weight of each example in the loss; 0 for empty positions, else 1 / count, times the weight
-        of its class.
-    counts_e : ndarray of int, (E,)
-        Number of examples, on the host.
-    keys_e : Tensor, (E,)
-        Dropout keys.
-    noise_ed : Tensor, (E, d), or None
-        Gradient noise to add.
-    augmented : bool
-        True if the run's augmentation is applied, by draws from `keys_e`.
-    round : int
-        Round that the minibatch was drawn for; 0 for none.
-    charges_e : ndarray of int, (E,), or None
-        `Charge` of each minibatch; only in private training.
-    uses_e : ndarray of int, (E,), or None
-        Number of earlier uses in this stage of the round; only in private training.
-    hosted_e : ndarray of int, (E,)
-        `peers_e` on the host, to avoid waiting for the device.
-    split : {"train", "validation", "test"}
-        Split that the rows belong to.
+    The weight of an example in the loss is 1 / count, times the weight of its class. Charges and
+    uses are those of private training.
     """
 
-    peers_e: Tensor
-    rows_eb: Tensor
-    weights_eb: Tensor
-    counts_e: Ints
-    keys_e: Tensor
-    noise_ed: Tensor | None
-    augmented: bool = False
-    round: int = 0
-    charges_e: Ints | None = None
-    uses_e: Ints | None = None
-    hosted_e: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    peers_e: Tensor  # local index of the peer that the examples belong to
+    rows_eb: Tensor  # positions in that peer's split
+    weights_eb: Tensor  # 0 for empty positions
+    counts_e: Ints  # number of examples, on the host
+    keys_e: Tensor  # dropout keys
+    noise_ed: Tensor | None  # gradient noise to add
+    augmented: bool = False  # by the run's augmentation, with draws from the keys
+    round: int = 0  # that the minibatch was drawn for; 0 for none
+    charges_e: Ints | None = None  # `Charge` of each minibatch
+    uses_e: Ints | None = None  # number of earlier uses in this stage of the round
+    hosted_e: Ints = field(default_factory=no_peers)  # `peers_e` on the host
     split: SplitName = "train"
 
     def part(self, at: Part) -> Batch:
@@ -133,15 +96,7 @@ class Batch:
 
 
 class Data:
-    """Pool and splits of the hosted peers.
-
-    Parameters
-    ----------
-    problem : Problem
-        Data of all peers; only that of `peers` is kept.
-    peers : ndarray of int, (P,)
-        Ids of the hosted peers.
-    """
+    """Pool and splits of the hosted peers; the data of others are not kept."""
 
     def __init__(
         self,

@@ -37,15 +37,7 @@ from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.engine.tasks import TASKS
-from coterie.clients.engine.training import (
-    Drift,
-    Fit,
-    GradientFunction,
-    Gradients,
-    Models,
-    Trainer,
-)
-from coterie.clients.engine_options import Backend as Name
+from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
 from coterie.clients.letters import Bools
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
@@ -53,6 +45,7 @@ from coterie.clients.models.fitted import Fitted
 from coterie.clients.models.kinds import Kinds
 from coterie.clients.models.options import MODELS
 from coterie.clients.models.size import MAX_PARAMETERS
+from coterie.clients.training import NO_TERMS, BackendName, Terms
 
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
@@ -87,10 +80,6 @@ def device_of(name: str, gpu: int) -> torch.device:
     return torch.device("cuda", gpu % max(1, torch.cuda.device_count()))
 
 
-def _no_batches(*which: Any, **how: Any) -> list[Batch]:
-    return []
-
-
 class Engine(Evaluation):
     """Engine with the stacked models of the peers that one node hosts.
 
@@ -98,50 +87,27 @@ class Engine(Evaluation):
     ----------
     problem : Problem
         Data of all peers; only those of `peers` are kept.
-    model : str
-        Name of the network (`coterie.clients.models.build`).
-    model_options : object
-        Options of the network.
+    model, model_options, adaptation, max_parameters : object
+        Network, see `coterie.clients.models.build`.
     peers : Sequence of int
         Ids of the hosted peers, ascending.
-    training : Training
-        Minibatches and optimizer.
+    training, privacy, defence : object
+        Options; None: no privacy, weighted means.
     seed : int
         Seed of all streams.
-    device : str
-        "cpu", "cuda", or "auto" for CUDA if available.
-    gpu : int
-        Index of the GPU.
-    dtype : str
-        "float32" or "float64"; quadratic problems are always float64.
-    topology : ndarray of bool, (n, n), or None
-        Allowed edges; None: all.
+    device, dtype, mixed_precision, tf32, channels_last : object
+        Options of `coterie.clients.training.Compute`; `gpu` is the index of the GPU.
     backend : str
         Value of the key `engine.backend`, see `coterie.clients.engine.backends.choose`.
-    chunk : int
-        Models per call; 0: the rule of `coterie.clients.engine.execution`.
-    memory : int
-        Maximum number of bytes that calls hold for their backward pass; 0: a share of the machine's
-        memory.
-    tf32 : bool
-        Round products of float32 to TF32 on a GPU, while the engine computes.
-    mixed_precision, channels_last : bool
-        Options of `coterie.clients.engine.network.Network`.
-    defence : Defence or None
-        Robust rule that replaces weighted means; None: no rule.
+    chunk, memory : int
+        Models per call, and bytes that calls hold for their backward pass; 0: the rules of
+        `coterie.clients.engine.execution`.
+    topology : ndarray of bool, (n, n), or None
+        Allowed edges; None: all.
+    weighting, mixing : str, Mixing or None
+        Weights of averages over neighbours, see the key `mixing`; those of a topology replace them.
     staleness_discount : float
-        Exponent of `Rule.freshness`.
-    weighting : {"samples", "uniform", "metropolis"}
-        Weights of averages over neighbours, see the key `mixing`.
-    mixing : Mixing or None
-        Averaging weights of a topology that defines them, see `Mixing`; they replace those of
-        `weighting`.
-    privacy : Privacy or None
-        Options of private gradients; None: no privacy.
-    adaptation : Adaptation or None
-        Adaptation of the network, see `coterie.clients.models.options.Adaptation`.
-    max_parameters : int
-        Maximum size of a model; a larger one is rejected before its allocation.
+        Exponent of the discount of old models.
     pools : bool
         Keep the training examples of all peers, for `fit_pooled`.
     kinds : Sequence of int
@@ -157,24 +123,17 @@ class Engine(Evaluation):
         True clusters, if known.
     topology : ndarray of bool, (n, n)
         Allowed edges; symmetric, with an empty diagonal.
-    kind : str
-        Name of the problem's task.
-    outputs : int
-        Number of classes or of regression outputs.
+    kind, outputs : str, int
+        Name of the problem's task, and its number of classes or regression outputs.
     noise : ndarray, (n,), or None
         Standard deviation of the gradient noise, if the problem defines it.
-    backend : str
-        Name of the backend.
     batches : callable
-        Function that draws minibatches of training data, see
-        `coterie.clients.engine.data.Data.batches`.
+        Draws minibatches of training data, see `coterie.clients.engine.data.Data.batches`.
     n_gradients : ndarray of int, (P,)
         Number of gradients of single examples that each peer has computed.
     library : Library or None
         Fits of models that a library fits whole; None if all are networks of one kind, which take
         gradient steps.
-    kinds : ndarray of int, (P,)
-        Kind of each hosted peer's model; (0,) if there is one kind only.
     guard : Guard or None
         Guard of private gradients; None without privacy.
     spent : ndarray, (P, A)
@@ -194,7 +153,7 @@ class Engine(Evaluation):
         gpu: int = 0,
         dtype: str = "float32",
         topology: Bools | None = None,
-        backend: Name = "auto",
+        backend: BackendName = "auto",
         chunk: int = 0,
         memory: int = 0,
         mixed_precision: bool = False,
@@ -289,16 +248,13 @@ class Engine(Evaluation):
     def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
         """Return an engine of some of these peers, given by local index, with separate counts.
 
-        Parameters
-        ----------
-        idle : bool
-            True if no peer trains: there are no minibatches.
+        `idle` peers have no minibatches.
         """
         some = copy(self)
         some.peers = self.peers[rows]
         some.data = self.data.narrowed(rows)
         some.kinds = self.kinds[rows] if len(self.kinds) else self.kinds
-        some.batches = _no_batches if idle else some.data.batches
+        some.batches = (lambda *which, **how: []) if idle else some.data.batches
         some.n_gradients = np.zeros(len(rows), dtype=np.int64)
         some._trainer = replace(self._trainer, data=some.data)
         return some
@@ -329,17 +285,9 @@ class Engine(Evaluation):
         return x_pd.clone(), buffers
 
     def begin_from(self, models: Sequence[Mapping[str, Tensor]]) -> None:
-        """Start from given models instead of initialised ones.
+        """Start from named parameters and buffers of each of the n peers.
 
-        Parameters
-        ----------
-        models : Sequence of Mapping of str to Tensor
-            Named parameters and buffers of a network like this one, for each of the n peers.
-
-        Raises
-        ------
-        ValueError
-            A tensor is missing, or has another shape.
+        ValueError: a tensor is missing, or has another shape.
         """
         network = self.network
         kept = network.buffers(1)
@@ -402,7 +350,7 @@ class Engine(Evaluation):
         batches: Sequence[Batch],
         *,
         gradient: GradientFunction | None = None,
-        drift: Drift | None = None,
+        terms: Terms = NO_TERMS,
         training: Training | None = None,
         begun: Sequence[Begun | None] | None = None,
     ) -> Fit:
@@ -419,10 +367,8 @@ class Engine(Evaluation):
         gradient : callable or None
             Function that computes the gradient to descend; None: that of the local loss. Objectives
             wrap `gradients`. The first call receives `x_ed` itself.
-        drift : callable or None
-            Maps (models, their rows in `x_ed`) to an additional direction that is subtracted, times
-            the learning rate, beside the optimizer step: neither momentum nor Adam's scaling
-            applies to it.
+        terms : Terms
+            Proximal term, mask, trained tensors (`opt_state` has only their columns) and drift.
         training : Training or None
             Training configuration with another optimizer, to which `opt_state` belongs; None: the
             run's.
@@ -431,14 +377,14 @@ class Engine(Evaluation):
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
         if self.library is not None:
-            self._needs_no_gradient(gradient, drift)
+            self._needs_no_gradient(gradient, *terms)
             fit = self._fitted(before, self.data, batches, self.peers, begun)
             return self._stepped(fit, batches, training) if self.library.is_mixed else fit
         if training.reset_optimizer:
-            before = self._forgetful(before, training)
+            before = self._forgetful(before, training, terms.trained)
         if gradient is not None:
-            return self._trainer.follow(before, batches, training, drift, gradient)
-        return self._trainer.fit(before, self._paid(batches), training, drift)
+            return self._trainer.follow(before, batches, training, terms, gradient)
+        return self._trainer.fit(before, self._paid(batches), training, terms)
 
     def fit_pooled(
         self, x_pd: Tensor, buffers: Buffers, opt_state: optimizers.OptState, round_: int
@@ -461,7 +407,7 @@ class Engine(Evaluation):
             per_step = 2 if training.sam_radius else 1
             self.n_gradients += per_step * sum(int(batch.counts_e[0]) for batch in batches)
             trainer = replace(self._trainer, data=self._pool)
-            fit = trainer.fit(before, batches, training, None)
+            fit = trainer.fit(before, batches, training, NO_TERMS)
         if models == len(x_pd):
             return fit
         of_all = [
@@ -502,7 +448,7 @@ class Engine(Evaluation):
             some = self._forgetful(some, training)
         own_ed = self.library.own(some.x)
         for batch in self._paid([batch.part(at) for batch in batches]):
-            fit = self._trainer.fit(some, [batch], training, None)
+            fit = self._trainer.fit(some, [batch], training, NO_TERMS)
             some = fit._replace(x=torch.where(own_ed, fit.x, some.x))  # weight decay changes kinds
 
         def put(into: Tensor, values: Tensor) -> Tensor:
@@ -523,13 +469,9 @@ class Engine(Evaluation):
             )
 
     def step(
-        self,
-        x_ed: Tensor,
-        g_ed: Tensor,
-        opt_state: optimizers.OptState,
-        round_: int,
+        self, x_ed: Tensor, g_ed: Tensor, opt_state: optimizers.OptState, round_: int,
         training: Training | None = None,
-    ) -> Fit:
+    ) -> Fit:  # fmt: skip
         """Take one step of a round down given gradients (E, d), see `fit`."""
         training = training or self.training
         if training.reset_optimizer:
@@ -540,14 +482,14 @@ class Engine(Evaluation):
         optimizers.step(training, training.rate(round_), [x_ed], [g_ed], rows, [decay])
         return Fit(x_ed, {}, after)
 
-    def _forgetful(self, before: Fit, training: Training) -> Fit:
+    def _forgetful(
+        self, before: Fit, training: Training, trained: Sequence[str] | None = None
+    ) -> Fit:
         """Return models and buffers with fresh optimizer state, also of personal layers."""
         personal = {name: before.buffers[name] for name in self.network.personal}
-        return Fit(
-            before.x,
-            {**before.buffers, **self.personal.buffers(personal)},
-            optimizers.opt_state(training, before.x),
-        )
+        buffers = {**before.buffers, **self.personal.buffers(personal)}
+        steps = before.x if trained is None else before.x[:, self.network.columns(trained)]
+        return before._replace(buffers=buffers, opt_state=optimizers.opt_state(training, steps))
 
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
         """Return the gradient of each model's loss on its minibatch, in training mode.
@@ -564,13 +506,8 @@ class Engine(Evaluation):
     ) -> Tensor:
         """Return the gradient (E, d) of the mean of |z - c_y|^2 / m on each minibatch.
 
-        z are the m inputs of the last layer, c_y the centre of the example's class, for problems
-        with one class per example. The gradient is not private.
-
-        Parameters
-        ----------
-        centres_pkm : Tensor, (P, K, m)
-            Centres of the classes of each hosted peer.
+        z are the m inputs of the last layer, c_y the centre of the example's class at its peer,
+        for problems with one class per example. The gradient is not private.
         """
         assert self.guard is None
         self._needs_no_gradient(batch)
@@ -625,12 +562,7 @@ class Engine(Evaluation):
         """Return weighted sums of models: (P, S) times (S, d), independent of the peers' nodes.
 
         The cost is proportional to the number of nonzero weights in distinct rows. If the run has a
-        defence, its rule replaces the mean.
-
-        Parameters
-        ----------
-        own_pd : Models or None
-            Models of the recipients, if they are not in `x_sd`.
+        defence, its rule replaces the mean; `own_pd` are the recipients' models, if not in `x_sd`.
         """
         weights = torch.as_tensor(weights_ps).cpu().double().numpy()
         if self.defence.rule == "none":
@@ -642,12 +574,7 @@ class Engine(Evaluation):
     ) -> Tensor:
         """Return weighted sums of letters, each at its hosted recipient's row (P, d).
 
-        Parameters
-        ----------
-        from_e : ndarray of int, (E,)
-            Row of the stack that each letter carries.
-        to_e : ndarray of int, (E,)
-            Local index of the recipient of each letter.
+        A letter carries the row `from_e` of the stack to the hosted peer `to_e`.
         """
         hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":
@@ -662,16 +589,9 @@ class Engine(Evaluation):
         return torch.cat([nothing, *(sums.paired(a_ed[at], b_ed[at]) for at in parts)])
 
     def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
-        """Return the mean cosine between the rows of two models' parameter tensors, (E,).
+        """Return the mean cosine between the rows of parameter tensors of pairs of models, (E,).
 
         A tensor with one dimension is one row. The cosine with a row of zeros is 0.
-
-        Parameters
-        ----------
-        x_sd : Tensor, (S, d)
-            Stack of models.
-        from_e, to_e : ndarray of int, (E,)
-            Rows of the stack, the two models of each pair.
         """
         total_e, count = np.zeros(len(from_e)), 0
         for tensor in self.network.tensors(x_sd):

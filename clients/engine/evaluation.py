@@ -7,7 +7,7 @@ of a split, b = batch positions, d = parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,48 +23,26 @@ from coterie.clients.engine.data import Data, SplitName
 from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.tasks import Task
+from coterie.clients.mixture import Mixture
 
 
 class Scores(NamedTuple):
-    """Mean loss and accuracy of each model.
+    """Mean loss and accuracy of each model; NaN without data."""
 
-    Attributes
-    ----------
-    losses : Tensor, (E,)
-        Mean losses; NaN without data.
-    accuracies : Tensor, (E,)
-        Mean accuracies; NaN without data, and for tasks without accuracy.
-    """
-
-    losses: Tensor
-    accuracies: Tensor
+    losses: Tensor  # (E,)
+    accuracies: Tensor  # (E,); NaN for tasks without accuracy
 
 
 @dataclass
 class Recording:
-    """Predictions of the last call of `Evaluation._score`, on the host.
+    """Predictions of the last call of `Evaluation._score`, on the host."""
 
-    Attributes
-    ----------
-    parts : list of (Tensor, Tensor, Tensor)
-        Models (K,), examples (K, b) and predictions (K, b, ...) of each call of the network.
-    of_e : ndarray of int, (E,)
-        Index of the distinct model that each requested model equals.
-    """
-
-    parts: list[tuple[Tensor, Tensor, Tensor]]
-    of_e: Ints
-
-    def stacked(self) -> Tensor:
-        """Return the predictions (K, n, ...)."""
-        models = 1 + max(int(at.max()) for at, _, _ in self.parts)
-        longest = 1 + max(int(rows.max()) for _, rows, _ in self.parts)
-        values = torch.zeros(models, longest, *self.parts[0][2].shape[2:], dtype=torch.float64)
-        for at, rows, part in self.parts:
-            values[at[:, None], rows] = part
-        return values
+    parts: list[Piece]  # predictions of each call of the network
+    of_e: Ints  # index of the distinct model that each requested model equals, (E,)
 
 
+Piece = tuple[Tensor, Tensor, Tensor]
+"""Models (K,), examples (K, b), and values (K, b, ...) of one call."""
 Seen = Callable[[Backend, Tensor, Tensor, Tensor, Tensor], None]
 """(backend, models (E,), rows (E, b), inputs, targets) of one call."""
 
@@ -86,12 +64,7 @@ class Evaluation:
     ) -> Scores:
         """Return the mean loss and accuracy of each model on a peer's split, in evaluation mode.
 
-        Parameters
-        ----------
-        buffers : dict of str to Tensor, (E, ...)
-            Buffers of the evaluated models.
-        peers : ndarray of int, (E,), or None
-            Local index of the peer whose data are used; None: all hosted peers in order.
+        `peers` (E,) are the local indices of the peers whose data are used; None: all in order.
         """
         peers = self._or_all(peers)
         kept, of_e = self._distinct(x_ed, buffers, split, peers)
@@ -126,35 +99,17 @@ class Evaluation:
         self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
     ) -> Tensor:
         """Return the outputs for each example (E, N, ...), 0 beyond a split's end."""
-        parts: list[tuple[Tensor, Tensor, Tensor]] = []
-
-        def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
-            parts.append((at, rows, self._outputs(backend, x_ed, buffers, at, inputs)))
-
-        self._sweep(see, split, peers)
+        parts = self._parts(self._outputs, x_ed, buffers, split, peers)
         longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
-        values_en = x_ed.new_zeros(len(x_ed), longest, *(parts[0][2].shape[2:] if parts else ()))
-        for at, rows, part in parts:
-            values_en[at[:, None], rows] = part
-        return values_en
+        tail = parts[0][2].shape[2:] if parts else ()
+        return _placed(x_ed.new_zeros(len(x_ed), longest, *tail), parts)
 
     def output_distances(
         self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int
     ) -> npt.NDArray[np.float64]:
         """Return the mean L1 distance between the outputs of two models on a peer's split, (E,).
 
-        Parameters
-        ----------
-        x_ed, y_ed : Tensor, (E, d)
-            Models that are compared.
-        buffers : dict of str to Tensor, (E, ...)
-            Buffers of the peers that evaluate.
-        split : {"train", "validation", "test"}
-            Split to evaluate on.
-        peers : ndarray of int, (E,)
-            Local index of the peer whose data is used.
-        top : int
-            Number of classes that count, those with the largest outputs; others are set to 0.
+        Only the `top` classes with the largest outputs count, others are set to 0.
         """
         top = top if self.kind in ("classification", "language") else 0  # classes are the last axis
         lengths_e = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(x_ed.device)
@@ -179,44 +134,17 @@ class Evaluation:
         result: npt.NDArray[np.float64] = (total_e / lengths_e).cpu().numpy()
         return result
 
-    def mixture_losses(
-        self,
-        weights_pm: Tensor,
-        x_pmd: Tensor,
-        buffers: Buffers,
-        split: SplitName,
-        offset_pk: Tensor | None = None,
-        low_pmk: Tensor | None = None,
-        high_pmk: Tensor | None = None,
-    ) -> Scores:
-        """Return `losses` of the hosted peers' mixtures: predictions are averaged, not parameters.
-
-        Parameters
-        ----------
-        weights_pm : Tensor, (P, M)
-            Weight of each member; rows sum to 1.
-        x_pmd : Tensor, (P, M, d)
-            Members of the mixtures.
-        buffers : dict of str to Tensor, (P, M, ...)
-            Buffers of the members.
-        offset_pk : Tensor or None, (P, k)
-            Add weighted outputs and this offset instead of averaging predictions; the weights are
-            then any numbers.
-        low_pmk, high_pmk : Tensor or None, (P, M, k)
-            Limits of the members' outputs, see `coterie.clients.engine.limits`.
-        """
-        adds, members = offset_pk is not None, range(weights_pm.shape[1])
+    def mixture_losses(self, mixture: Mixture, split: SplitName) -> Scores:
+        """Return `losses` of the mixtures of hosted peers: predictions are averaged."""
+        adds = mixture.offset is not None
 
         def predict(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
-            for m in members:
-                result = self._member(x_pmd, buffers, m, backend, at, inputs)
-                if low_pmk is not None and high_pmk is not None:
-                    of_m = _along(result, low_pmk[at, m], high_pmk[at, m])
-                    result = limits.clipped(self.task, result, *of_m)
-                shares.append(self._share(result, weights_pm[at, m], adds=adds))
-            if offset_pk is not None:
-                shares.append(*_along(shares[0], offset_pk[at]))
+            for m, (outputs, bounds) in enumerate(self._members(mixture, backend, at, inputs)):
+                kept = limits.clipped(self.task, outputs, *bounds) if bounds else outputs
+                shares.append(self._share(kept, mixture.weights[at, m], adds=adds))
+            if mixture.offset is not None:
+                shares.append(*_along(shares[0], mixture.offset[at]))
             return sum(shares[1:], shares[0])
 
         hosted = self._or_all(None)
@@ -224,43 +152,31 @@ class Evaluation:
             return self._score(predict, self.task.losses, split, hosted, predict=self.task.predict)
         return self._score(predict, self.task.ensemble_losses, split, hosted)
 
-    def beyond_limits(
-        self,
-        weights_pm: Tensor,
-        x_pmd: Tensor,
-        buffers: Buffers,
-        split: SplitName,
-        offset_pk: Tensor | None,
-        low_pmk: Tensor,
-        high_pmk: Tensor,
-        authors_pm: Ints,
-    ) -> list[dict[int, tuple[int, int]]]:
+    def beyond_limits(self, mixture: Mixture, split: SplitName) -> list[dict[int, tuple[int, int]]]:
         """Return for each hosted peer the numbers of rows by author of the limited members.
 
         They count the rows in which a member was limited, and those of them in which the author's
-        members would have changed the predicted class without limits. The parameters are those of
-        `mixture_losses`; `authors_pm` (P, M) are the peers that trained the members.
+        members would have changed the predicted class without limits.
         """
-        lengths, adds = self.data.shards[split].lengths_p, offset_pk is not None
+        lengths, adds = self.data.shards[split].lengths_p, mixture.offset is not None
         counts: list[dict[int, tuple[int, int]]] = [{} for _ in self.peers]
+        used_pm, authors_pm = mixture.weights.cpu().numpy() != 0, mixture.authors
+        assert authors_pm is not None
 
         def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
             limited, change, inside = [], [], []
-            for m in range(weights_pm.shape[1]):
-                result = self._member(x_pmd, buffers, m, backend, at, inputs)
-                of_m = _along(result, low_pmk[at, m], high_pmk[at, m])
-                is_inside = limits.are_inside(self.task, result, *of_m)
-                inside.append(is_inside.reshape(*result.shape[:2], -1).all(dim=2))
+            for m, (outputs, bounds) in enumerate(self._members(mixture, backend, at, inputs)):
+                is_inside = limits.are_inside(self.task, outputs, *bounds)
+                inside.append(is_inside.reshape(*outputs.shape[:2], -1).all(dim=2))
                 kept, raw = (
-                    self._share(each, weights_pm[at, m], adds=adds)
-                    for each in (limits.clipped(self.task, result, *of_m), result)
+                    self._share(each, mixture.weights[at, m], adds=adds)
+                    for each in (limits.clipped(self.task, outputs, *bounds), outputs)
                 )
                 limited.append(kept)
                 change.append(raw - kept)
             total = sum(limited[1:], limited[0])
-            if offset_pk is not None:
-                total = total + _along(total, offset_pk[at])[0]
-            used_pm = weights_pm.cpu().numpy() != 0
+            if mixture.offset is not None:
+                total = total + _along(total, mixture.offset[at])[0]
             for e, p in enumerate(at.tolist()):
                 valid = rows[e] < int(lengths[p])
                 for author in np.unique(authors_pm[p, used_pm[p]]).tolist():
@@ -287,12 +203,15 @@ class Evaluation:
         """Return outputs within limits, see `coterie.clients.engine.limits`."""
         return limits.clipped(self.task, outputs, low, high)
 
-    def _member(
-        self, x_pmd: Tensor, buffers: Buffers, m: int, backend: Backend, at: Tensor, inputs: Tensor
-    ) -> Tensor:
-        """Return the outputs (E, b, ...) of the members `m` of some peers."""
-        buffers_p = {name: value[:, m] for name, value in buffers.items()}
-        return self._outputs(backend, x_pmd[:, m], buffers_p, at, inputs)
+    def _members(
+        self, mixture: Mixture, backend: Backend, at: Tensor, inputs: Tensor
+    ) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """Yield the outputs (E, b, ...) of each member of some peers, and their limits, if any."""
+        for m in range(mixture.weights.shape[1]):
+            buffers = {name: value[:, m] for name, value in mixture.buffers.items()}
+            outputs = self._outputs(backend, mixture.models[:, m], buffers, at, inputs)
+            bounds = (mixture.low, mixture.high)
+            yield outputs, _along(outputs, *(b[at, m] for b in bounds if b is not None))
 
     def _share(self, outputs: Tensor, weights_e: Tensor, *, adds: bool) -> Tensor:
         share = outputs if adds else self.task.predict(outputs)
@@ -303,31 +222,17 @@ class Evaluation:
     ) -> Scores:
         """Return `losses` of given predictions of each hosted peer.
 
-        Parameters
-        ----------
-        predict : callable
-            Maps (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b, ...))
-            to predictions (E, b, ...), averages of `Task.predict`.
+        `predict` maps (backend for `predictions` and `embed`, local peers (E,), their inputs
+        (E, b, ...)) to predictions (E, b, ...), averages of `Task.predict`.
         """
         return self._score(predict, self.task.ensemble_losses, split, self._or_all(None))
 
     def recorded(self, evaluate: Callable[[], Scores]) -> tuple[Scores, Tensor | None, Ints]:
         """Return the result of `evaluate` and its predictions, on the host.
 
-        Parameters
-        ----------
-        evaluate : callable
-            Function that scores one model or mixture of each hosted peer on one split; other scores
-            are not recorded.
-
-        Returns
-        -------
-        scores : Scores
-            Result of `evaluate`.
-        predictions : Tensor, (K, n, ...), or None
-            Predictions of distinct models on distinct data; None if none were recorded.
-        of_p : ndarray of int, (P,)
-            Row of each peer's predictions.
+        `evaluate` scores one model or mixture of each hosted peer on one split; other scores are
+        not recorded. The predictions (K, n, ...) are those of distinct models on distinct data,
+        None if none were recorded, with the row of each peer (P,).
         """
         self._recording = recording = Recording([], np.zeros(0, dtype=np.int64))
         try:
@@ -336,7 +241,10 @@ class Evaluation:
             self._recording = None
         if not recording.parts or len(recording.of_e) != len(self.peers):
             return scores, None, recording.of_e
-        return scores, recording.stacked(), recording.of_e
+        models, longest = (1 + max(int(part[k].max()) for part in recording.parts) for k in (0, 1))
+        tail = recording.parts[0][2].shape[2:]
+        values = torch.zeros(models, longest, *tail, dtype=torch.float64)
+        return scores, _placed(values, recording.parts), recording.of_e
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
         """Return the last layer's inputs for each peer's examples, (P, n, m).
@@ -344,16 +252,23 @@ class Evaluation:
         They are undefined beyond a peer's last example.
         """
         longest = int(self.data.shards[split].lengths_p.max(initial=0))
-        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        parts = self._parts(self.embed, x_pd, buffers, split, np.arange(len(x_pd)))
+        longest = int(self.data.shards[split].lengths_p.max(initial=0))
+        tail = parts[0][2].shape[2:] if parts else (0,)
+        return _placed(x_pd.new_zeros(len(x_pd), longest, *tail), parts)
+
+    def _parts(
+        self, compute: Callable[..., Tensor], x_ed: Tensor, buffers: Buffers, split: SplitName,
+        peers: Ints,
+    ) -> list[Piece]:  # fmt: skip
+        """Return what `_outputs` or `embed` compute in each call of the network."""
+        parts: list[Piece] = []
 
         def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
-            parts.append((at, rows, self.embed(backend, x_pd, buffers, at, inputs)))
+            parts.append((at, rows, compute(backend, x_ed, buffers, at, inputs)))
 
-        self._sweep(see, split, np.arange(len(x_pd)))
-        values_pnm = x_pd.new_zeros(len(x_pd), longest, parts[0][2].shape[2] if parts else 0)
-        for at, rows, part in parts:
-            values_pnm[at[:, None], rows] = part
-        return values_pnm
+        self._sweep(see, split, peers)
+        return parts
 
     @torch.no_grad()
     def _score(
@@ -368,18 +283,9 @@ class Evaluation:
     ) -> Scores:
         """Return mean losses and accuracies of outputs.
 
-        Parameters
-        ----------
-        outputs : callable
-            Maps (backend, models (K,), inputs) to outputs.
-        losses : callable
-            Maps (outputs, targets) to the loss of each example.
-        peers : ndarray of int, (K,)
-            Peers on whose data the models are evaluated.
-        predict : callable or None
-            Maps outputs to the predictions to record.
-        of_e : ndarray of int, (E,), or None
-            Index of the model that each requested one equals; None: all in order.
+        `outputs` maps (backend, models (K,), inputs) to outputs, on the data of `peers` (K,);
+        `losses` maps them and targets to the loss of each example, `predict` to the predictions to
+        record. `of_e` (E,) is the model that each requested one equals; None: all in order.
         """
         lengths_k = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.data.device)
         total = torch.zeros(len(peers), dtype=torch.float64, device=self.data.device)
@@ -443,14 +349,8 @@ class Evaluation:
     ) -> tuple[Ints, Ints]:
         """Find equal models on equal data.
 
-        Compare a few columns first, then all columns of the models that agree in these.
-
-        Returns
-        -------
-        distinct : ndarray of int, (K,)
-            Index of each distinct model.
-        of_e : ndarray of int, (E,)
-            Index of the distinct model that each model equals.
+        Compare a few columns first, then all columns of the models that agree in these. Returns the
+        distinct models (K,), and which of them each model equals (E,).
         """
         shard, every = self.data.shards[split], np.arange(len(peers))
         same_p = shard.same_p[peers]
@@ -509,3 +409,10 @@ class Evaluation:
 def _along(outputs: Tensor, *values_ek: Tensor) -> list[Tensor]:
     """View values (E, k) as of every row of outputs (E, b, ..., k)."""
     return [each.view(len(each), *[1] * (outputs.dim() - 2), -1) for each in values_ek]
+
+
+def _placed(values: Tensor, parts: Sequence[Piece]) -> Tensor:
+    """Write the values of all calls at their models and examples."""
+    for at, rows, part in parts:
+        values[at[:, None], rows] = part
+    return values

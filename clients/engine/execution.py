@@ -38,42 +38,16 @@ Item = TypeVar("Item")
 
 
 class Plan(NamedTuple):
-    """Execution plan of the calls of some models.
+    """Execution plan of the calls of some models."""
 
-    Attributes
-    ----------
-    models : int
-        Number of models per call.
-    workers : int
-        Number of parallel calls.
-    threads : int
-        Number of torch threads while the plan runs; workers share them.
-    examples : int
-        Number of examples per call, in evaluation.
-    """
-
-    models: int
-    workers: int
-    threads: int
-    examples: int = 0
+    models: int  # number of models per call
+    workers: int  # number of parallel calls
+    threads: int  # number of torch threads while the plan runs; workers share them
+    examples: int = 0  # number of examples per call, in evaluation
 
 
 class Execution:
-    """Planner and runner of the calls of a backend.
-
-    Parameters
-    ----------
-    backend : Backend
-        Backend that computes.
-    device : torch.device
-        Device of the backend.
-    chunk : int
-        Number of models per call; 0: chosen by size.
-    memory : int
-        Maximum number of bytes that calls hold at a time; 0: a share of the machine's memory.
-    tf32 : bool
-        Round products of float32 to TF32 on a GPU.
-    """
+    """Planner and runner of the calls of a backend; parameters as of `Engine`."""
 
     def __init__(
         self, backend: Backend, device: torch.device, *, chunk: int, memory: int, tf32: bool
@@ -89,16 +63,9 @@ class Execution:
         self._backends = [backend]
 
     def training(self, models: int, held: int, products: int = 0) -> Plan:
-        """Plan calls that keep activations for a backward pass.
+        """Plan calls of models that each hold `held` bytes between forward and backward pass.
 
-        Parameters
-        ----------
-        models : int
-            Number of models.
-        held : int
-            Bytes that each model holds between forward and backward pass.
-        products : int
-            Minimum number of multiplications of each parameter in a forward pass.
+        `products` is the minimum number of multiplications of each parameter in a forward pass.
         """
         size = self._fixed or max(1, min(self._largest, self._budget // max(held, 1)))
         return self._plan(models, size, held, products)
@@ -108,14 +75,9 @@ class Execution:
         return max(1, min(examples, examples * self._memory // max(held, 1)))
 
     def evaluation(self, models: int, longest: int, held: int) -> Plan:
-        """Plan calls without a backward pass.
+        """Plan calls without a backward pass, over splits of up to `longest` examples.
 
-        Parameters
-        ----------
-        longest : int
-            Number of examples of the longest split.
-        held : int
-            Bytes that a model would hold for one example.
+        A model would hold `held` bytes for one example.
         """
         room = min(4 * self._budget, self._memory)
         budget = max(1, room // max(held, 1))
@@ -172,11 +134,8 @@ def working(counts_e: Ints) -> Part:
 def chunked(counts_e: Ints, equal: bool, size: int = 0) -> Sequence[Part]:
     """Split the models that have examples into calls of `size`, 0 for one call.
 
-    Parameters
-    ----------
-    equal : bool
-        True if the models of a call must have the same number of examples: batch norm needs whole
-        batches, without padding.
+    `equal`: the models of a call must have the same number of examples, because batch norm needs
+    whole batches, without padding.
     """
     models = len(counts_e)
     size, low = size or models, counts_e.min(initial=1 << 62)
@@ -191,14 +150,9 @@ def chunked(counts_e: Ints, equal: bool, size: int = 0) -> Sequence[Part]:
 
 
 class Footprint:
-    """Memory that one model takes in a backward pass.
+    """Memory that one model takes in a backward pass, measured with two examples of the data.
 
-    Parameters
-    ----------
-    data : Data
-        Source of the two examples of the measurement.
-    materializes : bool
-        True if gradients are stored per example.
+    `materializes`: gradients are stored per example.
     """
 
     def __init__(self, network: Network, task: Task, data: Data, *, materializes: bool) -> None:
@@ -236,10 +190,7 @@ class Footprint:
 def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> int:
     """Return the bytes that autograd keeps for the backward pass of `forward`, each storage once.
 
-    Parameters
-    ----------
-    shared : Iterable of Tensor
-        Tensors that exist anyway and are not counted.
+    The `shared` tensors exist anyway and are not counted.
     """
     storages: dict[int, int] = {}
 
@@ -262,15 +213,8 @@ def share_out(
 ) -> None:
     """Call `work` with each item and an idle worker; a single worker runs in this thread.
 
-    Parameters
-    ----------
-    work : callable
-        Function that processes an item; it may write only data that no other item writes.
-
-    Raises
-    ------
-    Exception
-        The first exception of `work`, after all threads have stopped.
+    `work` may write only data that no other item writes. The first exception of `work` is raised
+    after all threads have stopped.
     """
     if len(workers) == 1:
         for item in items:

@@ -15,12 +15,8 @@ class Dropout(nn.Module):
     are stacked together. Here the engine writes a key per model and step into a buffer, and a
     counter hash (MurmurHash3's finaliser) turns key and position into a uniform number.
 
-    Attributes
-    ----------
-    dropout_key : Tensor, ()
-        Key of the step.
-    dropout_first : Tensor, ()
-        Position of the first example in its minibatch, if a call receives only a part of it.
+    `dropout_first` is the position of the first example in its minibatch, if a call receives only a
+    part of it.
     """
 
     def __init__(self, p: float) -> None:

@@ -10,16 +10,15 @@ steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.streams import FOLDS, Purpose, stream
-from coterie.clients.models.fitted import Fitted
+from coterie.clients.models.fitted import Fitted, Rows
 from coterie.clients.models.kinds import KIND, Kinds
 
 if TYPE_CHECKING:
@@ -85,8 +84,7 @@ class Library:
 
         Its kind is that of the model `like_d`.
         """
-        inputs_bm, targets_b, weights_b = _rows(data, peer)
-        return self._fit(like_d, inputs_bm, targets_b, weights_b, name, 0, begun)
+        return self._fit(like_d, _rows(data, peer), name, 0, begun)
 
     def out_of_fold(self, data: Data, peer: int, name: int, like_d: Tensor) -> Tensor:
         """Return outputs (n, k) for the training rows, each of a fit without the row's fold.
@@ -104,7 +102,7 @@ class Library:
 
     def folds(self, data: Data, peer: int, name: int) -> Ints:
         """Return the fold of each training row, (n,); a group (u of them) is in one fold."""
-        _, targets_b, _ = _rows(data, peer)
+        targets_b = _rows(data, peer).targets
         first_b = targets_b.reshape(len(targets_b), -1)[:, 0]
         groups_b = data.groups("train", peer)
         unit_b = np.unique(
@@ -125,10 +123,8 @@ class Library:
         for fold in range(len(x_fd)):
             rest = fold_b != fold
             if rest.any():
-                inputs_bm, targets_b, weights_b = (values[rest] for values in rows)
                 left = None if begun is None else (begun[0][fold, rest], begun[1])
-                of_rest = inputs_bm, targets_b, weights_b
-                x_fd[fold] = self._fit(like_d, *of_rest, name, 2 + fold, left)
+                x_fd[fold] = self._fit(like_d, rows.part(rest), name, 2 + fold, left)
         return x_fd
 
     @property
@@ -141,7 +137,7 @@ class Library:
         return kinds
 
     def _out_of_fold(self, data: Data, peer: int, name: int, like_d: Tensor) -> Tensor:
-        inputs_bm, fold_b = _rows(data, peer)[0], self.folds(data, peer, name)
+        inputs_bm, fold_b = _rows(data, peer).inputs, self.folds(data, peer, name)
         outputs = None
         for fold, row_d in enumerate(self.without_folds(data, peer, name, like_d)):
             out = fold_b == fold
@@ -153,14 +149,7 @@ class Library:
         return outputs
 
     def _fit(
-        self,
-        like_d: Tensor,
-        inputs_bm: npt.NDArray[np.float64],
-        targets_b: npt.NDArray[Any],
-        weights_b: npt.NDArray[np.float64],
-        name: int,
-        partner: int,
-        begun: Begun | None,
+        self, like_d: Tensor, rows: Rows, name: int, partner: int, begun: Begun | None
     ) -> Tensor:
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -170,13 +159,10 @@ class Library:
             kind = int(self._kinds(row_1d)[0])
             start, module = f"{module.name(kind)}.", cast("Fitted", module.models[kind])
         if step := 2 * module.threshold_step:  # so that thresholds are multiples of half of it
-            inputs_bm = np.round(inputs_bm / step) * step
+            rows = rows._replace(inputs=np.round(rows.inputs / step) * step)
+        former = None if begun is None else (begun[0].double().cpu().numpy(), begun[1])
         with threadpool_limits(1):  # sums do not depend on the machine's cores
-            if begun is None:
-                arrays = module.fitted(inputs_bm, targets_b, weights_b, key)
-            else:
-                scores_bk = begun[0].double().cpu().numpy()
-                arrays = module.continued(inputs_bm, targets_b, weights_b, key, scores_bk, begun[1])
+            arrays = module.fitted(rows, key, former)
         tensors = self.network.named(row_1d)
         for each, values in arrays.items():
             tensors[start + each][0] = torch.from_numpy(np.asarray(values, dtype=np.float64))
@@ -188,13 +174,10 @@ class Library:
         return self.network.run(self.module, tensors, x_bm, ())[0]
 
 
-def _rows(
-    data: Data, peer: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[Any], npt.NDArray[np.float64]]:
-    """Return inputs (n, m), targets (n, ...) and weights of mean 1 of a peer's training rows."""
-    peers: Ints = np.array([peer])
-    batch = data.everything(peers)
+def _rows(data: Data, peer: int) -> Rows:
+    """Return the training rows of a peer, with weights of mean 1."""
+    batch = data.everything(np.array([peer]))
     inputs, targets = data.minibatch(batch)
     weights_b = batch.weights_eb[0].double().cpu().numpy()
     rows = inputs[0].flatten(1).double().cpu().numpy()
-    return rows, targets[0].cpu().numpy(), (weights_b * len(weights_b)).round(6)  # exactly 1
+    return Rows(rows, targets[0].cpu().numpy(), (weights_b * len(weights_b)).round(6))  # exactly 1

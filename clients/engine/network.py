@@ -61,12 +61,8 @@ class Network:
     ----------
     module : nn.Module
         The template in training mode.
-    names : list of str
-        Names of the tensors in a row of `x_ed`, in order.
-    shapes : list of tuple of int
-        Shapes of these tensors.
-    sizes : list of int
-        Numbers of their elements.
+    names, shapes, sizes : list
+        Names, shapes and numbers of elements of the tensors in a row of `x_ed`, in order.
     personal : list of str
         Names of the trainable tensors that are in no row.
     trained : list of str
@@ -119,14 +115,8 @@ class Network:
     ) -> tuple[Tensor, Buffers]:
         """Run one copy; return outputs (b, ...), and the tensors in `kept` after the call.
 
-        Parameters
-        ----------
-        module : nn.Module
-            The template or a copy of it; its own tensors stay as they are.
-        tensors : dict of str to Tensor
-            Parameters and buffers of the copy; buffers may be changed in place.
-        inputs : Tensor, (b, ...)
-            Examples.
+        `tensors` are parameters and buffers of the copy; buffers may be changed in place. The
+        tensors of `module`, the template or a copy of it, stay as they are.
         """
         placed = {name: tensors[of] for name, of in self._aliases.items() if of in tensors}
         with MixedPrecision() if self.mixed_precision else nullcontext():
@@ -160,10 +150,18 @@ class Network:
         """Return views of rows as named tensors (E, *shape)."""
         return dict(zip(self.names, self.tensors(x_ed), strict=True))
 
-    def tensors(self, x_ed: Tensor) -> list[Tensor]:
-        """Return views of rows as tensors (E, *shape), in the order of `names`."""
-        parts = x_ed.split(self.sizes, dim=1)
-        return [p.view(len(x_ed), *s) for p, s in zip(parts, self.shapes, strict=True)]
+    def tensors(self, x_ed: Tensor, places: Sequence[int] | None = None) -> list[Tensor]:
+        """Return views of rows as tensors (E, *shape), in the order of `names`.
+
+        `places`: the rows have only these tensors, see `places`.
+        """
+        places = range(len(self.names)) if places is None else places
+        parts = x_ed.split([self.sizes[k] for k in places], dim=1)
+        return [p.view(len(x_ed), *self.shapes[k]) for p, k in zip(parts, places, strict=True)]
+
+    def places(self, names: Sequence[str] | None) -> list[int]:
+        """Return the places of tensors in a row; None: all tensors."""
+        return [k for k, name in enumerate(self.names) if names is None or name in names]
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Return a mask (d,) of the parameters of some tensors or modules."""
@@ -183,10 +181,7 @@ class Network:
     def below_head(self, module: nn.Module) -> Network:
         """Return the network without its last layer: its outputs are that layer's inputs.
 
-        Parameters
-        ----------
-        module : nn.Module
-            The template or a copy of it, whose tensors the new network shares.
+        It shares the tensors of `module`, the template or a copy of it.
         """
         shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
         below = Network(

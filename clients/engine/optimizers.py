@@ -65,16 +65,8 @@ def step(
 ) -> None:
     """Take one step down the gradients; change models and opt_state in place.
 
-    Parameters
-    ----------
-    rate : float
-        Learning rate of this step, see `Training.rate`.
-    models, gradients : Sequence of Tensor
-        Rows (E, d), or tensors (E, ...).
-    opt_state : Mapping of str to Sequence of Tensor
-        State tensors, split like the models; "count" may be a single tensor.
-    decays : Sequence of float or Tensor
-        Weight decay of each of `models`.
+    Models and gradients are rows (E, d), or tensors (E, ...); `opt_state` is split like them, but
+    "count" may be a single tensor. `rate` is the learning rate of this step.
     """
     if training.gradient_clip:
         gradients = clipped(gradients, training.gradient_clip)

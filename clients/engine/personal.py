@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 
 
 class PersonalLayers:
-    """Personal parameters of a network, and their optimizer state.
-
-    Parameters
-    ----------
-    names : Sequence of str
-        Names of the parameters.
-    training : Training
-        Training configuration with the optimizer that updates them.
-    """
+    """Personal parameters of a network, and their optimizer state."""
 
     def __init__(self, names: Sequence[str], training: Training) -> None:
         self.names, self._training = tuple(names), training

@@ -47,13 +47,6 @@ account is closed without an error; the account is locked until then."""
 class Guard:
     """Guard that makes the gradients of hosted peers private and charges their budgets.
 
-    Parameters
-    ----------
-    peers : ndarray of int, (P,)
-        Ids of the hosted peers.
-    examples_p : ndarray of int, (P,)
-        Number of training examples of each peer.
-
     Attributes
     ----------
     rdp : ndarray, (P, A)

@@ -47,10 +47,7 @@ def check(
 ) -> Network:
     """Build a network and try it on a problem before a run; warn once if it cannot be batched.
 
-    Raises
-    ------
-    ValueError
-        The network cannot be built, or cannot learn the problem; one line gives the reason.
+    ValueError: it cannot be built, or cannot learn the problem; one line gives the reason.
     """
     shape = problem.inputs.shape[1:]
     with torch.random.fork_rng():
@@ -70,10 +67,7 @@ def _warn(line: str) -> None:
 def try_out(network: Network, problem: Problem, name: str) -> None:
     """Check that a network learns the problem; store the reason if it cannot be batched.
 
-    Raises
-    ------
-    ModelError
-        The network fails; one line names layer and reason.
+    ModelError: the network fails; one line names layer and reason.
     """
     task = TASKS[problem.task]
     both = examples(network, problem)

@@ -35,31 +35,15 @@ Floats = npt.NDArray[np.float64]
 
 
 class Received(NamedTuple):
-    """Letters of one recipient, with their weights.
+    """Letters of one recipient, with their weights."""
 
-    Attributes
-    ----------
-    rows : ndarray of int, (K,)
-        Rows of the letters in the stack.
-    weights : ndarray, (K,)
-        Weight of each letter; the weights need not sum to 1.
-    own : Tensor, (d,), or None
-        Model of the recipient, if known.
-    """
-
-    rows: Ints
-    weights: Floats
-    own: Tensor | None
+    rows: Ints  # rows of the letters in the stack, (K,)
+    weights: Floats  # (K,); weight of each letter; the weights need not sum to 1
+    own: Tensor | None  # model of the recipient, if known, (d,)
 
 
 def mixed(defence: Defence, weights_ps: Floats, x_sd: Tensor, own_pd: Models | None) -> Tensor:
-    """Aggregate the rows of a stack with nonzero weights (P, S).
-
-    Parameters
-    ----------
-    own_pd : Models or None
-        Models of the recipients, if known.
-    """
+    """Aggregate the rows of a stack with nonzero weights (P, S); `own_pd` are the recipients'."""
     received = []
     for p, w_s in enumerate(weights_ps):
         rows = np.flatnonzero(w_s)

@@ -41,12 +41,7 @@ def weighted(
 ) -> Tensor:
     """Return sums (P, d) of weighted rows, each in the order of its terms.
 
-    Parameters
-    ----------
-    from_e, to_e : ndarray of int, (E,)
-        Row and sum of each term.
-    sum_p : ndarray of int, (P,)
-        Index of the sum in each row of the result.
+    `from_e` and `to_e` are row and sum of each term, `sum_p` the sum in each row of the result.
     """
     if not len(to_e):
         return x_sd.new_zeros(len(sum_p), x_sd.shape[1])
@@ -87,14 +82,9 @@ def paired(a_ed: Tensor, b_ed: Tensor) -> Tensor:
 
 @torch.no_grad()
 def cosines(rows_src: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
-    """Return the sum over rows r of the cosines of rows of two models, (E,) float64.
+    """Return the sum over rows r of the cosines of rows of pairs of models, (E,) float64.
 
-    Parameters
-    ----------
-    rows_src : Tensor, (S, r, c)
-        Rows of each model. The cosine with a row of zeros is 0.
-    from_e, to_e : ndarray of int, (E,)
-        The two models of each pair.
+    `rows_src` (S, r, c) are the rows of each model. The cosine with a row of zeros is 0.
     """
     _, rows, columns = rows_src.shape
 

@@ -24,25 +24,15 @@ from coterie.clients.letters import Part
 
 if TYPE_CHECKING:
     from coterie.clients.engine.privacy import Guard
-    from coterie.clients.training import Training
+    from coterie.clients.training import Terms, Training
 
 
 class Gradients(NamedTuple):
-    """Gradients of models on their minibatches.
+    """Gradients of models on their minibatches."""
 
-    Attributes
-    ----------
-    values : Tensor, (E, d)
-        Gradients.
-    losses : Tensor, (E,)
-        Weighted losses.
-    buffers : dict of str to Tensor, (E, ...)
-        Buffers after the forward pass.
-    """
-
-    values: Tensor
-    losses: Tensor
-    buffers: Buffers
+    values: Tensor  # gradients, (E, d)
+    losses: Tensor  # weighted losses, (E,)
+    buffers: Buffers  # buffers after the forward pass, (E, ...)
 
 
 class Fit(NamedTuple):
@@ -61,27 +51,20 @@ class Models(Protocol):
 
 
 GradientFunction = Callable[[Tensor, Buffers, Batch], Gradients]
-Drift = Callable[[Tensor, Part], Tensor]
 Minibatch = tuple[Tensor, Tensor]
 """Inputs (E, b, ...) and targets (E, b, ...)."""
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """Differentiates and trains the models of an engine.
-
-    Attributes
-    ----------
-    guard : Guard or None
-        Guard that adds the noise of private gradients; None without privacy. The backend clips.
-    """
+    """Differentiates and trains the models of an engine."""
 
     network: Network
     task: Task
     execution: Execution
     data: Data
     personal: PersonalLayers
-    guard: Guard | None
+    guard: Guard | None  # adds the noise of private gradients; the backend clips
     footprint: Footprint
 
     def width(self, examples: int) -> int:
@@ -102,7 +85,7 @@ class Trainer:
             part, buffers_e = batch.part(at), {name: value[at] for name, value in buffers.items()}
             tensors = self.network.tensors(x_ed[at])
             losses_eb, gradients, buffers_e = self._differentiate(
-                backend, tensors, buffers_e, part, None
+                backend, tensors, buffers_e, part, None, self.network.names
             )
             losses[at] = (losses_eb * part.weights_eb).sum(dim=1)
             for column, gradient in zip(columns, gradients, strict=True):
@@ -131,7 +114,8 @@ class Trainer:
             own = {name: models[name] for name in below.network.trained}
             states = {name: buffers[name][at] for name in below.network.buffer_names}
             near = inputs, centres_pkm[part.peers_e[:, None], targets]
-            for name, value in self._summed(below, own, states, part, near).gradients.items():
+            result = self._summed(below, own, states, part, near, [*own])
+            for name, value in result.gradients.items():
                 if name in columns:
                     columns[name][at] = value
 
@@ -139,19 +123,16 @@ class Trainer:
         self.execution.run(plan, work, chunked(batch.counts_e, self.network.coupled, plan.models))
         return values
 
-    def fit(
-        self, before: Fit, batches: Sequence[Batch], training: Training, drift: Drift | None
-    ) -> Fit:
+    def fit(self, before: Fit, batches: Sequence[Batch], training: Training, terms: Terms) -> Fit:
         """Train on own data, see `Engine.fit`; the models of a call take all steps in turn."""
-        after = _empty_like(before)
+        after, trained = _empty_like(before), self.network.places(terms.trained)
 
         def work(backend: Backend, at: slice) -> None:
-            stack = _Stack.of(before, at, self.network.tensors)
-            decays = optimizers.decays(training, self.network.shapes)
+            stack = _Stack.of(before, at, self.network, trained)
             minibatches = self.data.in_turn([whole.part(at) for whole in batches])
             for batch, minibatch in minibatches:
                 for some, gradients in self._own(backend, stack, batch, minibatch):
-                    some.descend(gradients, training, batch.round, drift, decays)
+                    some.descend(gradients, training, batch.round, terms)
                     some.put_back(stack)
                     del some, gradients  # free the memory before the next step
             stack.store(after)
@@ -164,19 +145,19 @@ class Trainer:
         return after
 
     def follow(
-        self, before: Fit, batches: Sequence[Batch], training: Training, drift: Drift | None,
+        self, before: Fit, batches: Sequence[Batch], training: Training, terms: Terms,
         gradient: GradientFunction,
     ) -> Fit:  # fmt: skip
         """Train down the gradients of an objective, which sees all models at once."""
-        stack = _Stack.of(before, slice(0, len(before.x)), lambda x_ed: [x_ed])
+        trained = self.network.places(terms.trained)
+        stack = _Stack.of(before, slice(0, len(before.x)), self.network, trained)
         x_ed = before.x
-        decay = optimizers.row_decay(training, self.network.shapes, x_ed)
         for batch in batches:
             result = gradient(x_ed, stack.buffers, batch)
             x_ed, stack.buffers = stack.x, dict(result.buffers)
             at = working(batch.counts_e)
-            some = stack.rows(at)
-            some.descend([result.values[at]], training, batch.round, drift, [decay])
+            some, gradients = stack.rows(at), self.network.tensors(result.values[at])
+            some.descend([gradients[k] for k in trained], training, batch.round, terms)
             some.put_back(stack)
         return Fit(stack.x, stack.buffers, stack.opt_state)
 
@@ -187,8 +168,9 @@ class Trainer:
         for at in chunked(batch.counts_e, self.network.coupled):
             some = stack.rows(at)
             part, examples = (batch, minibatch) if some is stack else (batch.part(at), None)
+            names = [self.network.names[k] for k in stack.trained]
             _, gradients, after = self._differentiate(
-                backend, some.tensors, some.buffers, part, examples
+                backend, some.tensors, some.buffers, part, examples, names
             )
             for name, value in after.items():
                 some.buffers[name].copy_(value)
@@ -202,19 +184,25 @@ class Trainer:
         buffers: Buffers,
         batch: Batch,
         minibatch: Minibatch | None,
+        names: Sequence[str],
     ) -> tuple[Tensor, list[Tensor], Buffers]:
-        """Return losses (E, b), weighted gradients by tensor, and buffers after a personal step."""
+        """Return losses (E, b), weighted gradients of tensors, and buffers after a personal step.
+
+        Privacy and sharpness-aware minimization need the gradients of all tensors.
+        """
         models = dict(zip(self.network.names, tensors, strict=True))
         models |= {name: buffers[name] for name in self.network.personal}
         states = {name: buffers[name] for name in self.network.buffer_names}
         minibatch = minibatch or self.data.minibatch(batch)
-        losses, sums, after = self._summed(backend, models, states, batch, minibatch)
-        if rho := self.data.training.sam_radius:
+        rho = self.data.training.sam_radius
+        needed = self.network.trained if rho or self.guard else [*names, *self.network.personal]
+        losses, sums, after = self._summed(backend, models, states, batch, minibatch, needed)
+        if rho:
             raised = optimizers.raised(models, sums, rho)
-            _, sums, _ = self._summed(backend, raised, states, batch, minibatch)
-        gradients = [sums[name] for name in self.network.names]
+            _, sums, _ = self._summed(backend, raised, states, batch, minibatch, needed)
         if self.guard is not None:
-            self.guard.add_noise(gradients, batch)
+            self.guard.add_noise([sums[name] for name in self.network.names], batch)
+        gradients = [sums[name] for name in names]
         if self.network.personal:
             personal = [sums[name] for name in self.network.personal]
             after = after | self.personal.stepped(buffers, personal, batch.round)
@@ -227,8 +215,9 @@ class Trainer:
         states: Buffers,
         batch: Batch,
         minibatch: Minibatch,
+        names: Sequence[str],
     ) -> Result:
-        """Return losses (E, b), gradients of their weighted sums, and updated buffers.
+        """Return losses (E, b), gradients of their weighted sums by name, and updated buffers.
 
         A minibatch that does not fit into memory for a single model is computed in parts, whose
         gradients are added, unless its examples influence each other (batch norm).
@@ -249,7 +238,7 @@ class Trainer:
                 torch.full_like(batch.keys_e, start),
             )  # fmt: skip
             with located(backend.module, hosted, f"round {batch.round}"):
-                result = backend.value_and_grad(models, states, examples)
+                result = backend.value_and_grad(models, states, examples, names)
             losses.append(result.losses)
             for name, value in result.gradients.items():
                 sums[name] = sums[name] + value if name in sums else value
@@ -269,40 +258,41 @@ class _Stack:
     Parameters
     ----------
     at : Part
-        Rows of the original stack.
-    drifting : Part
-        Rows of the stack that a drift indexes.
-    cut : callable
-        Function that splits rows (E, d) into the tensors that the optimizer steps.
+        Rows of the stack that the copies are stored in.
+    origin : Part
+        Rows of the original stack, which terms index.
+    trained : Sequence of int
+        Tensors that train, by their place in a row; the optimizer state has only their columns.
     """
 
     def __init__(
-        self, fit: Fit, at: Part, drifting: Part, cut: Callable[[Tensor], list[Tensor]]
+        self, fit: Fit, at: Part, origin: Part, network: Network, trained: Sequence[int]
     ) -> None:
         self.x, self.buffers, self.opt_state = fit
-        self._at, self._drifting, self._cut = at, drifting, cut
-        self.tensors = cut(self.x)
+        self.trained = trained
+        self._at, self._origin, self._network = at, origin, network
+        self.tensors = network.tensors(self.x)
         self._moments = {
-            name: [value] if name == optimizers.COUNT else cut(value)
+            name: [value] if name == optimizers.COUNT else network.tensors(value, trained)
             for name, value in self.opt_state.items()
         }
 
     @classmethod
-    def of(cls, fit: Fit, at: slice, cut: Callable[[Tensor], list[Tensor]]) -> _Stack:
+    def of(cls, fit: Fit, at: slice, network: Network, trained: Sequence[int]) -> _Stack:
         """Copy some models."""
         buffers, opt_state = ({k: v[at].clone() for k, v in s.items()} for s in fit[1:])
-        return cls(Fit(fit.x[at].clone(), buffers, opt_state), at, at, cut)
+        return cls(Fit(fit.x[at].clone(), buffers, opt_state), at, at, network, trained)
 
     def rows(self, at: Part) -> _Stack:
         """Return copies of some of the models, or this object for all of them."""
         if isinstance(at, slice):
             return self
-        assert isinstance(self._drifting, slice)
+        assert isinstance(self._origin, slice)
         buffers, opt_state = (
             {k: v[at] for k, v in s.items()} for s in (self.buffers, self.opt_state)
         )
         some = Fit(self.x[at], buffers, opt_state)
-        return _Stack(some, at, at + self._drifting.start, self._cut)
+        return _Stack(some, at, at + self._origin.start, self._network, self.trained)
 
     def put_back(self, stack: _Stack) -> None:
         """Store copies in the models that they were taken from."""
@@ -316,13 +306,21 @@ class _Stack:
         _write_rows(fit.opt_state, self.opt_state, self._at)
 
     def descend(
-        self, gradients: Sequence[Tensor], training: Training, round_: int, drift: Drift | None,
-        decays: Sequence[optimizers.Decay],
-    ) -> None:  # fmt: skip
-        """Take a step down gradients, and down the drift at the models before the step."""
-        pull_ed = None if drift is None else drift(self.x, self._drifting)
-        rate = training.rate(round_)
-        optimizers.step(training, rate, self.tensors, gradients, self._moments, decays)
+        self, gradients: Sequence[Tensor], training: Training, round_: int, terms: Terms
+    ) -> None:
+        """Take a step down gradients of the trained tensors, with the terms at the models."""
+        rate, network, at = training.rate(round_), self._network, self._origin
+        pull_ed = None if terms.drift is None else terms.drift(self.x, at)
+        if terms.proximal is not None:
+            strength, centre_ed = terms.proximal
+            away = network.tensors((self.x - centre_ed[at]).mul_(strength))
+            gradients = [g + away[k] for k, g in zip(self.trained, gradients, strict=True)]
+        if terms.mask is not None:
+            mask = network.tensors(terms.mask[at])
+            gradients = [g * mask[k] for k, g in zip(self.trained, gradients, strict=True)]
+        decays = optimizers.decays(training, [network.shapes[k] for k in self.trained])
+        models = [self.tensors[k] for k in self.trained]
+        optimizers.step(training, rate, models, gradients, self._moments, decays)
         if pull_ed is not None:
             self.x.sub_(pull_ed, alpha=rate)
 

@@ -50,9 +50,10 @@ import numpy as np
 from coterie.clients.engine.streams import FOLDS
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
+from coterie.clients.mixture import Mixture
 from coterie.clients.parts.predictors import WORST, scale
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Mixture, Rule, State
+from coterie.clients.rule import Floats, Rule, State
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
 

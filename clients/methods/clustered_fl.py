@@ -108,19 +108,10 @@ class ClusteredFL(
 
 
 def bipartition(gram: Floats) -> Bools:
-    """Split vectors into two parts, with the smallest maximum cosine across the cut.
+    """Split vectors with inner products `gram` at the smallest maximum cosine across the cut.
 
-    Single linkage: the most similar parts are merged until two are left.
-
-    Parameters
-    ----------
-    gram : ndarray, (N, N)
-        Inner products of the vectors.
-
-    Returns
-    -------
-    ndarray of bool, (N,)
-        Mask of the part that holds the first vector.
+    Single linkage: the most similar parts are merged until two are left. Returns a mask of the part
+    that holds the first vector.
     """
     lengths = np.sqrt(np.maximum(gram.diagonal(), 0.0))
     lengths = np.where(lengths > 0, lengths, np.inf)

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import Engine, GradientFunction, Gradients
-    from coterie.clients.engine.network import Buffers
 
 _LARGE = 1e30
 
@@ -113,14 +111,12 @@ class DisPFL(
     def offer(self, s: DisPFLState, t: int) -> tuple[DisPFLState, Mapping[str, Tensor]]:
         s = self.train(s, t)
         kept_pd = s.mask > 0
-        return s, {"values": s.x[kept_pd].view(len(s.x), -1), "mask": _bits(self.engine, kept_pd)}
+        bits = np.packbits(kept_pd.cpu().numpy(), axis=1, bitorder="little")
+        values = s.x[kept_pd].view(len(s.x), -1)
+        return s, {"values": values, "mask": self.engine.tensor(bits).byte()}
 
-    def gradient(self, s: DisPFLState, t: int) -> GradientFunction:
-        def masked(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            gradients = self.engine.gradients(x_pd, buffers, batch)
-            return gradients._replace(values=gradients.values * s.mask)
-
-        return masked
+    def train(self, s: DisPFLState, t: int) -> DisPFLState:
+        return self.fit(s, t, mask=s.mask)
 
     def evolved(self, s: DisPFLState, t: int) -> DisPFLState:
         """Replace a share of each peer's mask; dropped entries become 0."""
@@ -153,7 +149,8 @@ class DisPFL(
         return self.engine.tensor(np.stack([g.random(self.engine.d) for g in self.draws(t)]))
 
     def update(self, s: DisPFLState, inbox: Inbox) -> DisPFLState:
-        mask_sd = _mask(self.engine, inbox["mask"])
+        bits, d = inbox["mask"].cpu().numpy(), self.engine.d
+        mask_sd = self.engine.tensor(np.unpackbits(bits, axis=1, count=d, bitorder="little"))
         sound_s = self._sound(mask_sd)
         mask_sd[~sound_s] = 0.0
         x_sd = mask_sd.clone()
@@ -190,20 +187,3 @@ def entries(shapes: Sequence[Sequence[int]], density: float) -> list[int]:
         if dense.all() or not (more := share > 1).any():
             return [max(1, round(number)) for number in (share * sizes).tolist()]
         dense |= more
-
-
-def _bits(engine: Engine, mask_pd: Tensor) -> Tensor:
-    """Return the masks as bytes, (P, ceil(d / 8)) uint8."""
-    padded = mask_pd.new_zeros(len(mask_pd), -(-engine.d // 8) * 8)
-    padded[:, : engine.d] = mask_pd
-    powers = engine.tensor(2.0 ** np.arange(8))
-    return (padded.view(len(mask_pd), -1, 8) * powers).sum(dim=2).byte()
-
-
-def _mask(engine: Engine, bits_sb: Tensor) -> Tensor:
-    """Return the masks (S, d) of the engine's type from `_bits`."""
-    columns = [(bits_sb >> place) & 1 for place in range(8)]
-    stacked = bits_sb.new_empty((*bits_sb.shape, 8))
-    for place, column in enumerate(columns):
-        stacked[:, :, place] = column
-    return stacked.flatten(1)[:, : engine.d].to(engine.dtype)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from coterie.clients.methods.fedavg import GlobalModel
-from coterie.clients.methods.fedprox import proximal
 from coterie.clients.rule import State
+from coterie.clients.training import Terms
 from coterie.ranges import option
 
 if TYPE_CHECKING:
@@ -58,10 +58,9 @@ class Ditto(
         return PersonalState.from_start(self.start())
 
     def train(self, s: PersonalState, t: int) -> PersonalState:
-        pulled = proximal(self.engine, self.lambda_, s.x)
-        batches = self.engine.batches(t)
-        fit = self.engine.fit(s.v, s.v_buffers, s.v_opt_state, batches, gradient=pulled)
-        return super().train(s, t).trained_personal(fit)
+        batches, terms = self.engine.batches(t), Terms(proximal=(self.lambda_, s.x))
+        fit = self.engine.fit(s.v, s.v_buffers, s.v_opt_state, batches, terms=terms)
+        return self.fit(s, t, batches=batches).trained_personal(fit)
 
     def personal(self, s: PersonalState) -> PersonalState:
         return replace(s, x=s.v, buffers=s.v_buffers)

@@ -31,15 +31,12 @@ import numpy as np
 
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.methods.fedprox import proximal
 from coterie.clients.rule import Floats, State
 from coterie.ranges import option
 from coterie.strategies.everyone import Everyone
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from coterie.clients.engine.engine import GradientFunction
 
 
 @dataclass(frozen=True)
@@ -77,8 +74,8 @@ class FedAMP(
         start = self.start()
         return self.begin(start, u=start.x)
 
-    def gradient(self, s: FedAMPState, t: int) -> GradientFunction:
-        return proximal(self.engine, self.lambda_, s.u)
+    def train(self, s: FedAMPState, t: int) -> FedAMPState:
+        return self.fit(s, t, proximal=(self.lambda_, s.u))
 
     def update(self, s: FedAMPState, inbox: Inbox) -> FedAMPState:
         z = inbox.squared_distances("x")  # |w_i - w_j|^2

@@ -30,8 +30,9 @@ import numpy as np
 
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import FedAvg
+from coterie.clients.mixture import Mixture
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Mixture, Weighted
+from coterie.clients.rule import Floats, Weighted
 from coterie.ranges import option
 
 if TYPE_CHECKING:

@@ -98,16 +98,8 @@ class FederatedClustering(
 def clipped_mean(gram: Floats, first: int, rank: float, iterations: int) -> Floats:
     """Return the weights a of points z_j in the threshold clustering centre v = sum_j a_j z_j.
 
-    Parameters
-    ----------
-    gram : ndarray, (N, N)
-        Inner products of the points.
-    first : int
-        Index of the point where v starts.
-    rank : float
-        Rank, from 0, of the distance from v that is the radius; interpolated between integers.
-    iterations : int
-        Number of updates of v.
+    `gram` has the inner products of the points; v starts at the point `first`. `rank` is that, from
+    0, of the distance from v that is the radius; interpolated between integers.
     """
     points = np.arange(len(gram))
     slack = 1e-7 * np.sqrt(gram.diagonal().max())  # rounding error of equal distances

@@ -34,11 +34,12 @@ import numpy as np
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
+from coterie.clients.mixture import Mixture
 from coterie.clients.parts.ensemble import EMPTY, known, mixture, place
 from coterie.clients.parts.exploring import epsilon_greedy
 from coterie.clients.parts.simplex import softmax
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Mixture, Rule, State
+from coterie.clients.rule import Floats, Rule, State
 from coterie.ranges import option
 from coterie.strategies.wanted import WantedAnswers
 

@@ -87,8 +87,8 @@ class FedPAC(
         offers = {name: value.to(s.x.dtype) for name, value in statistics.items()}
         return replace(s, fitted=s.x), {**body, "head": s.x[:, self.head], **offers}
 
-    def body_gradient(self, s: FedPACState) -> GradientFunction:
-        return self.aligned_gradient(s) or self.engine.gradients
+    def gradient(self, s: FedPACState, t: int) -> GradientFunction | None:
+        return self.aligned_gradient(s)
 
     def update(self, s: FedPACState, inbox: Inbox) -> FedPACState:
         s = FedRep.update(self, s, inbox)

@@ -10,18 +10,11 @@ same amount of local work, `local-steps` (no stragglers).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.rule import State
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import Engine, GradientFunction, Gradients
-    from coterie.clients.engine.network import Buffers
 
 S = TypeVar("S", bound=State)
 
@@ -34,15 +27,5 @@ class FedProx(FedAvg[S], group="alike", summary="FedAvg with a proximal term in 
         low=0, grid=(0.01, 0.1, 1.0),
     )  # fmt: skip
 
-    def gradient(self, s: S, t: int) -> GradientFunction:
-        return proximal(self.engine, self.mu, s.x)
-
-
-def proximal(engine: Engine, strength: float, centre_ed: Tensor) -> GradientFunction:
-    """Return the gradient function of the local loss + strength/2 |x - centre|^2."""
-
-    def gradient(x_ed: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-        gradients = engine.gradients(x_ed, buffers, batch)
-        return gradients._replace(values=gradients.values + strength * (x_ed - centre_ed))
-
-    return gradient
+    def train(self, s: S, t: int) -> S:
+        return self.fit(s, t, proximal=(self.mu, s.x))

@@ -13,7 +13,7 @@ layer has no body: nothing is shared and every peer trains alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,14 +22,11 @@ from coterie.clients.engine.streams import Purpose
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.rule import State
+from coterie.clients.training import Terms
 from coterie.ranges import option
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import Fit, GradientFunction, Gradients
-    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)
@@ -71,29 +68,18 @@ class FedRep(FedAvg[T], group="personal", summary="a shared body, and a personal
 
     def train(self, s: T, t: int) -> T:
         epochs = self.engine.batches(t, Purpose.EXTRA, epochs=self.head_epochs)
-        head = self._fit(self.head, s, s.head_opt_state, epochs, self.engine.gradients)
-        s = replace(s, x=head.x, buffers=head.buffers, head_opt_state=head.opt_state)
-        batches, of_body = self.engine.batches(t), self.body_gradient(s)
-        return s.trained(self._fit(~self.head, s, s.opt_state, batches, of_body))
-
-    def body_gradient(self, s: T) -> GradientFunction:
-        """Return the gradient function of whole models that the body descends in a round."""
-        return self.engine.gradients
-
-    def _fit(
-        self, mask_d: Tensor, s: State, opt_state: dict[str, Tensor], batches: Sequence[Batch],
-        of_model: GradientFunction,
-    ) -> Fit:  # fmt: skip
-        """Train the parameters of a mask; the others are frozen."""
-
-        def gradient(part_pc: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            gradients = of_model(filled(s.x, mask_d, part_pc), buffers, batch)
-            return gradients._replace(values=gradients.values[:, mask_d])
-
-        if not mask_d.any():
-            batches = []
-        fit = self.engine.fit(s.x[:, mask_d], s.buffers, opt_state, batches, gradient=gradient)
-        return fit._replace(x=filled(s.x, mask_d, fit.x))
+        network, batches = self.engine.network, self.engine.batches(t)
+        head = [name for name in network.names if name in network.head]
+        body = [name for name in network.names if name not in network.head]
+        fit = self.engine.fit(
+            s.x, s.buffers, s.head_opt_state, epochs if head else [], terms=Terms(trained=head)
+        )
+        s = replace(s, x=fit.x, buffers=fit.buffers, head_opt_state=fit.opt_state)
+        fit = self.engine.fit(
+            s.x, s.buffers, s.opt_state, batches if body else [],
+            gradient=self.gradient(s, t), terms=Terms(trained=body),
+        )  # fmt: skip
+        return s.trained(fit)
 
     def update(self, s: T, inbox: Inbox) -> T:
         body_pc = inbox.average("body", self.averaging(inbox.round))

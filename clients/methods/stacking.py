@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.clients.mixture import Mixture
 from coterie.clients.parts.ensemble import EMPTY
 from coterie.clients.parts.predictors import HeldOut, MembersState, Predictors, scale
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Mixture
+from coterie.clients.rule import Floats
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
 

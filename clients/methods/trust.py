@@ -71,20 +71,16 @@ class Trust(
                 s_pn = np.zeros_like(s.w)
                 s_pn[peer, author] = self.engine.row_cosines(inbox["x"], rows, inbox.own[peer])
             case "validation":
-                s_pn = -self._surprise(inbox.losses(s, "validation", own=True))
+                s_pn = -inbox.losses(s, "validation", own=True)
+                if self.engine.kind == "language":  # perplexities
+                    with np.errstate(over="ignore"):
+                        s_pn = -np.exp(-s_pn)
             case "predictions":
                 apart_pn = inbox.table(self._apart(s, inbox))  # the peer's own is at distance 0
                 total_p1 = apart_pn.sum(axis=1, keepdims=True)
                 s_pn = -_SPREAD * (apart_pn / np.where(total_p1 > 0, total_p1, 1.0))
         w_pn = softmax(s_pn, inbox.present, self.sharpness)
         return replace(s, x=inbox.average("x", w_pn), w=inbox.shares(w_pn))
-
-    def _surprise(self, losses: Floats) -> Floats:
-        """Return perplexities of language models, and losses of others."""
-        if self.engine.kind != "language":
-            return losses
-        with np.errstate(over="ignore"):
-            return np.exp(losses)
 
     def _apart(self, s: Weighted, inbox: Inbox) -> Floats:
         """Return the mean L1 distance (E,) of the outputs of each letter and its recipient."""

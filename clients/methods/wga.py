@@ -91,16 +91,8 @@ def best_alpha(helpers: Floats | Ints, bias: Floats, growth: float) -> Floats:
     """Return the alpha that minimises `relative_bound`.
 
     It is the only root in [0, min(1, 1 / sqrt m)] of the cubic that the derivative is proportional
-    to, which increases through it: bisection finds it.
-
-    Parameters
-    ----------
-    helpers : ndarray
-        Number of helpers N; 0 for none.
-    bias : ndarray
-        kappa of the module's header.
-    growth : float
-        m of assumption A4.
+    to, which increases through it: bisection finds it. `helpers` are N, 0 for none, `bias` kappa
+    and `growth` m of the module's header.
     """
     total = 1 + 1 / helpers
     if not growth:

@@ -15,28 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.models.options import Adaptation
-from coterie.clients.models.transformer import Adapted
+from coterie.clients.models.transformer import add_adapters
 from coterie.datasets.files.fingerprint import content, remembered
 
 HEAD, BODY, BATCH_NORM = "head", "body", "batch-norm"
 
 
 def matching(names: Sequence[str], pattern: str, norms: Collection[str] = ()) -> list[str]:
-    """Return the parameter names that match a pattern.
+    """Return the parameter names, in the order of the network, that match a pattern.
 
-    Parameters
-    ----------
-    names : Sequence of str
-        Names of the parameters, in the order of the network.
-    pattern : str
-        Names or patterns, separated by commas.
-    norms : Collection of str
-        Names of the parameters of batch normalisation.
-
-    Raises
-    ------
-    ValueError
-        Part of the pattern matches nothing.
+    `norms` are those of batch normalisation. ValueError: part of the pattern matches nothing.
     """
     parts = dict.fromkeys(part.strip() for part in pattern.split(",") if part.strip())
     matched: set[str] = set()
@@ -69,10 +57,7 @@ def is_inside(part: str, name: str) -> bool:
 def adapted(network: nn.Module, adaptation: Adaptation) -> nn.Module:
     """Load pretrained weights, insert adapters and freeze layers of a network, in place.
 
-    Raises
-    ------
-    ValueError
-        A pattern matches nothing, or no weight fits the network.
+    ValueError: a pattern matches nothing, or no weight fits the network.
     """
     loaded = _load(network, adaptation.weights) if adaptation.weights else frozenset()
     if adaptation.lora_rank:
@@ -90,10 +75,7 @@ def adapted(network: nn.Module, adaptation: Adaptation) -> nn.Module:
 def personal_names(network: nn.Module, adaptation: Adaptation | None) -> list[str]:
     """Return the names of the personal parameters, which are not sent.
 
-    Raises
-    ------
-    ValueError
-        The pattern matches none of the trainable parameters, or all.
+    ValueError: the pattern matches none of the trainable parameters, or all.
     """
     if adaptation is None or not adaptation.personal:
         return []
@@ -121,12 +103,7 @@ def _adapt(network: nn.Module, adaptation: Adaptation, loaded: frozenset[str]) -
         raise ValueError(
             f"model.lora-rank = {adaptation.lora_rank}: the network has no linear layers"
         )
-    for name in selected:
-        parent, _, child = name.rpartition(".")
-        layer = network.get_submodule(name)
-        assert isinstance(layer, nn.Linear)
-        adapter = Adapted(layer, adaptation.lora_rank, adaptation.lora_alpha)
-        setattr(network.get_submodule(parent), child, adapter)
+    add_adapters(network, selected, adaptation.lora_rank, adaptation.lora_alpha)
 
 
 def _matching(network: nn.Module, names: Sequence[str], key: str, pattern: str) -> list[str]:
@@ -145,12 +122,8 @@ def _matching(network: nn.Module, names: Sequence[str], key: str, pattern: str) 
 def _load(network: nn.Module, file: str) -> frozenset[str]:
     """Load the tensors of a file that fit the network, and return their names.
 
-    A tensor of another shape, such as a head for other classes, is ignored.
-
-    Raises
-    ------
-    ValueError
-        The file does not exist, or no tensor fits.
+    A tensor of another shape, such as a head for other classes, is ignored. ValueError: the file
+    does not exist, or no tensor fits.
     """
     tensors = _read(Path(file))
     current = network.state_dict()

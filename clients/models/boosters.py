@@ -8,45 +8,40 @@ Scores differ by rounding: XGBoost adds leaves in float32.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from coterie.clients.models.fitted import Floats, GradientBoosting, Tree, below
+from coterie.clients.models.fitted import Begun, Floats, GradientBoosting, Rows, Tree, below
+from coterie.clients.models.options import LightGBMOptions, XGBoostOptions
 from coterie.datasets.plugins import PluginError
-
-if TYPE_CHECKING:
-    from coterie.clients.models.convnets import Shape
-    from coterie.clients.models.options import LightGBMOptions, XGBoostOptions
 
 _ZERO = np.float32(1e-35)
 """Size of the largest input that LightGBM takes for 0; some thresholds are this number or its
 negative, on whose left it then is not."""
 
 
-class XGBoost(GradientBoosting["XGBoostOptions"]):
+class XGBoost(GradientBoosting[XGBoostOptions]):
     """Gradient boosting of XGBoost, leaf by leaf on histograms."""
 
     def boosted(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int, k: int,
-        begun: tuple[Floats, int] | None,
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:  # fmt: skip
+        self, rows: Rows, seed: int, k: int, begun: Begun | None
+    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
         assert begun is None, "only scikit-learn's boosting is continued"
         xgboost, options = _imported("xgboost"), self._options
         settings = {
             "objective": ("reg:squarederror", "binary:logistic", "multi:softprob")[min(k, 3) - 1],
             "tree_method": "hist", "grow_policy": "lossguide", "max_depth": 0,
             "max_leaves": options.max_leaf_nodes, "learning_rate": options.learning_rate,
-            "min_child_weight": max(options.min_child_weight, self._least(weights_b, k)),
+            "min_child_weight": max(options.min_child_weight, self._least(rows.weights, k)),
             "seed": seed, "nthread": 1, "verbosity": 0,
         }  # fmt: skip
         settings |= {"num_class": k} if k > 2 else {}
-        rows = xgboost.DMatrix(inputs_bm.astype(np.float32), targets_b, weight=weights_b, nthread=1)
-        model = json.loads(xgboost.train(settings, rows, options.trees).save_raw("json"))["learner"]
+        inputs_bm, targets_b, weights_b = rows
+        data = xgboost.DMatrix(inputs_bm.astype(np.float32), targets_b, weight=weights_b, nthread=1)
+        model = json.loads(xgboost.train(settings, data, options.trees).save_raw("json"))["learner"]
         start_k = np.atleast_1d(json.loads(model["learner_model_param"]["base_score"]))
         if k == 2:  # a probability
             start_k = np.log([1 - start_k[0], start_k[0]])
@@ -62,13 +57,12 @@ class XGBoost(GradientBoosting["XGBoostOptions"]):
         return rows * most * float(weights_b.max()) if rows > 1 else 0.0
 
 
-class LightGBM(GradientBoosting["LightGBMOptions"]):
+class LightGBM(GradientBoosting[LightGBMOptions]):
     """Gradient boosting of LightGBM, leaf by leaf on histograms."""
 
     def boosted(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int, k: int,
-        begun: tuple[Floats, int] | None,
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:  # fmt: skip
+        self, rows: Rows, seed: int, k: int, begun: Begun | None
+    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
         assert begun is None, "only scikit-learn's boosting is continued"
         lightgbm, options = _imported("lightgbm"), self._options
         settings = {
@@ -78,8 +72,9 @@ class LightGBM(GradientBoosting["LightGBMOptions"]):
             "deterministic": True, "force_row_wise": True, "verbose": -1,
         }  # fmt: skip
         settings |= {"num_class": k} if k > 2 else {}
-        rows = lightgbm.Dataset(inputs_bm, targets_b, weight=weights_b)
-        model = lightgbm.train(settings, rows, options.trees).dump_model()
+        inputs_bm, targets_b, weights_b = rows
+        data = lightgbm.Dataset(inputs_bm, targets_b, weight=weights_b)
+        model = lightgbm.train(settings, data, options.trees).dump_model()
         # The leaves of the first trees contain the score before them.
         share_k = np.bincount(targets_b, weights_b) / weights_b.sum() if k == 2 else np.ones(1)
         trees = [_of_lightgbm(each["tree_structure"]) for each in model["tree_info"]]
@@ -123,13 +118,3 @@ def _of_lightgbm(root: dict[str, Any]) -> Tree:
     thresholds_v[thresholds_v == -_ZERO] = np.nextafter(-_ZERO, np.float32(-np.inf))
     values_v1 = np.array(numbers["leaf_value"], dtype=np.float64)[:, None]
     return Tree(left, right, numbers["split_feature"], thresholds_v, values_v1)
-
-
-def xgboost(shape: Shape, outputs: int, options: XGBoostOptions, task: str) -> XGBoost:
-    """Build gradient boosting of XGBoost."""
-    return XGBoost(math.prod(shape), outputs, options, classifies=task == "classification")
-
-
-def lightgbm(shape: Shape, outputs: int, options: LightGBMOptions, task: str) -> LightGBM:
-    """Build gradient boosting of LightGBM."""
-    return LightGBM(math.prod(shape), outputs, options, classifies=task == "classification")

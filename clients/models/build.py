@@ -70,30 +70,10 @@ def build(
 ) -> nn.Module:
     """Build an initialised network.
 
-    Parameters
-    ----------
-    model : str
-        Name in `MODELS`, of a library's network or of a plugin, or several, see `kinds_in`; "auto":
-        `Theta` if the problem is quadratic, else "mlp".
-    options : dataclass or None
-        Options of the model; None for the defaults.
-    task : str
-        Kind of problem, see `coterie.datasets.problem.Problem.task`.
-    shape : tuple of int
-        Shape of an example.
-    outputs : int
-        Number of outputs.
-    adaptation : Adaptation, optional
-        Pretrained weights, adapters and frozen layers.
-    max_parameters : int
-        Maximum number of parameters; a larger network is refused before its memory is allocated.
-
-    Raises
-    ------
-    ValueError
-        The model does not support such examples.
-    SizeError
-        It is too large.
+    `model` is a name in `MODELS`, of a library's network or of a plugin, or several, see
+    `kinds_in`; "auto" is `Theta` if the problem is quadratic, else "mlp". `shape` is that of an
+    example. ValueError: the model does not support such examples. SizeError: it has more than
+    `max_parameters` parameters; their memory is not allocated.
     """
     with Limited(max_parameters):
         return _built(model, options, task, shape, outputs, adaptation)
@@ -144,13 +124,7 @@ def _of_kinds(
 
 
 def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Module:
-    """Build a plugin's network by calling it with (shape, outputs) or (shape, outputs, options).
-
-    Raises
-    ------
-    PluginError
-        The call fails, or does not return an `nn.Module`.
-    """
+    """Build a plugin's network by calling it with (shape, outputs) or (shape, outputs, options)."""
     row = model_of(model)
     try:
         network = row.network(shape, outputs, options)

@@ -34,13 +34,7 @@ class AtLeast(nn.Module):
 
 
 def image(shape: Shape) -> Shape:
-    """Return (channels, height, width) of an example that is an image.
-
-    Raises
-    ------
-    ValueError
-        The shape is not that of an image, or the image is too small.
-    """
+    """Return (channels, height, width) of an example that is an image; others are a ValueError."""
     check_image(shape)
     return shape
 

@@ -26,20 +26,32 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from coterie.clients.models.options import BoostedTreesOptions, GradientBoostingOptions
+
 if TYPE_CHECKING:
     from coterie.clients.models.convnets import Shape
-    from coterie.clients.models.options import (
-        BoostedTreesOptions,
-        ForestOptions,
-        GradientBoostingOptions,
-        LogisticOptions,
-    )
+    from coterie.clients.models.options import ForestOptions, LogisticOptions
 
 Floats = npt.NDArray[np.floating[Any]]
 Arrays = Mapping[str, npt.NDArray[Any]]
-B = TypeVar("B", bound="GradientBoostingOptions")
+B = TypeVar("B", bound=GradientBoostingOptions)
 _LARGEST = 1e30
 """Maximum size of a value in a received model, far below overflow of a sum."""
+
+Begun = tuple[Floats, int]
+"""Former fits that a fit continues: their scores (b, k) of the rows, and their number."""
+
+
+class Rows(NamedTuple):
+    """Training rows of a fit."""
+
+    inputs: Floats  # (b, m)
+    targets: npt.NDArray[Any]  # (b,) or (b, k)
+    weights: Floats  # (b,)
+
+    def part(self, mask_b: npt.NDArray[np.bool_]) -> Rows:
+        """Return some of the rows."""
+        return Rows(*(values[mask_b] for values in self))
 
 
 class Fitted(nn.Module, ABC):
@@ -49,17 +61,8 @@ class Fitted(nn.Module, ABC):
     """Half the step to which inputs are rounded before a fit; 0: they are not."""
 
     @abstractmethod
-    def fitted(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
-    ) -> Arrays:
-        """Fit to rows with targets (b,) or (b, k); return the parameters by name."""
-
-    def continued(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int,
-        scores_bk: Floats, fits: int,
-    ) -> Arrays:  # fmt: skip
-        """Fit what follows `fits` fits with these scores; return the parameters by name."""
-        raise NotImplementedError(f"{type(self).__name__} has no stages")
+    def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
+        """Fit to rows, or to what former fits leave of them; return the parameters by name."""
 
     def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Mark the models (s,) whose parameters (s, ...) are none that a fit can give."""
@@ -75,29 +78,23 @@ def finite(tensors: Mapping[str, Tensor]) -> Tensor:
 class Logistic(Fitted):
     """Multinomial logistic regression: a linear network, fitted by scikit-learn."""
 
-    def __init__(self, inputs: int, outputs: int, c: float) -> None:
+    def __init__(self, shape: Shape, outputs: int, options: LogisticOptions, task: str) -> None:
         super().__init__()
-        self._c = c
-        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
+        self._c = options.c
+        self.weight = nn.Parameter(torch.zeros(outputs, math.prod(shape)))
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits (b, k)."""
         return nn.functional.linear(inputs.flatten(1), self.weight, self.bias)
 
-    def fitted(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
-    ) -> Arrays:
+    def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
         from sklearn.linear_model import LogisticRegression
 
-        weight_km, bias_k = (
-            np.zeros(self.weight.shape),
-            _log_shares(targets_b, weights_b, len(self.bias)),
-        )
-        classes = np.unique(targets_b)
+        weight_km, bias_k = np.zeros(self.weight.shape), _log_shares(rows, len(self.bias))
+        classes = np.unique(rows.targets)
         if len(classes) > 1:
-            model = LogisticRegression(C=self._c, max_iter=1000)
-            model.fit(inputs_bm, targets_b, sample_weight=weights_b)
+            model = LogisticRegression(C=self._c, max_iter=1000).fit(*rows)
             at = classes if len(classes) > 2 else classes[1:]  # of two classes, the log odds
             weight_km[at] = model.coef_
             bias_k[classes] = 0
@@ -150,11 +147,9 @@ class Trees(Fitted):
 class Forest(Trees):
     """Random forest; its scores are logarithms of the mean probabilities of its trees."""
 
-    def __init__(
-        self, inputs: int, outputs: int, options: ForestOptions, *, classifies: bool
-    ) -> None:
-        super().__init__(inputs, options.trees, options.max_leaf_nodes, outputs)
-        self._options, self._classifies = options, classifies
+    def __init__(self, shape: Shape, outputs: int, options: ForestOptions, task: str) -> None:
+        super().__init__(math.prod(shape), options.trees, options.max_leaf_nodes, outputs)
+        self._options, self._classifies = options, task == "classification"
         self.threshold_step = options.threshold_step
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -164,9 +159,7 @@ class Forest(Trees):
             return mean_bk
         return mean_bk.clamp_min(torch.finfo(torch.float32).tiny).log()
 
-    def fitted(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
-    ) -> Arrays:
+    def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
         kind = RandomForestClassifier if self._classifies else RandomForestRegressor
@@ -175,8 +168,9 @@ class Forest(Trees):
             min_samples_leaf=self._options.min_samples_leaf, random_state=seed,
         )  # fmt: skip
         # scikit-learn 1.9 draws bootstrap samples in another way if there are weights
-        weights = None if (weights_b == 1).all() else weights_b
-        model.fit(inputs_bm, targets_b.reshape(len(targets_b), -1).squeeze(1), weights)
+        weights = None if (rows.weights == 1).all() else rows.weights
+        is_column, count = rows.targets.shape[1:] == (1,), len(rows.targets)
+        model.fit(rows.inputs, rows.targets[:, 0] if is_column else rows.targets, weights)
         arrays, k = self._empty(), self.value.shape[2]
         for number, tree in enumerate(model.estimators_):
             values_vk = tree.tree_.value.reshape(tree.tree_.node_count, -1)
@@ -184,7 +178,7 @@ class Forest(Trees):
                 shares_vk = np.zeros((len(values_vk), k))
                 # scikit-learn 1.9 has shares here, earlier versions had counts
                 shares_vk[:, model.classes_] = values_vk / values_vk.sum(axis=1, keepdims=True)
-                values_vk = (len(targets_b) * shares_vk + 1 / k) / (len(targets_b) + 1)
+                values_vk = (count * shares_vk + 1 / k) / (count + 1)
             _write(arrays, number, _of_sklearn(tree, values_vk))
         return arrays
 
@@ -209,11 +203,12 @@ class Tree(NamedTuple):
 class GradientBoosting(Trees, Generic[B]):
     """Base of gradient boosting; a stage has a tree per score, for two classes one of log odds."""
 
-    def __init__(self, inputs: int, outputs: int, options: B, *, classifies: bool) -> None:
-        self._scores = 1 if classifies and outputs == 2 else outputs
-        super().__init__(inputs, options.trees * self._scores, options.max_leaf_nodes, 1)
+    def __init__(self, shape: Shape, outputs: int, options: B, task: str) -> None:
+        self._options, self._classifies = options, task == "classification"
+        self._scores = 1 if self._classifies and outputs == 2 else outputs
+        trees = options.trees * self._scores
+        super().__init__(math.prod(shape), trees, options.max_leaf_nodes, 1)
         self.base = nn.Parameter(torch.zeros(outputs))
-        self._options, self._classifies = options, classifies
         self.threshold_step = options.threshold_step
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -227,30 +222,24 @@ class GradientBoosting(Trees, Generic[B]):
 
     @abstractmethod
     def boosted(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int, k: int,
-        begun: tuple[Floats, int] | None,
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:  # fmt: skip
+        self, rows: Rows, seed: int, k: int, begun: Begun | None
+    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
         """Fit to targets 0 to k - 1, all of which occur, or to numbers if k is 1.
 
         Returns the scores (k,) before the first stage, as logarithms of shares, and the stages.
-        `begun`: scores (b, k) of former fits, which these stages continue, and their number.
         """
 
-    def fitted(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int
-    ) -> Arrays:
-        return self._fit(inputs_bm, targets_b, weights_b, seed, None)
+    def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
+        """Fit stages, or further ones that continue former fits; their `base` is 0.
 
-    def _fit(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int,
-        begun: tuple[Floats, int] | None,
-    ) -> Arrays:  # fmt: skip
+        Classes that do not occur in the rows neither get trees nor count in residuals.
+        """
         arrays = self._empty()
 
         def fit(targets_b: npt.NDArray[Any], to: Sequence[int]) -> None:
             """Write the fit of the outputs `to`; of two classes, the trees are of the second."""
             left = None if begun is None else (begun[0][:, to], begun[1])
-            start_k, stages = self.boosted(inputs_bm, targets_b, weights_b, seed, len(to), left)
+            start_k, stages = self.boosted(rows._replace(targets=targets_b), seed, len(to), left)
             if begun is None:
                 arrays["base"][to] = start_k
             at = [0] if self._scores == 1 else to[1:] if len(to) == 2 else to
@@ -259,34 +248,23 @@ class GradientBoosting(Trees, Generic[B]):
                     _write(arrays, stage * self._scores + score, tree)
 
         if not self._classifies:
-            for k, target_b in enumerate(targets_b.reshape(len(targets_b), -1).T):
+            for k, target_b in enumerate(rows.targets.reshape(len(rows.targets), -1).T):
                 fit(target_b, [k])
             return arrays
-        classes, numbers_b = np.unique(targets_b, return_inverse=True)
+        classes, numbers_b = np.unique(rows.targets, return_inverse=True)
         if begun is None:
-            arrays["base"] = _log_shares(targets_b, weights_b, len(self.base))
+            arrays["base"] = _log_shares(rows, len(self.base))
         if len(classes) > 1:
             fit(numbers_b, classes.tolist())
         return arrays
 
 
-class BoostedTrees(GradientBoosting["BoostedTreesOptions"]):
+class BoostedTrees(GradientBoosting[BoostedTreesOptions]):
     """Gradient boosting of scikit-learn."""
 
-    def continued(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int,
-        scores_bk: Floats, fits: int,
-    ) -> Arrays:  # fmt: skip
-        """Fit further stages: gradient boosting that starts from the scores; `base` is 0.
-
-        Classes that do not occur in the rows neither get trees nor count in the residuals.
-        """
-        return self._fit(inputs_bm, targets_b, weights_b, seed, (scores_bk, fits))
-
     def boosted(
-        self, inputs_bm: Floats, targets_b: npt.NDArray[Any], weights_b: Floats, seed: int, k: int,
-        begun: tuple[Floats, int] | None,
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:  # fmt: skip
+        self, rows: Rows, seed: int, k: int, begun: Begun | None
+    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
         from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
         options, draws, init = self._options, np.random.RandomState(seed), None
@@ -294,17 +272,17 @@ class BoostedTrees(GradientBoosting["BoostedTreesOptions"]):
             scores_bk, fits = begun
             # Those that break ties follow those of former fits: one per tree.
             draws.randint(0, 2**31 - 1, size=fits * options.trees * (k if k > 2 else 1))
-            targets_b = targets_b - scores_bk[:, 0] if k == 1 else targets_b
+            rows = rows._replace(targets=rows.targets - scores_bk[:, 0]) if k == 1 else rows
             init = "zero" if k == 1 else _Start(scores_bk)
         kind = GradientBoostingRegressor if k == 1 else GradientBoostingClassifier
         model = kind(
             n_estimators=options.trees, learning_rate=options.learning_rate,
             max_leaf_nodes=options.max_leaf_nodes, max_depth=None,
             min_samples_leaf=options.min_samples_leaf, random_state=draws, init=init,
-        ).fit(inputs_bm, targets_b, weights_b)  # fmt: skip
+        ).fit(*rows)  # fmt: skip
         start_k = np.zeros(k)
         if begun is None:
-            start_k += model.init_.constant_[0] if k == 1 else _log_shares(targets_b, weights_b, k)
+            start_k += model.init_.constant_[0] if k == 1 else _log_shares(rows, k)
         return start_k, (
             [
                 _of_sklearn(each, options.learning_rate * each.tree_.value.reshape(-1, 1))
@@ -364,24 +342,7 @@ def below(thresholds: Floats) -> Floats:
     return below
 
 
-def _log_shares(targets_b: npt.NDArray[Any], weights_b: Floats, k: int) -> Floats:
+def _log_shares(rows: Rows, k: int) -> Floats:
     """Return the logarithms of the classes' shares (k,), of an absent class as of 1 / k rows."""
-    share_k = np.bincount(targets_b, weights_b, k) / weights_b.sum()
-    return np.log(np.where(share_k > 0, share_k, 1 / (k * (len(targets_b) + 1))))
-
-
-def logistic(shape: Shape, outputs: int, options: LogisticOptions, task: str) -> Logistic:
-    """Build a logistic regression."""
-    return Logistic(math.prod(shape), outputs, options.c)
-
-
-def forest(shape: Shape, outputs: int, options: ForestOptions, task: str) -> Forest:
-    """Build a random forest."""
-    return Forest(math.prod(shape), outputs, options, classifies=task == "classification")
-
-
-def boosted_trees(
-    shape: Shape, outputs: int, options: BoostedTreesOptions, task: str
-) -> BoostedTrees:
-    """Build gradient boosting."""
-    return BoostedTrees(math.prod(shape), outputs, options, classifies=task == "classification")
+    share_k = np.bincount(rows.targets, rows.weights, k) / rows.weights.sum()
+    return np.log(np.where(share_k > 0, share_k, 1 / (k * (len(rows.targets) + 1))))

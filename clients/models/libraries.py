@@ -33,10 +33,7 @@ SMALLEST = 32
 def build_of_library(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
     """Build the network "LIBRARY:NAME" for examples of `shape`.
 
-    Raises
-    ------
-    PluginError
-        The library is not installed, has no such network, or does not support such examples.
+    PluginError: the library is not installed, has no such network or does not support them.
     """
     library, _, network = name.partition(":")
     build = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[library]
@@ -92,13 +89,12 @@ def _transformers(name: str, task: str, shape: Shape, outputs: int) -> nn.Module
         raise PluginError(f"no config.json in {folder}: name a folder saved by transformers")
     # Its progress bars would mix with ours.
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    options: dict[str, Any] = {
+        "local_files_only": True, "trust_remote_code": False,
+        "attn_implementation": "eager",  # fused attention cannot be batched over models
+    }  # fmt: skip
     if task == "language":
-        network = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            attn_implementation="eager",  # fused attention cannot be batched over models
-        )
+        network = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
         config = network.config.get_text_config()
         if config.vocab_size < outputs:
             raise PluginError(
@@ -112,12 +108,7 @@ def _transformers(name: str, task: str, shape: Shape, outputs: int) -> nn.Module
         return Logits(network, "input_ids", outputs)
     if task == "classification" and len(shape) == 3:
         network = transformers.AutoModelForImageClassification.from_pretrained(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            num_labels=outputs,
-            ignore_mismatched_sizes=True,
-            attn_implementation="eager",
+            folder, num_labels=outputs, ignore_mismatched_sizes=True, **options
         )
         logits = Logits(network, "pixel_values", outputs)
         channels = getattr(network.config, "num_channels", 3)
@@ -174,18 +165,10 @@ def _set_channels(network: nn.Module, channels: int) -> None:
         if isinstance(layer, nn.Conv2d):
             if layer.in_channels != channels:
                 parent, _, child = name.rpartition(".")
-                setattr(
-                    network.get_submodule(parent),
-                    child,
-                    nn.Conv2d(
-                        channels,
-                        layer.out_channels,
-                        layer.kernel_size,  # type: ignore[arg-type]
-                        layer.stride,  # type: ignore[arg-type]
-                        layer.padding,  # type: ignore[arg-type]
-                        bias=layer.bias is not None,
-                    ),
-                )
+                shape: Any = layer.out_channels, layer.kernel_size, layer.stride, layer.padding
+                has_bias = layer.bias is not None
+                first = nn.Conv2d(channels, *shape, bias=has_bias)  # type: ignore[misc]
+                setattr(network.get_submodule(parent), child, first)
             return
 
 

@@ -219,13 +219,7 @@ class Gpt2Options:
         self.base()
 
     def base(self) -> Path:
-        """Return the file of pretrained weights.
-
-        Raises
-        ------
-        ValueError
-            The file does not exist; the message says how to get it.
-        """
+        """Return the file of pretrained weights; if it is missing, an error says how to get it."""
         path = Path(self.weights_file)
         if not path.is_file():
             raise ValueError(
@@ -282,92 +276,49 @@ class Model:
 
 _NUMBERS = ("classification", "regression", "survival")
 
+
+def _for_images(summary: str, function: str, options: type | None = None) -> Model:
+    return Model(summary, f"convnets:{function}", options, _NUMBERS, images=True)
+
+
+def _fitted(
+    kind: str, build: str, options: type, library: str = "scikit-learn",
+    tasks: tuple[str, ...] = ("classification", "regression"),
+) -> Model:  # fmt: skip
+    return Model(f"{kind}, fitted by {library}", build, options, tasks, library=library)
+
+
 MODELS: dict[str, Model] = {
     "auto": Model("default model of the data set", "build:mlp", tasks=(*_NUMBERS, "quadratic")),
     "linear": Model(
         "multinomial logistic regression, logistic hazards, or least squares",
-        "build:linear",
-        LinearOptions,
-        _NUMBERS,
+        "build:linear", LinearOptions, _NUMBERS,
     ),
     "mlp": Model("multilayer perceptron with ReLU", "build:mlp", MlpOptions, _NUMBERS),
-    "logistic": Model(
-        "logistic regression, fitted by scikit-learn",
-        "fitted:logistic",
-        LogisticOptions,
-        ("classification",),
-        library="scikit-learn",
+    "logistic": _fitted(
+        "logistic regression", "fitted:Logistic", LogisticOptions, tasks=("classification",)
     ),
-    "forest": Model(
-        "random forest, fitted by scikit-learn",
-        "fitted:forest",
-        ForestOptions,
-        ("classification", "regression"),
-        library="scikit-learn",
+    "forest": _fitted("random forest", "fitted:Forest", ForestOptions),
+    "boosted-trees": _fitted("gradient boosting", "fitted:BoostedTrees", BoostedTreesOptions),
+    "xgboost": _fitted("gradient boosting", "boosters:XGBoost", XGBoostOptions, "XGBoost"),
+    "lightgbm": _fitted("gradient boosting", "boosters:LightGBM", LightGBMOptions, "LightGBM"),
+    "lenet": _for_images("LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32", "lenet"),
+    "lenet-femnist": _for_images(
+        "DPFL's smaller LeNet: 37,586 parameters on 1x28x28", "lenet_femnist"
     ),
-    "boosted-trees": Model(
-        "gradient boosting, fitted by scikit-learn",
-        "fitted:boosted_trees",
-        BoostedTreesOptions,
-        ("classification", "regression"),
-        library="scikit-learn",
+    "cnn": _for_images(
+        "two 5x5 convolutions and 512 hidden units: 1.7 million parameters on 1x28x28", "cnn"
     ),
-    "xgboost": Model(
-        "gradient boosting, fitted by XGBoost",
-        "boosters:xgboost",
-        XGBoostOptions,
-        ("classification", "regression"),
-        library="XGBoost",
+    "cnn-mnist": _for_images(
+        "All-for-one's network for MNIST: 21,840 parameters on 1x28x28", "cnn_mnist"
     ),
-    "lightgbm": Model(
-        "gradient boosting, fitted by LightGBM",
-        "boosters:lightgbm",
-        LightGBMOptions,
-        ("classification", "regression"),
-        library="LightGBM",
-    ),
-    "lenet": Model(
-        "LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32",
-        "convnets:lenet",
-        tasks=_NUMBERS,
-        images=True,
-    ),
-    "lenet-femnist": Model(
-        "DPFL's smaller LeNet: 37,586 parameters on 1x28x28",
-        "convnets:lenet_femnist",
-        tasks=_NUMBERS,
-        images=True,
-    ),
-    "cnn": Model(
-        "two 5x5 convolutions and 512 hidden units: 1.7 million parameters on 1x28x28",
-        "convnets:cnn",
-        tasks=_NUMBERS,
-        images=True,
-    ),
-    "cnn-mnist": Model(
-        "All-for-one's network for MNIST: 21,840 parameters on 1x28x28",
-        "convnets:cnn_mnist",
-        tasks=_NUMBERS,
-        images=True,
-    ),
-    "cnn-128": Model(
+    "cnn-128": _for_images(
         "FedeRiCo's three 3x3 convolutions of 128 channels: 303,882 parameters on 3x32x32",
-        "convnets:cnn_128",
-        tasks=_NUMBERS,
-        images=True,
+        "cnn_128",
     ),
-    "resnet9": Model(
-        "CoBo's ResNet-9 with batch norm: 6.6 million parameters",
-        "convnets:resnet9",
-        tasks=_NUMBERS,
-        images=True,
-    ),
-    "resnet18": Model(
-        "ResNet-18 for small images: 11.2 million parameters",
-        "convnets:resnet18",
-        ResNet18Options,
-        _NUMBERS,
-        images=True,
+    "resnet9": _for_images("CoBo's ResNet-9 with batch norm: 6.6 million parameters", "resnet9"),
+    "resnet18": _for_images(
+        "ResNet-18 for small images: 11.2 million parameters", "resnet18", ResNet18Options
     ),
     "unet2d": Model("U-Net for images: 82,428 parameters", "unet:unet2d", tasks=("segmentation",)),
     "unet3d": Model(
@@ -375,17 +326,13 @@ MODELS: dict[str, Model] = {
     ),
     "transformer": Model(
         "small transformer for tokens, trained from scratch",
-        "transformer:transformer",
-        TransformerOptions,
-        ("language",),
+        "transformer:transformer", TransformerOptions, ("language",),
     ),
     "gpt2": Model(
         "pretrained GPT-2, frozen, with low-rank adapters that are trained and exchanged",
-        "transformer:gpt2",
-        Gpt2Options,
-        ("language",),
+        "transformer:gpt2", Gpt2Options, ("language",),
     ),
-}
+}  # fmt: skip
 """Models by name."""
 
 
@@ -424,10 +371,7 @@ def kinds_in(name: str) -> tuple[str, ...]:
 def model_of(name: str) -> Model:
     """Return a built-in model, a network of a library, a plugin or several models by name.
 
-    Raises
-    ------
-    PluginError
-        If there is no such plugin, or its options are not a frozen dataclass.
+    PluginError: there is no such plugin, or its options are not a frozen dataclass.
     """
     if name in MODELS:
         return MODELS[name]
@@ -448,13 +392,7 @@ def model_of(name: str) -> Model:
 
 
 def check_task(model: str, task: str) -> None:
-    """Check that a model supports a task (see `coterie.datasets.problem.Problem.task`).
-
-    Raises
-    ------
-    ValueError
-        It does not; the message names the models that do.
-    """
+    """Check that a model supports a task; the error names the models that do."""
     tasks = model_of(model).tasks  # a function or a library's network has none
     if not tasks or task in tasks:
         return
@@ -463,13 +401,7 @@ def check_task(model: str, task: str) -> None:
 
 
 def check_image(shape: tuple[int, ...]) -> None:
-    """Check that an example is an image that a convolutional network takes.
-
-    Raises
-    ------
-    ValueError
-        It is not an image, or too small.
-    """
+    """Check that an example is an image that a convolutional network takes."""
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(
             f"the model wants images of at least 4x4, but an example has shape {shape}: "

@@ -31,11 +31,6 @@ class Limited(TorchFunctionMode):
     """Mode that counts the elements of new tensors, and rejects those beyond a limit.
 
     A context manager: what is made inside counts, before it is allocated.
-
-    Parameters
-    ----------
-    limit : int
-        Maximum number of elements of all tensors together.
     """
 
     def __init__(self, limit: int) -> None:

@@ -8,6 +8,7 @@ them can be batched over models. Legend: b = examples, t = tokens, h = heads.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -80,22 +81,8 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Language model: scores (b, t, vocabulary) of the next token after each of tokens (b, t).
 
-    Parameters
-    ----------
-    vocabulary : int
-        Number of tokens.
-    context : int
-        Maximum length of the input.
-    width : int
-        Embedding width.
-    layers : int
-        Number of blocks.
-    heads : int
-        Attention heads per block.
-    dropout : float
-        Dropout rate.
-    tied : bool
-        Compute the scores with the token embeddings, as GPT-2 does.
+    `context` is the maximum length of the input; a `tied` one computes the scores with the token
+    embeddings, as GPT-2 does.
     """
 
     def __init__(
@@ -145,17 +132,13 @@ class Adapted(nn.Module):
         return out
 
 
-def adapt(network: Transformer, rank: int, alpha: float) -> Transformer:
-    """Freeze a network and add adapters to its attention and MLP layers, in place."""
-    network.requires_grad_(False)
-    for block in network.h:
-        for name in _MAPS:
-            parent, _, child = name.rpartition(".")
-            layer = block.get_submodule(parent)
-            base = layer.get_submodule(child)
-            assert isinstance(base, nn.Linear)
-            setattr(layer, child, Adapted(base, rank, alpha))
-    return network
+def add_adapters(network: nn.Module, names: Iterable[str], rank: int, alpha: float) -> None:
+    """Put adapters on linear layers, in place."""
+    for name in names:
+        parent, _, child = name.rpartition(".")
+        base = network.get_submodule(name)
+        assert isinstance(base, nn.Linear)
+        setattr(network.get_submodule(parent), child, Adapted(base, rank, alpha))
 
 
 def transformer(shape: Shape, outputs: int, options: TransformerOptions) -> nn.Module:
@@ -196,7 +179,10 @@ def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
         network.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise ValueError(f"gpt2.weights-file = {options.weights_file}: {error}") from None
-    return adapt(network, options.rank, options.alpha)
+    network.requires_grad_(False)
+    names = (f"h.{block}.{name}" for block in range(layers) for name in _MAPS)
+    add_adapters(network, names, options.rank, options.alpha)
+    return network
 
 
 @remembered(1)

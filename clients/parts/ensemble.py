@@ -27,16 +27,7 @@ def place(
     """Assign received models to slots, (peer, slot) -> letter, and update `authors_pk`.
 
     A model replaces the older one of its author, else fills an empty slot, else replaces the model
-    of the smallest weight if its own is larger.
-
-    Parameters
-    ----------
-    authors_pk : ndarray of int, (P, K)
-        Author of the model in each slot, or `EMPTY`; updated in place.
-    w_pn : ndarray, (P, n)
-        Weight that each peer gives every peer.
-    peer_e, senders_e : ndarray of int, (E,)
-        Row of the recipient, and sender, of each received model.
+    of the smallest weight if its own is larger. `peer_e` are the rows of the recipients.
     """
     placed: dict[tuple[int, int], int] = {}
     for e, (p, author) in enumerate(zip(peer_e.tolist(), senders_e.tolist(), strict=True)):
@@ -63,20 +54,8 @@ def mixture(
 ) -> tuple[Floats, Tensor, Ints]:
     """Return weights (P, M) and models (P, M, d) of each peer's mixture, by descending weight.
 
-    The last array (P, M) has their places among own model and slots.
-
-    Parameters
-    ----------
-    x_pd : Tensor, (P, d)
-        Models of the hosted peers.
-    members_pkd : Tensor, (P, K, d)
-        Models in the slots.
-    authors_pk : ndarray of int, (P, K)
-        Authors of these models, or `EMPTY`.
-    w_pn : ndarray, (P, n)
-        Weights; 0 for models that a peer does not store.
-    peers : ndarray of int, (P,)
-        Ids of the hosted peers.
+    The last array (P, M) has their places among own model and slots. The weights `w_pn` must be 0
+    for models that a peer does not store.
     """
     rows_p1 = np.arange(len(peers))[:, None]
     all_pm = np.concatenate([peers[:, None], authors_pk], axis=1)

@@ -12,12 +12,8 @@ from coterie.clients.letters import Ints
 def epsilon_greedy(explores: Iterable[bool], shuffled: Ints, best: Ints) -> Ints:
     """Sample one peer per slot, without repetition.
 
-    Parameters
-    ----------
-    explores : iterable of bool
-        For each slot, True to take the next peer of `shuffled`, False of `best`.
-    shuffled, best : ndarray of int
-        The same peers in random order and by descending merit, at least one per slot.
+    A slot that explores takes the next peer of `shuffled`, another one of `best`: the same peers in
+    random order and by descending merit, at least one per slot.
     """
     taken: dict[int, None] = {}
     for explore in explores:

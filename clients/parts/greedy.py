@@ -31,18 +31,10 @@ WORST = 1e300  # replaces a nan or infinite loss; finite, so that gains are fini
 
 
 class Choice(NamedTuple):
-    """Result of the greedy choice.
+    """Result of the greedy choice."""
 
-    Attributes
-    ----------
-    chosen_pn : ndarray of bool, (P, n)
-        Mask of the peers that each peer chose, itself included.
-    passes_p : ndarray of int, (P,)
-        Number of passes over the validation data.
-    """
-
-    chosen_pn: Bools
-    passes_p: Ints
+    chosen_pn: Bools  # mask of the peers that each peer chose, itself included, (P, n)
+    passes_p: Ints  # number of passes over the validation data, (P,)
 
 
 def choose(
@@ -61,8 +53,6 @@ def choose(
     ----------
     losses : callable
         Function from models (E, d) and rows of peers (E,) to validation losses (E,).
-    peers : ndarray of int, (P,)
-        Ids of the peers that choose.
     offers : Letters
         Models "x" of all candidates and of the choosing peers.
     drawn : sequence of (ndarray of int, ndarray)

@@ -69,20 +69,8 @@ def corrected(
 ) -> GradientFunction:
     """Return the direction that the hosted peers descend in a round that starts at `state`.
 
-    Parameters
-    ----------
-    engine : Engine
-        Engine of the hosted peers.
-    state : State
-        State at the start of the round; x0 is `state.x`.
-    at_start : iterable of Gradients
-        Gradients of the hosted peers at x0, on the minibatch of each step.
-    aim_pd : Tensor, (P, d)
-        Weighted sum of the answers.
-    share_p1 : Tensor, (P, 1), or float
-        Total weight of the answers.
-    scale_p1 : Tensor, (P, 1), or float
-        Weight of the peer's gradient at the current model.
+    `at_start` are the gradients of the hosted peers at x0, on the minibatch of each step; aim,
+    share and scale are those of the module's header.
     """
     remaining = iter(at_start)
 

@@ -21,8 +21,9 @@ import numpy as np
 
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
+from coterie.clients.mixture import Mixture
 from coterie.clients.parts.ensemble import EMPTY, mixture
-from coterie.clients.rule import Floats, Mixture, Rule, State
+from coterie.clients.rule import Floats, Rule, State
 from coterie.strategies.wanted import Wanted
 
 if TYPE_CHECKING:

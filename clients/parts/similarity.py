@@ -29,24 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimator:
-    """Estimator of the similarity ratio, with a moving average over refreshes.
+    """Estimator of the similarity ratio, with a moving average over refreshes."""
 
-    Attributes
-    ----------
-    engine : Engine
-        Engine of the hosted peers.
-    batch_size : int
-        Examples per estimate.
-    memory : float
-        Weight of the previous estimates in the average; 0 for none.
-    debiased : bool
-        Use products across two halves of the batch instead of norms on all of it.
-    """
-
-    engine: Engine
-    batch_size: int
-    memory: float
-    debiased: bool
+    engine: Engine  # engine of the hosted peers
+    batch_size: int  # examples per estimate
+    memory: float  # weight of the previous estimates in the average; 0 for none
+    debiased: bool  # use products across two halves of the batch instead of norms on all of it
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -69,16 +57,8 @@ class Estimator:
     def ratios(self, r_pn: Floats, local: dict[str, Tensor], answers: Letters) -> Floats:
         """Return the ratios (P, n) after a refresh; nan where never estimated.
 
-        Peers that did not answer keep their previous ratio.
-
-        Parameters
-        ----------
-        r_pn : ndarray, (P, n)
-            Previous ratios.
-        local : dict of str to Tensor, (P, d)
-            Gradients of the hosted peers at their own models.
-        answers : Letters
-            Gradients of the peers they asked.
+        Peers that did not answer keep their previous ratio, `r_pn`. `local` has the gradients of
+        the hosted peers at their own models, `answers` those of the peers they asked.
         """
         if not len(answers):
             return r_pn
@@ -97,16 +77,9 @@ class Estimator:
 def ratio(apart: Floats, squared: Floats) -> Floats:
     """Compute the similarity ratio max(0, 1 - |G_k - G_i|^2 / |G_i|^2), at most 1.
 
-    Parameters
-    ----------
-    apart, squared : ndarray
-        |G_k - G_i|^2 and |G_i|^2, or unbiased estimates, which may be negative.
-
-    Returns
-    -------
-    ndarray
-        Ratios: 1 where both are 0, 0 where only `squared` is; nan where `squared` is negative,
-        because the gradient is smaller than its noise.
+    `apart` and `squared` are |G_k - G_i|^2 and |G_i|^2, or unbiased estimates. The ratio is 1 where
+    both are 0, 0 where only `squared` is; nan where `squared` is negative, because the gradient is
+    smaller than its noise.
     """
     at_rest = np.where(apart == 0, 1.0, 0.0)
     r = 1 - apart / np.where(squared == 0, 1.0, squared)
@@ -117,14 +90,7 @@ def ratio(apart: Floats, squared: Floats) -> Floats:
 def normalised(r_pn: Floats, n_k: Floats, threshold: float | None) -> Floats:
     """Return weights (P, n) that sum to 1, as in the authors' code.
 
-    Parameters
-    ----------
-    r_pn : ndarray, (P, n)
-        Similarity ratios.
-    n_k : ndarray, (n,)
-        Numbers of samples.
-    threshold : float or None
-        lambda of the binary criterion n_k 1{r > lambda}; None for the continuous one, r.
+    `threshold` is lambda of the binary criterion n_k 1{r > lambda}; None for the continuous one, r.
     """
     raw_pn = r_pn if threshold is None else n_k * (r_pn > threshold)
     weights: Floats = raw_pn / raw_pn.sum(axis=1, keepdims=True)
@@ -134,14 +100,7 @@ def normalised(r_pn: Floats, n_k: Floats, threshold: float | None) -> Floats:
 def by_definition(r_pn: Floats, n_k: Floats, threshold: float | None) -> Floats:
     """Return the weights (P, n) of definition 1, phi(r_ik) n_k / sum_j n_j r_ij phi(r_ij).
 
-    Parameters
-    ----------
-    r_pn : ndarray, (P, n)
-        Similarity ratios.
-    n_k : ndarray, (n,)
-        Numbers of samples.
-    threshold : float or None
-        lambda of phi = lambda 1{r >= lambda} (binary); None for phi = r (continuous).
+    `threshold` is lambda of phi = lambda 1{r >= lambda} (binary); None for phi = r (continuous).
     """
     phi_pn = r_pn if threshold is None else threshold * (r_pn >= threshold)
     weights: Floats = n_k * phi_pn / (n_k * r_pn * phi_pn).sum(axis=1, keepdims=True)

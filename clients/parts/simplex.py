@@ -49,16 +49,7 @@ def minimise_on_simplex(matrix_nn: Floats) -> Floats:
 
     Wolfe, "Finding the nearest point in a polytope" (1976), with inner products only: of the points
     whose Gram matrix is P, a holds the weights of the point of their convex hull nearest to 0.
-
-    Parameters
-    ----------
-    matrix_nn : ndarray, (n, n)
-        P.
-
-    Returns
-    -------
-    ndarray, (n,)
-        Weights a; most are exactly 0.
+    Most weights (n,) are exactly 0.
     """
     n = len(matrix_nn)
     tolerance = _ROUNDING * max(float(np.abs(matrix_nn.diagonal()).max()), np.finfo(float).tiny)

@@ -34,8 +34,7 @@ from coterie.app.wire.operators import OPERATORS
 from coterie.app.wire.payload import LetterFormat, Precision, Readable, format_of, layout_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.inbox import Inbox
-from coterie.clients.letter_options import LetterOptions
-from coterie.clients.letters import Ints, Letters
+from coterie.clients.letters import Ints, LetterOptions, Letters
 from coterie.errors import Error
 from coterie.strategies.protocol import Edges, PeerMessage, has_key_letter
 

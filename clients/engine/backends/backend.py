@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar, NamedTuple, Self
 
@@ -27,90 +27,47 @@ Models = Mapping[str, Tensor]
 
 
 class Examples(NamedTuple):
-    """Minibatch for each model.
+    """Minibatch for each model."""
 
-    Attributes
-    ----------
-    inputs, targets : Tensor, (E, b, ...)
-        Examples of each model.
-    weights : Tensor, (E, b)
-        Weight of each example's loss; 0 for padding.
-    keys : Tensor, (E,)
-        Dropout keys.
-    first : Tensor, (E,)
-        Position of the first example in its minibatch; above 0 if the minibatch is computed in
-        parts.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    weights: Tensor
-    keys: Tensor
-    first: Tensor
+    inputs: Tensor  # (E, b, ...)
+    targets: Tensor  # (E, b, ...)
+    weights: Tensor  # weight of each example's loss, (E, b); 0 for padding
+    keys: Tensor  # dropout keys, (E,)
+    first: Tensor  # position of the first example in a minibatch that is computed in parts, (E,)
 
 
 class Result(NamedTuple):
-    """Losses and gradients of one call.
+    """Losses and gradients of one call."""
 
-    Attributes
-    ----------
-    losses : Tensor, (E, b)
-        Loss of each example, not weighted.
-    gradients : dict of str to Tensor, (E, *shape)
-        Gradients of the weighted sum of the losses, by name.
-    buffers : dict of str to Tensor, (E, ...)
-        Buffers after the forward pass, by name.
-    """
-
-    losses: Tensor
-    gradients: dict[str, Tensor]
-    buffers: Buffers
+    losses: Tensor  # loss of each example, not weighted, (E, b)
+    gradients: dict[str, Tensor]  # of the weighted sum of the losses, (E, *shape)
+    buffers: Buffers  # after the forward pass, (E, ...)
 
 
 class PerExample(NamedTuple):
     """Losses, gradient norms and weighted gradient sums of single examples, for clipping.
 
-    Attributes
-    ----------
-    losses : Tensor, (E, b)
-        Loss of each example, not weighted.
-    norms : Tensor, (E, b)
-        Norm of each example's gradient, over all its tensors, in float64.
-    weighted_sums : callable
-        Function of the weights (E, b) that returns the weighted sums of the gradients, (E, *shape)
-        by name; it leaves out an example of weight 0, even if its gradient is not finite.
+    `weighted_sums` maps weights (E, b) to the weighted sums (E, *shape) of the gradients; it leaves
+    out an example of weight 0, even if its gradient is not finite.
     """
 
-    losses: Tensor
-    norms: Tensor
+    losses: Tensor  # loss of each example, not weighted, (E, b)
+    norms: Tensor  # norm of each example's gradient over all tensors, (E, b) in float64
     weighted_sums: Callable[[Tensor], dict[str, Tensor]]
 
 
 class Backend(ABC):
     """Compute losses and gradients of copies of one network.
 
-    Parameters
-    ----------
-    network : Network
-        Network to run.
-    task : Task
-        Task with its loss.
-
     Attributes
     ----------
-    name : str
-        Value of the key `engine.backend`.
-    stacks : bool
-        True if a call of many models is one computation instead of a loop.
-    materializes : bool
-        True if `per_example` stores a gradient per example.
     module : nn.Module
         The module that runs; a twin has a copy.
     """
 
-    name: ClassVar[str]
-    stacks: ClassVar[bool]
-    materializes: ClassVar[bool] = True
+    name: ClassVar[str]  # value of the key `engine.backend`
+    stacks: ClassVar[bool]  # a call of many models is one computation instead of a loop
+    materializes: ClassVar[bool] = True  # `per_example` stores a gradient per example
 
     def __init__(self, network: Network, task: Task) -> None:
         self.network, self.task = network, task
@@ -134,8 +91,14 @@ class Backend(ABC):
         self.module = module
 
     @abstractmethod
-    def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
-        """Return losses and gradients in training mode; no argument is changed."""
+    def value_and_grad(
+        self, models: Models, buffers: Buffers, examples: Examples,
+        names: Collection[str] | None = None,
+    ) -> Result:  # fmt: skip
+        """Return losses and gradients in training mode; no argument is changed.
+
+        `names`: tensors whose gradients are needed; None: all of the models.
+        """
 
     @abstractmethod
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ examples, r = rows, i, o = inputs and outputs of a linear layer, d = parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -39,18 +39,10 @@ _threshold_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 class Outer(NamedTuple):
-    """Gradient of a tensor as a sum of outer products of rows, one or more per example.
+    """Gradient of a tensor as a sum of outer products of rows, one or more per example."""
 
-    Attributes
-    ----------
-    left : Tensor, (E, r, o)
-        Left factors of the products.
-    right : Tensor, (E, r, i), or None
-        Right factors; None: the sum of the rows of `left`.
-    """
-
-    left: Tensor
-    right: Tensor | None
+    left: Tensor  # left factors of the products, (E, r, o)
+    right: Tensor | None  # (E, r, i); right factors; None: the sum of the rows of `left`
 
     def sum(self) -> Tensor:
         """Return the sum over all rows, (E, o, i) or (E, o)."""
@@ -82,16 +74,10 @@ class Outer(NamedTuple):
 class Kernel(NamedTuple):
     """Kernel of a layer type.
 
-    Attributes
-    ----------
-    forward : callable
-        Maps (layer, own, inputs) to the outputs and values kept for `backward`.
-    backward : callable
-        Maps (layer, own, inputs, kept, gradient of the outputs) to the gradient of the inputs. May
-        overwrite the gradient of the outputs if the layer has no tensors.
-    gradients : callable
-        Maps (inputs, kept, gradient of the outputs) to the gradients of the layer's tensors, by
-        their names in the layer.
+    `forward` maps (layer, own, inputs) to the outputs and values kept for `backward`, which maps
+    (layer, own, inputs, kept, gradient of the outputs) to the gradient of the inputs; it may
+    overwrite the gradient of the outputs if the layer has no tensors. `gradients` maps (inputs,
+    kept, gradient of the outputs) to the gradients of the layer's tensors, by their names in it.
     """
 
     forward: Callable[[Any, Own, Tensor], tuple[Tensor, Any]]
@@ -194,17 +180,11 @@ KERNELS: dict[type[nn.Module], Kernel] = {
 
 
 class Layer(NamedTuple):
-    """Layer of a network, with its kernel.
-
-    Attributes
-    ----------
-    tensors : Mapping of str to str
-        Name of each tensor in the network, by its name in the layer.
-    """
+    """Layer of a network, with its kernel."""
 
     layer: nn.Module
     kernel: Kernel
-    tensors: Mapping[str, str]
+    tensors: Mapping[str, str]  # name of each tensor in the network, by its name in the layer
 
 
 class Batched(Backend):
@@ -238,16 +218,18 @@ class Batched(Backend):
             Layer(layer, _kernel(layer, place), _named(layer, names))
             for layer, place in _in_order(module, "")
         ]
-        trained = [not self._frozen.keys() >= {*at.tensors.values()} for at in self._layers]
-        self._lowest = trained.index(True) if any(trained) else len(self._layers)
 
-    def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
-        losses, products = self._differentiate(models, examples)
+    def value_and_grad(
+        self, models: Models, buffers: Buffers, examples: Examples,
+        names: Collection[str] | None = None,
+    ) -> Result:  # fmt: skip
+        names = {*models} if names is None else {*names}
+        losses, products = self._differentiate(models, examples, names)
         sums: dict[str, Tensor] = {}
         for name, outer in products:  # layers may share a tensor
             value = outer.sum()
             sums[name] = sums[name] + value if name in sums else value
-        return Result(losses, {name: sums[name] for name in models}, dict(buffers))
+        return Result(losses, {name: sums[name] for name in models if name in names}, dict(buffers))
 
     def per_example(self, models: Models, buffers: Buffers, examples: Examples) -> PerExample:
         """Return norms and weighted sums of single examples' gradients.
@@ -259,7 +241,7 @@ class Batched(Backend):
             the weighted sum than to the norm, so clipping would be incorrect.
         """
         ones = torch.ones_like(examples.weights)
-        losses, pairs = self._differentiate(models, examples._replace(weights=ones))
+        losses, pairs = self._differentiate(models, examples._replace(weights=ones), models.keys())
         products: dict[str, Outer] = {}
         for name, outer in pairs:
             if name in products or outer.left.shape[1] != ones.shape[1]:
@@ -273,7 +255,7 @@ class Batched(Backend):
         return PerExample(losses, torch.linalg.vector_norm(norms, dim=0), weighted_sums)
 
     def _differentiate(
-        self, models: Models, examples: Examples
+        self, models: Models, examples: Examples, names: Set[str]
     ) -> tuple[Tensor, Iterator[tuple[str, Outer]]]:
         """Return losses (E, b) and the gradients of their weighted sum, last layer first."""
         self._set_training(True)
@@ -285,17 +267,19 @@ class Batched(Backend):
             trail.append((at, own, x, kept))
             x = y
         losses, slopes = self._slopes(x, examples)
+        trained = (not names.isdisjoint(at.tensors.values()) for at in self._layers)
+        lowest = next((k for k, trains in enumerate(trained) if trains), len(trail))
 
         def products() -> Iterator[tuple[str, Outer]]:
             g = slopes
             for k, ((layer, kernel, tensors), own, x, kept) in reversed([*enumerate(trail)]):
-                if k < self._lowest:
+                if k < lowest:
                     return
                 gradients = kernel.gradients(x, kept, g)
                 for name, outer in gradients.items():
-                    if (full := tensors.get(name)) in models:
+                    if (full := tensors.get(name)) in names:
                         yield full, outer
-                if k > self._lowest:
+                if k > lowest:
                     g = kernel.backward(layer, own, x, kept, g)
 
         return losses, products()

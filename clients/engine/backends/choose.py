@@ -25,7 +25,7 @@ from coterie.clients.engine.backends.sequential import Sequential
 from coterie.clients.engine.backends.vmapped import Vmapped
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import Task
-from coterie.clients.engine_options import Backend as Name
+from coterie.clients.training import BackendName
 
 _AGREE = 1e-3
 """Maximum relative difference, in float32, between gradients of two backends that agree."""
@@ -36,23 +36,12 @@ _log = logging.getLogger("coterie.engine")
 
 
 def choose(
-    wanted: Name, network: Network, task: Task, examples: Examples, *, private: bool
+    wanted: BackendName, network: Network, task: Task, examples: Examples, *, private: bool
 ) -> Backend:
     """Return the backend of a network; one log line says which and why.
 
-    Parameters
-    ----------
-    wanted : str
-        Value of `engine.backend`.
-    examples : Examples
-        Two examples for each of two models, on the network's device.
-    private : bool
-        True if the run needs the gradient of each example.
-
-    Raises
-    ------
-    ValueError
-        The wanted backend cannot run the network.
+    `examples` are two for each of two models; `private` runs need the gradient of each example.
+    ValueError: the wanted backend cannot run the network.
     """
     backend, why = _chosen(wanted, network, task, examples, private)
     _log.info("backend=%s reason=%s", backend.name, why)
@@ -60,7 +49,7 @@ def choose(
 
 
 def _chosen(
-    wanted: Name, network: Network, task: Task, examples: Examples, private: bool
+    wanted: BackendName, network: Network, task: Task, examples: Examples, private: bool
 ) -> tuple[Backend, str]:
     if wanted == "sequential":
         return Sequential(network, task), "asked for"

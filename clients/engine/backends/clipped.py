@@ -7,6 +7,8 @@ e = models, b = examples.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 
@@ -18,15 +20,7 @@ LONGEST = 1e24
 
 
 class Clipped(Backend):
-    """Backend that wraps another one and returns sums of clipped gradients.
-
-    Parameters
-    ----------
-    inner : Backend
-        Backend that computes gradients of single examples.
-    clip : float
-        Maximum norm of one example's gradient, over all its tensors.
-    """
+    """Backend that wraps another one and returns sums of gradients that are clipped per example."""
 
     def __init__(self, inner: Backend, clip: float) -> None:
         super().__init__(inner.network, inner.task)
@@ -37,7 +31,10 @@ class Clipped(Backend):
         inner = self.inner.twin()
         return None if inner is None else Clipped(inner, self.clip)
 
-    def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
+    def value_and_grad(
+        self, models: Models, buffers: Buffers, examples: Examples,
+        names: Collection[str] | None = None,
+    ) -> Result:  # fmt: skip
         losses, norms_eb, weighted_sums = self.inner.per_example(models, buffers, examples)
         factors_eb = factors(norms_eb, self.clip).to(examples.weights.dtype)
         return Result(losses, weighted_sums(examples.weights * factors_eb), dict(buffers))

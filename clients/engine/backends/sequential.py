@@ -6,7 +6,7 @@ convolutions several times faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -22,27 +22,32 @@ class Sequential(Backend):
     name = "sequential"
     stacks = False
 
-    def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
+    def value_and_grad(
+        self, models: Models, buffers: Buffers, examples: Examples,
+        names: Collection[str] | None = None,
+    ) -> Result:  # fmt: skip
+        names = models if names is None else names
         results = [
             self._one(
                 {name: value[e] for name, value in models.items()},
                 {name: value[e] for name, value in buffers.items()},
                 Examples(*(value[e] for value in examples)),
+                names,
             )
             for e in range(len(examples.inputs))
         ]
         return Result(
             _stacked([losses for losses, _, _ in results]),
-            {name: _stacked([gradients[name] for _, gradients, _ in results]) for name in models},
+            {name: _stacked([gradients[name] for _, gradients, _ in results]) for name in names},
             {name: _stacked([after[name] for _, _, after in results]) for name in buffers},
         )
 
     def _one(
-        self, model: Models, buffers: Buffers, examples: Examples
+        self, model: Models, buffers: Buffers, examples: Examples, names: Collection[str]
     ) -> tuple[Tensor, dict[str, Tensor], Buffers]:
         """Return losses (b,), gradients and buffers of a single model."""
         self._set_training(True)
-        leaves = {name: value.detach().requires_grad_() for name, value in model.items()}
+        leaves = {k: value.detach().requires_grad_(k in names) for k, value in model.items()}
         state = {name: value.clone() for name, value in buffers.items()}
         keys = self.network.keys(examples.keys, examples.first)
         with torch.enable_grad(), self._seeded(examples):
@@ -51,10 +56,10 @@ class Sequential(Backend):
             )
             losses = self.task.losses(outputs[None], examples.targets[None])[0]
             gradients = torch.autograd.grad(
-                losses @ examples.weights, list(leaves.values()), materialize_grads=True
+                losses @ examples.weights, [leaves[name] for name in names], materialize_grads=True
             )
         after = {name: value.detach() for name, value in after.items()}
-        return losses.detach(), dict(zip(leaves, gradients, strict=True)), after
+        return losses.detach(), dict(zip(names, gradients, strict=True)), after
 
     @torch.no_grad()
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:

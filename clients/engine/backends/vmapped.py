@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -17,20 +19,27 @@ class Vmapped(Sequential):
     name = "vmapped"
     stacks = True
 
-    def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
+    def value_and_grad(
+        self, models: Models, buffers: Buffers, examples: Examples,
+        names: Collection[str] | None = None,
+    ) -> Result:  # fmt: skip
         if len(examples.inputs) == 1:
-            return super().value_and_grad(models, buffers, examples)
+            return super().value_and_grad(models, buffers, examples, names)
+        names = models if names is None else names
         self._set_training(True)
-        leaves = {name: value.detach().requires_grad_() for name, value in models.items()}
+        leaves = {
+            name: value.detach().requires_grad_(name in names) for name, value in models.items()
+        }
         keys = self.network.keys(examples.keys, examples.first)
         with torch.enable_grad():
             outputs, after = vmap(self._run)({**leaves, **buffers, **keys}, examples.inputs)
             losses = self.task.losses(outputs, examples.targets)
             # A scalar: with weights as `grad_outputs`, torch imports sympy.
             total = losses.flatten() @ examples.weights.flatten()
-            gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+            wanted = [leaves[name] for name in names]
+            gradients = torch.autograd.grad(total, wanted, materialize_grads=True)
         after = {name: after[name].detach() for name in buffers}
-        return Result(losses.detach(), dict(zip(leaves, gradients, strict=True)), after)
+        return Result(losses.detach(), dict(zip(names, gradients, strict=True)), after)
 
     @torch.no_grad()
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from coterie.app.lab.catalogue.sets import SETS
 from coterie.app.lab.pages import league
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs.rundir import Run
-from coterie.clients.letter_options import LetterOptions
+from coterie.clients.letters import LetterOptions
 
 TINY = """
 title = "Tiny"

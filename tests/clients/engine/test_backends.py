@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.clients import engine_options
+from coterie.clients import training as training_options
 from coterie.clients.engine.backends.backend import Backend, Examples
 from coterie.clients.engine.backends.batched import Batched
 from coterie.clients.engine.backends.choose import choose
@@ -339,7 +339,7 @@ def test_the_choice_on_a_cpu_is_logged(
 def test_a_network_that_vmap_cannot_batch_refuses_it() -> None:
     with pytest.raises(ValueError, match=r'"vmapped" cannot run the network: use torch.where'):
         engine_of(classification([4, 4]), "tests.plugins:branching", None, "vmapped")
-    assert set(get_args(engine_options.Backend)) == {"auto", *BACKENDS}
+    assert set(get_args(training_options.BackendName)) == {"auto", *BACKENDS}
 
 
 # ---- private gradients ------------------------------------------------------------------------

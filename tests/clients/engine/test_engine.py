@@ -20,9 +20,11 @@ from coterie.clients.engine.layers import Dropout
 from coterie.clients.engine.network import LAYER_STEP, Buffers, ModelError
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Part
+from coterie.clients.mixture import Mixture
 from coterie.clients.models.build import build
 from coterie.clients.models.options import MODELS, Model
-from coterie.clients.training import Training
+from coterie.clients.training import BackendName as Backend
+from coterie.clients.training import Terms, Training
 from coterie.datasets.problem import Problem
 from tests.problems import classification
 
@@ -52,6 +54,7 @@ def engine_of(
     dtype: str = "float64",
     chunk: int = 0,
     memory: int = 0,
+    backend: Backend = "auto",
 ) -> Engine:
     return Engine(
         problem,
@@ -63,6 +66,7 @@ def engine_of(
         device="cpu",
         chunk=chunk,
         memory=memory,
+        backend=backend,
     )
 
 
@@ -208,20 +212,54 @@ def test_a_proximal_objective_and_a_drift_equal_a_plain_loop(name: str) -> None:
     x_pd, buffers = engine.initial()
     anchor_pd, pull_pd = (torch.randn(x_pd.shape, dtype=x_pd.dtype) for _ in range(2))
 
-    def proximal(x_ed: Tensor, before: Buffers, batch: Batch) -> Gradients:
+    def objective(x_ed: Tensor, before: Buffers, batch: Batch) -> Gradients:
         gradients = engine.gradients(x_ed, before, batch)
         return gradients._replace(values=gradients.values + 0.3 * (x_ed - anchor_pd))
 
     def drift(x_ed: Tensor, at: Part) -> Tensor:
         return 0.2 * (x_ed - pull_pd[at])
 
-    fit = engine.fit(x_pd, buffers, engine.opt_state(x_pd), batches, gradient=proximal, drift=drift)
+    before = x_pd, buffers, engine.opt_state(x_pd)
+    fit = engine.fit(*before, batches, gradient=objective, terms=Terms(drift))
+    as_data = engine.fit(*before, batches, terms=Terms(drift, (0.3, anchor_pd)))
+    assert close(as_data.x, fit.x)
     expected, _ = plain_loop(
         engine, problem, "linear", x_pd, batches,
         penalty=lambda p: lambda x_d: 0.15 * (x_d - anchor_pd[p]).square().sum(),
         drift=lambda p: lambda x_d: 0.2 * (x_d - pull_pd[p]),
     )  # fmt: skip
     assert close(fit.x, expected)
+
+
+@pytest.mark.parametrize("backend", ["sequential", "batched", "vmapped"])
+@pytest.mark.parametrize("trains_head", [True, False])
+@pytest.mark.parametrize("name", TRAININGS)
+def test_frozen_tensors_keep_their_values(name: str, trains_head: bool, backend: Backend) -> None:
+    """Neither momentum nor weight decay moves them; the others descend the gradient of the whole.
+
+    With a gradient function that computes all gradients, the steps are the same.
+    """
+    training = replace(TRAININGS[name], batch_size=4, local_epochs=1)
+    engine = engine_of(classification(SIZES), "mlp", training=training, backend=backend)
+    batches, (x_pd, buffers) = engine.batches(1), engine.initial()
+    network = engine.network
+    names = [each for each in network.names if (each in network.head) == trains_head]
+    trains_d = network.columns(names)
+    before, terms = (x_pd, buffers, engine.opt_state(x_pd[:, trains_d])), Terms(trained=names)
+    fit = engine.fit(*before, batches, terms=terms)
+    assert torch.equal(fit.x[:, ~trains_d], x_pd[:, ~trains_d])
+    assert not close(fit.x, x_pd)
+    assert close(fit.x, engine.fit(*before, batches, terms=terms, gradient=engine.gradients).x)
+
+
+def test_a_mask_keeps_entries_at_zero() -> None:
+    engine = engine_of(classification(SIZES), training=TRAININGS["momentum"])
+    batches, (x_pd, buffers) = engine.batches(1), engine.initial()
+    mask_pd = (torch.rand(x_pd.shape) < 0.5).to(x_pd)
+    before = x_pd * mask_pd, buffers, engine.opt_state(x_pd)
+    fit = engine.fit(*before, batches, terms=Terms(mask=mask_pd))
+    assert torch.equal(fit.x * mask_pd, fit.x)
+    assert not close(fit.x, before[0])
 
 
 @pytest.mark.parametrize("passes", [{"local_steps": 3}, {"local_epochs": 2, "sam_radius": 0.2}])
@@ -377,7 +415,7 @@ def test_a_mixture_averages_probabilities(memory: int) -> None:
     weights_em = torch.tensor([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.1, 0.1, 0.8], [1, 0, 0]])
     weights_em = weights_em.double()
     members = np.array([[0, 1, 2], [1, 2, 3], [2, 3, 0], [3, 0, 1]])
-    scores = engine.mixture_losses(weights_em, x_pd[members], {}, "test")
+    scores = engine.mixture_losses(Mixture(weights_em, x_pd[members], {}), "test")
     for p in range(4):
         inputs, targets = examples(problem, "test", p, engine.dtype)
         shares = [

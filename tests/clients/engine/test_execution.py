@@ -22,6 +22,7 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.execution import Execution, Plan, held_bytes, share_out
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import TASKS
+from coterie.clients.mixture import Mixture
 from coterie.clients.models.build import mlp
 from coterie.clients.models.options import MlpOptions
 from coterie.clients.privacy import Privacy
@@ -331,7 +332,7 @@ def test_mixtures_and_neighbours_are_asked_side_by_side_too(cores: int) -> None:
     x, buffers = of.initial(common=False)
     weights = torch.rand(5, 2, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
     members = torch.stack([x, x.roll(1, 0)], dim=1)
-    mixed = of.mixture_losses(weights, members, {}, "test")
+    mixed = of.mixture_losses(Mixture(weights, members, {}), "test")
     by_hand = []
     for p in range(5):
         inputs, targets = (each[0] for each in of.data.examples("test", *_rows(of, p)))

@@ -17,7 +17,7 @@ from coterie.clients.engine import tuning
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters, Part
 from coterie.clients.methods.cobo import CoBo
-from coterie.clients.training import Training
+from coterie.clients.training import Terms, Training
 from tests.problems import classification
 
 PEERS, BATCH = 16, 8
@@ -148,7 +148,7 @@ def test_a_drift_adds_one_chunk_of_it() -> None:
         return 0.1 * x_ed - x_pd[at]
 
     plain = peak(lambda: engine.fit(x_pd, buffers, opt_state, batches))
-    pulled = peak(lambda: engine.fit(x_pd, buffers, opt_state, batches, drift=pull))
+    pulled = peak(lambda: engine.fit(x_pd, buffers, opt_state, batches, terms=Terms(pull)))
     assert pulled <= plain + 2 * x_pd[0].nbytes
 
 

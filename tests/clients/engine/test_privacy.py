@@ -21,8 +21,8 @@ from coterie.clients.engine.data import Charge
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.privacy import Guard, normal
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.engine_options import Backend
 from coterie.clients.privacy import Privacy
+from coterie.clients.training import BackendName as Backend
 from coterie.clients.training import Training
 from coterie.datasets import plugins
 from coterie.datasets.problem import Problem

@@ -14,7 +14,7 @@ import torch
 from coterie.app.config.config import Config, ConfigError
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Letters
-from coterie.clients.methods.dispfl import DisPFL, _bits, _mask, entries
+from coterie.clients.methods.dispfl import DisPFL, entries
 from tests.baselines import digits, quadratic, stacked
 from tests.camps import Plain
 from tests.inline import Floats, run
@@ -142,12 +142,13 @@ def test_entries_by_hand() -> None:
 
 
 def test_masks_travel_as_bits() -> None:
-    engine = Stepping(digits("dispfl")).rule.engine
-    mask = torch.rand(3, engine.d, generator=torch.Generator().manual_seed(0)) < 0.4
-    bits = _bits(engine, mask)
+    rule = Stepping(digits("dispfl")).rule
+    state, offers = rule.offer(rule.init(), 1)
+    bits = offers["mask"]
     assert bits.dtype == torch.uint8
-    assert bits.shape == (3, -(-engine.d // 8))
-    assert ((_mask(engine, bits) > 0) == mask).all()
+    assert bits.shape == (len(state.x), -(-rule.engine.d // 8))
+    places = (bits[:, :, None] >> torch.arange(8)) & 1  # the lowest bit first
+    assert torch.equal(places.flatten(1)[:, : rule.engine.d].bool(), state.mask > 0)
 
 
 def test_a_mask_of_another_size_is_left_out(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coterie.clients.models.build import build
-from coterie.clients.models.fitted import GradientBoosting
+from coterie.clients.models.fitted import GradientBoosting, Rows
 from coterie.clients.models.options import LightGBMOptions, XGBoostOptions
 from coterie.datasets.plugins import PluginError
 from tests.clients.methods.test_predictors import TREES
@@ -73,7 +73,7 @@ def test_predictions_are_those_of_the_library(number: int) -> None:
         y = np.where(y == 1, 0, y)  # a class that does not occur
     weights = g.gamma(2, size=n).round(2) + 0.1 if number % 3 == 0 else np.ones(n)
     module = made(kind, "regression" if k == 1 else "classification", features, k, leaves).double()
-    filled(module, module.fitted(x, y, weights, 0))
+    filled(module, module.fitted(Rows(x, y, weights), 0))
     assert not module.malformed(stacked(module)).any()
     rows = np.concatenate([x, at_thresholds(module, g)]).astype(np.float32)
     ours = module(torch.from_numpy(rows).double()).detach()
@@ -97,15 +97,15 @@ def test_predictions_are_those_of_the_library(number: int) -> None:
 def test_rows_of_one_class_and_outputs_of_many_numbers_have_a_model(kind: str) -> None:
     library(kind)
     module = made(kind, "classification", 2, 3, 4)
-    filled(module, module.fitted(np.eye(2), np.array([1, 1]), np.ones(2), 0))
+    filled(module, module.fitted(Rows(np.eye(2), np.array([1, 1]), np.ones(2)), 0))
     assert (module(torch.eye(2)).argmax(dim=1) == 1).all()
     g = np.random.default_rng(0)
     x, y = g.normal(size=(40, 2)), g.normal(size=(40, 3))
     module, ones = made(kind, "regression", 2, 3, 4).double(), np.ones(40)
-    both = filled(module, module.fitted(x, y, ones, 0))(torch.from_numpy(x)).detach()
+    both = filled(module, module.fitted(Rows(x, y, ones), 0))(torch.from_numpy(x)).detach()
     for column in range(3):
         alone = made(kind, "regression", 2, 1, 4).double()
-        filled(alone, alone.fitted(x, y[:, [column]], ones, 0))
+        filled(alone, alone.fitted(Rows(x, y[:, [column]], ones), 0))
         assert torch.equal(both[:, [column]], alone(torch.from_numpy(x)).detach())
 
 
@@ -120,7 +120,7 @@ def test_hostile_arrays_are_found_and_evaluated(
     library(kind)
     g, module = np.random.default_rng(0), made(kind, "classification", 3, 2, 6)
     x, y = g.normal(size=(40, 3)), g.integers(2, size=40)
-    filled(module, module.fitted(x, y, np.ones(40), 0))
+    filled(module, module.fitted(Rows(x, y, np.ones(40)), 0))
     assert not module.malformed(stacked(module)).any()
     module.get_parameter(name).data[2, node] = value
     assert module.malformed(stacked(module)).all()
@@ -148,4 +148,4 @@ def test_a_missing_library_is_named_with_its_packages(
     module = made(kind, "classification", 2, 2, 4)
     assert module(torch.eye(2)).shape == (2, 2)
     with pytest.raises(PluginError, match=rf'"{kind}": pip install {kind}'):
-        module.fitted(np.eye(2), np.array([0, 1]), np.ones(2), 0)
+        module.fitted(Rows(np.eye(2), np.array([0, 1]), np.ones(2)), 0)

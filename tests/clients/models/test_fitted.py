@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from coterie.clients.models.build import build
-from coterie.clients.models.fitted import Fitted, Trees
+from coterie.clients.models.fitted import Fitted, Rows, Trees
 from coterie.clients.models.options import (
     BoostedTreesOptions,
     ForestOptions,
@@ -83,7 +83,7 @@ def test_predictions_are_those_of_scikit_learn(number: int) -> None:
     if k > 2 and number % 5 == 0:
         y = np.where(y == 1, 0, y)  # a class that does not occur
     module = made(kind, task, features, k, leaves).double()
-    filled(module, module.fitted(x, y, np.ones(n), number))
+    filled(module, module.fitted(Rows(x, y, np.ones(n)), number))
     theirs = reference(kind, task, leaves, number).fit(x, y.reshape(n))
     rows = np.concatenate([x, g.normal(size=(100, features)).astype(np.float32)])
     ours = module(torch.from_numpy(rows)).detach()
@@ -107,7 +107,7 @@ def test_predictions_are_those_of_scikit_learn(number: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_one_class_have_a_model(kind: str) -> None:
     module = made(kind, "classification", 2, 3, 4)
-    filled(module, module.fitted(np.eye(2), np.array([1, 1]), np.ones(2), 0))
+    filled(module, module.fitted(Rows(np.eye(2), np.array([1, 1]), np.ones(2)), 0))
     p = module(torch.eye(2)).softmax(dim=1)
     assert torch.isfinite(p).all()
     assert (p.argmax(dim=1) == 1).all()
@@ -147,7 +147,7 @@ def test_a_change_that_no_fit_makes_is_found(name: str, node: int, value: float)
     module = made("forest", "classification", 3, 2, 6)
     assert isinstance(module, Trees)
     x, y = g.normal(size=(40, 3)), g.integers(2, size=40)
-    filled(module, module.fitted(x, y, np.ones(40), 0))
+    filled(module, module.fitted(Rows(x, y, np.ones(40)), 0))
     both = {key: each.repeat(2, *[1] * (each.dim() - 1)) for key, each in stacked(module).items()}
     both[name][1, 2, node] = value
     assert module.malformed(both).tolist() == [False, True]
@@ -157,7 +157,17 @@ def test_weights_count_like_repeated_rows() -> None:
     g = np.random.default_rng(0)
     x, y = g.normal(size=(30, 2)), g.integers(2, size=30)
     module = made("logistic", "classification", 2, 2, 2)
-    weighted = module.fitted(x, y, np.where(y == 0, 2.0, 1.0), 0)
+    weighted = module.fitted(Rows(x, y, np.where(y == 0, 2.0, 1.0)), 0)
     again = np.concatenate([np.arange(30), np.flatnonzero(y == 0)])
-    repeated = module.fitted(x[again], y[again], np.ones(len(again)), 0)
+    repeated = module.fitted(Rows(x[again], y[again], np.ones(len(again))), 0)
     assert np.allclose(weighted["weight"], repeated["weight"], atol=1e-3)
+
+
+def test_a_forest_has_several_outputs() -> None:
+    g = np.random.default_rng(0)
+    x, y = g.normal(size=(40, 2)), g.normal(size=(40, 3))
+    module = made("forest", "regression", 2, 3, 6).double()
+    filled(module, module.fitted(Rows(x, y, np.ones(40)), 0))
+    theirs = reference("forest", "regression", 6, 0).fit(x, y)
+    ours = module(torch.from_numpy(x)).detach()
+    assert np.allclose(ours, theirs.predict(x.astype(np.float32)), rtol=1e-9, atol=1e-9)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from coterie.clients.models.build import build
+from coterie.clients.models.fitted import Rows
 from coterie.clients.models.kinds import Kinds
 from coterie.clients.models.options import (
     ForestOptions,
@@ -37,7 +38,7 @@ def of_kind(kind: int) -> Kinds:
             for value in model.parameters():
                 value.data.zero_()
         elif kind > 0:
-            filled(model, model.fitted(x, y, np.ones(40), 0))  # type: ignore[arg-type,operator]
+            filled(model, model.fitted(Rows(x, y, np.ones(40)), 0))  # type: ignore[arg-type,operator]
     module.kind.data.fill_(kind)
     return module
 
