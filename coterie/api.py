@@ -311,15 +311,13 @@ def contribution(
     >>> table = coterie.contribution("runs/NAME")
     >>> table.pivot(index="recipient_name", columns="sender_name", values="shapley")
     """
-    import pandas as pd
-
-    from coterie.app.lab.pages import worth as report
     from coterie.app.lab.worth import WorthRequest, worth
+    from coterie.app.report.worth import frame
 
     run = run if isinstance(run, Run) else load(run, parts=parts)
     named = [*run.parts, *(_name("model", part) for part in parts)]
     result = worth(WorthRequest(run.directory, orders, workers, named), _console())
-    return pd.DataFrame(report.rows(result, run.names), columns=list(report.COLUMNS))
+    return frame(result, run.names)
 
 
 def _flat(

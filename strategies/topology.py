@@ -177,20 +177,6 @@ class Topology:
         return rounds.links
 
 
-def spectral_gap(graph: Matrix) -> float:
-    """Return the spectral gap of the graph's Metropolis weights.
-
-    The gap is 1 minus the second largest modulus of an eigenvalue. A round of averaging with the
-    weights 1 / (1 + max(deg_i, deg_j)) shrinks the distance from consensus by at least that share.
-    0 if the graph is not connected.
-    """
-    degrees = graph.sum(axis=1)
-    weights = graph / (1 + np.maximum.outer(degrees, degrees))
-    weights[np.diag_indices_from(weights)] = 1 - weights.sum(axis=1)
-    moduli = np.sort(np.abs(np.linalg.eigvalsh(weights)))
-    return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
-
-
 def is_connected(graph: Matrix) -> bool:
     """Return True if every peer reaches every other."""
     reached = np.zeros(len(graph), dtype=np.bool_)

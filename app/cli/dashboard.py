@@ -36,5 +36,4 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         from coterie.app.dashboard.server import Server
 
         pages = Pages(Library(options.run_dir or options.out or Path("runs")))
-        Server(pages, token).run(sockets=[listener])
-        raise KeyboardInterrupt  # nothing else ends it, and uvicorn does not always say so
+        Server(pages, token, listener).serve_forever()

@@ -28,17 +28,10 @@ from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.grid import Grid, Keys
 from coterie.app.experiments.measures import COLUMNS
 from coterie.app.experiments.table import Cell, Table
-from coterie.app.report import (
-    by_peer,
-    comparison,
-    comparison_page,
-    decisions,
-    diagnostics,
-    verdict,
-)
+from coterie.app.report import comparison, comparison_page
 from coterie.app.runners import sweep, tracking
 from coterie.app.runners.errors import SweepError
-from coterie.app.runs import atomic, introduction, plan, progress, units
+from coterie.app.runs import introduction, plan, progress, units
 from coterie.app.runs.rundir import Run
 from coterie.app.trained import starts
 from coterie.datasets.table import forget_plugins
@@ -121,16 +114,12 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
     page = request.directory / "comparison.html"
     if table.rows:
         subject.write(request.directory)
-        comparison.write(table, request.directory, columns)
-        atomic.write(request.directory / by_peer.FILE, by_peer.as_csv(table))
-        if text := diagnostics.as_csv(table):
-            atomic.write(request.directory / diagnostics.FILE, text)
-        decided = decisions.compared(table)
-        if decided is not None:
-            atomic.write(request.directory / decisions.FILE, decided.as_csv())
         errors = {Path(run_dir).name: line_of(error) for run_dir, error in failed.items()}
-        page = comparison_page.write(table, request.directory, request.title, errors)
-        _print_all(table, decided, request, page, console)
+        compared = comparison.Comparison(table, request.title, errors, columns)
+        made = comparison_page.page(compared)
+        page = made.write(request.directory)
+        made.show(console)
+        console.print(f"comparison: {page}", soft_wrap=True)
         if request.command:
             console.print(_untuned(request, flat, configs, table), soft_wrap=True)
     report_failures(failed, console)
@@ -280,27 +269,6 @@ def _baselines(request: ComparisonRequest, flat: Keys, grid: Grid) -> Grid:
         return Grid.product(rows, keys, request.seeds)
     except ConfigError:  # no baseline under privacy
         return Grid({})
-
-
-def _print_all(
-    table: Table,
-    decided: decisions.Decisions | None,
-    request: ComparisonRequest,
-    page: Path,
-    console: Console,
-) -> None:
-    """Print the decisions, the table, the verdict, notes, and the path of the page."""
-    if decided is not None:
-        for line in [*decided.lines(), f"Consortium: {' '.join(decided.consortium)}"]:
-            console.print(line, soft_wrap=True, markup=False)
-    seeds = units.plural(request.seeds, "seed")
-    console.print(comparison.in_terminal(table, f"{request.title}, {seeds}"))
-    for line in (verdict.outcome(table), *verdict.notes(table)):
-        console.print(line, soft_wrap=True)
-    console.print(comparison.costs(table))
-    for line in verdict.cost_notes(table):
-        console.print(line, soft_wrap=True, markup=False)
-    console.print(f"comparison: {page}", soft_wrap=True)
 
 
 def _untuned(

@@ -21,7 +21,7 @@ from coterie.app.runs.state import FRESH_SECONDS, RunState
 
 READ = (
     *("config.toml", "progress.json", "split.json", "classes.json"),
-    *("metrics.jsonl", "collaboration.npz", "relay/weights.f64", "worth.json"),
+    *("metrics.jsonl", "collaboration.npz", "relay/weights.f64", "worth.csv"),
 )
 """Files of a run that the dashboard reads."""
 _TRIALS = "tuning"

@@ -16,6 +16,7 @@ from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
 from coterie.app.experiments import choice
 from coterie.app.experiments.table import Table
 from coterie.app.report import comparison_page, html, run_page
+from coterie.app.report.comparison import Comparison
 from coterie.app.runs import plan, units
 from coterie.app.runs.rundir import Run, RunReader
 from coterie.app.runs.state import RunState
@@ -127,7 +128,7 @@ def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, An
     if entry.state.status == "damaged":
         return _message(entry.key, f"Cannot show this run: {entry.state.error}")
     run = _read(entry, readers)
-    content = run_page.content(run)
+    content = run_page.page(run).content()
     if entry.state.is_active:
         content["notice"] = ""
     elif entry.state.status == "stopped":
@@ -156,7 +157,7 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
         entry.name: entry.state.error for entry in group.runs if entry.state.status == "failed"
     }
     table = Table.of_runs(measured, choice.read(group.directory), swept)
-    content = comparison_page.content(table, group.name, failed)
+    content = comparison_page.page(Comparison(table, group.name, failed)).content()
     return "live_comparison.html.j2", {**content, "group": group}
 
 

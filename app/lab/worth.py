@@ -22,9 +22,9 @@ from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.experiments.grid import with_run_dir
 from coterie.app.lab import shapley
-from coterie.app.lab.pages import worth as results
-from coterie.app.lab.pages.worth import Worth
 from coterie.app.lab.shapley import Coalition, Floats, Order
+from coterie.app.report import worth as results
+from coterie.app.report.worth import Worth
 from coterie.app.runners import cores, sweep
 from coterie.app.runners.recorded import config_of
 from coterie.app.runs import progress, provenance, summary, units

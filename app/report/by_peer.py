@@ -2,181 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coterie.app.experiments.measures import gains
-from coterie.app.experiments.table import Table
+from coterie.app.report.comparison import Comparison
+from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import cells, judged, units
 from coterie.app.runs.rundir import PARTS, Floats, Run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FILE = "comparison-peers.csv"
 SHOWN = 100
 """Number of peers that the page lists; the file has all."""
 
 
-class PeerCell(NamedTuple):
-    """A peer's result under a method for people, its gain over Local, and whether Local is better.
-
-    `value` is the number that the table sorts by; None without a result.
-    """
-
-    text: str
-    gain: str
-    value: float | None
-    is_harmed: bool
-
-
-class PeerRow(NamedTuple):
-    """A peer: its name, its numbers of examples, and a cell for each method.
-
-    `samples` are the training examples that weight the peer. Numbers of groups stand behind those
-    of examples.
-    """
-
-    name: str
-    samples: str
-    validation: str
-    test: str
-    cells: list[PeerCell]
-
-
-class PeerTable(NamedTuple):
-    """The first `SHOWN` peers of a comparison; `total` counts all."""
-
-    methods: list[str]
-    is_accuracy: bool
-    rows: list[PeerRow]
-    total: int
-
-
-def table(compared: Table) -> PeerTable | None:
-    """Return the results by peer, means over the seeds; None without measurements in common.
+def compared(comparison: Comparison) -> Panel | None:
+    """Return the results by peer, means over the seeds; None without measurements.
 
     A peer is identified by its name: where the split of each seed has other institutions, a row
-    has the seeds that have the peer.
+    has the seeds that have the peer. Methods whose peers have different data have the file only.
     """
-    rows = compared.rows
-    runs = [run for row in rows for run in row.runs if len(run.rounds)]
-    if not runs or not compared.has_same_data:
-        return None
-    is_accuracy = all(run.has_accuracy for run in runs)
-    results: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    sizes: dict[str, list[tuple[float, ...]]] = {}
-    unjudged: dict[str, str] = {}
-    for row in rows:
-        for run, local in zip(row.runs, row.local, strict=True):
-            if not len(run.rounds):
-                continue
-            value_n = run.last("test_accuracy" if is_accuracy else "test_loss")
-            gain_n = np.full(run.peers, np.nan)
-            if local is not None and not row.is_local:
-                gain_n = gains(run, local)
-            unjudged |= {run.names[peer]: why for peer, why in judged.unjudged(run).items()}
-            for name, value, gain, *of_parts in zip(
-                run.names, value_n, gain_n, *_sizes(run), strict=True
-            ):
-                of_peer = results.setdefault(name, {})
-                of_peer.setdefault(row.method, []).append((float(value), float(gain)))
-                sizes.setdefault(name, []).append(tuple(map(float, of_parts)))
-    methods = [row.method for row in rows]
-    made = [
-        PeerRow(
-            name,
-            *_counts(sizes[name]),
-            [
-                PeerCell(unjudged[name], "", None, False)
-                if name in unjudged
-                else _cell(of_peer.get(method, []), is_accuracy)
-                for method in methods
-            ],
-        )
-        for name, of_peer in list(results.items())[:SHOWN]
+    import pandas as pd
+
+    table = comparison.table
+    runs = [
+        (row.method, run, local)
+        for row in table.rows
+        for run, local in zip(row.runs, row.local, strict=True)
+        if len(run.rounds)
     ]
-    return PeerTable(methods, is_accuracy, made, len(results))
+    if not runs:
+        return None
+    frame = pd.concat([_of(*each) for each in runs])
+    written = {FILE: cells.csv_of(frame)}
+    if not table.has_same_data:
+        return Panel("by-peer", "Results by peer", [f"Peers have different data: see {FILE}."],
+                     written=written)  # fmt: skip
+    is_accuracy = all(run.has_accuracy for _, run, _ in runs)
+    local_rows = [row.method for row in table.rows if row.is_local]
+    frame.loc[frame["method"].isin(local_rows), "gain"] = np.nan
+    value = "test_accuracy" if is_accuracy else "test_loss"
+    means = frame.groupby(["peer_name", "method"])[[value, "gain"]].mean()
+    sizes = frame.groupby("peer_name", sort=False)[list(frame.columns[4:])].mean()
+    too_few = {run.names[p]: why for _, run, _ in runs for p, why in judged.unjudged(run).items()}
+    rows = [
+        (name, [*_counts(sizes.loc[name]),
+                *(Cell(too_few[name]) if name in too_few
+                  else _cell(means.reindex([(name, row.method)]).iloc[0].to_numpy(), is_accuracy)
+                  for row in table.rows)])
+        for name in sizes.index[:SHOWN]
+    ]  # fmt: skip
+    what = "Test accuracy in percent" if is_accuracy else "Test loss"
+    seeds = ", mean over seeds" if comparison.has_several else ""
+    about = [f"{what} of each peer’s personal model at the end{seeds}."]
+    if local_rows and len(table.rows) > 1:
+        change = "the points over" if is_accuracy else "the reduction against"
+        about.append(f"Below it {change} local; in red where training alone is better.")
+    if len(sizes) > SHOWN:
+        about.append(f"The first {SHOWN} of {len(sizes)} peers; {FILE} has all.")
+    better = "high" if is_accuracy else "low"
+    columns = [Heading(name, "") for name in ("peer", "training", "validation", "test")]
+    columns += [Heading(row.label, better) for row in table.rows]
+    return Panel("by-peer", "Results by peer", [" ".join(about)], columns, rows, written=written)
 
 
-def _sizes(run: Run) -> list[Floats]:
-    """Return the peers' numbers of training, validation and test examples, (n,) each.
+def _of(method: str, run: Run, local: Run | None) -> DataFrame:
+    """Return a row per peer of a run, with numbers of groups if examples have groups."""
+    import pandas as pd
 
-    The numbers of their groups, if they have groups, follow.
-    """
-    unknown = np.full(run.peers, np.nan)
-    known = [run.samples, run.sizes("validation"), run.sizes("test")]
+    columns = {
+        "samples": run.samples,
+        "test_accuracy": run.last(),
+        "test_loss": run.last("test_loss"),
+        "gain": None if local is None else gains(run, local),
+        "validation": run.sizes("validation"),
+        "test": run.sizes("test"),
+    }
     if run.is_grouped:
-        known += [run.sizes(part, in_groups=True) for part in PARTS]
-    return [unknown if sizes_n is None else sizes_n for sizes_n in known]
+        columns |= {f"{part}_groups": run.sizes(part, in_groups=True) for part in PARTS}
+    numbers = {name: np.nan if of_n is None else of_n for name, of_n in columns.items()}
+    first = {"method": method, "seed": run.config.get("seed"), "peer": range(run.peers)}
+    return pd.DataFrame({**first, "peer_name": run.names, **numbers})
 
 
-def _cell(results: Sequence[tuple[float, float]], is_accuracy: bool) -> PeerCell:
-    """Return the cell of a peer's results and gains, one pair per seed."""
-    value, gain = (_mean([pair[k] for pair in results]) for k in (0, 1))
-    if value is None:
-        return PeerCell(units.NONE, "", None, False)
+def _cell(result: Floats, is_accuracy: bool) -> Cell:
+    """Return the cell of a peer's value and gain, (2,), which are NaN where unknown."""
+    value, gain = result
 
     def show(number: float) -> str:
         return f"{100 * number:.1f}" if is_accuracy else f"{number:.3g}"
 
-    if gain is None:
-        return PeerCell(show(value), "", value, False)
-    change = show(gain)
-    if float(change) == 0:  # also "-0.0", which remains after rounding
-        return PeerCell(show(value), show(0.0), value, False)
-    return PeerCell(show(value), change if gain < 0 else f"+{change}", value, gain < 0)
+    if np.isnan(value):
+        return Cell(units.NONE)
+    change = "" if np.isnan(gain) else show(gain)
+    if change and float(change) == 0:  # also "-0.0", which remains after rounding
+        change = show(0.0)
+    elif gain > 0:
+        change = f"+{change}"
+    return Cell(show(value), change, float(value), "harm" if change.startswith("-") else None)
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    """Return the mean of the numbers; infinite if one is, None without numbers."""
-    kept = [value for value in values if not np.isnan(value)]
-    return float(np.mean(kept)) if kept else None
-
-
-def _counts(sizes: Sequence[tuple[float, ...]]) -> tuple[str, str, str]:
-    """Write the mean over seeds of the number of training, validation and test examples."""
-    train, validation, test, *groups = (
-        units.NONE if (mean := _mean(of_part)) is None else f"{mean:,.0f}"
-        for of_part in zip(*sizes, strict=True)
-    )
-    if groups:
-        counts = zip((train, validation, test), groups, strict=True)
-        train, validation, test = (f"{rows} ({count} groups)" for rows, count in counts)
-    return train, validation, test
-
-
-def as_csv(compared: Table) -> str:
-    """Write a line per method, seed and peer in full precision; undefined numbers are empty."""
-    lines: list[list[object]] = [
-        [
-            "method",
-            "seed",
-            "peer",
-            "peer_name",
-            "samples",
-            "test_accuracy",
-            "test_loss",
-            "gain",
-            "validation",
-            "test",
-        ]
-    ]
-    if any(run.is_grouped for row in compared.rows for run in row.runs):
-        lines[0] += [f"{part}_groups" for part in PARTS]
-    for row in compared.rows:
-        for run, local in zip(row.runs, row.local, strict=True):
-            if not len(run.rounds):
-                continue
-            samples_n, *held_out = _sizes(run)
-            columns = [
-                samples_n,
-                run.last(),
-                run.last("test_loss"),
-                np.full(run.peers, np.nan) if local is None else gains(run, local),
-                *held_out,
-            ]
-            for peer, numbers in enumerate(zip(*columns, strict=True)):
-                values = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
-                name = cells.safe(run.names[peer])
-                lines.append([row.method, run.config.get("seed"), peer, name, *values])
-    return cells.as_csv(lines)
+def _counts(sizes: Mapping[str, float]) -> list[Cell]:
+    """Write the mean number of training, validation and test examples, and of their groups."""
+    counts = []
+    for part, column in zip(PARTS, ("samples", "validation", "test"), strict=True):
+        mean, groups = sizes[column], sizes.get(f"{part}_groups", np.nan)
+        text = units.NONE if np.isnan(mean) else f"{mean:,.0f}"
+        of_groups = "" if np.isnan(groups) else f" ({groups:,.0f} groups)"
+        counts.append(Cell(text + of_groups, value=None if np.isnan(mean) else float(mean)))
+    return counts

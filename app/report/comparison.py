@@ -1,10 +1,13 @@
-"""Tables of a comparison of methods: in a terminal, comparison.csv and comparison.tex."""
+"""Comparison and the tables of its measures: on the page, in a terminal, CSV and LaTeX."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
@@ -12,10 +15,14 @@ from rich.table import Table as Rich
 from rich.text import Text
 
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.measures import COLUMNS, Column
+from coterie.app.experiments.measures import COLUMNS, COST, Column
+from coterie.app.experiments.paired import MIN_SEEDS
 from coterie.app.experiments.table import LOSSES, Entry, Table
-from coterie.app.runs import atomic
+from coterie.app.report import verdict
+from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import cells as csv_cells
+from coterie.app.runs import units
+from coterie.app.runs.rundir import Run
 
 _WITH_DEVIATION = ("accuracy", "c_index", "gain", "loss_gain")
 _IN_TERMINAL = (
@@ -29,20 +36,110 @@ IN_LATEX = ("accuracy", "worst", "worst_decile", "loss", "gain", "loss_gain", "b
 """Default columns of comparison.tex; the loss columns only if there is no accuracy."""
 
 
-def in_terminal(table: Table, title: str) -> Group:
-    """Return the main columns as a table for a terminal of 80 columns."""
-    columns = _columns(table, _IN_TERMINAL, "loss")
-    return as_rich(table, title, columns, _WITH_DEVIATION)
+@dataclass(frozen=True)
+class Comparison:
+    """Compared runs; the table has at least one row.
+
+    `title` is the preset or directory; `failed`: run -> error, no row contains such a run;
+    `latex`: keys of the columns of comparison.tex.
+    """
+
+    table: Table
+    title: str = ""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    latex: Collection[str] = IN_LATEX
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs."""
+        return [run for row in self.table.rows for run in row.runs]
+
+    @cached_property
+    def outcome(self) -> str:
+        """Verdict in sentences."""
+        return verdict.outcome(self.table)
+
+    @property
+    def seeds(self) -> list[Any]:
+        """Seeds, sorted; a method may lack a seed whose run failed."""
+        return sorted({run.config.get("seed") for run in self.runs})
+
+    @property
+    def has_several(self) -> bool:
+        """True if a row has several runs."""
+        return any(len(row.runs) > 1 for row in self.table.rows)
 
 
-def costs(table: Table) -> Group:
-    """Return the costs of a run as a table for a terminal of 80 columns."""
-    return as_rich(table, "Costs of a run", _columns(table, _COSTS_IN_TERMINAL))
+def results(compared: Comparison) -> Panel:
+    """Return the table of all measures but costs."""
+    table = compared.table
+    seeds = max(len(row.runs) for row in table.rows)
+    about = [
+        "Mean ± standard deviation over seeds." if compared.has_several else "",
+        _significance(table, seeds),
+        f"Click a heading to sort. Click a {table.noun} to highlight it in all figures.",
+    ]
+    notes = verdict.notes(table)
+    terminal = in_terminal(table, f"{compared.title}, {units.plural(seeds, 'seed')}")
+    return _panel(
+        table, "Results", " ".join(filter(None, about)), notes,
+        [column for column in table.shown() if column.group != COST],
+        lists={"Failed runs": [f"{run}: {why}" for run, why in compared.failed.items()]},
+        printed=[terminal, compared.outcome, *notes],
+        written={
+            "comparison.csv": as_csv(table), "comparison.tex": as_latex(table, compared.latex),
+        },
+    )  # fmt: skip
 
 
-def as_latex(table: Table, keys: Collection[str] = IN_LATEX) -> str:
-    """Return comparison.tex with the columns `keys`; those without values are left out."""
-    return _as_latex(table, _columns(table, keys, *(LOSSES if keys is IN_LATEX else ())))
+def costs(compared: Comparison) -> Panel:
+    """Return the table of costs, beside the main measure."""
+    table, notes = compared.table, verdict.cost_notes(compared.table)
+    main = [column for column in table.shown() if column.key in ("accuracy", "loss")][:1]
+    of_cost = [column for column in table.shown() if column.group == COST]
+    seeds = ", mean over seeds" if compared.has_several else ""
+    about = f"Whole runs{seeds}. Bytes: payload between peers; gradients: of single examples."
+    terminal = as_rich(table, "Costs of a run", _columns(table, _COSTS_IN_TERMINAL))
+    return _panel(table, "Costs", about, notes, [*main, *of_cost], printed=[terminal, *notes])
+
+
+def _panel(
+    table: Table, heading: str, about: str, notes: Sequence[str], columns: Sequence[Column],
+    **more: Any,
+) -> Panel:  # fmt: skip
+    """Return the section of some columns; the first one of a group has the class "start"."""
+    headings, groups = [Heading(table.noun, "")], [("", 1)]
+    cells: dict[str, list[Cell]] = {row.method: [] for row in table.rows}
+    for group, members in groupby(columns, key=lambda column: column.group):
+        for k, column in enumerate(of_group := list(members)):
+            start = "start" if k == 0 else ""
+            headings.append(Heading(column.title, column.better, column.about, start or None))
+            for method, entry in table.entries(column).items():
+                mark = f"{start} {'best' if entry.leads else ''}".strip() or None
+                mean = units.NONE if entry.text == table.dash else entry.mean
+                deviation = f"± {entry.deviation}" if entry.deviation else ""
+                cells[method].append(Cell(mean, deviation, entry.value, mark))
+        groups.append((group, len(of_group)))
+    rows = [(row.label, cells[row.method]) for row in table.rows]
+    return Panel(
+        heading.lower(), heading, [about], headings, rows, groups, "measures",
+        [f"{note}." for note in notes], **more,
+    )  # fmt: skip
+
+
+def _significance(table: Table, seeds: int) -> str:
+    """Explain the meaning of bold, or why nothing is bold."""
+    if table.divisions < MIN_SEEDS:
+        count = units.plural(seeds, "seed")
+        if table.divisions < seeds:
+            count += f" of {units.plural(table.divisions, 'division')} of the data (split-seed)"
+        return f"No difference is significant with {count} (no test possible)."
+    if any(table.bold(column) for column in table.shown()):
+        return (
+            "Bold: the best mean of a column, and means that are not significantly worse (paired "
+            "test over seeds and peers)."
+        )
+    return f"No difference is significant with {seeds} seeds (paired test over seeds and peers)."
 
 
 def _columns(table: Table, keys: Collection[str], *unless_accuracy: str) -> list[Column]:
@@ -52,10 +149,9 @@ def _columns(table: Table, keys: Collection[str], *unless_accuracy: str) -> list
     return [c for c in columns if not (has_accuracy and c.key in unless_accuracy)]
 
 
-def write(table: Table, directory: Path, keys: Collection[str] = IN_LATEX) -> None:
-    """Write comparison.csv, and comparison.tex with the columns `keys`, into `directory`."""
-    atomic.write(directory / "comparison.csv", as_csv(table))
-    atomic.write(directory / "comparison.tex", as_latex(table, keys))
+def in_terminal(table: Table, title: str) -> Group:
+    """Return the main columns as a table for a terminal of 80 columns."""
+    return as_rich(table, title, _columns(table, _IN_TERMINAL, "loss"), _WITH_DEVIATION)
 
 
 def as_rich(
@@ -66,16 +162,11 @@ def as_rich(
     Columns that do not fit beside whole names go on in a second table.
     """
     texts = [
-        [
-            Text(each.text if column.key in with_deviation else each.mean,
-                 "bold" if each.leads else "")
-            for each in table.entries(column).values()
-        ]
+        [Text(each.text if column.key in with_deviation else each.mean,
+              "bold" if each.leads else "") for each in table.entries(column).values()]
         for column in columns
     ]  # fmt: skip
-    widths = [
-        1 + max(len(column.title), *map(len, of)) for column, of in zip(columns, texts, strict=True)
-    ]
+    widths = [1 + max(len(c.title), *map(len, of)) for c, of in zip(columns, texts, strict=True)]
     names = [row.label for row in table.rows]
     is_short = table.noun == "method" and max(map(len, names)) <= _LONG_NAME
     left = _TERMINAL - 3 - (max(map(len, [table.noun, *names])) if is_short else _LONG_NAME)
@@ -93,33 +184,42 @@ def as_rich(
         made.add_column(table.noun, no_wrap=is_short, overflow="fold")
         for k in part:
             made.add_column(columns[k].title, justify="right", no_wrap=True)
-        for name, *cells in zip(names, *(texts[k] for k in part), strict=True):
-            made.add_row(Text(name), *cells)
+        for name, *of_row in zip(names, *(texts[k] for k in part), strict=True):
+            made.add_row(Text(name), *of_row)
         tables.append(made)
     return Group(*tables)
 
 
 def as_csv(table: Table) -> str:
     """Write a line per row and trial in full precision, empty where a number is missing."""
+    import pandas as pd
+
     has_joules = any(column.key == "joules" for column in table.shown())
     columns = [column for column in COLUMNS if column.key != "joules" or has_joules]
     keys = list(dict.fromkeys(k for row in table.rows for k in row.swept if k != "method"))
-    names = [column.key for column in columns]
-    lines: list[list[object]] = [["method", "seed", *names, "settings", "edges", "run", *keys]]
-    for row in table.rows:
-        for cell, trial in row.trials:
-            numbers = (table.number(cell, trial, column) for column in columns)
-            lines.append(
-                [row.method, trial.seed, *("" if x is None else repr(x) for x in numbers),
-                 json.dumps(dict(row.choice.settings)), json.dumps(dict(row.choice.edges)),
-                 table.results[cell][trial].directory.name,
-                 *(row.swept.get(key, "") for key in keys)]
-            )  # fmt: skip
-    return csv_cells.as_csv(lines)
+    lines = [
+        {
+            "method": row.method, "seed": trial.seed,
+            **{column.key: table.number(cell, trial, column) for column in columns},
+            "settings": json.dumps(dict(row.choice.settings)),
+            "edges": json.dumps(dict(row.choice.edges)),
+            "run": table.results[cell][trial].directory.name,
+            **{key: row.swept.get(key) for key in keys},
+        }
+        for row in table.rows
+        for cell, trial in row.trials
+    ]  # fmt: skip
+    return csv_cells.csv_of(pd.DataFrame(lines, dtype=object))
 
 
-def _as_latex(table: Table, columns: Sequence[Column]) -> str:
-    """Return a LaTeX table (booktabs), the leaders in bold, tuned settings last."""
+def as_latex(table: Table, keys: Collection[str] = IN_LATEX) -> str:
+    """Return a LaTeX table (booktabs) of these columns, leaders in bold, tuned settings last.
+
+    Columns without values are left out.
+    """
+    import pandas as pd
+
+    columns = _columns(table, keys, *(LOSSES if keys is IN_LATEX else ()))
     entries = [table.entries(column) for column in columns]
     is_tuned = any(row.choice.settings for row in table.rows)
     notes = {
@@ -130,25 +230,19 @@ def _as_latex(table: Table, columns: Sequence[Column]) -> str:
         "dagger: the lowest or highest value that was tried":
             any(row.choice.edges for row in table.rows),
     }  # fmt: skip
-    titles = [table.noun, *(_escaped(c.title) for c in columns), *["tuned"] * is_tuned]
-    lines = [
-        *(f"% {note}" for note, applies in notes.items() if applies),
-        rf"\begin{{tabular}}{{l{'r' * len(columns)}{'l' * is_tuned}}}",
-        r"\toprule",
-        " & ".join(titles) + r" \\",
-        r"\midrule",
-    ]
-    for row in table.rows:
-        cells = list(_latex([of[row.method] for of in entries]))
-        tuned = [_latex_choice(row.choice)] * is_tuned
-        lines.append(" & ".join([_escaped(row.label), *cells, *tuned]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    texts = {table.noun: [_escaped(row.label) for row in table.rows]}
+    for column, of in zip(columns, entries, strict=True):
+        texts[_escaped(column.title)] = [_latex(entry) for entry in of.values()]
+    if is_tuned:
+        texts["tuned"] = [_latex_choice(row.choice) for row in table.rows]
+    layout = f"l{'r' * len(columns)}{'l' * is_tuned}"
+    body = pd.DataFrame(texts).style.hide(axis="index").to_latex(column_format=layout, hrules=True)
+    return "".join(f"% {note}\n" for note, applies in notes.items() if applies) + str(body)
 
 
-def _latex(entries: Sequence[Entry]) -> Iterator[str]:
-    for entry in entries:
-        text = _escaped(entry.text).replace(" ± ", r" $\pm$ ")
-        yield rf"\textbf{{{text}}}" if entry.leads else text
+def _latex(entry: Entry) -> str:
+    text = _escaped(entry.text).replace(" ± ", r" $\pm$ ")
+    return rf"\textbf{{{text}}}" if entry.leads else text
 
 
 def _latex_choice(choice: Choice) -> str:

@@ -1,74 +1,91 @@
-"""Write the page of a comparison: comparison.html, which opens offline and fetches nothing."""
+"""Page of a comparison: comparison.html, which opens offline and fetches nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS, YARDSTICKS
 from coterie.app.config.settings import ambiguous
-from coterie.app.experiments.measures import COST, Column
-from coterie.app.experiments.paired import MIN_SEEDS
-from coterie.app.experiments.table import Row, Table
-from coterie.app.report import by_peer, decisions, diagnostics, html, verdict, words
-from coterie.app.report.comparison_data import page_data, seeds_of
-from coterie.app.runs import atomic, units
+from coterie.app.experiments.choice import Choice
+from coterie.app.experiments.table import Row
+from coterie.app.report import (
+    by_peer,
+    comparison,
+    comparison_figures,
+    decisions,
+    diagnostics,
+    section,
+    words,
+)
+from coterie.app.report.comparison import Comparison
+from coterie.app.report.section import Page, Section, Sections
+from coterie.app.runs import units
 from coterie.app.runs.progress import OVER
 
 
-def write(
-    table: Table,
-    directory: Path,
-    title: str,
-    failed: Mapping[str, str] = MappingProxyType({}),
-) -> Path:
-    """Write comparison.html into `directory`, that of the comparison, and return its path.
+@dataclass(frozen=True)
+class Settings(Section):
+    """Settings of the rows: those of their own, the tuned ones, and those in common."""
 
-    The table has at least one row; `title` is the preset or directory; `failed`: run -> error, no
-    row contains such a run.
-    """
-    target = directory / "comparison.html"
-    atomic.write(target, html.render("comparison.html.j2", **content(table, title, failed)))
-    return target
+    own: Mapping[str, Mapping[str, str]]
+    tuned: Mapping[str, Choice]
+    trials: str
+    common: Mapping[str, Any]
+
+    template = "settings.html.j2"
+
+    @classmethod
+    def of(cls, compared: Comparison) -> Settings:
+        """Return the settings of a comparison."""
+        rows = compared.table.rows
+        common = _common(rows)
+        counts = sorted({row.choice.trials for row in rows if row.choice.settings})
+        trials = " to ".join(
+            map(str, sorted({*counts[:1], *counts[-1:]}))
+        )  # fewer if trials failed
+        return cls(
+            {row.method: _own(row, common) for row in rows},
+            {row.method: row.choice for row in rows if row.choice.settings},
+            f"{trials} trials",
+            _in_tables(common),
+        )
 
 
-def content(table: Table, title: str, failed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values that fill the page's template."""
-    columns, rows = table.shown(), table.rows
-    groups = [(name, list(of)) for name, of in groupby(columns, key=lambda column: column.group)]
-    quality = [each for each in groups if each[0] != COST]
-    main = [column for column in columns if column.key in ("accuracy", "loss")][:1]
-    costs = [*(("", [column]) for column in main), *groups[len(quality) :]]
-    common = _common(rows)
-    return {
+SECTIONS: Sections[Comparison] = (
+    decisions.compared,
+    comparison.results,
+    comparison.costs,
+    comparison_figures.curves,
+    comparison_figures.gain_dots,
+    by_peer.compared,
+    diagnostics.compared,
+    comparison_figures.maps,
+    Settings.of,
+)
+"""Sections in the order of the page."""
+
+
+def page(compared: Comparison) -> Page:
+    """Return the page of a comparison."""
+    rows = compared.table.rows
+    values = {
         "title": _heading(rows),
-        "name": title,
-        "facts": _facts(table),
-        "notice": _notice(rows, failed),
-        "outcome": verdict.outcome(table),
-        "decisions": decisions.compared(table),
-        "notes": verdict.notes(table),
-        "failed": failed,
-        "several": any(len(row.runs) > 1 for row in rows),
-        "significance": _significance(table, columns),
-        "noun": table.noun,
+        "name": compared.title,
+        "facts": _facts(compared),
+        "notice": _notice(compared),
+        "outcome": compared.outcome,
+        "several": compared.has_several,
+        "noun": compared.table.noun,
         "labels": {row.method: row.label for row in rows},
-        "results": _table(table, quality),
-        "costs": _table(table, costs),
-        "cost_notes": verdict.cost_notes(table),
-        "by_peer": by_peer.table(table),
-        "diagnostics": diagnostics.compared(table),
-        "own": {row.method: _own(row, common) for row in rows},
-        "tuned": {row.method: row.choice for row in rows if row.choice.settings},
-        "trials": _trials(rows),
-        "common": _in_tables(common),
-        "data": page_data(table),
+        "data": {**comparison_figures.EMPTY, **comparison_figures.common_data(compared)},
     }
+    return Page(
+        "comparison.html", "comparison.html.j2", values, section.made(SECTIONS, compared)
+    )  # fmt: skip
 
 
 def _heading(rows: Sequence[Row]) -> str:
@@ -82,85 +99,33 @@ def _heading(rows: Sequence[Row]) -> str:
 
 
 def _methods(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that are no yardsticks by scikit-learn; all rows if each is one."""
+    """Return the rows that are no baselines by scikit-learn; all rows if each is one."""
     return [row for row in rows if row.runs[0].config["method"] not in YARDSTICKS] or list(rows)
 
 
-def _facts(table: Table) -> list[str]:
-    rows = table.rows
-    runs = [run for row in rows for run in row.runs]
-    first = runs[0]
-    seeds = [str(seed) for seed in seeds_of(rows)]
+def _facts(compared: Comparison) -> list[str]:
+    first, seeds = compared.runs[0], [str(seed) for seed in compared.seeds]
     rounds = first.config.get("num-server-rounds", first.rounds.max(initial=0))
     return [
         *words.partition(first),
         words.peers(first),
-        units.plural(len(_methods(rows)), table.noun),
+        units.plural(len(_methods(compared.table.rows)), compared.table.noun),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}",
         units.plural(int(rounds), "round"),
-        words.date(runs),
+        words.date(compared.runs),
     ]
 
 
-def _notice(rows: Sequence[Row], failed: Mapping[str, str]) -> str:
-    runs = [run for row in rows for run in row.runs]
-    unfinished = sum(run.progress.get("status") not in OVER for run in runs)
-    every = units.plural(len(runs) + len(failed), "run")
-    sentences = []
-    if failed:
-        sentences.append(f"{len(failed)} of {every} failed: see below.")
+def _notice(compared: Comparison) -> str:
+    unfinished = sum(run.progress.get("status") not in OVER for run in compared.runs)
+    failed = len(compared.failed)
+    every = units.plural(len(compared.runs) + failed, "run")
+    sentences = [f"{failed} of {every} failed: see below."] * (failed > 0)
     if unfinished:
         sentences.append(
             f"{unfinished} of {every} have not finished; the page shows their rounds so far."
         )
     return " ".join(sentences)
-
-
-def _significance(table: Table, columns: Sequence[Column]) -> str:
-    """Explain the meaning of bold, or why nothing is bold."""
-    seeds = max(len(row.runs) for row in table.rows)
-    if table.divisions < MIN_SEEDS:
-        count = units.plural(seeds, "seed")
-        if table.divisions < seeds:
-            count += f" of {units.plural(table.divisions, 'division')} of the data (split-seed)"
-        return f"No difference is significant with {count} (no test possible)."
-    if any(table.bold(column) for column in columns):
-        return (
-            "Bold: the best mean of a column, and means that are not significantly worse (paired "
-            "test over seeds and peers)."
-        )
-    return f"No difference is significant with {seeds} seeds (paired test over seeds and peers)."
-
-
-def _trials(rows: Sequence[Row]) -> str:
-    """Write the number of trials that tuning chose from: one number, unless trials failed."""
-    counts = sorted({row.choice.trials for row in rows if row.choice.settings})
-    return " to ".join(map(str, sorted({*counts[:1], *counts[-1:]}))) + " trials"
-
-
-class Cell(NamedTuple):
-    """Cell of a table: formatted mean and deviation, sort value, CSS classes."""
-
-    mean: str
-    deviation: str
-    value: float | None
-    classes: str | None
-
-
-def _table(table: Table, groups: Sequence[tuple[str, Sequence[Column]]]) -> dict[str, Any]:
-    """Return the groups of columns of a table, and the cells of each method.
-
-    The first column of a group has the class "start".
-    """
-    cells: dict[str, list[Cell]] = {row.method: [] for row in table.rows}
-    for _, columns in groups:
-        for column in columns:
-            for method, entry in table.entries(column).items():
-                marks = {"start": column is columns[0], "best": entry.leads}
-                classes = " ".join(name for name, has in marks.items() if has) or None
-                mean = units.NONE if entry.text == table.dash else entry.mean
-                cells[method].append(Cell(mean, entry.deviation, entry.value, classes))
-    return {"groups": groups, "cells": cells}
 
 
 def _common(rows: Sequence[Row]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -20,14 +20,15 @@ import numpy as np
 
 from coterie.app.experiments.measures import gains
 from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, seeds_needed, split_ratio
-from coterie.app.experiments.table import Row, Table
+from coterie.app.experiments.table import Row
 from coterie.app.report import advice, diagnostics
 from coterie.app.report.advice import ADVICE, UNKNOWN, Evidence
+from coterie.app.report.comparison import Comparison
+from coterie.app.report.section import Section
 from coterie.app.report.words import listed
 from coterie.app.runs import cells, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
-from coterie.app.runs.diagnostics import read as read_diagnostics
-from coterie.app.runs.rundir import PARTS, Floats, Run
+from coterie.app.runs.rundir import PARTS, Run
 from coterie.clients.diagnostics import Estimate, wilson
 
 FILE = "decision.csv"
@@ -35,11 +36,7 @@ LINES = 20
 """Number of institutions that the terminal lists."""
 _CLASSES = 5
 """Number of classes up to which rows are counted by class."""
-_HEAD = (
-    "institution", "advice", "method", "gain", "low", "high",
-    "auroc_gain", "auroc_low", "auroc_high", "rows", "reason",
-)  # fmt: skip
-_PARTS = {"train": "for training", "validation": "for validation", "test": "for testing"}
+_PURPOSE = {"train": "for training", "validation": "for validation", "test": "for testing"}
 _OF_PROBABILITIES = (
     "AUROC: probability that the model ranks a positive row above a negative one; 0.5 is guessing. "
     "O/E: observed positives over the sum of their predicted probabilities; 1 is calibrated."
@@ -56,13 +53,13 @@ class Decision(NamedTuple):
     institution: str
     advice: str
     method: str
-    gain: Estimate
-    ranking: Estimate
-    numbers: str
     rows: int
+    groups: int  # of the rows; 0 if they have none
     sentences: list[str]
-    reason: str
-    groups: int = 0  # of the rows; 0 if they have none
+    reason: str = ""
+    gain: Estimate = UNKNOWN
+    ranking: Estimate = UNKNOWN
+    numbers: str = ""
 
     @property
     def text(self) -> str:
@@ -70,13 +67,23 @@ class Decision(NamedTuple):
         return ADVICE[self.advice].text.format(method=self.method) if self.advice else ""
 
 
-class Decisions(NamedTuple):
-    """Decisions of all institutions, the consortium's paragraph, rules by mark, and notes."""
+@dataclass(frozen=True)
+class Decisions(Section):
+    """Decisions of all institutions, the consortium's paragraph, and notes."""
 
     institutions: list[Decision]
     consortium: list[str]
-    rules: dict[str, str]
     notes: list[str]
+    is_compared: bool
+
+    template = "decisions.html.j2"
+    shown = 100
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """Rules of the given advice, by mark, in the order of the institutions."""
+        given = dict.fromkeys(each.advice for each in self.institutions if each.advice)
+        return {str(k): ADVICE[key].rule for k, key in enumerate(given, 1)}
 
     def mark(self, decision: Decision) -> str:
         """Return the mark of the footnote with the rule of a decision; "" without."""
@@ -84,30 +91,31 @@ class Decisions(NamedTuple):
         return next((mark for mark, text in self.rules.items() if text == rule), "")
 
     def lines(self) -> list[str]:
-        """Return a line per institution for a terminal."""
+        """Return a line per institution, and one of the consortium."""
         lines = [_line(each) for each in self.institutions[:LINES]]
         more = len(self.institutions) - LINES
-        return [*lines, *([f"{more} more in {FILE}"] if more > 0 else [])]
+        lines += [f"{more} more in {FILE}"] * (more > 0)
+        return [*lines, f"Consortium: {' '.join(self.consortium)}"]
 
-    def as_csv(self) -> str:
-        """Write a line per institution in full precision; undefined numbers are empty."""
-        lines: list[list[object]] = [[*_HEAD]]
-        is_grouped = any(each.groups for each in self.institutions)
-        lines[0] += ["groups"] * is_grouped
-        for each in self.institutions:
-            numbers = ["" if np.isnan(x) else repr(float(x)) for x in (*each.gain, *each.ranking)]
-            lines.append(
-                [cells.safe(each.institution), each.advice, each.method, *numbers, each.rows,
-                 cells.safe(each.reason), *[each.groups] * is_grouped]
-            )  # fmt: skip
-        return cells.as_csv(lines)
+    def files(self) -> dict[str, str]:
+        """Return a line per institution in full precision; undefined numbers are empty."""
+        if not self.is_compared:
+            return {}
+        import pandas as pd
+
+        frame = pd.DataFrame(
+            [(d.institution, d.advice, d.method, *d.gain, *d.ranking, d.rows, d.reason, d.groups)
+             for d in self.institutions],
+            columns=["institution", "advice", "method", "gain", "low", "high", "auroc_gain",
+                     "auroc_low", "auroc_high", "rows", "reason", "groups"],
+        )  # fmt: skip
+        return {FILE: cells.csv_of(frame if frame["groups"].any() else frame.iloc[:, :-1])}
 
 
 class _Choice(NamedTuple):
-    """Judged method, the compared ones, the tests that its intervals allow for, and its merit."""
+    """Judged method, the number of tests that its intervals allow for, and its merit."""
 
     method: Row
-    among: list[Row]
     tests: int
     merit: str
 
@@ -122,19 +130,18 @@ class _Place(NamedTuple):
     own_card: Diagnostics | None
 
 
-def compared(table: Table) -> Decisions | None:
+def compared(comparison: Comparison) -> Decisions | None:
     """Return the decisions of a comparison; None without institutions, Local and other methods."""
-    rows = table.rows
+    rows = comparison.table.rows
     local = next((row for row in rows if row.is_local), None)
-    if local is None or any(row.swept for row in rows) or not _can_decide(local.runs):
+    if local is None or any(row.swept for row in rows) or not all(map(_can_decide, local.runs)):
         return None
-    own = _places(local, cards=True)
-    choice = _chosen(table, local, own)
+    own = _places(local)
+    choice = _chosen(comparison, local, own)
     if choice is None:
         return None
-    places = {row.method: _places(row, cards=row is choice.method) for row in choice.among}
-    of_chosen = places[choice.method.method]
-    decided = [_decided(name, own[name], choice, places) for name in own if name in of_chosen]
+    places = _places(choice.method)
+    decided = [_decided(name, own[name], places[name], choice) for name in own if name in places]
     tests, chosen = choice.tests, choice.method.name
     corrected = f", corrected for the choice among {tests} methods (Holm)" if tests > 1 else ""
     notes = [
@@ -144,10 +151,10 @@ def compared(table: Table) -> Decisions | None:
         "seed divides the same rows again. Where the test rows stay the same, or with fewer than "
         f"{MIN_SEEDS} seeds, it is at least as wide as the intervals of both models on these rows "
         "(a loss has none).",
-        *([_OF_PROBABILITIES] if _has_probabilities(local.runs) else []),
     ]
-    consortium = _consortium(decided, choice, of_chosen)
-    return Decisions(decided, consortium, _rules(decided), notes)
+    if any(not np.isnan(run.metric("sensitivity")).all() for run in local.runs):
+        notes.append(_OF_PROBABILITIES)
+    return Decisions(decided, _consortium(decided, choice, places), notes, is_compared=True)
 
 
 def of_run(run: Run) -> Decisions | None:
@@ -155,81 +162,65 @@ def of_run(run: Run) -> Decisions | None:
 
     Only institutions that no comparison can judge get an advice.
     """
-    if not _can_decide([run]):
+    if not _can_decide(run):
         return None
-    cards, decided = read_diagnostics(run), []
+    cards, decided = run.diagnostics, []
     for peer, name in enumerate(run.names):
         card = cards.get(peer)
         here = [_Place(run, run, peer, card, card)]
         evidence = _evidence(here)
         if not _can_judge(evidence):
             decided.append(_unjudged(name, run.label, evidence, here))
-        else:
-            reason = "One run cannot say whether this is better than a model of its own rows."
-            text = [_rows(here), *_probabilities(run.label, here), reason]
-            decided.append(
-                Decision(
-                    name, "", run.label, UNKNOWN, UNKNOWN, "", _total(here), text, "", _groups(here)
-                )
-            )
+            continue
+        reason = "One run cannot say whether this is better than a model of its own rows."
+        text = [_rows(here), *_probabilities(run.label, here), reason]
+        decided.append(Decision(name, "", run.label, _total(here), _groups(here), text))
     rest = sum(not each.advice for each in decided)
     consortium = (
         f"{_count(rest, len(decided))} can be judged by a comparison with models of their own "
         f"rows: coterie compare config.toml --methods local,{run.label}."
     )
-    notes = [_OF_PROBABILITIES] if cards else []
-    return Decisions(decided, [consortium], _rules(decided), notes)
+    return Decisions(decided, [consortium], [_OF_PROBABILITIES] if cards else [], False)
 
 
-def _rules(decided: Sequence[Decision]) -> dict[str, str]:
-    """Return the rules of the given advice, by mark, in the order of the institutions."""
-    given = dict.fromkeys(each.advice for each in decided if each.advice)
-    return {str(k): ADVICE[key].rule for k, key in enumerate(given, 1)}
+def _can_decide(run: Run) -> bool:
+    has_rows = run.sizes("test") is not None and len(run.rounds) > 0
+    return has_rows and judged.is_of_institutions(run)
 
 
-def _can_decide(runs: Sequence[Run]) -> bool:
-    return all(
-        judged.is_of_institutions(run) and run.sizes("test") is not None and len(run.rounds)
-        for run in runs
-    )
-
-
-def _chosen(table: Table, local: Row, own: Mapping[str, Sequence[_Place]]) -> _Choice | None:
+def _chosen(
+    comparison: Comparison, local: Row, own: Mapping[str, Sequence[_Place]]
+) -> _Choice | None:
     """Choose the judged method; `own` are the places of each institution in Local's runs."""
-    columns = {column.key: column for column in table.shown()}
+    columns = {column.key: column for column in comparison.table.shown()}
     main = columns.get("accuracy") or columns.get("loss")
     if main is None:
         return None
-    candidates = [
-        row
-        for row in table.candidates(main)
-        if not row.is_local and any(each is not None for each in row.local)
+    among = [
+        row for row in comparison.table.candidates(main) if not row.is_local and any(row.local)
     ]
-    if not candidates:
-        return None
-    if len(candidates) == 1:
-        return _Choice(candidates[0], candidates, 1, "it is the only one besides local")
+    if len(among) < 2:
+        return _Choice(among[0], 1, "it is the only one besides local") if among else None
     kind = "accuracy" if local.runs[0].has_accuracy else "loss"
     sign = 1.0 if kind == "accuracy" else -1.0
-    on_validation = [_validated(row, f"validation_{kind}") for row in candidates]
+    on_validation = [_validated(row, f"validation_{kind}") for row in among]
     if not np.isnan(on_validation).any():
-        best = candidates[int(np.argmax(sign * np.array(on_validation)))]
+        best = among[int(np.argmax(sign * np.array(on_validation)))]
         merit = "the best mean of the validation rows of all institutions"
         if len(local.runs) > 1 and split_ratio(local.runs[0]):
-            seeds = f"{merit}, which other seeds test on"
-            return _Choice(best, candidates, len(candidates), seeds)
-        return _Choice(best, candidates, 1, f"{merit}; no test row took part in the choice")
+            return _Choice(best, len(among), f"{merit}, which other seeds test on")
+        return _Choice(best, 1, f"{merit}; no test row took part in the choice")
     names = [name for name, places in own.items() if _can_judge(_evidence(places))] or [*own]
     means = [
         np.mean([
             np.nanmean(gains(run, alone)[[name in names for name in run.names]])
             for run, alone in _pairs(row)
         ])
-        for row in candidates
+        for row in among
     ]  # fmt: skip
-    best = candidates[int(np.argmax(np.nan_to_num(means, nan=-np.inf)))]
+    best = among[int(np.argmax(np.nan_to_num(means, nan=-np.inf)))]
     merit = f"the best mean gain over local on the test rows of {listed(names)}"
-    return _Choice(best, candidates, len(candidates), merit)
+    return _Choice(best, len(among), merit)
 
 
 def _validated(row: Row, field: str) -> float:
@@ -246,65 +237,41 @@ def _validated(row: Row, field: str) -> float:
 
 
 def _pairs(row: Row) -> list[tuple[Run, Run]]:
-    pairs = zip(row.runs, row.local, strict=True)
-    return [(run, local) for run, local in pairs if local is not None]
+    return [(run, local) for run, local in zip(row.runs, row.local, strict=True) if local]
 
 
-def _places(row: Row, *, cards: bool) -> dict[str, list[_Place]]:
+def _places(row: Row) -> dict[str, list[_Place]]:
     """Return the places of each institution, by name; an institution may lack a seed."""
     places: dict[str, list[_Place]] = {}
     for run, local in _pairs(row):
-        of_run, of_local = (read_diagnostics(each) if cards else {} for each in (run, local))
         for peer, name in enumerate(run.names):
-            place = _Place(run, local, peer, of_run.get(peer), of_local.get(peer))
+            place = _Place(run, local, peer, run.diagnostics.get(peer), local.diagnostics.get(peer))
             places.setdefault(name, []).append(place)
     return places
 
 
-def _decided(
-    name: str,
-    own: Sequence[_Place],
-    choice: _Choice,
-    places: Mapping[str, Mapping[str, Sequence[_Place]]],
-) -> Decision:
+def _decided(name: str, own: Sequence[_Place], here: Sequence[_Place], choice: _Choice) -> Decision:
     """Judge the chosen method at one institution; `own` are its places in Local's runs."""
-    chosen, tests, evidence = choice.method, choice.tests, _evidence(own)
-    here = places[chosen.method][name]
+    chosen, tests, evidence = choice.method.name, choice.tests, _evidence(own)
     if not _can_judge(evidence):
-        return _unjudged(name, chosen.name, evidence, own)
-    evidence = replace(
-        evidence,
-        gain=_gain([here], tests),
-        ranking=_ranking(here, tests),
-        own_ranking=_mean_of([place.own_card for place in here], "auroc", "c_index"),
-    )
-    key = advice.advise(evidence)
-    of_ranking = f"{_ranking_name(here)} {_ranked(evidence.ranking)}"
-    reason = _reason(key, evidence, of_ranking) or _may_be_chance(here, evidence.gain, tests)
-    is_accuracy = own[0].run.has_accuracy
-    change = f"gain of {chosen.name} {_change(evidence.gain, accuracy=is_accuracy)}"
-    is_ranked = advice.gains(evidence.ranking) or advice.loses(evidence.ranking)
-    known = (change, not np.isnan(evidence.gain[0])), (of_ranking, is_ranked)
-    numbers = ", ".join(text for text, is_known in known if is_known)
+        return _unjudged(name, chosen, evidence, own)
+    gain, ranking = _gain([here], tests), _ranking(here, tests)
+    own_ranking = _mean_of([place.own_card for place in here], "auroc", "c_index")
+    key = advice.advise(replace(evidence, gain=gain, ranking=ranking, own_ranking=own_ranking))
+    of_ranking = f"{_ranking_name(here)} {_ranked(ranking)}"
+    reason = _reason(key, gain, of_ranking) or _may_be_chance(here, gain, tests)
+    change = _change(gain, accuracy=own[0].run.has_accuracy)
+    is_ranked = advice.gains(ranking) or advice.loses(ranking)
+    known = [f"gain of {chosen} {change}"] * (not np.isnan(gain[0])) + [of_ranking] * is_ranked
     sentences = [
         _rows(own),
-        _gain_sentence(chosen, here, evidence.gain),
-        *_probabilities(chosen.name, here, evidence.ranking),
+        _gain_sentence(chosen, here, change),
+        *_probabilities(chosen, here, ranking),
+        reason,
     ]
-    gain_of = {
-        row.method: _gain([places[row.method].get(name, [])], len(choice.among))
-        for row in choice.among
-    }
-    best = max(choice.among, key=lambda row: np.nan_to_num(gain_of[row.method][0], nan=-np.inf))
-    if best is not chosen:
-        change = _change(gain_of[best.method], accuracy=is_accuracy)
-        sentences.append(
-            f"Best here on the test rows: {best.name}, {change}, the interval corrected for "
-            f"choosing the best of {units.plural(len(choice.among), 'method')}."
-        )
     return Decision(
-        name, key, chosen.name, evidence.gain, evidence.ranking, numbers, _total(own),
-        [*sentences, reason], reason, _groups(own),
+        name, key, chosen, _total(own), _groups(own), sentences, reason, gain, ranking,
+        ", ".join(known),
     )  # fmt: skip
 
 
@@ -324,51 +291,48 @@ def _can_judge(evidence: Evidence) -> bool:
 
 def _unjudged(name: str, method: str, evidence: Evidence, own: Sequence[_Place]) -> Decision:
     """Return the decision of an institution that cannot be judged, without numbers of models."""
-    key = advice.advise(evidence)
+    key, groups = advice.advise(evidence), _groups(own)
     if key == advice.COLLECT:
         found = judged.one_class(own[0].run)[own[0].peer]
         reason = f"{found[0].upper()}{found[1:]}; no model can learn from it what differs."
     else:
         what = "of the rarer class" if own[0].run.labels("test") is not None else "to judge by"
         rows = units.plural(evidence.rarer, "test row")
-        if _groups(own):
+        if groups:
             rows = f"{units.plural(evidence.rarer, 'group')} with test rows"
         reason = f"Only {rows} {what}; {judged.MIN_ROWS} are needed."
-    text = [_rows(own), reason]
-    return Decision(
-        name, key, method, UNKNOWN, UNKNOWN, "", _total(own), text, reason, _groups(own)
-    )
+    return Decision(name, key, method, _total(own), groups, [_rows(own), reason], reason)
 
 
-def _gain(places: Sequence[Sequence[_Place]], tests: int) -> Estimate:
+def _gain(institutions: Sequence[Sequence[_Place]], tests: int) -> Estimate:
     """Return the mean gain over the own models at some institutions with its interval."""
-    reach = [_gain_reach(of_peer) for of_peer in places if of_peer]
-    return _estimate(places, gains, math.hypot(*reach) / max(1, len(reach)), tests)
+    return _estimate(institutions, lambda p: gains(p.run, p.local)[p.peer], _gain_reach, tests)
 
 
-def _gain_reach(places: Sequence[_Place]) -> float:
-    """Return half the interval of a gain in accuracy on the test rows, the mean over seeds."""
-    of_seed = [math.hypot(_reach(p.run, p.peer), _reach(p.local, p.peer)) for p in places]
-    return float(np.mean(of_seed))
+def _gain_reach(place: _Place) -> float:
+    """Return half the interval of a gain in accuracy on the test rows; NaN without accuracies."""
+    reach = []
+    for run in (place.run, place.local):
+        sizes_n, accuracy = run.sizes("test", in_groups=True), run.last()[place.peer]
+        if sizes_n is None or np.isnan(accuracy):
+            return float("nan")
+        size = sizes_n[place.peer]
+        _, low, high = wilson(np.arange(size) < round(accuracy * size))
+        reach.append((high - low) / 2)
+    return math.hypot(*reach)
 
 
 def _ranking(places: Sequence[_Place], tests: int) -> Estimate:
     """Return the gain in AUROC or C-index over the own model with its interval."""
     name = "c_index" if _ranking_name(places) == "C-index" else "auroc"
-    reach = []
-    for place in places:
-        ends = [
-            card.measures[name][1:]
-            for card in (place.card, place.own_card)
-            if card and name in card.measures
-        ]
-        if len(ends) == 2:
-            reach.append(math.hypot(*((high - low) / 2 for low, high in ends)))
+
+    def reach(place: _Place) -> float:
+        cards = [card.measures.get(name) for card in (place.card, place.own_card) if card]
+        ends = [(each[2] - each[1]) / 2 for each in cards if each is not None]
+        return math.hypot(*ends) if len(ends) == 2 else float("nan")
+
     return _estimate(
-        [places],
-        lambda run, local: run.last(name) - local.last(name),
-        float(np.mean(reach)) if reach else np.nan,
-        tests,
+        [places], lambda p: p.run.last(name)[p.peer] - p.local.last(name)[p.peer], reach, tests
     )
 
 
@@ -377,9 +341,9 @@ def _ranking_name(places: Sequence[_Place]) -> str:
 
 
 def _estimate(
-    places: Sequence[Sequence[_Place]],
-    of: Callable[[Run, Run], Floats],
-    reach: float,
+    institutions: Sequence[Sequence[_Place]],
+    value: Callable[[_Place], float],
+    reach: Callable[[_Place], float],
     tests: int,
 ) -> Estimate:
     """Return mean and interval of a difference, averaged over institutions.
@@ -387,20 +351,22 @@ def _estimate(
     Where the seeds do not divide the rows of an institution again, or are too few for a test, half
     the interval is at least `reach`, that of the test rows; NaN if unknown.
     """
-    known = [of_peer for of_peer in places if of_peer]
-    if not known:
-        return UNKNOWN
     differences: dict[Path, list[float]] = {}
-    for place in chain(*known):
-        value = float(of(place.run, place.local)[place.peer])
-        differences.setdefault(place.run.directory, []).append(value)
-    local, peers = known[0][0].local, [of_peer[0].peer for of_peer in known]
+    for place in chain(*institutions):
+        differences.setdefault(place.run.directory, []).append(float(value(place)))
+    local, peers = institutions[0][0].local, [places[0].peer for places in institutions]
     ratio = split_ratio(local, peers)
     mean, low, high = interval([*map(np.array, differences.values())], ratio, tests)
     half = (high - low) / 2
     if np.isnan(half) or not all(split_ratio(local, [peer]) for peer in peers):
-        half = float(np.fmax(half, _widened(reach, tests)))
+        reaches = [_mean(map(reach, places)) for places in institutions]
+        half = float(np.fmax(half, _widened(math.hypot(*reaches) / len(reaches), tests)))
     return mean, mean - half, mean + half
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def _widened(reach: float, tests: int) -> float:
@@ -410,15 +376,6 @@ def _widened(reach: float, tests: int) -> float:
     return float(reach * ndtri(1 - LEVEL / tests / 2) / ndtri(1 - LEVEL / 2))
 
 
-def _reach(run: Run, peer: int) -> float:
-    """Return half the width of the interval of an accuracy on the test rows."""
-    sizes_n, accuracy = run.sizes("test", in_groups=True), run.last()[peer]
-    if sizes_n is None or np.isnan(accuracy):
-        return float("nan")
-    _, low, high = wilson(np.arange(sizes_n[peer]) < round(accuracy * sizes_n[peer]))
-    return (high - low) / 2
-
-
 def _mean_of(cards: Sequence[Diagnostics | None], *names: str) -> Estimate:
     """Return the mean of the first of these measures that the cards have."""
     for name in names:
@@ -426,10 +383,6 @@ def _mean_of(cards: Sequence[Diagnostics | None], *names: str) -> Estimate:
         if known is not None:
             return known
     return UNKNOWN
-
-
-def _has_probabilities(runs: Sequence[Run]) -> bool:
-    return any(not np.isnan(run.metric("sensitivity")).all() for run in runs)
 
 
 def _rarer(place: _Place) -> int:
@@ -461,7 +414,7 @@ def _size(places: Sequence[_Place], part: str, *, in_groups: bool = False) -> in
 def _rows(places: Sequence[_Place]) -> str:
     """Write the number of rows of each part and class."""
     texts = []
-    for part, purpose in _PARTS.items():
+    for part, purpose in _PURPOSE.items():
         size, of_class = _size(places, part), ""
         labels = [l_nk[p.peer] for p in places if (l_nk := p.run.labels(part)) is not None]
         if labels and size and len(labels[0]) <= _CLASSES:
@@ -473,20 +426,18 @@ def _rows(places: Sequence[_Place]) -> str:
     return f"{_total(places):,} rows{of_groups}: {', '.join(texts)}."
 
 
-def _gain_sentence(chosen: Row, places: Sequence[_Place], gain: Estimate) -> str:
+def _gain_sentence(method: str, places: Sequence[_Place], change: str) -> str:
     accuracy = places[0].local.has_accuracy
     field = "test_accuracy" if accuracy else "test_loss"
     with_ = float(np.mean([p.run.last(field)[p.peer] for p in places]))
     alone = float(np.mean([p.local.last(field)[p.peer] for p in places]))
-    change = _change(gain, accuracy=accuracy)
     if accuracy:
         return (
-            f"{chosen.name} decides {100 * with_:.1f} % of the test rows correctly, your own model "
+            f"{method} decides {100 * with_:.1f} % of the test rows correctly, your own model "
             f"{100 * alone:.1f} %: {change}."
         )
     return (
-        f"The test loss of {chosen.name} is {with_:.3g}, that of your own model {alone:.3g}: "
-        f"{change}."
+        f"The test loss of {method} is {with_:.3g}, that of your own model {alone:.3g}: {change}."
     )
 
 
@@ -526,29 +477,22 @@ def _probabilities(
     return sentences
 
 
-def _reason(key: str, evidence: Evidence, of_ranking: str) -> str:
+def _reason(key: str, gain: Estimate, of_ranking: str) -> str:
     """Write why the rule of an advice holds; "" where what a model gains or loses may be chance."""
-    loses_gain = advice.loses(evidence.gain)
-    match key:
-        case advice.COLLECT:
-            return (
-                "Its own model may rank no better than guessing, and collaborating does not help."
-            )
-        case advice.USE if advice.gains(evidence.gain):
-            return "It gains even at the lower end of the interval."
-        case advice.USE:
-            return f"It ranks the rows better: {of_ranking}."
-        case advice.USE_AFTER_THRESHOLD:
-            decides = "decides worse" if loses_gain else "does not decide better"
-            return (
-                f"It ranks the rows better ({of_ranking}), but {decides} at probability 0.5: "
-                "choose the threshold on your own rows first."
-            )
-        case advice.DO_NOT_USE if loses_gain:
-            return "It is worse than your own model even at the better end of the interval."
-        case advice.DO_NOT_USE:
-            return f"It ranks the rows worse than your own model: {of_ranking}."
-    return ""
+    decides = "decides worse" if advice.loses(gain) else "does not decide better"
+    reasons = {
+        advice.COLLECT: "Its own model may rank no better than guessing, and collaborating does "
+        "not help.",
+        advice.USE: "It gains even at the lower end of the interval."
+        if advice.gains(gain)
+        else f"It ranks the rows better: {of_ranking}.",
+        advice.USE_AFTER_THRESHOLD: f"It ranks the rows better ({of_ranking}), but {decides} at "
+        "probability 0.5: choose the threshold on your own rows first.",
+        advice.DO_NOT_USE: "It is worse than your own model even at the better end of the interval."
+        if advice.loses(gain)
+        else f"It ranks the rows worse than your own model: {of_ranking}.",
+    }
+    return reasons.get(key, "")
 
 
 def _may_be_chance(places: Sequence[_Place], gain: Estimate, tests: int) -> str:
@@ -557,7 +501,8 @@ def _may_be_chance(places: Sequence[_Place], gain: Estimate, tests: int) -> str:
     ratio = split_ratio(places[0].local, [places[0].peer])
     needed = seeds_needed(differences, ratio, tests)
     remedy = ""
-    if not ratio and abs(gain[0]) <= _widened(_gain_reach(places), tests):
+    reach = _mean(map(_gain_reach, places))
+    if not ratio and abs(gain[0]) <= _widened(reach, tests):
         remedy = "; more test rows would judge it, not more seeds"
     elif len(places) < MIN_SEEDS:
         remedy = f"; no test is possible with {units.plural(len(places), 'seed')}"

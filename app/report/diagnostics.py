@@ -1,13 +1,13 @@
-"""Diagnostic accuracy, or C-index, by peer as tables of a run's and of a comparison's page."""
+"""Diagnostic accuracy, or C-index, by peer as sections of a run's and of a comparison's page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from coterie.app.experiments.table import Table
+from coterie.app.report.comparison import Comparison
+from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import cells, diagnostics, judged, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.rundir import Run
@@ -20,105 +20,89 @@ _OF_CLASSES = [name for name in MEASURES if name not in ("accuracy", "c_index")]
 _AT_THRESHOLD = [name for name in DECISIONS if name != "accuracy"]
 
 
-class EstimateCell(NamedTuple):
-    """Value of a measure and its 95 % interval; the interval is "" where undefined."""
-
-    text: str
-    interval: str
-
-
-class DiagnosticRow(NamedTuple):
-    """Name of a peer, of a method or "", numbers of test examples and positives, and cells."""
-
-    name: str
-    method: str
-    examples: str
-    positives: str
-    cells: list[EstimateCell]
-
-
-class DiagnosticTable(NamedTuple):
-    """Heading, explanation, title of `positives` and of the measures, rows, number of all peers."""
-
-    heading: str
-    about: str
-    counted: str
-    titles: list[str]
-    rows: list[DiagnosticRow]
-    chosen: list[DiagnosticRow]
-    chosen_titles: list[str]
-    total: int
-
-
-def table(run: Run) -> DiagnosticTable | None:
-    """Return the diagnostics of a run; None without models of two classes on this machine.
-
-    `chosen` are the measures at the thresholds that the validation examples chose.
-    """
-    of_peers = diagnostics.read(run)
-    if not of_peers:
+def of_run(run: Run) -> Panel | None:
+    """Return the diagnostics of a run; None without models of two classes on this machine."""
+    if not run.diagnostics:
         return None
-    rows, chosen, shown = [], [], _shown(run)
-    for peer, each in list(of_peers.items())[:SHOWN]:
-        numbers = f"{each.examples:,}", f"{each.positives:,}"
-        estimates = [each.measures.get(name) for name in shown]
-        rows.append(_row(run.names[peer], "", numbers, estimates))
-        if each.threshold is not None:
-            decided = [each.at_threshold.get(name) for name in _AT_THRESHOLD]
-            row = _row(run.names[peer], "", numbers, decided)
-            cells = [EstimateCell(f"{each.threshold:.3f}", ""), *row.cells]
-            chosen.append(row._replace(cells=cells))
-    return DiagnosticTable(
-        *_words(run),
-        [MEASURES[name] for name in shown],
-        rows,
-        chosen,
-        ["Threshold", *(MEASURES[name] for name in _AT_THRESHOLD)],
-        len(of_peers),
-    )
+    heading, about, counted = _words(run)
+    shown = _shown(run)
+    rows = [
+        (run.names[peer], [*_counts(each), *(_cell(each.measures.get(name)) for name in shown)])
+        for peer, each in list(run.diagnostics.items())[:SHOWN]
+    ]
+    more = f" The table has {SHOWN} of {len(run.diagnostics)} peers."
+    about += f" diagnostics.csv has every number.{more * (len(run.diagnostics) > SHOWN)}"
+    return Panel("diagnostics", heading, [about], _columns(counted, shown), rows, kind="narrow")
 
 
-def compared(table: Table) -> DiagnosticTable | None:
+def at_thresholds(run: Run) -> Panel | None:
+    """Return the measures at the thresholds that the validation examples chose; None without."""
+    rows = [
+        (run.names[peer], [*_counts(each), Cell(f"{each.threshold:.3f}"),
+                           *(_cell(each.at_threshold.get(name)) for name in _AT_THRESHOLD)])
+        for peer, each in list(run.diagnostics.items())[:SHOWN]
+        if each.threshold is not None
+    ]  # fmt: skip
+    columns = _columns(_words(run)[-1], _AT_THRESHOLD, Heading("Threshold"))
+    about = "At the thresholds that validation examples chose (Youden)."
+    heading = "Diagnostic accuracy at chosen thresholds"
+    return Panel("thresholds", heading, [about], columns, rows, kind="narrow") if rows else None
+
+
+def compared(comparison: Comparison) -> Panel | None:
     """Return the diagnostics of a comparison: a row for each peer and method, means over seeds.
 
     A peer is identified by its name, as in `by_peer`; those that cannot be judged are left out,
     unless none can.
     """
     results: dict[str, dict[str, list[Diagnostics]]] = {}
-    for row in table.rows:
+    lines: list[list[object]] = [["method", "seed", *diagnostics.HEAD]]
+    for row in comparison.table.rows:
         for run in row.runs:
-            few = judged.unjudged(run)
-            for peer, each in diagnostics.read(run).items():
-                if peer in few and len(few) < run.peers:
-                    continue
-                results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
+            few, first = judged.unjudged(run), [row.method, run.config.get("seed")]
+            lines += [[*first, *line] for line in diagnostics.rows(run)]
+            for peer, each in run.diagnostics.items():
+                if peer not in few or len(few) == run.peers:
+                    results.setdefault(run.names[peer], {}).setdefault(row.label, []).append(each)
     if not results:
         return None
-    first = table.rows[0].runs[0]
-    made, shown = [], _shown(first)
-    for name, of_methods in list(results.items())[:SHOWN]:
-        for method, several in of_methods.items():
-            numbers = tuple(
-                f"{np.mean([getattr(each, key) for each in several]):,.0f}"
-                for key in ("examples", "positives")
-            )
-            cells = [mean_estimate([each.measures.get(key) for each in several]) for key in shown]
-            made.append(_row(name, method, numbers, cells))
-    titles = [MEASURES[name] for name in shown]
-    return DiagnosticTable(*_words(first), titles, made, [], [], len(results))
+    first_run = comparison.runs[0]
+    heading, about, counted = _words(first_run)
+    shown = _shown(first_run)
+    rows = [
+        (name, [Cell(method, mark="text"), *_counts(*of),
+                *(_cell(mean_estimate([each.measures.get(k) for each in of])) for k in shown)])
+        for name, of_methods in list(results.items())[:SHOWN]
+        for method, of in of_methods.items()
+    ]  # fmt: skip
+    seeds = " Values and intervals are means over seeds." if comparison.has_several else ""
+    return Panel(
+        "diagnostics", f"{heading} by peer", [f"{about}{seeds} {FILE} has every number."],
+        _columns(counted, shown, of_methods=True), rows, kind="narrow",
+        written={FILE: cells.as_csv(lines)},
+    )  # fmt: skip
 
 
-def as_csv(table: Table) -> str:
-    """Write a line per method, seed, peer, threshold and measure; "" without diagnostics."""
-    lines = [
-        [row.method, run.config.get("seed"), *line]
-        for row in table.rows
-        for run in row.runs
-        for line in diagnostics.rows(run)
-    ]
-    if not lines:
-        return ""
-    return cells.as_csv([["method", "seed", *diagnostics.HEAD], *lines])
+def _columns(
+    counted: str, names: Sequence[str], *more: Heading, of_methods: bool = False
+) -> list[Heading]:
+    method = [Heading("Method", mark="text")] * of_methods
+    measures = [Heading(MEASURES[name]) for name in names]
+    return [Heading("Peer"), *method, Heading("Examples"), Heading(counted), *more, *measures]
+
+
+def _counts(*of: Diagnostics) -> list[Cell]:
+    """Write the mean numbers of test examples and of positives."""
+    means = np.mean([(each.examples, each.positives) for each in of], axis=0)
+    return [Cell(f"{mean:,.0f}") for mean in means]
+
+
+def _cell(estimate: Estimate | None) -> Cell:
+    """Write a value and its interval."""
+    if estimate is None or np.isnan(estimate[0]):
+        return Cell(units.NONE)
+    value, low, high = estimate
+    return Cell(f"{value:.2f}", "" if np.isnan(low) else f"{low:.2f} to {high:.2f}")
 
 
 def _is_survival(run: Run) -> bool:
@@ -150,20 +134,6 @@ def _words(run: Run) -> tuple[str, str, str]:
         f"(Wilson for shares, bootstrap over {drawn} for the others).",
         "Positive",
     )
-
-
-def _row(
-    name: str, method: str, numbers: Sequence[str], estimates: Sequence[Estimate | None]
-) -> DiagnosticRow:
-    examples, positives = numbers
-    return DiagnosticRow(name, method, examples, positives, [*map(_cell, estimates)])
-
-
-def _cell(estimate: Estimate | None) -> EstimateCell:
-    if estimate is None or np.isnan(estimate[0]):
-        return EstimateCell(units.NONE, "")
-    value, low, high = estimate
-    return EstimateCell(f"{value:.2f}", "" if np.isnan(low) else f"{low:.2f} to {high:.2f}")
 
 
 def mean_estimate(estimates: Sequence[Estimate | None]) -> Estimate | None:

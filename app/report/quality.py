@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import quality, units
 from coterie.app.runs.rundir import Run
 from coterie.datasets.quality import ColumnQuality, remedy
@@ -18,58 +17,42 @@ SHOWN = 100
 _MAX_DAYS = 1e6
 
 
-class QualityCell(NamedTuple):
-    """Median and range of a column at a peer, share of missing values, and finding; may be ""."""
-
-    text: str
-    missing: str
-    finding: str
-
-
-class QualityTable(NamedTuple):
-    """Names of the peers; column -> cell of each peer (empty for many peers); peer and finding.
-
-    The remedy is for values that mean "not measured"; "" without any.
-    """
-
-    peers: list[str]
-    columns: dict[str, list[QualityCell]]
-    findings: list[tuple[str, str]]
-    n_findings: int
-    n_columns: int
-    remedy: str
-
-
-def table(run: Run) -> QualityTable | None:
+def of_run(run: Run) -> Panel | None:
     """Return the data quality of a run; None without quality.csv."""
     qualities = quality.read(run.directory, run.peers)
     if not qualities:
         return None
-    ranked = sorted((each for each in qualities if each.finding), key=lambda each: each.rank)
+    found = sorted((each for each in qualities if each.finding), key=lambda each: each.rank)
     peers = sorted({each.peer for each in qualities})
     names = list(dict.fromkeys(each.column for each in qualities if each.kind != "rows"))
-    columns = {}
+    rows, about, notes = [], [], []
     if len(peers) <= MAX_PEERS:
         by_place = {(each.column, each.peer): each for each in qualities}
-        columns = {
-            name: [_cell(by_place.get((name, peer))) for peer in peers] for name in names[:SHOWN]
-        }
-    return QualityTable(
-        [run.names[peer] for peer in peers],
-        columns,
-        [(run.names[each.peer], each.finding) for each in ranked[:SHOWN]],
-        len(ranked),
-        len(names),
-        remedy(qualities, str(run.config.get("dataset"))),
-    )
+        rows = [
+            (name, [_cell(by_place.get((name, peer))) for peer in peers]) for name in names[:SHOWN]
+        ]
+        more = f" {SHOWN} of {len(names)} columns; quality.csv has all." * (len(names) > SHOWN)
+        about = [f"Cells before preprocessing, all rows of each peer: median and range.{more}"]
+    if found and (text := remedy(qualities, str(run.config.get("dataset")))):
+        notes.append(f"Values that may mean “not measured”, {text}.")
+    if len(found) > SHOWN:
+        notes.append(f"{SHOWN} of {len(found)} findings; quality.csv has all.")
+    findings = [f"{run.names[each.peer]}: {each.finding}" for each in found[:SHOWN]]
+    return Panel(
+        "quality", "Data quality", about,
+        [Heading("Column"), *(Heading(run.names[peer]) for peer in peers)], rows,
+        notes=notes if found else ["No findings."], lists={"Findings": findings},
+    )  # fmt: skip
 
 
-def _cell(column: ColumnQuality | None) -> QualityCell:
+def _cell(column: ColumnQuality | None) -> Cell:
+    """Write median and range of a column at a peer, and the share of missing values."""
     if column is None:
-        return QualityCell(units.NONE, "", "")
+        return Cell(units.NONE)
     percent = f"{100 * column.missing:.0f} %" if column.missing >= 0.01 else "under 1 %"
     missing = f"{percent} missing" if column.missing else ""
-    return QualityCell(_range(column), missing, column.finding)
+    mark = "harm" if column.finding else None
+    return Cell(_range(column), missing, mark=mark, title=column.finding or None)
 
 
 def _range(column: ColumnQuality) -> str:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from coterie.app.experiments.methods import learns_graph
-from coterie.app.lab.pages import worth
-from coterie.app.report import captions
 from coterie.app.report.thinning import (
     block_means,
     block_rows,
@@ -24,7 +22,7 @@ from coterie.app.report.thinning import (
     strongest_links,
     thin,
 )
-from coterie.app.runs import files, judged
+from coterie.app.runs import files, judged, units
 from coterie.app.runs.graph_scores import components, learnt_edges, row_scales, score
 from coterie.app.runs.rundir import Floats, Ints, Run
 
@@ -78,9 +76,8 @@ def page_data(run: Run) -> dict[str, Any]:
     over the block, or null.
 
     `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
-    null. `graph`: see `graph_data`. `worth`: see `lab.pages.worth.page_data`. `captions`:
-    caption of each figure. `took_part`: number of rounds in which each peer took part, if not all
-    did in all rounds.
+    null. `graph`: see `graph_data`. `worth`: see `worth.WorthMap`, or null. `took_part`: number of
+    rounds in which each peer took part, if not all did in all rounds.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -108,11 +105,11 @@ def page_data(run: Run) -> dict[str, Any]:
         "diverged": np.flatnonzero(run.diverged).tolist(),
         "predictions": _predictions(run),
         "graph": graph_data(run, order, blocks),
-        "worth": _worth(run, order, blocks),
+        "worth": None,
     }
     if took_part := run.progress.get("took_part"):
         data["took_part"] = {"rounds": took_part, "of": run.progress["round"]}
-    return data | {"captions": captions.of_run(data)}
+    return data
 
 
 def _held_out(run: Run) -> dict[str, list[int]] | None:
@@ -122,11 +119,6 @@ def _held_out(run: Run) -> dict[str, list[int]] | None:
     if run.is_grouped:
         sizes |= {f"{part} groups": run.sizes(part, in_groups=True) for part in ("train", *sizes)}
     return {part: s_n.astype(int).tolist() for part, s_n in sizes.items() if s_n is not None}
-
-
-def _worth(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
-    recorded = worth.read(run.directory, run.peers)
-    return worth.page_data(recorded and recorded.judged(run), order, blocks)
 
 
 def _predictions(run: Run) -> dict[int, Any] | None:
@@ -168,52 +160,27 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     keep = thin(len(run.weights), WEIGHTS // (len(blocks) ** 2 + each))
     learns = learns_graph(run.config)
     clusters = run.clusters_to_recover if learns else None
-    frames = [_frame(finite(run.weights[k]), order, blocks, clusters) for k in keep]
-    means = np.stack([frame.means for frame in frames])
+    weights_cnn = [finite(run.weights[k]) for k in keep]
+    edges = [learnt_edges(w_nn) for w_nn in weights_cnn] if learns else None
+    scores = None if clusters is None else [score(w_nn, clusters) for w_nn in weights_cnn]
+    scales = [block_rows(row_scales(w_nn)[:, None], order, blocks)[:, 0] for w_nn in weights_cnn]
+    means = [block_means(w_nn, order, blocks) for w_nn in weights_cnn]
     return {
         "recorded": len(run.weights),
         "learns": learns,
         "rounds": run.weight_rounds[keep].tolist(),
-        "weights": encode(means, 2),
-        "links": _links([frame.links for frame in frames if frame.links]),
+        "weights": encode(np.stack(means), 2),
+        "links": _links(weights_cnn) if run.peers > CROWD else None,
         "top": float(between.max()),
-        "scales": encode(np.stack([frame.scales for frame in frames]), 2),
+        "scales": encode(np.stack(scales), 2),
         "own": has_own_weights(run),
-        "edges": [frame.edges for frame in frames] if learns else None,
-        "groups": [frame.groups for frame in frames] if learns else None,
-        "scores": [frame.scores for frame in frames] if clusters is not None else None,
-    }
-
-
-class Frame(NamedTuple):
-    """Data of one collaboration matrix, see `graph_data`."""
-
-    means: Floats
-    scales: Floats
-    links: tuple[Ints, Floats] | None
-    edges: int
-    groups: int
-    scores: dict[str, float | None] | None
-
-
-def _frame(weights_nn: Floats, order: Ints, blocks: Ints, clusters: Ints | None) -> Frame:
-    edges = learnt_edges(weights_nn)
-    scores = None if clusters is None else score(weights_nn, clusters)
-    return Frame(
-        means=block_means(weights_nn, order, blocks),
-        scales=block_rows(row_scales(weights_nn)[:, None], order, blocks)[:, 0],
-        links=strongest_links(weights_nn, LINKS) if len(weights_nn) > CROWD else None,
-        edges=int(edges.sum()),
-        groups=int(components(edges).max()) + 1,
-        scores=None
-        if scores is None
-        else {
-            "precision": scores.precision,
-            "recall": scores.recall,
-            "f1": scores.f1,
-            "rand": scores.adjusted_rand_index,
-        },
-    )
+        "edges": edges and [int(e_nn.sum()) for e_nn in edges],
+        "groups": edges and [int(components(e_nn).max()) + 1 for e_nn in edges],
+        "scores": scores and [
+            {"precision": each.precision, "recall": each.recall, "f1": each.f1,
+             "rand": each.adjusted_rand_index} for each in scores
+        ],
+    }  # fmt: skip
 
 
 def has_own_weights(run: Run) -> bool:
@@ -259,6 +226,16 @@ def display_blocks(run: Run) -> tuple[Ints, Ints]:
     return order, block_starts(np.zeros_like(order) if groups is None else groups[order], BLOCKS)
 
 
+def block_sizes(blocks: Ints, peers: int) -> str:
+    """Return the size of the blocks in words; empty if each block is a single peer."""
+    sizes = np.diff(blocks, append=peers)
+    low, high = int(sizes.min()), int(sizes.max())
+    if high == 1:
+        return ""
+    count = units.plural(high, "peer") if low == high else f"{low} to {high} peers"
+    return f"{count}, adjacent in display order"
+
+
 def rounded(values: Floats) -> list[Any]:
     """Convert an array to nested lists, six significant digits; null replaces non-finite values."""
     if values.ndim > 1:
@@ -272,10 +249,9 @@ def _plain(value: float) -> float | int | None:
     return int(value) if value.is_integer() else float(f"{value:.6g}")
 
 
-def _links(frames: Sequence[tuple[Ints, Floats]]) -> dict[str, Any] | None:
-    if not frames:
-        return None
-    to, weights = map(np.stack, zip(*frames, strict=True))
+def _links(weights_cnn: Sequence[Floats]) -> dict[str, Any]:
+    links = [strongest_links(weights_nn, LINKS) for weights_nn in weights_cnn]
+    to, weights = map(np.stack, zip(*links, strict=True))
     drawn = int(np.clip(DRAWN_LINKS // to.shape[1], 1, LINKS))
     return {"each": LINKS, "drawn": drawn, "to": encode(to, 3), "weights": encode(weights, 2)}
 

@@ -1,15 +1,21 @@
-"""Write a run's report: report.html, a self-contained page, and two PNG pictures."""
+"""Page of a run: report.html, which opens offline and fetches nothing, and two PNG pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.app.experiments import methods
-from coterie.app.report import decisions, diagnostics, html, png, quality, words
-from coterie.app.report.run_data import page_data
-from coterie.app.runs import atomic, files, limited, units
+from coterie.app.report import decisions, diagnostics, png, quality, section, words
+from coterie.app.report.panel import Heading, Panel
+from coterie.app.report.run_data import block_sizes, page_data
+from coterie.app.report.section import Page, Section, Sections
+from coterie.app.report.worth import WorthMap
+from coterie.app.runs import files, limited, state, units
 from coterie.app.runs.progress import OVER
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
@@ -19,28 +25,85 @@ _CARDS = 100
 """Maximum number of peers whose Dice scores are listed."""
 
 
-def write(run_dir: str | Path) -> Path:
-    """Write report.html, curves.png and collaboration.png into a run directory; return the first.
+@dataclass(frozen=True)
+class Part(Section):
+    """Part of a page without computed content, such as a figure of the page's data."""
 
-    The page opens offline and fetches nothing. It states if the run is unfinished. ResultsError: it
-    is not a run directory, or a file in it is damaged.
-    """
-    run = Run.read(run_dir)
-    pictures = png.draw(run)
-    target = run.directory / "report.html"
-    atomic.write(target, render(run, [path.name for path in pictures]))
-    return target
+    template: str
 
 
-def render(run: Run, pictures: list[str]) -> str:
-    """Return the page's HTML; `pictures` are the file names of the pictures."""
-    return html.render("run.html.j2", **content(run), pictures=pictures)
+@dataclass(frozen=True)
+class Configuration(Section):
+    """All keys of a run."""
+
+    config: Mapping[str, Any]
+
+    template = "keys.html.j2"
 
 
-def content(run: Run) -> dict[str, Any]:
-    """Return the values that fill the page's template, except the pictures."""
-    summary = summarise(run)
-    return {
+def _dice(run: Run) -> Panel | None:
+    """Return a line per peer with the Dice score of each class; None without segmentation."""
+    lines = []
+    for peer in range(min(run.peers, _CARDS)):
+        card = files.json_of(run.directory, f"models/peer-{peer:04d}.json", dict) or {}
+        scores = card.get("dice", {})
+        if not isinstance(scores, dict) or not scores:
+            break
+        shown = ", ".join(f"{name} {score}" for name, score in scores.items())
+        lines.append(f"{run.names[peer]}: {shown}")
+    return Panel("dice", "Dice score by class", lists={"": lines}) if lines else None
+
+
+def _files(run: Run) -> Panel | None:
+    """Return lines about the files of images and their properties; None without images."""
+    read = [account.Account.of_json(each.get("account")) for each in run.split or ()]
+    lines = account.lines(account.named(read, run.names))
+    return Panel("files", "Image files", lists={"": lines}) if lines else None
+
+
+def _cost(run: Run) -> Panel | None:
+    """Return the cost of a run; None without evaluated rounds."""
+    rows = words.costs(run)
+    caption = methods.all_to_all(run.config)
+    broadcast = f" (all-to-all: {caption})" if caption else ""
+    about = f"Bytes: payload between peers, also between peers of one node{broadcast}."
+    messages, seconds = (run.progress.get(key) for key in ("messages", "seconds"))
+    if messages is not None and seconds is not None:
+        count = units.plural(messages, "message")
+        about += f" The relay exchanged {count} with the nodes in {units.duration(seconds)}."
+    titles = ("", "Total", "Mean per peer", "Min", "Max", "Per peer and round")
+    return Panel("cost", "Cost", [about], [*map(Heading, titles)], rows) if rows else None
+
+
+SECTIONS: Sections[Run] = (
+    decisions.of_run,
+    lambda run: Part("learning.html.j2"),
+    lambda run: Part("collaboration.html.j2"),
+    WorthMap.of,
+    lambda run: Part("split.html.j2"),
+    lambda run: Part("predictions.html.j2"),
+    lambda run: Part("peers.html.j2"),
+    diagnostics.of_run,
+    diagnostics.at_thresholds,
+    _dice,
+    _files,
+    quality.of_run,
+    _cost,
+    lambda run: Configuration(run.config),
+)
+"""Sections in the order of the page. Figures are there before they have data, for live pages."""
+
+
+def page(run: Run, pictures: Sequence[str] = ()) -> Page:
+    """Return the page of a run; `pictures` are the names of the files beside it."""
+    summary, data = summarise(run), page_data(run)
+    headline = words.Headline(
+        _notice(run.progress),
+        " ".join([words.outcome(run, summary), *limited.sentences(run)]),
+        words.tiles(run, summary),
+        state.attendance(summary.get("took_part", {}), summary["rounds"]),
+    )
+    values = {
         "title": words.title(run.config),
         "facts": [
             words.peers(run),
@@ -51,40 +114,27 @@ def content(run: Run) -> dict[str, Any]:
             *words.protection(run, summary),
             words.date([run]),
         ],
-        "notice": _notice(run.progress),
-        "outcome": " ".join([words.outcome(run, summary), *limited.sentences(run)]),
-        "decisions": decisions.of_run(run),
-        "tiles": words.tiles(run, summary),
-        "costs": words.costs(run),
-        "diagnostics": diagnostics.table(run),
-        "quality": quality.table(run),
-        "files": _files(run),
-        "dice": _dice(run),
-        "traffic": _traffic(summary),
-        "all_to_all": methods.all_to_all(run.config),
-        "config": run.config,
+        "notice": headline.notice,
+        "outcome": headline.outcome,
+        "tiles": headline.tiles,
         "versions": ", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
-        "data": page_data(run),
+        "block_sizes": block_sizes(np.array(data["blocks"]), run.peers),
+        "pictures": pictures,
+        "data": data,
     }
+    return Page("report.html", "run.html.j2", values, [headline, *section.made(SECTIONS, run)])
 
 
-def _dice(run: Run) -> list[str]:
-    """Return a line per peer with the Dice score of each class; empty without segmentation."""
-    lines = []
-    for peer in range(min(run.peers, _CARDS)):
-        card = files.json_of(run.directory, f"models/peer-{peer:04d}.json", dict) or {}
-        scores = card.get("dice", {})
-        if not isinstance(scores, dict) or not scores:
-            break
-        shown = ", ".join(f"{name} {score}" for name, score in scores.items())
-        lines.append(f"{run.names[peer]}: {shown}")
-    return lines
+def write(run_dir: str | Path) -> Page:
+    """Write report.html, curves.png and collaboration.png into a run directory; return the page.
 
-
-def _files(run: Run) -> list[str]:
-    """Return lines about the files of images and their properties; empty without images."""
-    read = [account.Account.of_json(each.get("account")) for each in run.split or ()]
-    return account.lines(account.named(read, run.names))
+    It states if the run is unfinished. ResultsError: it is not a run directory, or a file in it is
+    damaged.
+    """
+    run = Run.read(run_dir)
+    made = page(run, [path.name for path in png.draw(run)])
+    made.write(run.directory)
+    return made
 
 
 def _notice(progress: Mapping[str, Any]) -> str:
@@ -101,10 +151,3 @@ def _unfinished(progress: Mapping[str, Any]) -> str:
         text += f" (round {progress['round']} of {progress['rounds']})"
     error = progress.get("error")
     return text + (f": {error}" if error else "; the page shows the rounds so far.")
-
-
-def _traffic(summary: Mapping[str, Any]) -> str:
-    if summary["messages"] is None or summary["wall_seconds"] is None:
-        return ""
-    messages = units.plural(summary["messages"], "message")
-    return f"{messages} with the nodes in {units.duration(summary['wall_seconds'])}"

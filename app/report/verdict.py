@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import YARDSTICKS
 from coterie.app.experiments import methods
-from coterie.app.experiments.measures import Column, gains
+from coterie.app.experiments.measures import Column
 from coterie.app.experiments.paired import (
     LEVEL,
     MAX_SEEDS,
@@ -95,7 +96,7 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
             names = listed([row.name for row in leading])
             sentences.append(f"No clear winner among {names}: {why}")
             sentences.append(f"{top.name} has the {end} {what}: {value}")
-            sentences += _clear(table.rows) + _open(leading, main)
+            sentences += _open(leading, main)
     sentences += _without_few(among, main)
     return sentences + [
         f"{row.name}, which {row.reference}, reaches {row.text(main)}{unit}"
@@ -195,34 +196,6 @@ def _gain(row: Row, columns: Mapping[str, Column]) -> str:
     return f", {row.text(gain)} points over local; {share}\u00a0% of the peers improve"
 
 
-def _clear(rows: Sequence[Row]) -> list[str]:
-    """Name the methods that are above or below Local with every seed, whatever a test says.
-
-    Peers that cannot be judged do not count.
-    """
-    groups: dict[str, list[str]] = {}
-    for row in rows:
-        pairs = [(run, own) for run, own in zip(row.runs, row.local, strict=True) if own]
-        if row.is_local or row.reference or len(pairs) < MIN_SEEDS or len(pairs) < len(row.runs):
-            continue
-        differences = [_known(gains(*pair)[judged.judged(pair[0])]) for pair in pairs]
-        if not all(map(len, differences)):
-            continue
-        for where, sign in (("below", -1), ("above", 1)):
-            if all((sign * d_p > 0).all() for d_p in differences):
-                groups.setdefault(f"{where} local with every seed and peer", []).append(row.name)
-            elif all(sign * d_p.mean() > 0 for d_p in differences):
-                groups.setdefault(f"{where} local with every seed", []).append(row.name)
-    without = names_unjudged(run for row in rows for run in row.runs)
-    where_else = f", not counting {without}" if without else ""
-    return [f"Clear: {listed(names)} {'is' if len(names) == 1 else 'are'} {where}{where_else}"
-            for where, names in groups.items()]  # fmt: skip
-
-
-def _known(values_p: Floats) -> Floats:
-    return values_p[~np.isnan(values_p)]
-
-
 def _open(leading: Sequence[Row], main: Column) -> list[str]:
     """Say about how many seeds would separate the best mean from the others."""
     top, *others = leading
@@ -246,23 +219,22 @@ def _open(leading: Sequence[Row], main: Column) -> list[str]:
 def _without_few(among: Sequence[Row], main: Column) -> list[str]:
     """Repeat the ranking without the institutions that cannot be judged."""
     without = names_unjudged(run for row in among for run in row.runs)
-    values: dict[str, dict[object, Floats]] = {
-        row.name: {
-            run.config.get("seed"): value_n[judged.judged(run)]
-            for run, value_n in zip(row.runs, row.repeats(main).values(), strict=False)
-        }
-        for row in among
-    }
-    if not without or not all(
-        len(_known(v_p)) for of_seed in values.values() for v_p in of_seed.values()
-    ):
-        return []
     sign = 1.0 if main.better == "high" else -1.0
-    signed = {name: {k: sign * v_p for k, v_p in of.items()} for name, of in values.items()}
-    mean = {name: np.mean([np.nanmean(v_p) for v_p in of.values()]) for name, of in values.items()}
-    order = sorted(values, key=lambda name: -sign * mean[name])
+    signed: dict[str, dict[Any, Floats]] = {}
+    for row in among:
+        pairs = zip(row.runs, row.repeats(main).items(), strict=False)
+        signed[row.name] = {at: sign * v_n[judged.judged(run)] for run, (at, v_n) in pairs}
+    mean = {name: float(np.mean([*map(_mean, of.values())])) for name, of in signed.items()}
+    if not without or np.isnan([*mean.values()]).any():
+        return []
+    order = sorted(mean, key=lambda name: -mean[name])
     unit = "\u00a0%" if main.key == "accuracy" else ""
-    ranked = [f"{name} {main.show(mean[name])}{unit}" for name in order]
+    ranked = [f"{name} {main.show(sign * mean[name])}{unit}" for name in order]
     lead = leaders(signed, split_ratio(among[0].runs[0]))
     best = f", {lead[0]} is the best (paired test)" if len(lead) == 1 < len(order) else ""
     return [f"Without {without}: {listed(ranked)}{best}"]
+
+
+def _mean(values_p: Floats) -> float:
+    known = values_p[~np.isnan(values_p)]
+    return float(known.mean()) if len(known) else np.nan

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
 
-from coterie.app.config.config import Config
-from coterie.app.experiments.methods import learns_graph, reference
+from coterie.app.experiments.methods import learns_graph
+from coterie.app.report.panel import Cell
+from coterie.app.report.section import Section
 from coterie.app.runs import judged
 from coterie.app.runs.graph import rounds_measured, weight_to
-from coterie.app.runs.rundir import Floats, Ints, Run, label_of
-from coterie.app.runs.summary import accuracy_statistics
+from coterie.app.runs.rundir import Floats, Run, label_of
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
 from coterie.datasets.table import DATASETS
-from coterie.strategies.errors import TopologyError
 from coterie.strategies.names import display
-from coterie.strategies.protocol import MATRIX
-from coterie.strategies.topology import TOPOLOGIES, Setting, spectral_gap
 
-_MAX_ROUNDS = 100
 _MAX_NAMES = 4
 
 
@@ -32,6 +31,27 @@ class Tile(NamedTuple):
     name: str
     value: str
     note: str
+
+
+@dataclass(frozen=True)
+class Headline(Section):
+    """Head of a page, which also ends a run in a terminal: sentences and headline numbers."""
+
+    notice: str
+    outcome: str
+    tiles: list[Tile]
+    attendance: list[str]
+
+    template = ""  # the head of the page shows it
+
+    def lines(self) -> list[RenderableType]:
+        """Return the sentences and a table of the numbers."""
+        table = Table(show_header=False, box=None)
+        for tile in self.tiles:
+            table.add_row(*tile)
+        for line in self.attendance:
+            table.add_row("Took part", "", line)
+        return [*filter(None, (self.notice, self.outcome)), table]
 
 
 def title(config: Mapping[str, Any]) -> str:
@@ -49,15 +69,13 @@ def data_name(config: Mapping[str, Any]) -> str:
 
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
     """Return the headline numbers of a run."""
-    recovery = summary["recovery"] if _has_learnt(run) else None
-    has_accuracy = summary["mean_test_accuracy"] is not None
-    is_lost = summary["diverged_peers"] == run.peers
-    quality = _accuracy_tiles if has_accuracy and not is_lost else _loss_tiles
     sent, gradients = summary["total_bytes"], summary["gradient_evaluations"]
     messages = summary["messages"]
+    c_index = summary["measures"].get("c_index")
     return [
-        *quality(run, summary),
-        _recovery_tile(recovery, run),
+        *_quality_tiles(run, summary),
+        *([] if c_index is None else [Tile("C-index", number(c_index), "mean over peers")]),
+        *_recovery_tile(summary["recovery"] if _has_learnt(run) else None),
         Tile("Sent per peer", size(_per_peer(sent, run)), f"{size(sent)} in total"),
         Tile(
             "Gradients per peer",
@@ -73,33 +91,30 @@ def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
 
 
 def outcome(run: Run, summary: Mapping[str, Any]) -> str:
-    """Describe the result of a run in one or two sentences."""
+    """Describe the result of a run in a few sentences, with the peers of the tiles."""
     if not len(run.rounds):
         return "No round has been evaluated yet."
     after = f"After {plural(summary['rounds'], 'round')}" if summary["rounds"] else "At the start"
-    accuracy, loss = summary["mean_test_accuracy"], summary["mean_test_loss"]
-    if accuracy is not None:
-        text = f"{after}, the personal models reach {percent(accuracy)} test accuracy"
-        text += " on average" if run.peers > 1 else ""
-        if run.peers > 1:
-            of_judged = _of_judged(run)
-            worst = "peer reaches" if run.peers < 20 else "10 % of the peers reach"
-            text += f"; the lowest {worst} {percent(of_judged['worst_decile_test_accuracy'])}"
-            if without := names_unjudged([run]):
-                text += (
-                    f". Without {without}: {percent(of_judged['mean_test_accuracy'])} on average"
-                )
-    elif loss is not None:
-        text = f"{after}, the personal models reach a mean test loss of {number(loss)}"
-    else:
+    diverged, result = summary["diverged_peers"], _Result.of(run, summary)
+    what = f"{'its' if diverged == 1 else 'their'} loss or model is not finite"
+    lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {what}"
+    if diverged and not result.is_accuracy:
+        text = f"{after}, {lost}"
+    elif not len(result.last):
         text = f"{after}, no peer has a test loss"
-    if diverged := summary["diverged_peers"]:
-        what = f"{'its' if diverged == 1 else 'their'} loss or model is not finite"
-        lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {what}"
-        if accuracy is None or diverged == run.peers:
-            text = f"{after}, {lost}"
-        else:
+    else:
+        worst = "10 % of the peers reach" if len(result.worst) > 1 else "peer reaches"
+        text = f"{after}, the personal models reach a {result.name} of {result.show(result.last)}"
+        if run.peers > 1:
+            worst = f"the {result.worst_word} {worst} {result.show(result.worst)}"
+            text += f" on average; {worst}"
+        if without := names_unjudged([run]):
+            text += f". Not counted: {without}"
+        if diverged:
             text += f". {lost}; the last finite model counts"
+    if idle := summary.get("untrained_peers"):
+        text += f". {idle} of {plural(run.peers, 'peer')} computed no gradient: the privacy budget "
+        text += "was used up before, or the node was away"
     if _has_learnt(run):
         text += _recovery_text(summary["recovery"])
     text += "." + _attackers_text(run)
@@ -132,38 +147,9 @@ def partition(run: Run) -> list[str]:
 
 
 def graph(run: Run) -> list[str]:
-    """Describe a topology other than "full": degrees and spectral gap.
-
-    For a topology that changes over the rounds: the degrees of a round, and no spectral gap. For
-    very many peers, and for a file, which may be anything: only the kind.
-    """
-    kind, config = run.config.get("topology", "full"), run.config
-    if kind == "full":
-        return []
-    if kind == "file" or run.peers > MATRIX:
-        return [f"{kind} topology"]
-    degree = config.get("topology-degree", Config.topology_degree)
-    probability = config.get("topology-probability", Config.topology_probability)
-    setting = Setting(run.peers, config.get("seed", 0), degree, probability)
-    try:
-        links = TOPOLOGIES[kind].links(setting, directed=True)
-        if links is not None:
-            last = config.get("num-server-rounds", Config.num_server_rounds)
-            rounds = range(1, min(last, _MAX_ROUNDS) + 1)
-            in_degrees = np.stack([links(t).sum(axis=0) for t in rounds])
-            return [f"{kind} topology, {_degrees(in_degrees)} per round"]
-        linked = TOPOLOGIES[kind].matrix(setting)
-    except (KeyError, TopologyError, ValueError):  # no run of this version has such options
-        return [f"{kind} topology"]
-    gap = number(spectral_gap(linked))
-    return [f"{kind} topology, {_degrees(linked.sum(axis=0))}, spectral gap {gap}"]
-
-
-def _degrees(degrees: Ints) -> str:
-    low, high = int(degrees.min()), int(degrees.max())
-    if low == high:
-        return plural(low, "neighbour")
-    return f"{low} to {high} neighbours (mean {number(float(degrees.mean()))})"
+    """Return the kind of a topology other than "full"."""
+    kind = run.config.get("topology", "full")
+    return [] if kind == "full" else [f"{kind} topology"]
 
 
 def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -178,8 +164,8 @@ def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
     return text
 
 
-def costs(run: Run) -> list[list[str]]:
-    """Return the cost table: name, total, mean, min, max per peer, and mean per peer and round."""
+def costs(run: Run) -> list[tuple[str, list[Cell]]]:
+    """Return the cost table: name; total, mean, min, max per peer, and mean per peer and round."""
     last_n = run.last_row()
     rounds = int(run.rounds[-1]) if len(run.rounds) else 0
     rows = []
@@ -192,9 +178,10 @@ def costs(run: Run) -> list[list[str]]:
         values = values[np.isfinite(values)]
         if len(values):
             mean = float(values.mean())
-            per_peer = mean, float(values.min()), float(values.max())
             per_round = mean / rounds if rounds else None
-            rows.append([name, *map(write, (float(values.sum()), *per_peer, per_round))])
+            per_peer = mean, float(values.min()), float(values.max()), per_round
+            written = map(write, (float(values.sum()), *per_peer))
+            rows.append((name, [*map(Cell, written)]))
     return rows
 
 
@@ -216,92 +203,86 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-def _of_judged(run: Run) -> dict[str, float | None]:
-    """Return the accuracy statistics of the peers that can be judged; of all if none can."""
-    last_n, judged_n = run.at("test_accuracy", run.last_row()), judged.judged(run)
-    kept_n = np.where(judged_n, last_n, np.nan) if judged_n.any() else last_n
-    return accuracy_statistics(kept_n, run.samples)
+class _Result(NamedTuple):
+    """Final results of the peers that can be judged, or of all if none can."""
+
+    is_accuracy: bool
+    last: Floats  # finite numbers
+    samples: Floats | None  # training examples of these peers
+    best: Floats  # in the round that is best on validation data
+
+    @classmethod
+    def of(cls, run: Run, summary: Mapping[str, Any]) -> _Result:
+        """Return accuracies if there are some and not every peer diverged, else losses."""
+        is_lost = summary["diverged_peers"] == run.peers
+        is_accuracy = summary["mean_test_accuracy"] is not None and not is_lost
+        field = "test_accuracy" if is_accuracy else "test_loss"
+        last_n, best_row_n, judged_n = run.last(field), run.best_row(), judged.judged(run)
+        kept_n = np.isfinite(last_n) & (judged_n | ~judged_n.any())
+        best = np.empty(0) if best_row_n is None else run.at(field, best_row_n)[kept_n]
+        return cls(
+            is_accuracy, last_n[kept_n], None if run.samples is None else run.samples[kept_n], best
+        )
+
+    @property
+    def name(self) -> str:
+        return "test accuracy" if self.is_accuracy else "test loss"
+
+    @property
+    def worst(self) -> Floats:
+        """The worst 10 % of the peers, at least one."""
+        ranked = np.sort(self.last)[:: 1 if self.is_accuracy else -1]
+        return ranked[: max(1, len(ranked) // 10)]
+
+    @property
+    def worst_word(self) -> str:
+        return "lowest" if self.is_accuracy else "highest"
+
+    def show(self, values: Floats, unit: str = " %") -> str:
+        """Write the mean of some results."""
+        mean = float(values.mean()) if len(values) else None
+        return percent(mean, unit) if self.is_accuracy else number(mean)
 
 
-def _accuracy_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
-    last, judged_n = run.at("test_accuracy", run.last_row()), judged.judged(run)
-    last = last[~np.isnan(last) & (judged_n | ~judged_n.any())]
-    of_judged = _of_judged(run)
-    left_out = run.peers - int(judged_n.sum()) if judged_n.any() else 0
-    without = f"; {percent(of_judged['mean_test_accuracy'])} without {plural(left_out, 'peer')}"
-    lowest = max(1, len(last) // 10)
-    weighted, best = summary["weighted_mean_test_accuracy"], summary["best_mean_test_accuracy"]
+def _quality_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
+    result, diverged = _Result.of(run, summary), summary["diverged_peers"]
+    if diverged and not result.is_accuracy:
+        return [Tile("Mean test loss", "diverged", f"{diverged} of {plural(run.peers, 'peer')}")]
+    if not len(result.last):
+        return [Tile(f"Mean {result.name}", NONE, f"no {result.name}")]
+    note, peers = "last round", plural(len(result.last), "peer")
+    if result.samples is not None and result.samples.sum() > 0:
+        weighted = np.average(result.last, weights=result.samples)
+        note = f"{result.show(np.array([weighted]))} weighted by samples"
+    ends = [result.show(result.last[[k]]) for k in (result.last.argmin(), result.last.argmax())]
+    some = "" if len(result.worst) == 1 else f"mean of the {len(result.worst)} "
+    has_best = len(result.best) > 0
     return [
-        Tile(
-            "Mean test accuracy",
-            percent(summary["mean_test_accuracy"]),
-            (f"{percent(weighted)} weighted by samples" if weighted is not None else "last round")
-            + (without if left_out else ""),
-        ),
+        Tile(f"Mean {result.name}", result.show(result.last), note),
         Tile(
             "Spread over peers",
-            f"± {percent(of_judged['std_test_accuracy'], ' points')}",
-            f"from {percent(float(last.min()))} to {percent(float(last.max()))}",
+            f"± {result.show(np.array([result.last.std()]), ' points')}",
+            f"from {' to '.join(ends)}",
         ),
-        Tile(
-            "Worst decile",
-            percent(of_judged["worst_decile_test_accuracy"]),
-            f"{'lowest' if lowest == 1 else f'mean of the lowest {lowest}'}"
-            f" of {plural(len(last), 'peer')}",
-        ),
+        Tile("Worst decile", result.show(result.worst), f"{some}{result.worst_word} of {peers}"),
         Tile(
             "Best on validation",
-            percent(best),
-            "no validation data" if best is None else "mean at each peer’s best round",
+            result.show(result.best),
+            "mean at each peer’s best round" if has_best else "no validation data",
         ),
     ]
 
 
-def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
-    loss = run.metric("test_loss")
-    last = run.at("test_loss", run.last_row())
-    finite = last[np.isfinite(last)]
-    start = loss[0][np.isfinite(loss[0])] if len(loss) else np.empty(0)
-    best_row = run.best_row()
-    best = np.full(run.peers, np.nan) if best_row is None else run.at("test_loss", best_row)
-    diverged = summary["diverged_peers"]
-    return [
-        Tile(
-            "Mean test loss",
-            "diverged" if diverged else number(summary["mean_test_loss"]),
-            f"{diverged} of {plural(run.peers, 'peer')}" if diverged else "last round",
-        ),
-        Tile("Mean in round 0", number(_mean(start)), "before training"),
-        Tile(
-            "Worst peer",
-            number(float(finite.max())) if len(finite) else NONE,
-            f"best peer {number(float(finite.min()))}" if len(finite) else "no test loss",
-        ),
-        Tile(
-            "Best on validation",
-            number(_mean(best[np.isfinite(best)])),
-            "no validation data"
-            if best_row is None
-            else "mean test loss at each peer’s best round",
-        ),
-    ]
-
-
-def _recovery_tile(recovery: Mapping[str, Any] | None, run: Run) -> Tile:
-    name = "Graph recovery"
+def _recovery_tile(recovery: Mapping[str, Any] | None) -> list[Tile]:
+    """Return the recovery of the true clusters, if they are known and the method learns a graph."""
     if recovery is None:
-        if reference(run.config):
-            why = f"not learnt: the method {reference(run.config)}"
-        elif not learns_graph(run.config):
-            why = "this method learns no graph"
-        else:
-            why = "no known clusters" if run.clusters_to_recover is None else "no graph"
-        return Tile(name, NONE, why)
+        return []
     first, best = recovery["rounds_to_recovery"], recovery["best"]
     value = "exact" if recovery["exact"] else f"F1 {_two(recovery['f1'])}"
+    note = f"best F1 {_two(best['f1'])} in round {best['round']:,}"
     if first is not None:
-        return Tile(name, value, f"first exact in round {first:,}")
-    return Tile(name, value, f"best F1 {_two(best['f1'])} in round {best['round']:,}")
+        note = f"first exact in round {first:,}"
+    return [Tile("Graph recovery", value, note)]
 
 
 def _has_learnt(run: Run) -> bool:
@@ -337,10 +318,6 @@ def _attackers_text(run: Run) -> str:
 
 def _per_peer(total: float | None, run: Run) -> float | None:
     return None if total is None else total / run.peers
-
-
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None
 
 
 def _two(value: float | None) -> str:

@@ -6,7 +6,10 @@ import csv
 import io
 import re
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 T = TypeVar("T")
 
@@ -29,3 +32,9 @@ def safe(cell: T) -> T | str:
     if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
         return f"'{cell}"
     return cell
+
+
+def csv_of(frame: DataFrame) -> str:
+    """Return a frame as CSV in full precision, without its index; NaN is empty."""
+    texts = frame.select_dtypes(exclude="number").columns
+    return str(frame.assign(**{name: frame[name].map(safe) for name in texts}).to_csv(index=False))

@@ -69,7 +69,7 @@ def write(run: Run) -> None:
 
 def rows(run: Run) -> Iterator[list[object]]:
     """Yield the lines of the CSV, with `HEAD` as columns."""
-    for peer, of_peer in read(run).items():
+    for peer, of_peer in run.diagnostics.items():
         first = [peer, cells.safe(run.names[peer]), of_peer.examples, of_peer.positives]
         for name, estimate in of_peer.measures.items():
             threshold = HALF if name in DECISIONS else ""

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from coterie.strategies.protocol import MATRIX
 
 if TYPE_CHECKING:
     from coterie.app.config.config import Config
+    from coterie.app.runs.diagnostics import Diagnostics
     from coterie.datasets.problem import Problem
 
 __all__ = [
@@ -131,6 +133,13 @@ class Run:
         ResultsError: it is not a run directory, or a file in it is damaged.
         """
         return RunReader(Path(run_dir)).read()
+
+    @cached_property
+    def diagnostics(self) -> Mapping[int, Diagnostics]:
+        """Diagnostic accuracy of the first honest peers, see `diagnostics.read`."""
+        from coterie.app.runs import diagnostics
+
+        return diagnostics.read(self)
 
     @property
     def peers(self) -> int:

@@ -418,14 +418,12 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "progress: lines": writes(
         "progress.json", '{"status": "failed", "round": 1, "faults": {"x": 1}, "error": 3}'
     ),
-    "worth: a pipe": lambda run_dir: pipe(run_dir / "worth.json"),
-    "worth: a link": lambda run_dir: link(run_dir / "worth.json", "/dev/zero"),
-    "worth: nested": writes("worth.json", NESTED),
-    "worth: text": writes("worth.json", '{"measure": "test_loss", "orders": 0, "alone": ["x"]}'),
-    "worth: a measure": writes("worth.json", '{"measure": "<script>", "orders": 0}'),
-    "worth: large": writes(
-        "worth.json", '{"measure": "test_loss", "orders": 0, "alone": [1' + "0" * 5000 + "]}"
-    ),
+    "worth: a pipe": lambda run_dir: pipe(run_dir / "worth.csv"),
+    "worth: a link": lambda run_dir: link(run_dir / "worth.csv", "/dev/zero"),
+    "worth: nested": writes("worth.csv", NESTED),
+    "worth: text": writes("worth.csv", 'measure,orders,alone\ntest_loss,0,"x\n'),
+    "worth: a measure": writes("worth.csv", "measure,orders,alone\n<script>,0,1\n"),
+    "worth: large": writes("worth.csv", "measure,orders,alone\ntest_loss,1" + "0" * 5000 + ",1\n"),
     "worth: a folder elsewhere": lambda run_dir: link(run_dir / "worth", ".."),
     "metrics: a pipe": lambda run_dir: pipe(run_dir / "metrics.jsonl"),
     "metrics: a link": lambda run_dir: link(run_dir / "metrics.jsonl", "/dev/zero"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coterie.strategies.base_graph import mixing
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.pairs import Pairs
-from coterie.strategies.topology import Matrix, is_connected, listed, matrix_of, spectral_gap
+from coterie.strategies.topology import Matrix, is_connected, listed, matrix_of
 from tests.topologies import changing, topology
 
 quick = settings(derandomize=True, deadline=None)
@@ -166,14 +166,6 @@ def test_random_graphs_are_fixed_by_their_seed(kind: str) -> None:
 def test_graphs_that_cannot_be(kind: str, peers: int, degree: int) -> None:
     with pytest.raises(TopologyError):
         topology(kind, peers, 0, degree=degree)
-
-
-def test_the_spectral_gap_of_graphs_that_have_a_formula() -> None:
-    """Metropolis weights of a ring are 1/3: eigenvalues 1/3 + 2/3 cos(2 pi k / n)."""
-    assert spectral_gap(topology("full", 6, 0)) == pytest.approx(1.0)
-    second = 1 / 3 + 2 / 3 * np.cos(2 * np.pi / 12)
-    assert spectral_gap(topology("ring", 12, 0)) == pytest.approx(1 - second)
-    assert spectral_gap(np.zeros((4, 4), dtype=np.bool_)) == pytest.approx(0.0)
 
 
 def test_one_peer_exponential_averages_exactly_in_log_n_rounds() -> None:

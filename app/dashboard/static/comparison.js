@@ -9,7 +9,7 @@ const shape = ({ methods, seeds, metrics, gains, maps }) =>
   JSON.stringify([methods, seeds, Object.keys(metrics), !gains, maps?.of.map(({ seed }) => seed)]);
 
 const rowsOf = (page) => [...page.querySelectorAll(".measures tbody tr")];
-const keyOf = (row) => `${row.closest("table").id} ${row.dataset.method}`;
+const keyOf = (row) => `${row.closest("section").id} ${row.dataset.row}`;
 const cellsOf = (page) => rowsOf(page).map((row) => row.cells.length);
 function showResults(page) {
   const old = new Map(rowsOf(document).map((row) => [keyOf(row), row]));

@@ -1,7 +1,7 @@
 // Live updates: the server announces a new version, the page fetches itself again.
 
 const head = (name, page = document) => page.querySelector(`meta[name="${name}"]`).content;
-const PARTS = ["head", "now", "cost"];
+const TEXTS = "#head, #now, #cost, p.about[id]";
 // Server time minus local time, in milliseconds.
 let ahead = 0;
 let version = head("version");
@@ -14,10 +14,13 @@ async function renew(draw) {
     location.reload();
     return;
   }
-  for (const id of PARTS) {
-    const [old, now] = [document, page].map((where) => where.getElementById(id));
-    if (old && !old.isEqualNode(now)) old.replaceWith(now);
+  for (const now of page.querySelectorAll(TEXTS)) {
+    const old = document.getElementById(now.id);
+    if (old && !old.isEqualNode(now)) old.replaceWith(now.cloneNode(true));
   }
+  for (const now of page.querySelectorAll("main > section[id]"))
+    if (!document.getElementById(now.id))
+      document.getElementById(now.previousElementSibling.id).after(now.cloneNode(true));
   document.title = page.title;
   showTimes();
   draw(page);

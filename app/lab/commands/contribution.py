@@ -9,9 +9,10 @@ from rich.console import Console
 
 from coterie.app.cli.named import add_parts, add_workers, continued
 from coterie.app.config.keys import ConfigError
-from coterie.app.lab.pages.worth import TABLE, by_recipient, by_sender
+from coterie.app.lab.pages.worth import by_recipient, by_sender
 from coterie.app.lab.worth import FOLDER, WorthRequest, worth
 from coterie.app.report import run_page
+from coterie.app.report.worth import FILE
 from coterie.app.runs import judged
 from coterie.app.runs.rundir import Run
 
@@ -41,5 +42,5 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     page = run_page.write(options.run_dir)
     console.print(by_recipient(result, run.names, options.top, unjudged))
     console.print(by_sender(result, run.names))
-    console.print(f"table: {options.run_dir / TABLE}")
-    console.print(f"report: {page}")
+    console.print(f"table: {options.run_dir / FILE}")
+    console.print(f"report: {options.run_dir / page.file}")

@@ -202,7 +202,6 @@ def test_a_run_whose_every_peer_diverged_exits_1(
     assert "report: " in printed.out
     assert "diverged" in printed.out
     assert "test accuracy" not in printed.out
-    assert "worst tenth" not in printed.out
     assert main.main(["resume", "runs/run"]) == 2, "it is over: nothing to resume"
 
 

@@ -141,7 +141,7 @@ def test_a_comparison_survives_a_run_that_fails(
     assert done == [("local", "0"), ("local", "1"), ("fedavg", "0")]
     page = (tmp_path / "comparison.html").read_text()
     assert "1 of 4 runs failed: see below." in page
-    assert re.search(r"<code>fedavg-seed1-\w+</code> .*ZeroDivisionError: by a test", page)
+    assert re.search(r"<li>fedavg-seed1-\w+: .*ZeroDivisionError: by a test", page)
 
 
 @pytest.mark.slow

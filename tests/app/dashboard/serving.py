@@ -56,11 +56,11 @@ class Served:
 def served(root: Path) -> Iterator[Served]:
     """Serve the dashboard of a directory in a thread."""
     with address.listen(0) as listener:
-        server = Server(Pages(Library(root)), TOKEN)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        server = Server(Pages(Library(root)), TOKEN, listener)
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
         thread.start()
         try:
             yield Served(listener.getsockname()[1], server)
         finally:
-            server.should_exit = True
+            server.shutdown()
             thread.join()

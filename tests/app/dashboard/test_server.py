@@ -62,7 +62,7 @@ def test_open_streams_end_in_order_with_the_server(tmp_path: Path) -> None:
         open_ = [stack.enter_context(stream(up.port, "list")) for _ in range(20)]
         for each in open_:
             event(each)
-        up.server.should_exit = True
+        up.server.shutdown()
         for each in open_:
             assert each.read() == b"", "its last chunk came: it was not cut off"
 
@@ -70,7 +70,8 @@ def test_open_streams_end_in_order_with_the_server(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_page_says_what_the_report_says(tmp_path: Path) -> None:
     write_run(tmp_path / "mine", Story())
-    report = Page(run_page.write(tmp_path / "mine"))
+    run_page.write(tmp_path / "mine")
+    report = Page(tmp_path / "mine" / "report.html")
     html = Pages(Library(tmp_path)).page("run", "mine")
     (tmp_path / "live.html").write_text(html)
     live = Page(tmp_path / "live.html")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from itertools import permutations
 from pathlib import Path
@@ -17,8 +18,8 @@ from rich.console import Console
 import coterie
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.experiments.grid import with_run_dir
-from coterie.app.lab.pages.worth import FILE, TABLE, Worth, read
 from coterie.app.lab.worth import FOLDER, WorthRequest, worth
+from coterie.app.report.worth import FILE, Worth, frame, read
 from coterie.app.runners import sweep
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs.files import ResultsError
@@ -247,7 +248,7 @@ def test_files_hold_the_result(tmp_path: Path) -> None:
     assert (again.measure, again.orders) == (result.measure, 0)
     for name in ("alone", "together", "leave_one_out", "shapley", "errors"):
         assert np.array_equal(getattr(again, name), getattr(result, name)), name
-    table = pd.read_csv(run_dir / TABLE)
+    table = pd.read_csv(run_dir / FILE)
     pivot = table.pivot_table(index="recipient", columns="sender", values="shapley")
     assert np.allclose(pivot, result.shapley, rtol=1e-15)
     assert table.alone.to_numpy()[::3].tolist() == result.alone.tolist()
@@ -326,21 +327,23 @@ def test_a_failed_run_is_named_and_tried_again(
     [
         ("measure", "cost"),
         ("orders", -1),
-        ("orders", True),
-        ("alone", [1.0]),
-        ("shapley", [[1.0, 2.0]]),
-        ("shapley", "nothing"),
-        ("leave_one_out", [[0.0, "=1", 0.0]] * 3),
-        ("errors", [[[]] * 3] * 3),
-        ("errors", [[10**400] * 3] * 3),
+        ("orders", "many"),
+        ("alone", "=1"),
+        ("shapley", "1" + 400 * "0"),
+        ("leave_one_out", math.inf),
         ("together", None),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, key: str, value: object) -> None:
-    flat = {"measure": "test_loss", "orders": 0, "alone": [0.0] * 3, "together": [None] * 3}
-    tables = {name: [[0.0] * 3] * 3 for name in ("leave_one_out", "shapley", "errors")}
-    (tmp_path / FILE).write_text(json.dumps({**flat, **tables}))
+    zeros = np.zeros((3, 3))
+    worth = Worth("test_loss", 0, np.zeros(3), np.full(3, np.nan), zeros, zeros, zeros)
+    table = frame(worth, ("a", "b", "c"))
+    table.to_csv(tmp_path / FILE, index=False)
     assert read(tmp_path, 3) is not None
-    (tmp_path / FILE).write_text(json.dumps({**flat, **tables, key: value}))
+    damaged = table.assign(**{key: value}) if value is not None else table.drop(columns=key)
+    damaged.to_csv(tmp_path / FILE, index=False)
+    with pytest.raises(ResultsError, match=FILE):
+        read(tmp_path, 3)
+    table[:-1].to_csv(tmp_path / FILE, index=False)
     with pytest.raises(ResultsError, match=FILE):
         read(tmp_path, 3)

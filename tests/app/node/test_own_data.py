@@ -318,7 +318,8 @@ def test_reports_tell_no_more_than_the_operator_allows(
     assert np.isnan(results.metric("train_loss")).all()  # not even then
     assert (summary["mean_test_loss"] is not None) == disclosed
     assert (results.weights[-1] == np.eye(3)).all() != disclosed
-    assert write_report(tmp_path / "run").exists()
+    write_report(tmp_path / "run")
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 @pytest.mark.slow
@@ -335,7 +336,8 @@ def test_one_silent_peer_among_others(tmp_path: Path) -> None:
     assert means[4].keys() >= {"test_loss", "test_accuracy"}
     summary = finish(tmp_path / "run")
     assert 0 <= summary["mean_test_accuracy"] <= 1
-    assert write_report(tmp_path / "run").exists()
+    write_report(tmp_path / "run")
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_a_run_continues_with_the_data_that_it_began_with(

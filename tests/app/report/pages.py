@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.report.run_page import render
+from coterie.app.report import html, run_page
 from coterie.app.runs.rundir import Floats, Run
 
 TOUR = Path(__file__).with_name("tour.js")
@@ -59,7 +59,8 @@ def page_of(run: Run | Path) -> Path:
     """Write a run's page without its pictures, which take longer."""
     run = Run.read(run) if isinstance(run, Path) else run
     path = run.directory / "report.html"
-    path.write_text(render(run, ["curves.png", "collaboration.png"]), encoding="utf-8")
+    page = run_page.page(run, ["curves.png", "collaboration.png"])
+    path.write_text(html.render(page.template, **page.content()), encoding="utf-8")
     return path
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.app.experiments.table import Table
-from coterie.app.report import by_peer, comparison_page
+from coterie.app.report import by_peer
+from coterie.app.report.comparison import Comparison
+from coterie.app.report.panel import Cell
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
-from tests.app.report.pages import Page
 
 
 def made(
@@ -53,17 +55,20 @@ def hospitals(directory: Path) -> Table:
     )
 
 
+def rows_of(table: Table) -> dict[str, Sequence[Cell]]:
+    panel = by_peer.compared(Comparison(table))
+    assert panel is not None
+    return dict(panel.rows)
+
+
 def test_means_over_seeds_and_gains_over_local_by_hand(tmp_path: Path) -> None:
-    table = by_peer.table(hospitals(tmp_path))
-    assert table is not None
-    assert (table.methods, table.is_accuracy, table.total) == (["local", "cobo"], True, 2)
-    basel, zurich = table.rows
-    assert basel[:4] == ("Basel", "10", "12", "45")
-    assert zurich[:4] == ("Zurich", "20", "12", "45")
+    rows = rows_of(hospitals(tmp_path))
+    assert [cell.text for cell in rows["Basel"][:3]] == ["10", "12", "45"]
+    assert [cell.value for cell in rows["Zurich"][:3]] == [20, 12, 45]
     # Basel under CoBo: (0.75 + 0.25) / 2 = 0.5; gains 0.25 and -0.5, mean -0.125
-    assert basel.cells == [("62.5", "", 0.625, False), ("50.0", "-12.5", 0.5, True)]
+    assert rows["Basel"][3:] == [Cell("62.5", "", 0.625), Cell("50.0", "-12.5", 0.5, "harm")]
     # Zurich: the seed without test data is left out of both
-    assert zurich.cells == [("25.0", "", 0.25, False), ("50.0", "+25.0", 0.5, False)]
+    assert rows["Zurich"][3:] == [Cell("25.0", "", 0.25), Cell("50.0", "+25.0", 0.5)]
 
 
 def test_other_institutions_of_other_seeds_have_rows_of_their_own(tmp_path: Path) -> None:
@@ -71,11 +76,10 @@ def test_other_institutions_of_other_seeds_have_rows_of_their_own(tmp_path: Path
         made(tmp_path, "local", 0, {"a": 0.5, "b": 0.5}),
         made(tmp_path, "local", 1, {"b": 0.7, "c": 0.9}),
     ]
-    table = by_peer.table(Table.of_runs({"local": runs}))
-    assert table is not None
-    assert [(row.name, row.cells[0].text) for row in table.rows] == [
-        ("a", "50.0"), ("b", "60.0"), ("c", "90.0")
-    ]  # fmt: skip
+    rows = rows_of(Table.of_runs({"local": runs}))
+    assert {name: cells[3].text for name, cells in rows.items()} == {
+        "a": "50.0", "b": "60.0", "c": "90.0"
+    }  # fmt: skip
 
 
 def test_losses_where_there_is_no_accuracy(tmp_path: Path) -> None:
@@ -83,14 +87,14 @@ def test_losses_where_there_is_no_accuracy(tmp_path: Path) -> None:
         "local": [made(tmp_path, "local", 0, {"a": 2.0}, "test_loss")],
         "cobo": [made(tmp_path, "cobo", 0, {"a": 0.5}, "test_loss")],
     }
-    table = by_peer.table(Table.of_runs(runs))
-    assert table is not None
-    assert not table.is_accuracy
-    assert table.rows[0].cells == [("2", "", 2.0, False), ("0.5", "+1.5", 0.5, False)]
+    rows = rows_of(Table.of_runs(runs))
+    assert rows["a"][3:] == [Cell("2", "", 2.0), Cell("0.5", "+1.5", 0.5)]
 
 
 def test_the_csv_has_every_peer_of_every_run(tmp_path: Path) -> None:
-    lines = list(csv.DictReader(io.StringIO(by_peer.as_csv(hospitals(tmp_path)))))
+    panel = by_peer.compared(Comparison(hospitals(tmp_path)))
+    assert panel is not None
+    lines = list(csv.DictReader(io.StringIO(panel.files()[by_peer.FILE])))
     assert len(lines) == 8
     assert lines[4] == {
         "method": "cobo", "seed": "0", "peer": "0", "peer_name": "Basel", "samples": "10.0",
@@ -100,16 +104,9 @@ def test_the_csv_has_every_peer_of_every_run(tmp_path: Path) -> None:
     assert (lines[5]["test_accuracy"], lines[5]["gain"]) == ("", "")
 
 
-def test_the_page_lists_peers_and_says_how_many_it_leaves_out(tmp_path: Path) -> None:
-    page = Page(comparison_page.write(hospitals(tmp_path / "a"), tmp_path / "a", "p"))
-    assert "Results by peer" in page.text
-    assert "in red where training alone is better" in page.text
-    assert (
-        '<td data-value="0.5"><span>50.0</span><small class="harm">-12.5</small></td>' in page.html
-    )
-    many = made(tmp_path / "b", "local", 0, {f"site {k}": 0.5 for k in range(by_peer.SHOWN + 5)})
-    rows = Table.of_runs({"local": [many]})
-    page = Page(comparison_page.write(rows, tmp_path / "b", "p"))
-    assert "The first 100 of 105 peers; comparison-peers.csv has all." in page.text
-    table = page.html[page.html.index('id="by-peer"') :]
-    assert table[: table.index("</table>")].count("<tr>") == 1 + 100
+def test_the_first_peers_are_listed(tmp_path: Path) -> None:
+    many = made(tmp_path, "local", 0, {f"site {k}": 0.5 for k in range(by_peer.SHOWN + 5)})
+    panel = by_peer.compared(Comparison(Table.of_runs({"local": [many]})))
+    assert panel is not None
+    assert len(panel.rows) == by_peer.SHOWN
+    assert len(panel.files()[by_peer.FILE].splitlines()) == 1 + by_peer.SHOWN + 5

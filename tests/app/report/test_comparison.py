@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console, Group
+from rich.console import Console, RenderableType
 
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COLUMNS, MEASURES, SameTrial, odds_gap, parity_gap
 from coterie.app.experiments.table import Row, Table
 from coterie.app.lab.pages import league
-from coterie.app.report import comparison, comparison_data, run_data, verdict
+from coterie.app.report import comparison, comparison_figures, run_data, verdict
+from coterie.app.report.comparison import Comparison
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
 
@@ -253,7 +254,9 @@ def test_time_to_the_best_is_against_the_best_of_all_methods(tmp_path: Path) -> 
     table = Table.of_runs({"cobo": [quick], "fedavg": [slow], "dpfl": [never]})
     assert [values(row, column.key) for row in table] == [(7.0,), (20.0,), (math.inf,)]
     assert [row.text(column) for row in table] == ["7.0 s", "20.0 s", "never"]
-    assert comparison_data.page_data(table)["metrics"]["virtual_seconds"]["mean"][0] == [0, 3, 7, 9]
+    drawn = comparison_figures.curves(Comparison(table))
+    assert drawn is not None
+    assert drawn.data()["metrics"]["virtual_seconds"]["mean"][0] == [0, 3, 7, 9]
     assert "virtual_seconds" in run_data.page_data(quick)["metrics"]
     alone = Table.of_runs({"dpfl": [never]})
     assert values(alone.rows[0], column.key) == (20.0,)
@@ -404,8 +407,8 @@ def test_csv_gives_every_number_back(tmp_path: Path) -> None:
         "cobo": [made(tmp_path, "cobo", 0, [2 / 7, 0.9])],
     }
     table = Table.of_runs(runs, {"cobo": CHOICE})
-    comparison.write(table, tmp_path)
-    lines = list(csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text())))
+    written = comparison.results(Comparison(table)).files()["comparison.csv"]
+    lines = list(csv.DictReader(io.StringIO(written)))
     assert [line["method"] for line in lines] == ["local", "cobo"]
     for row, line in zip(table, lines, strict=True):
         for column in (each for each in COLUMNS if each.key != "joules"):
@@ -427,7 +430,7 @@ def test_joules_are_shown_if_every_run_has_them(tmp_path: Path) -> None:
             {m: [Run.read(r.directory) for r in of] for m, of in runs.items()}, {}
         )
         assert COLUMN["joules"] not in table.shown()
-        assert "joules" not in printed(comparison.costs(table))
+        assert "joules" not in printed(comparison.costs(Comparison(table)).lines()[0])
         assert "joules" not in comparison.as_csv(table)
         assert not any("joules" in note for note in verdict.cost_notes(table))
         measured += 1000
@@ -436,7 +439,7 @@ def test_joules_are_shown_if_every_run_has_them(tmp_path: Path) -> None:
     assert [row.text(COLUMN["joules"]) for row in table] == ["1,500", "3,500"]
     lines = list(csv.DictReader(io.StringIO(comparison.as_csv(table))))
     assert [line["joules"] for line in lines] == ["1000.0", "2000.0", "3000.0", "4000.0"]
-    assert "1,500" in printed(comparison.costs(table))
+    assert "1,500" in printed(comparison.costs(Comparison(table)).lines()[0])
     *_, seconds, joules = verdict.cost_notes(table)
     assert seconds.startswith("seconds: wall time of a run on Some CPU, 2 cores;")
     assert joules.startswith("joules: ")
@@ -533,7 +536,7 @@ def test_names_are_never_cut(tmp_path: Path) -> None:
         assert word in text
 
 
-def printed(table: Group) -> str:
+def printed(table: RenderableType) -> str:
     """Return a table as a terminal of 80 columns shows it."""
     console = Console(width=80, file=io.StringIO())
     console.print(table)

@@ -15,7 +15,8 @@ from coterie.app.config.keys import flatten
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COST, MEASURES, Column
 from coterie.app.experiments.table import Table
-from coterie.app.report import comparison_data, comparison_page
+from coterie.app.report import comparison_figures, comparison_page
+from coterie.app.report.comparison import Comparison
 from coterie.app.runs.graph_scores import learnt_edges, row_scales
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
@@ -47,9 +48,7 @@ def made(
 
 
 def page_of(directory: Path, table: Table, title: str = "a preset") -> Page:
-    path = comparison_page.write(table, directory, title)
-    assert path == directory / "comparison.html"
-    return Page(path)
+    return Page(comparison_page.page(Comparison(table, title)).write(directory))
 
 
 def floats(values: object) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -139,9 +138,9 @@ def test_a_run_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     table = made(tmp_path, ["local", "cobo"], seeds=3)
     table = Table.of_runs({"local": table.rows[0].runs[1:], "cobo": table.rows[1].runs[:2]})
     failed = {"local-seed0-ab": "RelayError: <none> is left"}
-    page = Page(comparison_page.write(table, tmp_path, "p", failed))
+    page = Page(comparison_page.page(Comparison(table, "p", failed)).write(tmp_path))
     assert "1 of 5 runs failed: see below." in page.text
-    assert "local-seed0-ab RelayError: <none> is left" in " ".join(page.text.split())
+    assert "local-seed0-ab: RelayError: <none> is left" in " ".join(page.text.split())
     data = page.data
     assert data["seeds"] == [0, 1, 2]
     assert len(data["order"]) == 3
@@ -267,8 +266,8 @@ def test_unfinished_runs_are_told(tmp_path: Path) -> None:
 
 def test_maps_of_many_methods_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = made(tmp_path, ["local", "cobo", "wga"], replace(STORY, rounds=30), seeds=1)
-    monkeypatch.setattr(comparison_data, "MAP_BYTES", 10 * 2 * 8 * 8)
-    monkeypatch.setattr(comparison_data, "CURVE_POINTS", 7)
+    monkeypatch.setattr(comparison_figures, "MAP_BYTES", 10 * 2 * 8 * 8)
+    monkeypatch.setattr(comparison_figures, "CURVE_POINTS", 7)
     data = page_of(tmp_path, table).data
     for rounds, kept in ((data["maps"]["rounds"], 10), (data["rounds"], 7)):
         assert (rounds[0], rounds[-1], len(rounds)) == (0, 150, kept), "never the ends"
@@ -279,7 +278,9 @@ def test_maps_of_many_methods_are_thinned(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", ["four", "losses only", "one round, unknown clusters"])
 def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     methods, story, seeds = ODD[name]
-    path = comparison_page.write(made(tmp_path, methods, story, seeds), tmp_path, name)
+    path = comparison_page.page(Comparison(made(tmp_path, methods, story, seeds), name)).write(
+        tmp_path
+    )
     dom = toured(path)
     assert 'data-ready="yes"' in dom
     chart = dom[dom.index('id="gains"') : dom.index("<h2>Collaboration weights")]

@@ -58,8 +58,9 @@ def test_joined_modules_do_not_declare_a_name_twice(entry: str | Path) -> None:
 def test_text_is_escaped_and_data_stays_json(tmp_path: Path) -> None:
     evil = "</script><script>alert('&\"')</script>"
     text = html.render(
-        "page.html.j2", title=evil, facts=[evil], notice=evil, outcome=evil, data={evil: [evil, 1]}
-    )
+        "page.html.j2", title=evil, facts=[evil], notice=evil, outcome=evil,
+        data={evil: [evil, 1]}, sections=[],
+    )  # fmt: skip
     path = tmp_path / "page.html"
     path.write_text(text, encoding="utf-8")
     page = Page(path)
@@ -73,8 +74,9 @@ def test_what_a_template_lacks_is_an_error_and_so_is_a_number_that_json_lacks() 
         html.render("page.html.j2", title="", facts=[], notice="", data={})
     with pytest.raises(ValueError, match="JSON"):
         html.render(
-            "page.html.j2", title="", facts=[], notice="", outcome="", data={"a": float("nan")}
-        )
+            "page.html.j2", title="", facts=[], notice="", outcome="", sections=[],
+            data={"a": float("nan")},
+        )  # fmt: skip
 
 
 def test_units_are_smaller_than_their_numbers() -> None:

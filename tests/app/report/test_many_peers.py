@@ -54,9 +54,7 @@ def test_the_page_is_small_and_says_what_it_leaves_out(path: Path) -> None:
     assert path.stat().st_size < 1_500_000
     assert "16 of 40 evaluated rounds" in page.text
     assert "16 of 20 recorded rounds" in page.text
-    assert (
-        "each peer’s strongest link (3 for a selected peer); ties are broken at random" in page.text
-    )
+    assert "1 per peer, 3 of a selected peer; ties are broken at random" in page.text
     assert "the mean over two blocks of 10 to 11 peers" in page.text
     assert "mean over a block of 10 to 11 peers" in page.text
     for rounds, last in ((page.data["rounds"], 39), (page.data["graph"]["rounds"], 19)):

@@ -194,11 +194,10 @@ def test_bytes_of_all_to_all_are_explained(tmp_path: Path, topology: str, whom: 
     assert first == f"fedavg, ditto: every peer sends its model to {whom} in every round"
 
 
-def test_what_is_clear_is_said_though_no_method_wins(tmp_path: Path) -> None:
+def test_the_seeds_that_would_separate_methods_are_named(tmp_path: Path) -> None:
     seeds = {"local": (0.80, 0.80, 0.80), "cobo": (0.81, 0.79, 0.80), "fedavg": (0.75, 0.45, 0.79)}
     verdict = read(rows(tmp_path, seeds))
     assert verdict.startswith("No clear winner among local, cobo and fedavg")
-    assert "Clear: fedavg is below local with every seed and peer." in verdict
     assert (
         "Seeds that would separate local from the others: more than 100 for cobo, about 17 for "
         "fedavg." in verdict

@@ -15,7 +15,8 @@ import coterie
 from coterie.app.config.config import Config
 from coterie.app.experiments.table import Table
 from coterie.app.report import diagnostics as tables
-from coterie.app.report.run_page import content, write
+from coterie.app.report.comparison import Comparison
+from coterie.app.report.run_page import write
 from coterie.app.runs import diagnostics
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Run as Results
@@ -91,29 +92,35 @@ def test_metrics_have_no_new_numbers(done: Results) -> None:
 
 
 def test_the_page_shows_them(done: Results) -> None:
-    table = content(done)["diagnostics"]
-    assert "positive: ill" in table.about
-    assert [row.name for row in table.rows] == list(done.names)
-    switzerland = dict(zip(table.titles, table.rows[2].cells, strict=True))
+    table = tables.of_run(done)
+    assert table is not None
+    assert "positive: ill" in table.about[0]
+    assert [name for name, _ in table.rows] == list(done.names)
+    titles = [column.title for column in table.columns[1:]]
+    switzerland = dict(zip(titles, table.rows[2][1], strict=True))
     assert switzerland["Specificity"].text == "–", "all its test patients are ill"
-    text = write(done.directory).read_text()
-    assert "Diagnostic accuracy" in text
-    assert "At the thresholds that validation examples chose" in text
+    chosen = tables.at_thresholds(done)
+    assert chosen is not None
+    known = [done.names[peer] for peer, of in done.diagnostics.items() if of.threshold is not None]
+    assert [name for name, _ in chosen.rows] == known
+    write(done.directory)
+    text = (done.directory / "report.html").read_text()
+    assert 'id="diagnostics"' in text
+    assert 'id="thresholds"' in text
 
 
 @pytest.mark.slow
 def test_a_comparison_averages_over_seeds(done: Results, tmp_path: Path) -> None:
     other = run(FLAT | {"seed": 1}, tmp_path)
-    rows = Table.of_runs({"fedavg-ft": [done, other]}, {})
-    table = tables.compared(rows)
+    table = tables.compared(Comparison(Table.of_runs({"fedavg-ft": [done, other]}, {})))
     assert table is not None
-    assert [(row.name, row.method) for row in table.rows] == [
+    assert [(name, cells[0].text) for name, cells in table.rows] == [
         (name, "fedavg-ft") for name in ("cleveland", "hungarian", "va")
     ], "Switzerland has too few test rows"
-    values = [diagnostics.read(each)[0].measures["auroc"][0] for each in (done, other)]
-    cell = table.rows[0].cells[table.titles.index("AUROC")]
-    assert cell.text == f"{np.mean(values):.2f}"
-    lines = tables.as_csv(rows).splitlines()
+    values = [each.diagnostics[0].measures["auroc"][0] for each in (done, other)]
+    titles = [column.title for column in table.columns[1:]]
+    assert table.rows[0][1][titles.index("AUROC")].text == f"{np.mean(values):.2f}"
+    lines = table.files()[tables.FILE].splitlines()
     assert len(lines) == 1 + sum(len([*diagnostics.rows(each)]) for each in (done, other))
 
 
@@ -121,7 +128,7 @@ def test_other_problems_have_none(tmp_path: Path) -> None:
     flat = {"num-server-rounds": 1, "peers": 2, "device": "cpu", "partition.kind": "iid"}
     digits = run(flat, tmp_path)
     assert diagnostics.read(digits) == {}
-    assert tables.table(digits) is None
+    assert tables.of_run(digits) is None
     assert not (digits.directory / diagnostics.FILE).exists()
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -101,12 +99,6 @@ def test_a_letter_is_sent_as_it_is_where_flower_cannot_cut_it(
     stored.cut(array)
     assert array.deflate() == before
     assert stored.size_of(array) == 3
-
-
-def test_flower_brings_the_server_of_the_dashboard() -> None:
-    """`pyproject.toml` does not name what flwr pins."""
-    brought = {re.split(r"[^\w-]", line)[0] for line in metadata.requires("flwr") or ()}
-    assert brought >= {"fastapi", "uvicorn"}
 
 
 def test_every_process_imports_without_private_names() -> None:

@@ -1,21 +1,22 @@
 // Tables of a comparison: click a heading to sort; click a method to highlight it in all figures.
 
 import { compare } from "../numbers.js";
-import { byId, pick, view, watch } from "../page.js";
+import { pick, view, watch } from "../page.js";
 import { swatch } from "./methods.js";
 
 export function startTable() {
   const tables = [...document.querySelectorAll(".measures")];
   const rows = tables.flatMap((table) => [...table.tBodies[0].rows]);
   for (const row of rows) {
-    const m = Number(row.dataset.method);
+    const m = Number(row.dataset.row);
     row.querySelector(".key").append(swatch(m));
     row.onclick = () => pick(m);
   }
-  for (const table of [...tables, byId("by-peer")]) if (table) sortable(table);
+  for (const table of [...tables, document.querySelector("#by-peer table")])
+    if (table) sortable(table);
   watch(() => {
     for (const row of rows) {
-      const m = Number(row.dataset.method);
+      const m = Number(row.dataset.row);
       row.classList.toggle("picked", view.picked === m);
       row.querySelector("button").setAttribute("aria-pressed", String(view.picked === m));
     }

@@ -1,6 +1,5 @@
 // All figures of a run. They redraw the data that `show` of page.js gets.
 
-import { byId, DATA, watch } from "../page.js";
 import { startCurves } from "./curves.js";
 import { startNetwork } from "./network.js";
 import { startPredictions } from "./predictions.js";
@@ -15,8 +14,4 @@ export function startFigures() {
   startSplit();
   startPredictions();
   startTable();
-  watch(() => {
-    for (const [figure, caption] of Object.entries(DATA.captions))
-      byId(`${figure}-caption`).textContent = caption;
-  });
 }

@@ -42,7 +42,6 @@ function worthReadOut(kind, a, b) {
 }
 
 function drawWorth() {
-  byId("worth").hidden = !DATA.worth;
   if (!DATA.worth) return;
   const kinds = Object.entries(WORTH_KINDS).filter(([key]) => worthTables()[key]);
   const kind = worthTables()[worthView.kind] ? worthView.kind : "leave_one_out";
