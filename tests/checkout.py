@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from coterie.app.runners.guard import working_in
-from coterie.app.runners.superlink import QUIET, free_port
+from coterie.app.runners.superlink import QUIET
 
 ROOT = Path(__file__).parents[1]
 START_SUPERLINK = """python -c '
@@ -25,6 +26,13 @@ local_superlink._start_local_superlink()
 
 A machine that runs other tests beside it needs longer now and then.
 """
+
+
+def free_port() -> int:
+    """Return a free port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def of_this_checkout(command: Sequence[str], place: Path) -> dict[str, str]:

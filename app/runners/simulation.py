@@ -1,0 +1,50 @@
+"""Process of a run in Flower's simulation: `python -m coterie.app.runners.simulation FILE`.
+
+It has no SuperLink, whose port takes code and orders from every user of the machine. FILE has the
+arguments of `Settings`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, TypedDict
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from coterie.app import client, server
+from coterie.app.config.schema import Scalar
+
+
+class Settings(TypedDict):
+    """Content of the file: run configuration, number of nodes, settings of Flower's backend."""
+
+    config: dict[str, Scalar]
+    nodes: int
+    backend: dict[str, Any]
+
+
+def simulate(settings: Settings) -> None:
+    """Run relay and nodes with Flower's simulation; a ServerApp's error is raised."""
+    config = settings["config"]  # Flower has no parameter for it
+    relay, node = ServerApp(), ClientApp()
+
+    @relay.main()
+    def main(grid: Grid, context: Context) -> None:
+        context.run_config = config
+        server.main(grid, context)
+
+    @node.train()
+    def handle(message: Message, context: Context) -> Message:
+        place = context.run_id, context.node_id, context.node_config
+        return client.handle(message, Context(*place, context.state, config))
+
+    run_simulation(relay, node, settings["nodes"], backend_config=settings["backend"])
+
+
+if __name__ == "__main__":
+    simulate(json.loads(Path(sys.argv[1]).read_text("utf-8")))
