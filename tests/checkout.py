@@ -42,7 +42,7 @@ def of_this_checkout(command: Sequence[str], place: Path) -> dict[str, str]:
     security that starts processes would attack that.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    code = "import coterie.app.institution.process.job as ours; print(ours.__file__)"
+    code = "import coterie.app.client as ours; print(ours.__file__)"
     there = subprocess.check_output([*command, "-c", code], cwd=place, env=environment, text=True)
     assert Path(there.strip()).resolve().is_relative_to(ROOT), f"not this checkout: {there}"
     return environment
