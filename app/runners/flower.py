@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,7 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
     FlowerError, RunError: it did not run to its end.
     """
     with workspace(_new_log(config)) as space:
-        process = space.simulate(config.absolute().flat(), nodes, machines)
+        process = space.simulate(config, nodes, machines)
         if not _watch(process, config, show):
             code = process.returncode
             raise RunError(f"Flower's simulation ended with exit code {code} (see {space.log})")
@@ -64,13 +62,12 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     atomic.write(run_dir / "config.toml", config.toml())
-    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with (
-        workspace(_new_log(config), home) as space,
+        workspace(_new_log(config)) as space,
         Display(console, config.num_server_rounds) as display,
         observers,
     ):
-        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()))
+        run_id = space.submit(federation, config)
 
         def show(now: Mapping[str, Any]) -> None:
             display.show(now)
@@ -96,9 +93,8 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     """
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
-    with workspace(_new_log(config), home) as space, Display(console, 0) as display:
-        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()))
+    with workspace(_new_log(config)) as space, Display(console, 0) as display:
+        run_id = space.submit(federation, config)
         _follow(space, run_id, federation, config, display.show)
     file = run_dir / SURVEY
     if not file.exists():

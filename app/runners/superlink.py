@@ -20,7 +20,8 @@ from typing import Any
 
 import tomli_w
 
-from coterie.app.config.schema import Scalar
+from coterie.app.config import parts
+from coterie.app.config.config import Config
 from coterie.app.institution.process import private_ray
 from coterie.app.runners import bundle, guard
 from coterie.app.runners.cluster import Machine
@@ -59,24 +60,25 @@ class Workspace:
                 start_new_session=True,
             )
 
-    def submit(self, connection: str, run_config: Mapping[str, Scalar]) -> str:
+    def submit(self, connection: str, config: Config) -> str:
         """Start a run of a copy of the app and return its ID; FlowerError: Flower rejected it."""
         app, settings = self.folder / "app", self.folder / "run.toml"
         bundle.write_app(app)
-        settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
+        flat = parts.packed(replace(config, run_dir="").flat())
+        settings.write_text(tomli_w.dumps(flat), encoding="utf-8")
         command = ("run", str(app), connection, "--run-config", str(settings))
         return str(ask(*command, environment=self.environment)["run-id"])
 
     def simulate(
-        self, run_config: Mapping[str, Scalar], nodes: int, machines: Sequence[Machine]
+        self, config: Config, nodes: int, machines: Sequence[Machine]
     ) -> subprocess.Popen[bytes]:
         """Start the process of a simulation, which imports from where this process does."""
-        settings = self.folder / "run.json"
-        backend = backend_config(nodes, machines)
-        content = {"config": run_config, "nodes": nodes, "backend": backend}
+        settings, flat = self.folder / "run.json", config.absolute().flat()
+        content = {"config": flat, "nodes": nodes, "backend": backend_config(nodes, machines)}
         settings.write_text(json.dumps(content), encoding="utf-8")
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        here = replace(self, environment={**self.environment, "PYTHONPATH": paths})
+        more = {"FLWR_HOME": str(self.folder), "PYTHONPATH": paths}
+        here = replace(self, environment={**self.environment, **more})
         return here.popen(sys.executable, "-m", "coterie.app.runners.simulation", str(settings))
 
     @contextmanager
@@ -115,11 +117,11 @@ def reason(message: str) -> str:
 
 
 @contextmanager
-def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
+def workspace(log: Path) -> Iterator[Workspace]:
     """Make a workspace in the temporary directory; remove it and its processes at the end.
 
-    `log` is the file for Flower's output, `home` the directory for FLWR_HOME (None: a new, empty
-    one). FlowerError: the system is not Linux, where left-over processes cannot be found.
+    `log` is the file for Flower's output. FlowerError: the system is not Linux, where left-over
+    processes cannot be found.
     """
     if sys.platform != "linux":
         raise FlowerError(
@@ -130,7 +132,6 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1")))
     private = {
-        "FLWR_HOME": str(home or directory),
         "RAY_TMPDIR": str(ray),
         "PATH": path,
         "no_proxy": direct,
@@ -145,8 +146,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
         start_new_session=True,  # out of reach of the terminal's Ctrl-C
     )
     try:
-        environment = {**QUIET, **os.environ, **private}
-        yield Workspace(directory, environment, log)
+        yield Workspace(directory, {**QUIET, **os.environ, **private}, log)
     finally:
         cleaner.communicate()
 
