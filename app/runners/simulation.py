@@ -1,7 +1,7 @@
 """Process of a run in Flower's simulation: `python -m coterie.app.runners.simulation FILE`.
 
 It has no SuperLink, whose port takes code and orders from every user of the machine. FILE has the
-arguments of `Settings`.
+arguments of `simulate` in JSON.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -20,17 +20,8 @@ from coterie.app import client, server
 from coterie.app.config.schema import Scalar
 
 
-class Settings(TypedDict):
-    """Content of the file: run configuration, number of nodes, settings of Flower's backend."""
-
-    config: dict[str, Scalar]
-    nodes: int
-    backend: dict[str, Any]
-
-
-def simulate(settings: Settings) -> None:
-    """Run relay and nodes with Flower's simulation; a ServerApp's error is raised."""
-    config = settings["config"]  # Flower has no parameter for it
+def simulate(config: dict[str, Scalar], nodes: int, backend: dict[str, Any]) -> None:
+    """Run relay and nodes; Flower has no parameter for the run's configuration."""
     relay, node = ServerApp(), ClientApp()
 
     @relay.main()
@@ -43,8 +34,8 @@ def simulate(settings: Settings) -> None:
         place = context.run_id, context.node_id, context.node_config
         return client.handle(message, Context(*place, context.state, config))
 
-    run_simulation(relay, node, settings["nodes"], backend_config=settings["backend"])
+    run_simulation(relay, node, nodes, backend_config=backend)
 
 
 if __name__ == "__main__":
-    simulate(json.loads(Path(sys.argv[1]).read_text("utf-8")))
+    simulate(**json.loads(Path(sys.argv[1]).read_text("utf-8")))
