@@ -161,5 +161,5 @@ def backend_config(nodes: int, machines: Sequence[Machine]) -> dict[str, dict[st
     while share > 1 and sum(machine.cpus // share for machine in machines) < nodes:
         share -= 1  # no node spans two machines
     resources = {"num_cpus": share, "num_gpus": min(1.0, gpus / nodes)}
-    start = {} if private_ray.address() else {"num_cpus": cpus, "num_gpus": gpus}
+    start: dict[str, float] = {} if private_ray.address() else {"num_cpus": cpus, "num_gpus": gpus}
     return {"client_resources": resources, "init_args": start}
