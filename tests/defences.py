@@ -274,7 +274,7 @@ DEFENCES = [Defence(*row) for row in (
     ("name a program, a module or a folder", "if name not in named:", "if False:",
      "test_resume_loads_what_the_user_names"),
     ("name a program, a module or a folder",
-     'if parts.code({"model": kind}) and kind not in named.parts:', "if False:",
+     'if parts.code_named({"model": kind}) and kind not in named.parts:', "if False:",
      "test_code_is_loaded_where_the_user_names_it_in_the_same_words"),
     ("make the reader open a file",
      "adaptation = replace(adaptation, weights=named.weights_like(adaptation.weights))", "pass",
