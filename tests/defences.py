@@ -266,7 +266,7 @@ DEFENCES = [Defence(*row) for row in (
      "test_a_privacy_ledger_that_was_changed_lets_nobody_spend"),
     ("the last line of a ledger", 'return content[: content.rfind(b"\\n") + 1]', "return content",
      "test_a_kill_while_writing_leaves_whole_lines"),
-    ("two processes use one peer's state at once", "lock, wait=False", "lock",
+    ("two processes use one peer's state at once", "with atomic.locked(lock, wait=False):", "if True:",
      "test_two_processes_never_work_on_one_state"),
     ("the common scale of a run", "if not is_whole:", "if False:",
      "test_a_damaged_scale_stops_the_node"),

@@ -39,7 +39,7 @@ def with_letter(letter: PeerMessage) -> Callable[[Response, Request], Response]:
 
 
 def with_report(**changes: Any) -> Callable[[Response, Request], Response]:
-    report = {"peer": 0, "metrics": {}, "weights": 5 * (1.0,)} | changes
+    report: dict[str, Any] = {"peer": 0, "metrics": {}, "weights": 5 * (1.0,)} | changes
     return lambda response, request: replace(
         response, reports=(Report(request.round, **report), *response.reports)
     )
