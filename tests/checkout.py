@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from coterie.app.runners.guard import working_in
-from coterie.app.runners.superlink import QUIET, free_port
+from coterie.app.runners.superlink import QUIET
 
 ROOT = Path(__file__).parents[1]
 START_SUPERLINK = """python -c '
@@ -27,6 +28,13 @@ A machine that runs other tests beside it needs longer now and then.
 """
 
 
+def free_port() -> int:
+    """Return a free port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def of_this_checkout(command: Sequence[str], place: Path) -> dict[str, str]:
     """Return an environment in which `command`, a Python, runs the `coterie` of this checkout.
 
@@ -34,7 +42,7 @@ def of_this_checkout(command: Sequence[str], place: Path) -> dict[str, str]:
     security that starts processes would attack that.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    code = "import coterie.app.institution.process.job as ours; print(ours.__file__)"
+    code = "import coterie.app.client as ours; print(ours.__file__)"
     there = subprocess.check_output([*command, "-c", code], cwd=place, env=environment, text=True)
     assert Path(there.strip()).resolve().is_relative_to(ROOT), f"not this checkout: {there}"
     return environment

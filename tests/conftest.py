@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+import coterie
+
+ROOT = Path(__file__).parents[1]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Virtual machines may show matrix instructions for bfloat16 (AMX) that they then forbid.
@@ -32,6 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not Path(coterie.__file__).resolve().is_relative_to(ROOT):
+        raise pytest.UsageError(f"tests of {coterie.__file__}: set PYTHONPATH={ROOT}")
     settings.load_profile("long" if config.getoption("--long") else "quick")
     # flwr imports typer, which still uses a name that click is giving up
     config.addinivalue_line("filterwarnings", "ignore:'click.utils:DeprecationWarning")

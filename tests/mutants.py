@@ -5,7 +5,9 @@ file: a comparison, an operation, a number, a condition, a truth value. Tests ru
 the mirror of the file, the quick tests of it (`tests.changed`), its slow ones, then all of
 `make unit`. It changes the files of this checkout, so run it in a copy.
 
-`python -m tests.mutants 40 7` makes 40 mutants from seed 7.
+`python -m tests.mutants 40 7` makes 40 mutants from seed 7. `--security` instead removes each
+defence of the threat model (`tests.defences`) and runs the test that attacks it; `--security WORDS`
+removes those whose claim or test has these words. It exits with 1 if a test does not notice.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.changed import ALWAYS, ROOT, select
+from tests.defences import DEFENCES, HEAD, Defence
 
 COUNT = 150
 FOLDERS = ("app", "clients", "strategies", "datasets", "coterie")
@@ -97,16 +101,23 @@ class Mutant(NamedTuple):
     def in_place(self) -> Iterator[None]:
         """Change the file for as long as the context lasts."""
         file, node = ROOT / self.path, self.node
-        text = file.read_bytes()
-        lines = text.splitlines(keepends=True)
+        lines = file.read_bytes().splitlines(keepends=True)
         line = lines[node.lineno - 1]
         new = f"({ast.unparse(self.new)})".encode()
         lines[node.lineno - 1] = line[: node.col_offset] + new + line[node.end_col_offset :]
-        file.write_bytes(b"".join(lines))
-        try:
+        with changed(file, b"".join(lines)):
             yield
-        finally:
-            file.write_bytes(text)
+
+
+@contextmanager
+def changed(file: Path, content: bytes) -> Iterator[None]:
+    """Give a file another content for as long as the context lasts."""
+    before = file.read_bytes()
+    file.write_bytes(content)
+    try:
+        yield
+    finally:
+        file.write_bytes(before)
 
 
 def mutants() -> dict[str, list[Mutant]]:
@@ -135,16 +146,52 @@ def noticed(path: Path) -> str | None:
 
 
 def _fails(options: list[str]) -> bool:
+    return _exit_code(options) not in (0, 5)  # 5: no test selected
+
+
+def _exit_code(options: list[str]) -> int:
+    """Return the exit code of pytest; -1 if it takes too long."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # not an installed Coterie
     try:
-        code = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=SECONDS).returncode
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, timeout=SECONDS
+        )
     except subprocess.TimeoutExpired:
-        return True
-    return code not in (0, 5)  # 5: no test selected
+        return -1
+    return done.returncode
+
+
+def without(defence: Defence) -> str:
+    """Remove a defence, and return "yes" if its test fails, else why it does not count.
+
+    An error while tests are collected is a broken file, not a test that notices.
+    """
+    file = defence.file
+    with changed(file, file.read_text("utf-8").replace(defence.old, defence.new).encode()):
+        code = _exit_code(["-n", "0", defence.node_id])
+    return {0: "NO", 1: "yes", -1: "NO: the test does not end"}.get(code, "NO: the file is broken")
+
+
+def security(words: str) -> int:
+    """Remove the defences whose claim or test has `words`; return 1 if one is not noticed."""
+    every = [each for each in DEFENCES if words in f"{each.claim} {each.test}"]
+    if _exit_code(["-n", "2", *{each.node_id: None for each in every}]):
+        print("a test fails with all defences in place")
+        return 1
+    print(HEAD.replace(" |\n", " | noticed |\n", 1).rstrip("\n") + "---|", flush=True)
+    results = list[str]()
+    for each in every:
+        results.append(without(each))
+        print(f"{each.row()} {results[-1]} |", flush=True)
+    print(f"\n{results.count('yes')} of {len(every)} defences noticed")
+    return int(set(results) != {"yes"})
 
 
 def main() -> None:
     """Make the mutants, and print what became of each and how many every step noticed."""
+    if sys.argv[1:2] == ["--security"]:
+        sys.exit(security(" ".join(sys.argv[2:])))
     count, seed = [*map(int, sys.argv[1:]), *(COUNT, 0)[len(sys.argv) - 1 :]]
     draw, of_folder = random.Random(seed), mutants()
     results = list[str]()

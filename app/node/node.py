@@ -29,9 +29,8 @@ from coterie.app.institution.security.channel import SecureChannel
 from coterie.app.institution.security.disclosure import Reports
 from coterie.app.institution.security.policy import AnswerPolicy, PolicyError
 from coterie.app.institution.security.run_check import (
-    check_counts,
     check_letters,
-    check_statistics,
+    check_own_data,
     is_own,
     max_parameters,
 )
@@ -148,9 +147,8 @@ class Node:
         check_method(config, problem)
         attackers = config.attack.attackers(config.peers, config.seed)
         problem = deceived(problem, config.attack, attackers)
-        if self._policy is not None and is_own(config.dataset):
-            check_counts(self._policy, config, problem.sizes(self.peers[0], in_groups=True))
-            check_statistics(self._policy, config, problem)
+        if self._policy is not None:
+            check_own_data(self._policy, config, problem, self.peers[0])
         if config.privacy.kind != "none" and problem.groups is not None:
             rows = np.bincount(problem.groups[np.concatenate(problem.train.rows)]).max()
             _log.warning(

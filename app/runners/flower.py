@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,7 @@ from coterie.app.config.preflight import check_nodes
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.conclude import conclude
 from coterie.app.runners.errors import FlowerError
-from coterie.app.runners.superlink import (
-    Workspace,
-    ask,
-    private_superlink,
-    simulation_config,
-    workspace,
-)
+from coterie.app.runners.superlink import Workspace, ask, workspace
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import atomic, files, progress
 from coterie.app.runs.rundir import SURVEY
@@ -44,12 +36,13 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
     """Run `config`, whose directory exists, in Flower's simulation.
 
     `nodes` virtual nodes share the peers; `machines`: see `coterie.app.runners.cluster.survey`.
-    FlowerError or RunError: it did not run to its end.
+    FlowerError, RunError: it did not run to its end.
     """
-    with workspace(_new_log(config)) as space, private_superlink(space) as connection:
-        settings = simulation_config(nodes, machines)
-        run_id = space.submit(connection, parts.packed(config.absolute().flat()), settings)
-        _follow(space, run_id, connection, config, show)
+    with workspace(_new_log(config)) as space:
+        process = space.simulate(config, nodes, machines)
+        if not _watch(process, config, show):
+            code = process.returncode
+            raise RunError(f"Flower's simulation ended with exit code {code} (see {space.log})")
 
 
 def deploy(config: Config, federation: str, console: Console) -> None:
@@ -69,13 +62,12 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     atomic.write(run_dir / "config.toml", config.toml())
-    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with (
-        workspace(_new_log(config), home) as space,
+        workspace(_new_log(config)) as space,
         Display(console, config.num_server_rounds) as display,
         observers,
     ):
-        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
+        run_id = space.submit(federation, config)
 
         def show(now: Mapping[str, Any]) -> None:
             display.show(now)
@@ -101,9 +93,8 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     """
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
-    with workspace(_new_log(config), home) as space, Display(console, 0) as display:
-        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
+    with workspace(_new_log(config)) as space, Display(console, 0) as display:
+        run_id = space.submit(federation, config)
         _follow(space, run_id, federation, config, display.show)
     file = run_dir / SURVEY
     if not file.exists():
@@ -142,21 +133,21 @@ def _follow(
         time.sleep(_AGAIN_SECONDS)  # the log broke off: the SuperLink is being restarted
 
 
-def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show) -> bool:
-    """Show progress; return True if the run finished, False if its log ended before.
+def _watch(process: subprocess.Popen[bytes], config: Config, show: progress.Show) -> bool:
+    """Show progress; return True if the run finished, False if the process ended before.
 
     RunError: the relay reports that the run failed.
     """
     run_dir = Path(config.run_dir)
     while True:
-        ended = stream.poll() is not None
+        ended = process.poll() is not None
         now = progress.read(run_dir)
         show(now)
         if now.get("status") in progress.OVER:
             return True
         if now.get("status") in ("failed", "stopped"):
             with suppress(subprocess.TimeoutExpired):
-                stream.wait(_LOG_SECONDS)
+                process.wait(_LOG_SECONDS)
             why = now["error"] or "the relay was interrupted"
             raise RunError(f"{why} (see {run_dir / 'flower.log'})")
         if ended:

@@ -1,36 +1,33 @@
-"""SuperLink for a single run, and commands of `flwr` that use it.
+"""Workspace of a run's Flower processes, and commands of `flwr`.
 
-Every run gets a free port, a FLWR_HOME and a Ray directory, so that runs from one checkout do not
-interfere. All of it is removed when the run ends, even after a crash.
+Every run gets a folder and a Ray directory, so that runs from one checkout do not interfere. They
+are removed when the run ends, even after a crash.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from coterie.app.config.schema import Scalar
+from coterie.app.config import parts
+from coterie.app.config.config import Config
 from coterie.app.institution.process import private_ray
 from coterie.app.runners import bundle, guard
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError
 from coterie.datasets import plugins
 
-_START_SECONDS = 60.0
 _UNKNOWN = re.compile(
     r"SuperLink connection '([^']*)' not found in the Flower configuration file \(([^)]*)\)"
 )
@@ -46,8 +43,7 @@ QUIET = {
 class Workspace:
     """Working folder and environment of a run's Flower processes."""
 
-    home: Path  # FLWR_HOME
-    app: Path  # copy of the app at the start of the run, and working directory of the processes
+    folder: Path  # working directory of the processes
     environment: Mapping[str, str]
     log: Path  # file with their output
 
@@ -56,7 +52,7 @@ class Workspace:
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 command,
-                cwd=self.app,
+                cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -64,20 +60,26 @@ class Workspace:
                 start_new_session=True,
             )
 
-    def submit(
-        self, connection: str, run_config: Mapping[str, Scalar], simulation: Mapping[str, Scalar]
-    ) -> str:
-        """Start a run and return its ID; a deployment has no `simulation`.
-
-        FlowerError: Flower rejected the run.
-        """
-        settings = self.app.parent / "run.toml"
-        settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
-        command = ["run", str(self.app), connection, "--run-config", str(settings)]
-        if simulation:
-            pairs = " ".join(f"{key}={value}" for key, value in simulation.items())
-            command += ["--federation-config", pairs]
+    def submit(self, connection: str, config: Config) -> str:
+        """Start a run of a copy of the app and return its ID; FlowerError: Flower rejected it."""
+        app, settings = self.folder / "app", self.folder / "run.toml"
+        bundle.write_app(app)
+        flat = parts.packed(replace(config, run_dir="").flat())
+        settings.write_text(tomli_w.dumps(flat), encoding="utf-8")
+        command = ("run", str(app), connection, "--run-config", str(settings))
         return str(ask(*command, environment=self.environment)["run-id"])
+
+    def simulate(
+        self, config: Config, nodes: int, machines: Sequence[Machine]
+    ) -> subprocess.Popen[bytes]:
+        """Start the process of a simulation, which imports from where this process does."""
+        settings, flat = self.folder / "run.json", config.absolute().flat()
+        content = {"config": flat, "nodes": nodes, "backend": backend_config(nodes, machines)}
+        settings.write_text(json.dumps(content), encoding="utf-8")
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        more = {"FLWR_HOME": str(self.folder), "PYTHONPATH": paths}
+        here = replace(self, environment={**self.environment, **more})
+        return here.popen(sys.executable, "-m", "coterie.app.runners.simulation", str(settings))
 
     @contextmanager
     def stream(self, run_id: str, connection: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -115,11 +117,11 @@ def reason(message: str) -> str:
 
 
 @contextmanager
-def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
+def workspace(log: Path) -> Iterator[Workspace]:
     """Make a workspace in the temporary directory; remove it and its processes at the end.
 
-    `log` is the file for Flower's output, `home` the directory for FLWR_HOME (None: a new, empty
-    one). FlowerError: the system is not Linux, where left-over processes cannot be found.
+    `log` is the file for Flower's output. FlowerError: the system is not Linux, where left-over
+    processes cannot be found.
     """
     if sys.platform != "linux":
         raise FlowerError(
@@ -130,7 +132,6 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1")))
     private = {
-        "FLWR_HOME": str(home or directory),
         "RAY_TMPDIR": str(ray),
         "PATH": path,
         "no_proxy": direct,
@@ -145,33 +146,13 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
         start_new_session=True,  # out of reach of the terminal's Ctrl-C
     )
     try:
-        bundle.write_app(directory / "app")
-        environment = {**QUIET, **os.environ, **private}
-        yield Workspace(home or directory, directory / "app", environment, log)
+        yield Workspace(directory, {**QUIET, **os.environ, **private}, log)
     finally:
         cleaner.communicate()
 
 
-@contextmanager
-def private_superlink(space: Workspace) -> Iterator[str]:
-    """Start a SuperLink for one simulation, and yield the name of the connection to it."""
-    port = free_port()
-    private = {"address": f"127.0.0.1:{port}", "insecure": True}
-    connections = {"superlink": {"default": "private", "private": private}}
-    (space.home / "config.toml").write_text(tomli_w.dumps(connections), encoding="utf-8")
-    process = space.popen(
-        "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)
-    )
-    try:
-        _wait_until_up(process, port)
-        yield "private"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scalar]:
-    """Return federation settings that spread `nodes` over the cores and GPUs of machines.
+def backend_config(nodes: int, machines: Sequence[Machine]) -> dict[str, dict[str, float]]:
+    """Return settings of Flower's backend that spread `nodes` over cores and GPUs of machines.
 
     An existing Ray cluster (RAY_ADDRESS) keeps its own settings.
     """
@@ -179,35 +160,6 @@ def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scal
     share = max(1, cpus // nodes)
     while share > 1 and sum(machine.cpus // share for machine in machines) < nodes:
         share -= 1  # no node spans two machines
-    settings: dict[str, Scalar] = {
-        "num-supernodes": nodes,
-        "client-resources-num-cpus": share,
-        "client-resources-num-gpus": min(1.0, gpus / nodes),
-    }
-    if not private_ray.address():
-        settings |= {"init-args-num-cpus": cpus, "init-args-num-gpus": gpus}
-    return settings
-
-
-def free_port() -> int:
-    """Return a free port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_until_up(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        probe = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
-        try:
-            probe.request("GET", "/health")
-            if probe.getresponse().status == 200:
-                return
-        except OSError:
-            time.sleep(0.05)
-        finally:
-            probe.close()
-    if process.poll() is None:
-        raise FlowerError(f"its SuperLink did not start within {_START_SECONDS:.0f} s")
-    raise FlowerError(f"its SuperLink ended with exit code {process.returncode}")
+    resources = {"num_cpus": share, "num_gpus": min(1.0, gpus / nodes)}
+    start: dict[str, float] = {} if private_ray.address() else {"num_cpus": cpus, "num_gpus": gpus}
+    return {"client_resources": resources, "init_args": start}

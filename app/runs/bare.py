@@ -21,6 +21,11 @@ from coterie.app.runs.introduction import introduce
 from coterie.app.runs.state import Pace, RunState
 from coterie.app.runs.terminal import Terminal
 
+OPEN = (
+    "note: the SuperLink of `flwr run` takes code and orders from every user of this machine; "
+    "`coterie run --nodes N` has none"
+)
+
 
 def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     """Check and introduce a run, create its directory, and return the progress display.
@@ -35,6 +40,7 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     console = Terminal()
     problem = preflight.check(config)
     rundir.create(config, problem)
+    console.print(OPEN, soft_wrap=True)
     introduce(config, problem, "Flower's simulation", console)
     pace, shown = Pace(), set[int]()
     strategy = config.strategy()

@@ -16,8 +16,8 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.institution.security.policy import Policy, PolicyError, policy_of
-from coterie.app.institution.security.run_check import check_run
-from coterie.datasets.problem import Split
+from coterie.app.institution.security.run_check import check_own_data, check_run
+from coterie.datasets.problem import DataError, Split
 from tests.clients.methods.test_boosting import problem
 from tests.stepping import Stepping
 
@@ -41,8 +41,11 @@ def fitted(model: str, task: str, **keys: Any) -> tuple[dict[str, npt.NDArray[An
     return {k: v[0].numpy() for k, v in named.items()}, engine.training_rows(0)[0]
 
 
-def sizes(trees: dict[str, npt.NDArray[Any]], rows: npt.NDArray[Any]) -> list[int]:
-    """Return the number of rows in each leaf that has any, by a plain loop."""
+def sizes(
+    trees: dict[str, npt.NDArray[Any]], rows: npt.NDArray[Any], groups: Any = None
+) -> list[int]:
+    """Return the number of rows, or of their groups, in each leaf that has any."""
+    groups = np.arange(len(rows)) if groups is None else groups
     counts = []
     for feature, threshold, left in zip(
         *(trees[k] for k in ("feature", "threshold", "left")), strict=True
@@ -53,7 +56,7 @@ def sizes(trees: dict[str, npt.NDArray[Any]], rows: npt.NDArray[Any]) -> list[in
             while left[node]:
                 node = int(left[node]) + int(row[int(feature[node])] > threshold[node])
             at.append(node)
-        counts += np.unique(at, return_counts=True)[1].tolist()
+        counts += [len(np.unique(groups[np.equal(at, leaf)])) for leaf in np.unique(at)]
     return counts
 
 
@@ -86,6 +89,32 @@ def test_the_policy_counts_leaves_and_steps(model: str) -> None:
         with pytest.raises(PolicyError, match=re.escape(f"does not allow {key} = {value}")):
             check_run(policy, Config.from_flat(flat | fine | {key: value}))
     check_run(policy, Config.from_flat(flat | {"method": "local"}))  # nothing leaves
+
+
+@pytest.mark.parametrize("model", ["forest", "boosted-trees"])
+def test_leaves_count_patients(model: str) -> None:
+    """With up to five rows of a patient, five times as many rows in a leaf."""
+    least = {"answers.min-examples": 8, "data.min-examples": 8}
+    policy, most = policy_of({"answers.kind": "plain", **least}), 5
+    made = problem("two", [150])
+    groups = made.inputs[:, 0].argsort().argsort() // most  # a patient's rows are alike
+    made = replace(made, groups=groups)
+    flat: dict[str, Any] = {
+        "method": "mixture", "model": model, "dataset": "table", "peers": 3, "table.columns": "a",
+        "table.label": "c", "table.group": "patient", "table.scale": "own", "data-dir": "",
+    }  # fmt: skip
+    rows = made.train.rows[0]
+    largest = np.unique(groups[rows], return_counts=True)[1].max()
+    enough = 8 * int(largest)
+    check_own_data(policy, Config.from_flat(flat | {f"{model}.min-samples-leaf": enough}), made, 0)
+    few = Config.from_flat(flat | {f"{model}.min-samples-leaf": enough - 1})
+    with pytest.raises(DataError, match=f"must set {model}.min-samples-leaf={enough}"):
+        check_own_data(policy, few, made, 0)
+    check_own_data(policy, few, replace(made, groups=None), 0)
+    trees, cells = fitted(model, "two", **{f"{model}.min-samples-leaf": enough})
+    assert min(sizes(trees, cells, groups[rows])) >= 8
+    trees, _ = fitted(model, "two", **{f"{model}.min-samples-leaf": 8})
+    assert min(sizes(trees, cells, groups[rows])) < 8
 
 
 def test_the_policy_lists_models() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ import pytest
 
 from coterie.app.cli.main import main
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.root import ROOT
 from coterie.app.institution.commands import certificates
 from coterie.app.institution.security.trust import KeysError, create, read_trust
 from coterie.app.runs.cells import safe
@@ -29,6 +27,7 @@ from coterie.strategies.protocol import Request, Response
 from coterie.strategies.relay.vetting import vetted
 from tests.app.fake_run import Story, write_run
 from tests.attacks.consortium import institutions
+from tests.checkout import of_this_checkout
 from tests.strategies.relay.runs import make
 
 START = Request("start", 0, 0, attempt="a")
@@ -228,11 +227,12 @@ def test_predictions_hold_no_formula(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["list methods", "report none", "predict none x.csv"])
 def test_modules_in_the_working_directory_are_not_ours(line: str, tmp_path: Path) -> None:
     """`python -m` puts it in front of everything else that is installed."""
+    ours = of_this_checkout([sys.executable], tmp_path)
     for name in ("rich", "numpy", "torch", "tomllib", "clients", "json", "tomli_w", "matplotlib"):
         (tmp_path / f"{name}.py").write_text('open("PWNED", "w")\n')
     done = subprocess.run(
         [sys.executable, "-m", "coterie", *line.split()], cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+        env=ours, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode in (0, 2), done.stderr
     assert not (tmp_path / "PWNED").exists()

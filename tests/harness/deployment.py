@@ -28,10 +28,10 @@ from coterie.app.institution.commands import certificates
 from coterie.app.institution.security import trust
 from coterie.app.institution.security.policy import Policy, policy_of
 from coterie.app.runners import guard
-from coterie.app.runners.superlink import free_port
 from coterie.app.runs import atomic, progress
 from coterie.datasets.table import DATASETS
 from tests import private_names
+from tests.checkout import free_port
 from tests.fuzz import node as hostile_node
 
 BIN = Path(sys.executable).parent

@@ -28,10 +28,8 @@ from coterie.app.institution.security.approval import ApprovalError
 from coterie.app.institution.security.policy import Policy, read_policy
 from coterie.app.institution.security.proof import claim
 from coterie.app.institution.security.run_check import (
-    check_counts,
+    check_own_data,
     check_run,
-    check_statistics,
-    is_own,
 )
 from coterie.app.institution.security.seal import Scope
 from coterie.app.institution.security.sealing import deployed
@@ -190,10 +188,8 @@ def _data(job: Job) -> str:
     (peer,) = hosted(job, config.peers)
     problem = _problem(job)
     check_method(config, problem)
+    check_own_data(_policy(job), config, problem, peer)
     sizes = problem.sizes(peer, in_groups=True)
-    if is_own(config.dataset):
-        check_counts(_policy(job), config, sizes)
-        check_statistics(_policy(job), config, problem)
     return ", ".join(f"{name} {_band(size)}" for name, size in sizes.items())
 
 

@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,8 +62,9 @@ class Journal:
             yield self._read(parse)
 
     def add(self, *lines: Mapping[str, Any]) -> None:
-        """Append lines while the ledger is `locked`; they are on disk when this returns."""
-        content = atomic.append(self.path, *lines)
+        """Append lines and the time, `locked`; they are on disk when this returns."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        content = atomic.append(self.path, *({"time": now, **line} for line in lines))
         longer = self._hash.copy()
         longer.update(content)
         size = self._size + len(content)

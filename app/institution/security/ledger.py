@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from coterie.app.institution.security.journal import Journal, LedgerError
@@ -122,9 +121,8 @@ class Ledger:
             self._mine.append(dict(line))
 
     def _add(self, *lines: Mapping[str, Any]) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         if lines:
-            self._journal.add(*({"time": now, **line} for line in lines))
+            self._journal.add(*lines)
         for line in lines:
             self._count(line)
 

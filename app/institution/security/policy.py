@@ -124,8 +124,8 @@ class AnswerPolicy:
     )
     min_examples: int = option(
         32,
-        "Minimum number of examples behind an answer on own data: in the training part (patients, "
-        "with `table.group`), as batch size, and in each leaf of a tree (rows).",
+        "Minimum number of examples behind an answer on own data: in the training part and in each "
+        "leaf of a tree (of patients, with `table.group`), and as batch size.",
         low=1,
     )
     threshold_step: float = option(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +67,7 @@ class PrivacyLedger:
             yield self._spent[None].copy(), cost_1a
             if not cost_1a.any():
                 return
-            now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            line = {"time": now, "run": self._run, "round": round_, "rdp": cost_1a[0].tolist()}
+            line = {"run": self._run, "round": round_, "rdp": cost_1a[0].tolist()}
             try:
                 cost_a = _cost(line)
             except ValueError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
+
+import numpy as np
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import scale_of
@@ -131,13 +132,15 @@ def check_letters(policy: Policy, nbytes: int) -> None:
     _at_most("limits.max-bytes", policy.limits.max_bytes, "letters of a round: bytes", nbytes)
 
 
-def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> None:
-    """Refuse own data with too few examples; a part that is not used may be empty.
+def check_own_data(policy: Policy, config: Config, problem: Problem, peer: int) -> None:
+    """Refuse own data with too few examples, or groups of them, and statistics that may not leave.
 
-    `sizes` are numbers of examples, or of their groups, by part of the split. The DataError is that
-    of any unsuitable data, so that a run cannot probe the number of examples.
+    A part that is not used may be empty. The DataError is that of any unsuitable data, so that a
+    run cannot probe the number of examples; the PolicyError names the key.
     """
-    minimum = policy.data.min_examples
+    if not is_own(config.dataset):
+        return
+    minimum, sizes = policy.data.min_examples, problem.sizes(peer, in_groups=True)
     for part, size in sizes.items():
         if size < minimum and (size or part != "validation"):
             raise DataError(
@@ -148,6 +151,16 @@ def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> No
         raise DataError(
             f"answers.min-examples = {behind} does not allow answers over {sizes['train']} examples"
         )
+    if problem.groups is not None and config.row.strategy.exchanges:
+        rows = int(np.unique(problem.groups[problem.train.rows[peer]], return_counts=True)[1].max())
+        for kind in config.kinds:  # fewer rows could be those of fewer groups
+            leaf = config.flat().get(f"{kind}.min-samples-leaf")
+            if isinstance(leaf, int) and leaf < behind * rows:
+                raise DataError(
+                    f"answers.min-examples = {behind} counts patients in each leaf, who have up to "
+                    f"{rows} rows here: the run must set {kind}.min-samples-leaf={behind * rows}"
+                )
+    _check_statistics(policy, config, problem)
 
 
 def shares_statistics(policy: Policy, config: Config) -> bool:
@@ -155,7 +168,7 @@ def shares_statistics(policy: Policy, config: Config) -> bool:
     return policy.shares_statistics and config.sealing is not False
 
 
-def check_statistics(policy: Policy, config: Config, problem: Problem) -> None:
+def _check_statistics(policy: Policy, config: Config, problem: Problem) -> None:
     """Refuse a common scale if no statistics may leave, and schema.toml has no scale.
 
     The PolicyError names the key and the remedies.

@@ -24,7 +24,7 @@ from coterie.app.config.root import ROOT
 from coterie.app.runners import bundle, cores, guard, local, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError
-from coterie.app.runners.superlink import ask, reason, simulation_config, workspace
+from coterie.app.runners.superlink import ask, backend_config, reason, workspace
 from coterie.app.runs import rundir, units
 from coterie.app.runs.state import Pace, RunState
 from coterie.datasets.plugins import GROUPS, Kind
@@ -391,16 +391,14 @@ def test_the_pace_counts_from_the_round_that_was_seen_first() -> None:
 def test_nodes_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for nodes, gpus, cpus_each, gpus_each in ((1, 1, 8, 1.0), (3, 2, 2, 2 / 3), (20, 0, 1, 0.0)):
-        settings = simulation_config(nodes, [Machine(8, gpus, 0)])
-        assert settings["client-resources-num-cpus"] == cpus_each
-        assert settings["client-resources-num-gpus"] == gpus_each
-        assert settings["init-args-num-cpus"] == 8
+        settings = backend_config(nodes, [Machine(8, gpus, 0)])
+        assert settings["client_resources"] == {"num_cpus": cpus_each, "num_gpus": gpus_each}
+        assert settings["init_args"] == {"num_cpus": 8, "num_gpus": gpus}
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     for nodes, cpus_each in ((1, 4), (2, 4), (3, 2), (5, 1), (9, 1)):  # no node on two machines
-        settings = simulation_config(nodes, [Machine(4, 0, 0), Machine(4, 2, 0), Machine(1, 0, 0)])
-        assert settings["client-resources-num-cpus"] == cpus_each
-        assert settings["client-resources-num-gpus"] == min(1, 2 / nodes)
-        assert not [key for key in settings if key.startswith("init-args")]
+        settings = backend_config(nodes, [Machine(4, 0, 0), Machine(4, 2, 0), Machine(1, 0, 0)])
+        resources = {"num_cpus": cpus_each, "num_gpus": min(1, 2 / nodes)}
+        assert settings == {"client_resources": resources, "init_args": {}}
 
 
 def test_cores_where_the_system_does_not_say_which_are_ours(
@@ -429,10 +427,9 @@ def test_what_flower_answers_is_one_line(tmp_path: Path) -> None:
 
 def test_what_is_shipped(tmp_path: Path) -> None:
     """Relay and nodes get what they run, presets and recipes; a bare `flwr run` ships the same."""
-    with workspace(tmp_path / "log") as space:
-        files = [path for path in space.app.rglob("*") if path.is_file()]
-        copied = {str(path.relative_to(space.app)) for path in files}
-        fab = build_fab_from_disk(space.app)
+    bundle.write_app(app := tmp_path / "app")
+    copied = {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()}
+    fab = build_fab_from_disk(app)
     packages = ("app", "strategies", "clients", "datasets")
     ours = {str(p.relative_to(ROOT)) for name in packages for p in (ROOT / name).rglob("*.py")}
     stay = (

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.app.runs.bare import OPEN
 from coterie.app.runs.rundir import Run
 from tests.checkout import START_SUPERLINK, bare_environment, copy, end_processes, install
 
@@ -68,6 +69,7 @@ def test_it_ends_with_the_table_and_a_finished_run_in_the_checkout(
     output = flwr_run(elsewhere, checkout, environment, str(checkout), "--run-config", TINY)
     assert not list(elsewhere.iterdir())
     assert "uv" not in output, "nothing is installed"
+    assert output.index(OPEN) < output.index(" on digits: ")
     for t in (0, 2, 4):
         assert re.search(rf"round {t}/4  accuracy 0\.\d{{3}} ± 0\.\d{{3}}  .*B", output), output
     assert "training examples of each class" in output

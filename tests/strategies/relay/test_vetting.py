@@ -39,9 +39,9 @@ def with_letter(letter: PeerMessage) -> Callable[[Response, Request], Response]:
 
 
 def with_report(**changes: Any) -> Callable[[Response, Request], Response]:
-    report = {"metrics": {}, "weights": 5 * (1.0,)} | changes
+    report: dict[str, Any] = {"peer": 0, "metrics": {}, "weights": 5 * (1.0,)} | changes
     return lambda response, request: replace(
-        response, reports=(Report(request.round, 0, **report),)
+        response, reports=(Report(request.round, **report), *response.reports)
     )
 
 
@@ -67,18 +67,8 @@ def with_report(**changes: Any) -> Callable[[Response, Request], Response]:
         ),  # a second
         (with_letter(PeerMessage("offer", 0, None, 7, 8, b"x")), "PeerMessage.*round=7"),
         (with_letter(PeerMessage("answer", 0, 3, 1, 8, b"x")), "PeerMessage.*'answer'"),
-        (
-            lambda response, request: replace(
-                response, reports=(Report(request.round, 4, {}, 5 * (1.0,)),)
-            ),
-            "a report of peer 4",
-        ),
-        (
-            lambda response, request: replace(
-                response, reports=(Report(request.round, 0, {}, 4 * (1.0,)),)
-            ),
-            "a report of peer 0",
-        ),
+        (with_report(peer=4), "a report of peer 4"),
+        (with_report(weights=4 * (1.0,)), "a report of peer 0"),
         (lambda response, request: replace(response, refused=("bad letter",)), "^bad letter$"),
         (lambda response, request: replace(response, refused=("a\nb" + 999 * "c",)), "^a bc{397}$"),
         (with_report(metrics={"test_loss": float("nan")}), "a report of peer 0"),
@@ -94,7 +84,7 @@ def with_report(**changes: Any) -> Callable[[Response, Request], Response]:
 def test_what_does_not_belong_is_dropped_and_noted(
     lie: Callable[[Response, Request], Response], line: str
 ) -> None:
-    strategy = make(Everyone, rounds=2)
+    strategy = make(Everyone, rounds=2, evaluate_every=1)  # a sound report would be due
     honest = run(strategy, toys(strategy, [0, 1], [2, 3, 4]))
     one, other = toys(strategy, [0, 1], [2, 3, 4])
     notes = run(strategy, [Liar(one, lie), other])

@@ -173,14 +173,14 @@ def test_letters_of_two_runs_or_configurations_do_not_mix(tmp_path: Path) -> Non
     flat = COBO | {"sealing": True}
     letters: dict[str, list[PeerMessage]] = {}
     (tmp_path / "a").mkdir()
-    for name, changes in (("a", {}), ("b", {}), ("c", {"learning-rate": 0.2})):
+    for name, changes in (("a", {}), ("b", {}), ("elsewhere/a", {"learning-rate": 0.2})):
         config = Config.from_flat(flat | changes)
         if name != "a":
-            (tmp_path / name).mkdir()
+            (tmp_path / name).mkdir(parents=True)
             (tmp_path / name / "keys").symlink_to(tmp_path / "a" / "keys")
         response = Node(config, [1], tmp_path / name).handle(Request("start", 0, 0))
         letters[name] = list(response.letters)
-    for name, accepted in (("a", True), ("b", False), ("c", False)):
+    for name, accepted in (("a", True), ("b", False), ("elsewhere/a", False)):
         reader = Node(Config.from_flat(flat), [0], tmp_path / "a")
         reader.handle(Request("start", 0, 0))
         request = Request(
