@@ -140,7 +140,7 @@ DEFENCES = [Defence(*row) for row in (
      "if not (is_sound & (count_c <= most) & (variance_c <= _LARGEST)).all():", "if False:",
      "test_a_run_without_all_statistics_does_not_begin"),
     ("learn the value of one patient from a drafted",
-     "near = publishable(values, min_rows)", "near = values",
+     "near = publishable(values, min_rows, unit_n[is_known])", "near = values",
      "test_a_draft_holds_no_value_of_a_single_patient"),
     ("learn from a sensitivity",
      "self._rarest = rarest if rarest >= policy.data.min_examples else 0", "self._rarest = rarest",
