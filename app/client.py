@@ -7,7 +7,7 @@ import sys
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from coterie.app.institution.process import private_ray
+from coterie.app import private_ray
 from coterie.app.institution.process.job import Job
 from coterie.app.institution.process.service import handle_request
 from coterie.strategies.flower.stored import cut

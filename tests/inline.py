@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
+from coterie.app.institution.node import simulated_node
 from coterie.app.node.node import Node
 from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport
@@ -120,7 +121,7 @@ def run(
     """
     config = Config.from_flat(flat)
     shares = hosting(config.peers, nodes) if isinstance(nodes, int) else nodes
-    hosts = [Loud(Node(config, peers, directory)) for peers in shares]
+    hosts = [Loud(simulated_node(config, peers, directory)) for peers in shares]
     record = Run(config, directory, until=until)
     if after is not None:
         record.reports, record.ledger = dict(after.reports), after.ledger

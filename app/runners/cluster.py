@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from coterie.app import private_ray
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.institution.process import private_ray
-from coterie.app.institution.process.private_ray import address
+from coterie.app.private_ray import address
 from coterie.app.runners import bundle, cores, interruption
 from coterie.app.runs import plan
 from coterie.errors import RunError

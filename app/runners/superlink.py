@@ -20,9 +20,9 @@ from typing import Any
 
 import tomli_w
 
+from coterie.app import private_ray
 from coterie.app.config import parts
 from coterie.app.config.config import Config
-from coterie.app.institution.process import private_ray
 from coterie.app.runners import bundle, guard
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError

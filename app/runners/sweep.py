@@ -22,9 +22,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from coterie.app import private_ray
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import check, problem_of
-from coterie.app.institution.process import private_ray
 from coterie.app.runners import cluster, cores, memory
 from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Observers

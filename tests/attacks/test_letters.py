@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save
 
 from coterie.app.config.config import Config
+from coterie.app.institution.node import simulated_node
 from coterie.app.node.node import Node
 from coterie.app.wire.increments import Copy, IncrementFormat, digest
 from coterie.app.wire.operators import OPERATORS
@@ -204,7 +205,7 @@ def play(
 ) -> Notes:
     """Run a node per peer, some of them hostile."""
     config, notes = Config.from_flat(dict(flat)), Notes()
-    nodes = [Node(config, [peer], directory) for peer in range(config.peers)]
+    nodes = [simulated_node(config, [peer], directory) for peer in range(config.peers)]
     hosts = [hostile.get(peer, Hostile)(node) for peer, node in enumerate(nodes)]
     transport = InProcessTransport([Encoded(host) for host in hosts])
     Broker(config.strategy(), transport, notes, join_timeout=1.0, quorum=2).run()

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from coterie.app.config.config import Config
+from coterie.app.institution.node import InstitutionNode
 from coterie.app.institution.process import service
 from coterie.app.node.node import Node
-from coterie.app.node.place import Deployed
 from coterie.app.runs import atomic
 from coterie.clients.engine.accountant import ORDERS, epsilon
 from coterie.strategies.protocol import Request
@@ -97,8 +97,8 @@ def test_runs_side_by_side_share_one_budget(tmp_path: Path) -> None:
         config = alone(tmp_path, f"run-{number}")
         later = iter([lambda: begin(number + 1)])
         nodes.append(
-            Node(
-                config, [0], tmp_path / config.name, Deployed(),
+            InstitutionNode(
+                config, [0], tmp_path / config.name,
                 on_round=lambda t: next(later, lambda: None)(),
             )
         )  # fmt: skip
@@ -267,7 +267,7 @@ def test_a_privacy_ledger_that_was_changed_lets_nobody_spend(
     change: Callable[[list[dict[str, Any]]], None] | None, same_process: bool, tmp_path: Path
 ) -> None:
     config = alone(tmp_path, "run")
-    node = Node(config, [0], tmp_path / "run", Deployed())
+    node = InstitutionNode(config, [0], tmp_path / "run")
     node.handle(Request("start", 0, 0, attempt="a"))
     node.handle(Request("local-rounds", 1, 2, attempt="a"))
     file = tmp_path / "institution" / LEDGER
@@ -278,14 +278,14 @@ def test_a_privacy_ledger_that_was_changed_lets_nobody_spend(
         change(lines)
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if not same_process:
-        node = Node(config, [0], tmp_path / "run", Deployed())
+        node = InstitutionNode(config, [0], tmp_path / "run")
     with pytest.raises(ValueError, match=LEDGER):
         node.handle(Request("local-rounds", 3, 6, attempt="a"))
 
 
 def test_a_folder_of_ledgers_that_was_rolled_back_lets_nobody_spend(tmp_path: Path) -> None:
     """The folder of ledgers is restored from a backup, the folders of the runs are not."""
-    node = Node(alone(tmp_path, "run"), [0], tmp_path / "run", Deployed())
+    node = InstitutionNode(alone(tmp_path, "run"), [0], tmp_path / "run")
     node.handle(Request("start", 0, 0, attempt="a"))
     node.handle(Request("local-rounds", 1, 2, attempt="a"))
     shutil.copytree(tmp_path / "institution", tmp_path / "backup")
@@ -293,6 +293,6 @@ def test_a_folder_of_ledgers_that_was_rolled_back_lets_nobody_spend(tmp_path: Pa
     shutil.rmtree(tmp_path / "institution")
     (tmp_path / "backup").rename(tmp_path / "institution")
     for name in ("run", "another"):
-        again = Node(alone(tmp_path, name), [0], tmp_path / name, Deployed())
+        again = InstitutionNode(alone(tmp_path, name), [0], tmp_path / name)
         with pytest.raises(ValueError, match=LEDGER):
             again.handle(Request("start", 0, 0, attempt="b"))

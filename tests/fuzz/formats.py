@@ -27,6 +27,7 @@ from safetensors.torch import save
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
+from coterie.app.institution.node import simulated_node
 from coterie.app.institution.security.seal import Scope, seal
 from coterie.app.institution.security.trust import read_private, read_trust
 from coterie.app.node.node import Node
@@ -90,7 +91,7 @@ class Target:
         if scheme == "increments":
             keys |= {"letters.scheme": scheme, "letters.operator": operator}
         config, self._run = Config.from_flat(keys), directory / "run"
-        nodes = [Node(config, [peer], self._run) for peer in range(PEERS)]
+        nodes = [simulated_node(config, [peer], self._run) for peer in range(PEERS)]
         self._node = nodes[0]
         offers = [handle(node, Request("start", 0, 0, attempt="a")).letters[0] for node in nodes]
         second = [self._update(node, 1, offers).letters[0] for node in nodes]

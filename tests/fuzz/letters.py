@@ -29,11 +29,11 @@ from safetensors.torch import save
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
-from coterie.app.institution.requests.faults import StateError
+from coterie.app.institution.node import simulated_node
 from coterie.app.institution.security.keys import PrivateKeys
 from coterie.app.institution.security.seal import Scope, SealError, seal
 from coterie.app.institution.security.trust import read_private, read_trust
-from coterie.app.node.node import Node
+from coterie.app.node.errors import StateError
 from coterie.strategies.errors import WireError
 from coterie.strategies.flower.records import decode_request, encode_request
 from coterie.strategies.protocol import PeerMessage, Request
@@ -83,7 +83,7 @@ class Target:
             }
         )  # fmt: skip
         self.directory = directory / "run"
-        self.node = Node(self.config, [0], self.directory)
+        self.node = simulated_node(self.config, [0], self.directory)
         self.node.handle(Request("start", 0, 0, attempt="a"))
         keys = self.directory / "keys"
         self.keys = [read_private(keys / f"peer-{peer:04d}.key") for peer in range(PEERS)]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,16 +23,16 @@ from coterie.app.config.schema import Scalar
 from coterie.app.institution.process import readiness
 from coterie.app.institution.process.job import Job, hosted
 from coterie.app.institution.requests import faults
-from coterie.app.institution.requests.faults import StartError, StateError
+from coterie.app.institution.requests.faults import StartError
 from coterie.app.institution.requests.vetting import check_request
 from coterie.app.institution.security import approval
 from coterie.app.institution.security.approval import ApprovalError
 from coterie.app.institution.security.files import close, closed
 from coterie.app.institution.security.policy import Policy, PolicyError, read_policy
 from coterie.app.institution.security.run_check import check_run
-from coterie.app.institution.security.sealing import deployed, peer_of
+from coterie.app.institution.security.sealing import Sealing, deployed, peer_of
 from coterie.app.institution.security.trust import KeysError
-from coterie.app.node.place import Deployed, Place, Simulated
+from coterie.app.node.errors import StateError
 from coterie.app.runs import logs
 from coterie.app.runs.progress import ERROR_LOG
 from coterie.datasets.table import forget_plugins
@@ -64,20 +64,37 @@ class Nodes:
 
     def __init__(self, limit: int = _NODES_IN_MEMORY) -> None:
         self._limit = limit
-        self._nodes: dict[tuple[Config, tuple[int, ...], Place], Node] = {}
+        self._nodes: dict[tuple[object, ...], Node] = {}
 
-    def of(
-        self, config: Config, peers: tuple[int, ...], place: Place, *, starts: bool = False
+    def simulated(self, config: Config, peers: tuple[int, ...], gpu: int) -> Node:
+        """Return the node of these peers in a simulation; one that is not kept reads its disk."""
+        from coterie.app.institution.node import simulated_node  # imports torch
+
+        make = partial(simulated_node, config, peers, Path(config.run_dir), gpu=gpu)
+        return self._kept((config, peers, gpu), make)
+
+    def deployed(
+        self,
+        config: Config,
+        peers: tuple[int, ...],
+        sealing: Sealing | None = None,
+        policy: Policy | None = None,
+        *,
+        starts: bool = False,
     ) -> Node:
-        """Return the node of these peers in a run; one that is not kept, or `starts`, reads all."""
-        from coterie.app.node.node import Node  # imports torch; not in a simulation's main process
+        """Return the node of an institution in a run; one that `starts` reads its data again."""
+        from coterie.app.institution.node import InstitutionNode  # imports torch
 
-        key = config, peers, place
-        node = self._nodes.pop(key, None)
+        key = config, peers, sealing, policy
         if starts:
             forget_plugins()
-            node = None
-        self._nodes[key] = node or Node(config, peers, Path(config.run_dir), place)
+            self._nodes.pop(key, None)
+        make = partial(InstitutionNode, config, peers, Path(config.run_dir), sealing, policy)
+        return self._kept(key, make)
+
+    def _kept(self, key: tuple[object, ...], make: Callable[[], Node]) -> Node:
+        node = self._nodes.pop(key, None)
+        self._nodes[key] = node or make()
         while len(self._nodes) > self._limit:
             del self._nodes[next(iter(self._nodes))]
         return self._nodes[key]
@@ -149,7 +166,7 @@ def _respond(request: Request, job: Job) -> Response:
     if job.simulated:
         _require_state(request, job, peers, _strategy(config).schedule)
         number = int(str(job.node_config["partition-id"]))
-        return _nodes.of(config, peers, Simulated(number)).handle(request)
+        return _nodes.simulated(config, peers, number).handle(request)
     if request.stage == "preflight":
         return readiness.answer(request, job)
     policy = admit(config, job.node_config)
@@ -160,7 +177,7 @@ def _respond(request: Request, job: Job) -> Response:
     _require_state(request, job, peers, strategy.schedule)
     sealing = deployed(config, job.node_config, peers[0], required=policy.sealing)
     starts = request.stage == "start" and not len(request.samples)  # again once these are known
-    return _nodes.of(config, peers, Deployed(sealing, policy), starts=starts).handle(request)
+    return _nodes.deployed(config, peers, sealing, policy, starts=starts).handle(request)
 
 
 def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:

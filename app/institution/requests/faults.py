@@ -16,6 +16,7 @@ from coterie.app.institution.security.journal import LedgerError
 from coterie.app.institution.security.policy import PolicyError
 from coterie.app.institution.security.seal import SealError
 from coterie.app.institution.security.trust import KeysError
+from coterie.app.node.errors import StateError
 from coterie.app.runs.atomic import BusyError, DamagedError
 from coterie.datasets.problem import DataError
 from coterie.errors import Error
@@ -33,10 +34,6 @@ MEANINGS: Mapping[str, str] = {
     "request": "the run does not allow this request",
     "state": "this node's state is not the one that the request builds on",
 }
-
-
-class StateError(Error):
-    """A request builds on a state that this node does not have; names peers, round or file."""
 
 
 class StartError(Error):

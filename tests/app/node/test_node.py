@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
-from coterie.app.institution.requests.faults import StateError
+from coterie.app.node.errors import StateError
 from coterie.app.node.node import Node
 from coterie.app.node.storage.tensor_file import metadata
 from coterie.clients.engine.network import Network

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from coterie.app.config.config import Config
+from coterie.app.institution.node import InstitutionNode
 from coterie.app.institution.process.service import Nodes
 from coterie.app.institution.requests import faults
 from coterie.app.institution.security.policy import (
@@ -27,7 +29,6 @@ from coterie.app.institution.security.policy import (
 from coterie.app.institution.security.sealing import Sealing
 from coterie.app.institution.security.trust import create
 from coterie.app.node.node import Node
-from coterie.app.node.place import Deployed
 from coterie.app.report.run_page import write as write_report
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run as Results
@@ -78,7 +79,7 @@ def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) 
     """Return one node per peer, with its own folder only."""
     config = Config.from_flat(flat)
     return [
-        Node(replace(config, data_dir=str(data / str(p))), [p], directory, Deployed(**changes))
+        InstitutionNode(replace(config, data_dir=str(data / str(p))), [p], directory, **changes)
         for p in range(len(SIZES))
     ]
 
@@ -129,7 +130,7 @@ def test_the_quality_of_own_data_stays_on_the_node(
 
     homes = [tmp_path / f"home-{peer}" for peer in range(3)]
     nodes = [
-        Node(replace(config, data_dir=str(data / str(p))), [p], homes[p], Deployed())
+        InstitutionNode(replace(config, data_dir=str(data / str(p))), [p], homes[p])
         for p in range(3)
     ]
     Broker(config.strategy(), Recorded(nodes), recorder, join_timeout=1.0).run()
@@ -184,14 +185,14 @@ def test_patients_and_times_stay_on_the_node(
         few = replace(policy_with("all"), data=replace(data_policy, min_examples=number + 1))
         keys_of_run = FLAT | ({"table.group": "patient"} if grouped else {})
         with pytest.raises(DataError, match=rf"does not allow {number} examples in the test part"):
-            Node(
+            InstitutionNode(
                 replace(Config.from_flat(keys_of_run), data_dir=str(data / "2")), [2],
-                tmp_path / "2" / "few", Deployed(policy=few),
+                tmp_path / "2" / "few", policy=few,
             )  # fmt: skip
     private = FLAT | {"table.group": "patient", "table.scale": "own"}
     private |= {"privacy.kind": "examples", "privacy.noise": 1.0}
     own = replace(Config.from_flat(private), data_dir=str(data / "2"))
-    Node(own, [2], tmp_path / "2" / "private", Deployed())
+    InstitutionNode(own, [2], tmp_path / "2" / "private")
     assert "up to 3 training rows, and up to that many times epsilon" in caplog.text
 
 
@@ -218,7 +219,7 @@ def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:
     assert (4, 2) in result.reports
 
 
-def names_in(directory: Path, config: Config, nodes: list[Node]) -> list[str]:
+def names_in(directory: Path, config: Config, nodes: Sequence[Node]) -> list[str]:
     """Return the names of the peers in the rows of metrics.jsonl."""
     recorder = RunRecorder(directory, config.peers, config.num_server_rounds)
     Broker(config.strategy(), InProcessTransport(nodes), recorder, join_timeout=1.0).run()
@@ -244,8 +245,8 @@ def test_a_simulation_calls_peers_by_folder_and_a_deployment_by_key(tmp_path: Pa
         local = replace(config, data_dir=str(data / folder))
         sealing = Sealing(b"", ((peer, str(keys / f"hospital-{peer}.key")),), f"{keys}/trust.toml")
         home = tmp_path / f"node-{peer}" / "run"
-        sealed.append(Node(local, [peer], home, Deployed(sealing)))
-        plain.append(Node(local, [peer], tmp_path / f"plain-{peer}", Deployed()))
+        sealed.append(InstitutionNode(local, [peer], home, sealing))
+        plain.append(InstitutionNode(local, [peer], tmp_path / f"plain-{peer}"))
     assert names_in(tmp_path / "sealed", config, sealed) == [f"hospital-{p}" for p in range(3)]
     assert names_in(tmp_path / "plain", config, plain) == ["peer 0", "peer 1", "peer 2"]
 
@@ -266,7 +267,7 @@ def test_data_that_does_not_fit_ends_the_run_with_one_line(tmp_path: Path) -> No
 
         def handle(self, request: Any) -> Any:
             local = replace(config, data_dir=str(data / str(self.peer)))
-            return Node(local, [self.peer], tmp_path / "run", Deployed()).handle(request)
+            return InstitutionNode(local, [self.peer], tmp_path / "run").handle(request)
 
     with pytest.raises(RelayError, match=r"start: node \d: DataError: table: \d+ of \d+ rows"):
         Broker(
@@ -359,7 +360,7 @@ def test_a_run_continues_with_the_data_that_it_began_with(
         if before is not None:
             record.ledger = before.ledger
         nodes = [
-            Node(replace(config, data_dir=str(data / str(p))), [p], homes[p], Deployed())
+            InstitutionNode(replace(config, data_dir=str(data / str(p))), [p], homes[p])
             for p in range(3)
         ]
         transport = Recorded(nodes)
@@ -405,7 +406,7 @@ def test_a_starting_run_gets_no_node_with_data_of_before(tmp_path: Path) -> None
     )
 
     def of(*, starts: bool) -> Node:
-        return nodes.of(config, (1,), Deployed(), starts=starts)
+        return nodes.deployed(config, (1,), starts=starts)
 
     first = of(starts=True)
     assert of(starts=False) is first
@@ -423,7 +424,7 @@ def test_a_node_of_an_earlier_version_says_that_it_checks_nothing(
     record = Run(config, tmp_path / "relay", until=2)
     for _ in range(2):
         nodes = [
-            Node(replace(config, data_dir=str(data / str(p))), [p], homes[p], Deployed())
+            InstitutionNode(replace(config, data_dir=str(data / str(p))), [p], homes[p])
             for p in range(3)
         ]
         broker = Broker(

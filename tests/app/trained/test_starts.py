@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 import coterie
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import check_weights
-from coterie.app.node.node import Node
-from coterie.app.node.place import Deployed
+from coterie.app.institution.node import InstitutionNode
 from coterie.errors import Error
 
 KEYS: dict[str, Any] = {
@@ -122,7 +121,7 @@ def test_a_mixture_is_no_start(tmp_path: Path) -> None:
 def test_a_deployed_node_opens_no_run_that_the_relay_names(tmp_path: Path) -> None:
     config = Config.from_flat({**KEYS, "start-from": "/etc"})
     with pytest.raises(coterie.ConfigError, match="start-from is for simulations"):
-        Node(config, [0], tmp_path, Deployed())
+        InstitutionNode(config, [0], tmp_path)
 
 
 def test_a_comparison_starts_from_a_run(earlier: coterie.Run) -> None:

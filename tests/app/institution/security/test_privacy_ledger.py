@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from coterie.app.config.config import Config
+from coterie.app.institution.node import InstitutionNode
 from coterie.app.institution.security.journal import Journal, LedgerError
 from coterie.app.institution.security.privacy_ledger import PrivacyLedger
 from coterie.app.node.node import Node
-from coterie.app.node.place import Deployed
 from coterie.clients.engine.accountant import ORDERS
 from coterie.strategies.protocol import Request
 
@@ -81,7 +81,7 @@ def deployed(path: Path, name: str, peer: int = 0) -> Node:
         "partition.samples-per-peer": 16, "partition.kind": "iid",
         "privacy.kind": "examples", "privacy.noise": 4.0, "defence.rule": "median",
     }  # fmt: skip
-    return Node(Config.from_flat(keys), [peer], path / name, Deployed())
+    return InstitutionNode(Config.from_flat(keys), [peer], path / name)
 
 
 def test_an_institution_with_another_number_keeps_what_it_has_spent(tmp_path: Path) -> None:

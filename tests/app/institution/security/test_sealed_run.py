@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from coterie.app.config.config import Config
+from coterie.app.institution.node import simulated_node
 from coterie.app.institution.security.seal import KEY
+from coterie.app.institution.security.sealing import simulated
 from coterie.app.institution.security.trust import read_trust
 from coterie.app.node.node import Node
-from coterie.app.node.place import Simulated
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.protocol import PeerMessage, Request, Response
 from coterie.strategies.relay.broker import Broker
@@ -95,7 +96,7 @@ def relayed(
     """A run whose first node gets changed requests."""
     config = Config.from_flat(flat)
     record = Run(config, directory)
-    nodes: list[Any] = [Node(config, peers, directory) for peers in shares]
+    nodes: list[Any] = [simulated_node(config, peers, directory) for peers in shares]
     nodes[0] = Relayed(nodes[0], change)
     Broker(
         config.strategy(), InProcessTransport(nodes), record, record.ledger, join_timeout=1.0
@@ -178,10 +179,10 @@ def test_letters_of_two_runs_or_configurations_do_not_mix(tmp_path: Path) -> Non
         if name != "a":
             (tmp_path / name).mkdir(parents=True)
             (tmp_path / name / "keys").symlink_to(tmp_path / "a" / "keys")
-        response = Node(config, [1], tmp_path / name).handle(Request("start", 0, 0))
+        response = simulated_node(config, [1], tmp_path / name).handle(Request("start", 0, 0))
         letters[name] = list(response.letters)
     for name, accepted in (("a", True), ("b", False), ("elsewhere/a", False)):
-        reader = Node(Config.from_flat(flat), [0], tmp_path / "a")
+        reader = simulated_node(Config.from_flat(flat), [0], tmp_path / "a")
         reader.handle(Request("start", 0, 0))
         request = Request(
             "answer", 1, 1, np.array([[1, 0]]), np.array([True]), tuple(letters[name])
@@ -197,14 +198,14 @@ def test_who_is_not_in_the_trust_file_is_neither_written_to_nor_listened_to(
     """Peers 0, 1 and 2 do not trust 3, 3 trusts all: the result is that of 3 without edges."""
     flat = DIGITS | {"method": "fedavg", "sealing": True}
     config = Config.from_flat(flat)
-    nodes = [Node(config, [peer], tmp_path / "a") for peer in range(4)]
+    nodes = [simulated_node(config, [peer], tmp_path / "a") for peer in range(4)]
     trust = tmp_path / "a" / "keys" / "trust.toml"
     known = read_trust(trust)
     less = trust.with_name("less.toml")
     less.write_text("".join(known[peer].toml() for peer in range(3)))
     for peer in range(3):
-        sealing = replace(nodes[peer]._channel._sealing, trust=str(less))
-        nodes[peer] = Node(config, [peer], tmp_path / "a", Simulated(sealing=sealing))
+        sealing = replace(simulated(config, [peer], tmp_path / "a"), trust=str(less))
+        nodes[peer] = simulated_node(config, [peer], tmp_path / "a", sealing=sealing)
     record = Run(config, tmp_path / "a")
     Broker(config.strategy(), InProcessTransport(nodes), record, join_timeout=1.0).run()
     assert len(record.refused) == 3 * 3  # what 3 wrote to them
@@ -225,7 +226,7 @@ def test_plain_letters_are_refused_by_a_node_that_seals_and_the_reverse(tmp_path
     for reads, writes, why in ((True, False, "is not sealed"), (False, True, "has no keys")):
         where = tmp_path / str(reads)
         reader, writer = (
-            Node(Config.from_flat(flat | {"sealing": how}), [peer], where)
+            simulated_node(Config.from_flat(flat | {"sealing": how}), [peer], where)
             for peer, how in ((0, reads), (1, writes))
         )
         reader.handle(Request("start", 0, 0))

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from coterie.app.institution.requests.faults import StateError
 from coterie.app.node.cohort.arrays import flatten, unflatten
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.app.node.cohort.mail import offers_of, packed, unpacked
+from coterie.app.node.errors import StateError
 from coterie.app.node.storage import checkpoints, tensor_file
 from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.tensor_file import read_checked, write, write_checked

@@ -13,7 +13,7 @@ from tests import private_names
 ROOT = Path(__file__).parents[4]
 BEGIN = """
 import os
-from coterie.app.institution.process.private_ray import private
+from coterie.app.private_ray import private
 def begin():
     with private():
         return os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
