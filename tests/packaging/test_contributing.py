@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import budget, walks
 from tests.checkout import ROOT, copy
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 DRAWING = PAGE.partition("```\n")[2].partition("```\n")[0]
 WALK = re.compile(r"^\| ([^|]+) \| (`[^|]+`) \| (\d+) files, ([\d,]+) lines \|$", re.M)
+MANY = re.compile(r"\{(.*)\}")
 BLOCK = re.compile(r'^( *)```\w+ title="([^"\n]+)"\n(.*?)^ *```$', re.M | re.S)
 SCRIPT = """
 import sys
@@ -112,18 +114,54 @@ def test_every_folder_is_named() -> None:
     assert {folder for folder in folders if not folder.startswith(".")} <= named
 
 
+def files_of(names: str) -> set[str]:
+    """Return the files of a cell: `file`, `folder/` or `folder/{one,two}.py`."""
+    files = set[str]()
+    for name in re.findall(r"`([^`]+)`", names):
+        if match := MANY.search(name):
+            files |= {MANY.sub(stem, name) for stem in match[1].split(",")}
+        elif name.endswith("/"):
+            inside = (ROOT / name).rglob("*.py")
+            files |= {str(path.relative_to(ROOT)) for path in inside if path.stem != "__init__"}
+        else:
+            files.add(name)
+    return files
+
+
 @pytest.mark.parametrize(("task", "names", "count", "lines"), WALK.findall(PAGE))
 def test_a_walk_is_as_long_as_stated(task: str, names: str, count: str, lines: str) -> None:
-    paths = [ROOT / name for name in re.findall(r"`([^`]+)`", names)]
-    files = [
-        file
-        for path in paths
-        for file in (path.rglob("*.py") if path.is_dir() else [path])
-        if file.name != "__init__.py"
-    ]
-    length = sum(len(file.read_text("utf-8").splitlines()) for file in files)
+    files = files_of(names)
+    length = sum(len((ROOT / file).read_text("utf-8").splitlines()) for file in files)
     assert len(files) == int(count)
     assert length == pytest.approx(int(lines.replace(",", "")), rel=0.15), task
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("task", walks.WALKS)
+def test_a_walk_has_the_files_that_execute_it(task: str) -> None:
+    """In its own process; else `python -m tests.walks` writes the rows again."""
+    (stated,) = (names for name, names, *_ in WALK.findall(PAGE) if name == task)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.walks", task],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ((_, names, *_),) = WALK.findall(done.stdout)
+    assert files_of(stated) == files_of(names)
+
+
+def test_no_wing_is_larger_than_its_budget() -> None:
+    """Delete as much, or raise a number of the table with a word about what pays for it."""
+    ceilings = budget.ceilings()
+    assert list(ceilings) == [*budget.WINGS, "all"]
+    sizes = budget.sizes()
+    over = [
+        f"{wing}: {size[unit]} {unit}, at most {ceilings[wing][unit]}"
+        for wing, size in sizes.items()
+        for unit in budget.UNITS
+        if size[unit] > ceilings[wing][unit]
+    ]
+    assert not over
 
 
 def test_no_walk_is_left_out() -> None:
