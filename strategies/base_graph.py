@@ -26,15 +26,7 @@ Weights = list[tuple[int, int, float]]
 
 
 def mixing(peers: int, degree: int) -> list[Floats]:
-    """Return the mixing matrices of the rounds, (n, n) each, symmetric with rows that sum to 1.
-
-    Parameters
-    ----------
-    peers : int
-        Number of peers n.
-    degree : int
-        Maximum degree k of a round.
-    """
+    """Return the mixing matrices of the rounds, (n, n) each, symmetric with rows that sum to 1."""
     at = np.arange(peers)
     groups = at.reshape(-1, _rough(peers, degree))  # average within groups, then across
     within = _side_by_side([_simple(group, degree) for group in groups])

@@ -20,27 +20,18 @@ Marks = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Round:
-    """Exchanges of one round.
-
-    Attributes
-    ----------
-    t : int
-        Number of the round, from 1.
-    edges : ndarray of int, (E, 2)
-        Edges inside the topology, unique, sorted by (recipient, sender).
-    asked : ndarray of bool, (E,)
-        Mask of the edges whose recipient answers the sender.
-    evaluated : bool
-        The peers evaluate their models at the end of the round.
-    ages : Mapping of int to int
-        Age of each sender's letter in rounds, where a node knows it better than the schedule.
-    """
+    """Exchanges of one round."""
 
     t: int
+    """Number of the round, from 1."""
     edges: Edges
+    """Edges inside the topology, (E, 2), unique, sorted by (recipient, sender)."""
     asked: Marks
+    """Mask (E,) of the edges whose recipient answers the sender."""
     evaluated: bool
+    """The peers evaluate their models at the end of the round."""
     ages: Mapping[int, int] = field(default_factory=dict)
+    """Age of each sender's letter in rounds, where a node knows it better than the schedule."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,35 +40,24 @@ class Brokering(ABC):
 
     A subclass implements `edges`, a pure function of its arguments and its fields: the relay and a
     node that hosts every peer both call it, and get the same rounds.
-
-    Attributes
-    ----------
-    peers : int
-        Number of peers n.
-    rounds : int
-        Number of rounds of the run.
-    seed : int
-        Seed of sampled edges.
-    topology : ndarray of bool, (n, n)
-        Edges that are allowed in some round; symmetric, with an empty diagonal.
-    evaluate_every : int
-        Rounds between two evaluations; the last round is always evaluated.
-    metrics : frozenset of str
-        Names of the metrics that peers may report.
-    schedule : Schedule
-        Peers that are awake in each round; default: all.
-    links : callable, optional
-        Edges of each round, for a topology that changes; they lie inside `topology`.
     """
 
     peers: int
+    """Number of peers n."""
     rounds: int
+    """Number of rounds of the run."""
     seed: int
+    """Seed of sampled edges."""
     topology: Matrix
+    """Edges (n, n) that are allowed in some round; symmetric, with an empty diagonal."""
     evaluate_every: int = 1
+    """Rounds between two evaluations; the last round is always evaluated."""
     metrics: frozenset[str] = METRICS
+    """Names of the metrics that peers may report."""
     schedule: Schedule = field(default=None)  # type: ignore[assignment]  # set in __post_init__
+    """Peers that are awake in each round; default: all."""
     links: Links | None = None
+    """Edges of each round, for a topology that changes; they lie inside `topology`."""
 
     exchanges: ClassVar[bool] = True
     """Models are sent; if not, nodes do not write offers."""
@@ -93,21 +73,9 @@ class Brokering(ABC):
 
     @abstractmethod
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """Return the edges of round `t`.
+        """Return the edges (E, 2) of round `t`, from 1, and a mask (E,) of those answered.
 
-        Parameters
-        ----------
-        t : int
-            Number of the round, from 1.
-        wants : ndarray of int, (W, 2)
-            Edges that the peers request for this round, in any order.
-
-        Returns
-        -------
-        edges : ndarray of int, (E, 2)
-            Edges of the round, see `Round`.
-        asked : ndarray of bool, (E,)
-            Mask of the edges that are answered.
+        `wants` (W, 2) are the edges that the peers request for this round, in any order.
         """
 
     def each_round(self, first: int, last: int, wants: Callable[[int], Edges]) -> Iterator[Round]:
@@ -119,12 +87,7 @@ class Brokering(ABC):
             for this in strategy.each_round(first, last, lambda t: rule.wants(cohort.state, t)):
                 ...  # receive, answer and update; evaluate if this.evaluated; begin the next
 
-        Parameters
-        ----------
-        first, last : int
-            Numbers of the first and the last round.
-        wants : callable
-            Function from a round to the edges that the peers request; called when it begins.
+        `wants`, from a round to the edges that the peers request, is called when it begins.
         """
         for t in range(first, last + 1):
             edges, asked = self.edges(t, wants(t))
@@ -155,12 +118,7 @@ class Brokering(ABC):
     def _ends(self, t: int, *, asked: bool) -> tuple[Marks, Marks]:
         """Return masks (n,) of the possible senders and recipients of round `t`.
 
-        Parameters
-        ----------
-        t : int
-            Number of the round.
-        asked : bool
-            For edges that are answered, whose ends must both be awake.
+        Both ends of edges that are answered (`asked`) must be awake.
         """
         if asked:
             return self.schedule.awake(t), self.schedule.awake(t)

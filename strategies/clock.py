@@ -11,7 +11,6 @@ as long as its slowest peer.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.ranges import option
+from coterie.strategies.columns import read_columns
 from coterie.strategies.errors import ScheduleError
 
 Floats = npt.NDArray[np.float64]
@@ -37,18 +37,12 @@ _MBIT = 1e6 / 8
 
 @dataclass(frozen=True)
 class Spread:
-    """Log-normal distribution.
-
-    Attributes
-    ----------
-    median : float
-        Median.
-    ratio : float
-        Ratio of the 84 % quantile to the median.
-    """
+    """Log-normal distribution."""
 
     median: float
+    """Median."""
     ratio: float
+    """Ratio of the 84 % quantile to the median."""
 
     def draw(self, g: np.random.Generator, n: int) -> Floats:
         """Draw n values, (n,)."""
@@ -97,25 +91,17 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """Speed of each peer and its link.
-
-    Attributes
-    ----------
-    speed : ndarray, (n,)
-        Examples differentiated per second.
-    up, down : ndarray, (n,)
-        Bytes per second.
-    latency : ndarray, (n,)
-        Seconds.
-    tick : float
-        Seconds per round of a schedule of kind "clock".
-    """
+    """Speed of each peer and its link."""
 
     speed: Floats
+    """Examples differentiated per second, (n,)."""
     up: Floats
     down: Floats
+    """Bytes per second, (n,)."""
     latency: Floats
+    """Seconds, (n,)."""
     tick: float = 1.0
+    """Seconds per round of a schedule of kind "clock"."""
 
     def seconds(self, peers: Ints, examples: Ints, sent: Ints, received: Ints) -> Floats:
         """Return the seconds that peers take for numbers of examples and bytes, (P,) each."""
@@ -127,10 +113,7 @@ class Clock:
 def clock(options: Options, peers: int, seed: int) -> Clock | None:
     """Make the clock of a configuration, or None for `profile` = "none".
 
-    Raises
-    ------
-    ScheduleError
-        The file is missing or wrong.
+    ScheduleError: the file is missing or wrong.
     """
     if options.profile == "none":
         return None
@@ -144,20 +127,15 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
 
 def _read(path: Path, peers: int) -> Floats:
     """Read the columns of a file, (4, n)."""
-    try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
-        by_peer = {int(row["peer"]): [float(row[name]) for name in _COLUMNS] for row in rows}
-    except OSError as error:
-        raise ScheduleError(f"clock file {path}: {error.strerror or 'cannot be read'}") from None
-    except (KeyError, TypeError, ValueError):
-        raise ScheduleError(
-            f"clock file {path}: needs numbers in the columns peer, {', '.join(_COLUMNS)}"
-        ) from None
+
+    def invalid(reason: str) -> ScheduleError:
+        return ScheduleError(f"clock file {path}: {reason}")
+
+    lines = read_columns(path, ("peer", *_COLUMNS), float, invalid)
+    by_peer = {peer: speeds for _, (peer, *speeds) in lines}
     if sorted(by_peer) != list(range(peers)):
-        raise ScheduleError(f"clock file {path}: needs a line for each peer, 0 to {peers - 1}")
+        raise invalid(f"needs a line for each peer, 0 to {peers - 1}")
     table = np.array([by_peer[peer] for peer in range(peers)]).T
     if not (np.isfinite(table).all() and (table[:3] > 0).all() and (table[3] >= 0).all()):
-        raise ScheduleError(
-            f"clock file {path}: speeds must be above 0, latencies must not be negative"
-        )
+        raise invalid("speeds must be above 0, latencies must not be negative")
     return table

@@ -28,15 +28,10 @@ class Everyone(Brokering):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EveryoneAfterWarmup(Everyone):
-    """All edges of the topology after the first rounds, which have none (trust).
-
-    Attributes
-    ----------
-    warmup : int
-        Number of rounds without edges.
-    """
+    """All edges of the topology after the first rounds, which have none (trust)."""
 
     warmup: int = 0
+    """Number of rounds without edges."""
 
     @property
     def _is_everyone(self) -> bool:

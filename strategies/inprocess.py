@@ -11,10 +11,7 @@ from coterie.strategies.protocol import Handler, Request, Response
 class InProcessTransport:
     """Transport that calls nodes of this process in order; a node's id is its index.
 
-    Attributes
-    ----------
-    error : Exception or None
-        Last error that a node raised.
+    `error` is the last error that a node raised.
     """
 
     def __init__(self, nodes: Sequence[Handler]) -> None:
@@ -28,12 +25,7 @@ class InProcessTransport:
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
         """Deliver requests by node; an exception becomes the reason for a missing response.
 
-        Raises
-        ------
-        PartError
-            A user's part failed on a node; the same request would fail again.
-        Exception
-            The disk is full.
+        It is raised if the same request would fail again: a PartError, or a full disk.
         """
         return {node: self._call(node, request) for node, request in requests.items()}
 

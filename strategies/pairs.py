@@ -28,17 +28,12 @@ class Pairs(Brokering):
     """Pairs sampled with probability p_t, and the edges requested by recipients.
 
     A sampled pair exchanges models both ways and answers; a requested edge only delivers.
-
-    Attributes
-    ----------
-    sampling : {"constant", "inverse-time", "mixed", "full", "official"}
-        Schedule of p_t, see `probability_at`.
-    probability : float
-        p_t of the constant schedule and of the first rounds of "mixed"; 0 for 1/n.
     """
 
     sampling: Sampling = "full"
+    """Schedule of p_t, see `probability_at`."""
     probability: float = 0.0
+    """p_t of the constant schedule and of the first rounds of "mixed"; 0 for 1/n."""
 
     wanted_by: ClassVar[Literal[0, 1] | None] = 1
 
@@ -53,13 +48,7 @@ class Pairs(Brokering):
         return edges, np.isin(self._number(edges), self._number(sampled))
 
     def probability_at(self, t: int) -> float:
-        """Return p_t, the probability of each pair in round `t`.
-
-        Raises
-        ------
-        ValueError
-            The schedule is unknown.
-        """
+        """Return p_t, the probability of each pair in round `t`."""
         n = self.peers
         constant = self.probability or 1 / n
         match self.sampling:

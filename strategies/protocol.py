@@ -57,35 +57,24 @@ def no_edges() -> Edges:
 
 @dataclass(frozen=True)
 class PeerMessage:
-    """Letter from one peer to another, or to all recipients of the round's edges.
-
-    Attributes
-    ----------
-    kind : {"offer", "answer", "statistics"}
-        An offer carries a peer's model, an answer the result that a recipient computed with it,
-        statistics those of the peer's columns, for all other peers before round 1.
-    sender : int
-        Peer that wrote the letter.
-    recipient : int or None
-        Peer that receives an answer, the model's owner; None for other letters.
-    round : int
-        Round that the letter belongs to; 0 for statistics.
-    nbytes : int
-        Bytes of the tensors inside, without overhead.
-    payload : object
-        Opaque reference: bytes on a node, the transport's object on the relay.
-    keys : Mapping of int to bytes
-        For a sealed letter, the payload's key per recipient, encrypted and signed; empty if the
-        letter is not encrypted.
-    """
+    """Letter from one peer to another, or to all recipients of the round's edges."""
 
     kind: Kind
+    """An offer carries a peer's model, an answer the result that a recipient computed with it,
+    statistics those of the peer's columns, for all other peers before round 1."""
     sender: int
+    """Peer that wrote the letter."""
     recipient: int | None
+    """Peer that receives an answer, the model's owner; None for other letters."""
     round: int
+    """Round that the letter belongs to; 0 for statistics."""
     nbytes: int
+    """Bytes of the tensors inside, without overhead."""
     payload: object = field(repr=False)
+    """Opaque reference: bytes on a node, the transport's object on the relay."""
     keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    """For a sealed letter, the payload's key per recipient, encrypted and signed; empty if the
+    letter is not encrypted."""
 
     def opens_for(self, peer: int) -> bool:
         """Return True if the peer can read the letter."""
@@ -98,77 +87,54 @@ class PeerMessage:
 
 @dataclass(frozen=True)
 class Request:
-    """Request of the relay to a node.
-
-    Attributes
-    ----------
-    stage : {"preflight", "start", "answer", "update", "local-rounds"}
-        "preflight" checks that the node is ready for the run, without side effects; "start"
-        restores the newest state up to `round` as that of `round`, or creates and evaluates that of
-        round 0; "answer" computes answers to the offers of `round`; "update" ends `round`: peers
-        update models and state; "local-rounds" runs `round`..`last` inside a node that hosts every
-        peer. All but "preflight" and "start" continue from the state of `round` - 1.
-    round, last : int
-        Number of the round, and of the last one in "local-rounds"; otherwise equal.
-    edges : ndarray of int, (E, 2)
-        Edges of the round that end at the node's peers, sorted by (recipient, sender). In "update"
-        edges of "answer" may be missing, if their other end has failed since.
-    asked : ndarray of bool, (E,)
-        Mask of the edges that are answered.
-    letters : Sequence of PeerMessage
-        Letters from other nodes, sorted by (sender, recipient), offers first. A node empties a list
-        when it begins the request, so that a letter's memory is free once the letter is opened.
-    committed : int
-        Last round that the relay has checkpointed; a node may delete older versions.
-    attempt : str
-        Token of the relay's process; a node accepts requests of the one that started it last.
-    samples : ndarray of int, (n,)
-        Number of samples n_i of each peer, 0 where not announced yet. Empty before any node has
-        announced it: nodes that see only their own data then announce it and are started again.
-        They send their statistics with it, and the second "start" delivers those of the others.
-    clock : float
-        In a "preflight" the relay's time, in seconds since 1970; else 0.
-    owed : tuple of int
-        In "update" the node's peers whose next offer must be a key letter, see `Response.gaps` and
-        `has_key_letter`.
-    """
+    """Request of the relay to a node."""
 
     stage: Stage
+    """"preflight" checks that the node is ready for the run, without side effects; "start" restores
+    the newest state up to `round` as that of `round`, or creates and evaluates that of round 0;
+    "answer" computes answers to the offers of `round`; "update" ends `round`: peers update models
+    and state; "local-rounds" runs `round`..`last` inside a node that hosts every peer. All but
+    "preflight" and "start" continue from the state of `round` - 1."""
     round: int
     last: int
+    """Number of the round, and of the last one in "local-rounds"; otherwise equal."""
     edges: Edges = field(default_factory=no_edges)
+    """Edges (E, 2) of the round that end at the node's peers, sorted by (recipient, sender). In
+    "update" edges of "answer" may be missing, if their other end has failed since."""
     asked: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    """Mask (E,) of the edges that are answered."""
     letters: Sequence[PeerMessage] = ()
+    """Letters from other nodes, sorted by (sender, recipient), offers first. A node empties a list
+    when it begins the request, so that a letter's memory is free once the letter is opened."""
     committed: int = 0
+    """Last round that the relay has checkpointed; a node may delete older versions."""
     attempt: str = ""
+    """Token of the relay's process; a node accepts requests of the one that started it last."""
     samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Number of samples n_i of each peer, (n,), 0 where not announced. Empty before any node has
+    announced it: nodes that see only their own data then announce it and are started again. They
+    send their statistics with it, and the second "start" delivers those of the others."""
     clock: float = 0.0
+    """In a "preflight" the relay's time, in seconds since 1970; else 0."""
     owed: tuple[int, ...] = ()
+    """In "update" the node's peers whose next offer must be a key letter, see `Response.gaps` and
+    `has_key_letter`."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Metrics of one peer after one evaluated round.
-
-    Attributes
-    ----------
-    round, peer : int
-        Round and peer of the report.
-    metrics : Mapping of str to float or None
-        Fields of metrics.jsonl except round and peer; None where a metric does not exist.
-    weights : tuple of float, (n,)
-        Row of the collaboration matrix; the diagonal is the self weight, else 1. With more than
-        `MATRIX` peers, only the entries of `columns`.
-    columns : tuple of int
-        With more than `MATRIX` peers: the peer itself and those whose models it received in this
-        round; empty if it slept.
-    """
+    """Metrics of one peer after one evaluated round."""
 
     round: int
     peer: int
     metrics: Mapping[str, float | None]
+    """Fields of metrics.jsonl except round and peer; None where a metric does not exist."""
     weights: tuple[float, ...]
+    """Row of the collaboration matrix; the diagonal is the self weight, else 1. With more than
+    `MATRIX` peers, only the entries of `columns`."""
     columns: tuple[int, ...] = ()
+    """With more than `MATRIX` peers: the peer itself and those whose models it received in this
+    round; empty if it slept."""
 
     @property
     def weight_by_peer(self) -> dict[int, float]:
@@ -178,63 +144,45 @@ class Report:
 
 @dataclass(frozen=True)
 class Response:
-    """Response of a node to a request.
-
-    Attributes
-    ----------
-    peers : tuple of int
-        Peers that the node hosts, ascending.
-    letters : tuple of PeerMessage
-        Answers of the round ("answer"), or offers for the next one ("start", "update"), or
-        statistics ("start").
-    wants : ndarray of int, (W, 2)
-        Edges that the node's peers request for the next round; each has one of them at an end.
-    reports : tuple of Report
-        Metrics of the evaluated rounds that the request ended.
-    refused : tuple of str
-        A line per letter that failed its checks (peer, round, reason).
-    samples : tuple of int
-        n_i of each hosted peer, in the response to "start" of a node that sees only its own data;
-        else empty. The relay forwards them to all nodes, for the averaging weights.
-    names : tuple of str
-        Display name of each hosted peer, "" for none, in the response to "start"; else empty.
-    restored : int or None
-        In the response to "start": round of the state that the node continues from, -1 if its peers
-        start from their initial state.
-    claims : tuple of bytes
-        In the response to "preflight" and "start" of a node with keys: a signature per hosted peer
-        that proves that the node is this peer's; else empty.
-    checks : tuple of (str, str)
-        In the response to "preflight": names of the checks, and "ok", a band or a code.
-    elapsed : float
-        Seconds on the virtual clock that the request's rounds took on this node.
-    ready : tuple of int
-        Round at whose end each hosted peer's work is done, if the schedule follows the clock; else
-        empty.
-    backend : str
-        Name of the node's engine backend, in the response to "start"; else empty.
-    gaps : tuple of int
-        Peers of other nodes whose increments this node cannot read until their next key letter.
-    reads : int
-        In the response to "start": maximum size in bytes of a letter that the node reads; the relay
-        forwards no larger one to it. 0: not stated.
-    """
+    """Response of a node to a request."""
 
     peers: tuple[int, ...]
+    """Peers that the node hosts, ascending."""
     letters: tuple[PeerMessage, ...] = ()
+    """Answers of the round ("answer"), or offers for the next one ("start", "update"), or
+    statistics ("start")."""
     wants: Edges = field(default_factory=no_edges)
+    """Edges (W, 2) that the node's peers request for the next round; each has one of them at an
+    end."""
     reports: tuple[Report, ...] = ()
+    """Metrics of the evaluated rounds that the request ended."""
     refused: tuple[str, ...] = ()
+    """A line per letter that failed its checks (peer, round, reason)."""
     samples: tuple[int, ...] = ()
+    """n_i of each hosted peer, in the response to "start" of a node that sees only its own data;
+    else empty. The relay forwards them to all nodes, for the averaging weights."""
     names: tuple[str, ...] = ()
+    """Display name of each hosted peer, "" for none, in the response to "start"; else empty."""
     restored: int | None = None
+    """In the response to "start": round of the state that the node continues from, -1 if its peers
+    start from their initial state."""
     claims: tuple[bytes, ...] = ()
+    """In the response to "preflight" and "start" of a node with keys: a signature per hosted peer
+    that proves that the node is this peer's; else empty."""
     checks: tuple[tuple[str, str], ...] = ()
+    """In the response to "preflight": names of the checks, and "ok", a band or a code."""
     elapsed: float = 0.0
+    """Seconds on the virtual clock that the request's rounds took on this node."""
     ready: tuple[int, ...] = ()
+    """Round at whose end each hosted peer's work is done, if the schedule follows the clock; else
+    empty."""
     backend: str = ""
+    """Name of the node's engine backend, in the response to "start"; else empty."""
     gaps: tuple[int, ...] = ()
+    """Peers of other nodes whose increments this node cannot read until their next key letter."""
     reads: int = 0
+    """In the response to "start": maximum size in bytes of a letter that the node reads; the relay
+    forwards no larger one to it. 0: not stated."""
 
 
 class Handler(Protocol):

@@ -28,12 +28,7 @@ Matrix = npt.NDArray[np.bool_]
 class PushSum:
     """Averaging weights and push-sum weights of each round.
 
-    Parameters
-    ----------
-    links : Callable[[int], ndarray of bool (n, n)]
-        Function from a round, from 1, to its edges, [sender, recipient].
-    peers : int
-        Number of peers n.
+    `links` is a function from a round, from 1, to its edges, (n, n), [sender, recipient].
     """
 
     def __init__(self, links: Callable[[int], Matrix], peers: int) -> None:
@@ -44,10 +39,7 @@ class PushSum:
     def repeated(cls, graphs: list[Matrix]) -> PushSum:
         """Return the weights on edges (n, n) of rounds that repeat cyclically.
 
-        Raises
-        ------
-        TopologyError
-            No path leads back along some edge, so that its sender's weight would vanish.
+        TopologyError: no path leads back along some edge, so its sender's weight would vanish.
         """
         # Imported here, because it would slow down every start and message of a deployment.
         from scipy.sparse import csr_array

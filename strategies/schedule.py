@@ -7,7 +7,6 @@ that the peers have spent. A sleeping peer does not train, send or receive, and 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from coterie.ranges import option
 from coterie.strategies.clock import Clock
+from coterie.strategies.columns import read_columns
 from coterie.strategies.errors import ScheduleError
 
 Bools = npt.NDArray[np.bool_]
@@ -68,30 +68,21 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Schedule in which all peers are always awake, and base of the others.
-
-    Attributes
-    ----------
-    peers, rounds : int
-        Number of peers and of rounds.
-    seed : int
-        Seed of random schedules.
-    max_age : int
-        Maximum age of an offer in rounds.
-    receives_on_waking : bool
-        A peer that wakes for a round receives the offers of the previous one. True for methods
-        whose rounds end in averaging: the peer then trains from that average. Where rounds end in
-        training it would train for two rounds.
-    clock : Clock or None
-        Speed of the peers; None without a virtual clock.
-    """
+    """Schedule in which all peers are always awake, and base of the others."""
 
     peers: int
     rounds: int
+    """Number of peers and of rounds."""
     seed: int = 0
+    """Seed of random schedules."""
     max_age: int = 0
+    """Maximum age of an offer in rounds."""
     receives_on_waking: bool = False
+    """A peer that wakes for a round receives the offers of the previous one. True for methods whose
+    rounds end in averaging: the peer then trains from that average. Where rounds end in training it
+    would train for two rounds."""
     clock: Clock | None = None
+    """Speed of the peers; None without a virtual clock."""
     _drawn: dict[int, Bools] = field(default_factory=dict, init=False, repr=False)
 
     foresees: ClassVar[bool] = True
@@ -209,24 +200,17 @@ class ByClock(Schedule):
 
     A peer that works for longer than a round sleeps in the meantime; its offer belongs to the round
     in which it is ready. For simulations only, since the caller must know each peer's time.
-
-    Attributes
-    ----------
-    length : float
-        Maximum duration of a round in seconds.
-    base : Schedule or None
-        Schedule by which idle peers start working; None if they start again as soon as they are
-        done, and every round lasts `length` seconds.
-    ready : ndarray of int, (n,)
-        Round at whose end each peer's current work is done; 0 before it has begun.
-    last : ndarray of int, (n,)
-        Round at whose end its previous work was done.
     """
 
     length: float = 1.0
+    """Maximum duration of a round in seconds."""
     base: Schedule | None = None
+    """Schedule by which idle peers start working; None if they start again as soon as they are
+    done, and every round lasts `length` seconds."""
     ready: Ints = field(init=False)
+    """Round (n,) at whose end each peer's current work is done; 0 before it has begun."""
     last: Ints = field(init=False)
+    """Round (n,) at whose end its previous work was done."""
 
     foresees: ClassVar[bool] = False
 
@@ -294,35 +278,17 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class ScheduleKind:
-    """Kind of schedule: a row of `SCHEDULES`.
-
-    Attributes
-    ----------
-    summary : str
-        Description in one line.
-    make : Callable[[Options, Setting], Schedule]
-        Function that makes the schedule of a run. It raises ScheduleError if there is none.
-    """
+    """Kind of schedule: a row of `SCHEDULES`."""
 
     summary: str
+    """Description in one line."""
     make: Callable[[Options, Setting], Schedule]
+    """Function that makes the schedule of a run. It raises ScheduleError if there is none."""
 
     def schedule(self, options: Options, setting: Setting, deadline: float = 0.0) -> Schedule:
-        """Make the schedule of a run.
+        """Make the schedule of a run; `deadline` ends a round after these seconds, 0: no limit.
 
-        Parameters
-        ----------
-        options : Options
-            Options of the schedule.
-        setting : Setting
-            Numbers of the run.
-        deadline : float
-            Maximum duration of a round in seconds; 0 for no limit.
-
-        Raises
-        ------
-        ScheduleError
-            The file of a trace is missing or invalid, or kind = "clock" without a clock.
+        ScheduleError: the file of a trace is missing or invalid, or kind = "clock" without a clock.
         """
         base = self.make(options, setting)
         return ByClock(*setting, length=deadline, base=base) if deadline and base.foresees else base
@@ -357,20 +323,8 @@ def _read(path: Path, peers: int) -> list[tuple[int, int, int]]:
     def invalid(reason: str) -> ScheduleError:
         return ScheduleError(f"schedule file {path}: {reason}")
 
-    try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
-    except OSError as error:
-        raise invalid(error.strerror or "cannot be read") from None
-    except ValueError:
-        raise invalid("not UTF-8 text") from None
     times = []
-    for number, row in enumerate(rows, start=2):
-        try:
-            peer, first, last = (int(row[name]) for name in ("peer", "from", "to"))
-        except (KeyError, TypeError, ValueError):
-            raise invalid(
-                f"line {number}: needs integers in the columns peer, from and to"
-            ) from None
+    for number, (peer, first, last) in read_columns(path, ("peer", "from", "to"), int, invalid):
         if not (0 <= peer < peers and 1 <= first <= last):
             raise invalid(
                 f"line {number}: needs a peer from 0 to {peers - 1} and rounds 1 <= from <= to"

@@ -6,7 +6,6 @@ edges of each round inside that graph, which may be directed.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.strategies import base_graph
+from coterie.strategies.columns import read_columns
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.protocol import Edges
 from coterie.strategies.push_sum import PushSum
@@ -50,27 +50,18 @@ def matrix_of(edges: Edges, peers: int) -> Matrix:
 
 @dataclass(frozen=True)
 class Setting:
-    """Numbers that a topology is built from.
-
-    Attributes
-    ----------
-    peers : int
-        Number of peers n.
-    seed : int
-        Seed of the random kinds; the same seed gives the same graph on every machine.
-    degree : int
-        The key `topology-degree`.
-    probability : float
-        The key `topology-probability`.
-    file : str
-        The key `topology-file`.
-    """
+    """Numbers that a topology is built from."""
 
     peers: int
+    """Number of peers n."""
     seed: int = 0
+    """Seed of the random kinds; the same seed gives the same graph on every machine."""
     degree: int = 2
+    """The key `topology-degree`."""
     probability: float = 0.5
+    """The key `topology-probability`."""
     file: str = ""
+    """The key `topology-file`."""
 
     def rng(self) -> np.random.Generator:
         """Return the generator of a random graph."""
@@ -78,60 +69,37 @@ class Setting:
 
 
 class Rounds(NamedTuple):
-    """Edges of a topology that changes from round to round.
-
-    Attributes
-    ----------
-    links : Links
-        Edges of each round.
-    is_directed : bool
-        True if some round has an edge without its reverse. Only methods without answers can use
-        directed edges: an answer needs the reverse edge.
-    """
+    """Edges of a topology that changes from round to round."""
 
     links: Links
+    """Edges of each round."""
     is_directed: bool
+    """True if some round has an edge without its reverse. Only methods without answers can use
+    directed edges: an answer needs the reverse edge."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Topology: a row of `TOPOLOGIES`.
-
-    Attributes
-    ----------
-    summary : str
-        Description in one line.
-    graph : Callable[[Setting], ndarray of bool (n, n)]
-        Function that builds the symmetric adjacency matrix with an empty diagonal; for a changing
-        topology, the union of the edges of all rounds. It raises TopologyError if there is no such
-        graph.
-    rounds : Callable[[Setting], Rounds | None]
-        Function that makes the edges of each round, or None for a static topology.
-    mixing : Callable[[Setting], Mixing | None]
-        Function that makes the averaging weights of a topology that defines them, or None: "base"
-        has those of its authors, a CSV with directed edges those of push-sum. They ignore numbers
-        of examples. It raises TopologyError if they cannot preserve the mean.
-    """
+    """Topology: a row of `TOPOLOGIES`."""
 
     summary: str
+    """Description in one line."""
     graph: Callable[[Setting], Matrix]
+    """Function that builds the symmetric adjacency matrix with an empty diagonal; for a changing
+    topology, the union of the edges of all rounds. It raises TopologyError if there is no such
+    graph."""
     rounds: Callable[[Setting], Rounds | None] = lambda setting: None
+    """Function that makes the edges of each round, or None for a static topology."""
     mixing: Callable[[Setting], Mixing | None] = lambda setting: None
+    """Function that makes the averaging weights of a topology that defines them, or None: "base"
+    has those of its authors, a CSV with directed edges those of push-sum. They ignore numbers of
+    examples. It raises TopologyError if they cannot preserve the mean."""
 
     def matrix(self, setting: Setting) -> Matrix:
-        """Build the graph of a configuration.
+        """Build the graph (n, n) of a configuration; connected, except for "file".
 
-        Returns
-        -------
-        ndarray of bool, (n, n)
-            Symmetric adjacency matrix with an empty diagonal; connected, except for "file". For a
-            changing topology, the union of the edges of all rounds.
-
-        Raises
-        ------
-        TopologyError
-            The graph does not exist, the file is missing or invalid, or the graph of a plugin is
-            not an adjacency matrix.
+        TopologyError: the graph does not exist, the file is missing or invalid, or the graph of a
+        plugin is not a symmetric adjacency matrix with an empty diagonal.
         """
         graph = self.graph(setting)
         if self in TOPOLOGIES.values():
@@ -153,18 +121,8 @@ class Topology:
     def links(self, setting: Setting, *, directed: bool) -> Links | None:
         """Make the edges of each round; None for a static topology.
 
-        Parameters
-        ----------
-        setting : Setting
-            Numbers of the configuration.
-        directed : bool
-            Directed edges are allowed, because the method has no answers.
-
-        Raises
-        ------
-        TopologyError
-            The edges are directed but the method needs answers, the degree is out of range, or the
-            file is missing or invalid.
+        `directed`: the method has no answers, so it can use directed edges. TopologyError: it
+        cannot, the degree is out of range, or the file is missing or invalid.
         """
         rounds = self.rounds(setting)
         if rounds is None:
@@ -426,36 +384,16 @@ def _shuffled(graph: Matrix, rng: np.random.Generator) -> Matrix:
 
 
 def read_rounds(path: Path, peers: int) -> list[Edges]:
-    """Read the edges of each round from a CSV with the columns round, sender, recipient.
+    """Read the edges (E, 2) of rounds 1, 2, ... from a CSV: round, sender, recipient.
 
-    Returns
-    -------
-    list of ndarray of int, (E, 2)
-        Edges of rounds 1, 2, ... up to the last in the file; a round may have none.
-
-    Raises
-    ------
-    TopologyError
-        The file is missing or invalid.
+    A round may have none. TopologyError: the file is missing or invalid.
     """
 
     def invalid(reason: str) -> TopologyError:
         return TopologyError(f"topology file {path}: {reason}")
 
-    try:
-        lines = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
-    except OSError as error:
-        raise invalid(error.strerror or "cannot be read") from None
-    except ValueError:
-        raise invalid("not UTF-8 text") from None
     rounds: dict[int, list[tuple[int, int]]] = {}
-    for number, line in enumerate(lines, start=2):
-        try:
-            t, i, j = (int(line[name]) for name in ("round", "sender", "recipient"))
-        except (KeyError, TypeError, ValueError):
-            raise invalid(
-                f"line {number}: needs integers in the columns round, sender and recipient"
-            ) from None
+    for number, (t, i, j) in read_columns(path, ("round", "sender", "recipient"), int, invalid):
         if t < 1 or not (0 <= i < peers and 0 <= j < peers) or i == j:
             raise invalid(
                 f"line {number}: needs a round from 1 and two different peers from 0 to {peers - 1}"

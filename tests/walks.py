@@ -156,7 +156,7 @@ class Institutions:
         self._contexts, self._replies = dict[int, Context](), dict[str, Message]()
         for peer in range(2):
             files |= {"keys": f"hospital-{peer}.key", "out": str(peer)}
-            node = {name: str(folder / file) for name, file in files.items()}
+            node: dict[str, Any] = {name: str(folder / file) for name, file in files.items()}
             node_config = {**node, "peer": peer, "device": "cpu", "worker": False}
             self._contexts[peer] = Context(1, peer, node_config, RecordDict(), run)
 

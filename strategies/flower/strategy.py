@@ -25,11 +25,6 @@ class RelayStrategy(Strategy):
 
     `start` runs the rounds of `brokering` instead of Flower's rounds of configuring and aggregating
     one global model; the methods for a global model do nothing.
-
-    Parameters
-    ----------
-    brokering : Brokering
-        Edges of each round.
     """
 
     def __init__(self, brokering: Brokering) -> None:
@@ -56,28 +51,10 @@ class RelayStrategy(Strategy):
     ) -> Result:
         """Run the rounds on Flower's grid.
 
-        Parameters
-        ----------
-        grid : Grid
-            Flower's connection to the nodes.
-        initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn : optional
-            Flower's parameters for a global model; leave them out.
-        timeout : float
-            Seconds that a node has for one round before it is dropped.
-        transport : callable
-            Function from the grid and `timeout` to a `Transport`.
-        recorder, ledger, join_timeout, quorum, patience, proves, waits : optional
-            See `coterie.strategies.relay.broker.Broker`.
-
-        Returns
-        -------
-        Result
-            Mean metrics of each evaluated round in `evaluate_metrics_clientapp`; no arrays.
-
-        Raises
-        ------
-        RelayError
-            A peer is hosted by no node, there is no quorum, or no node is left.
+        Leave out Flower's parameters for a global model. A node has `timeout` seconds for a round
+        before it is dropped; for the others see `coterie.strategies.relay.broker.Broker`. The
+        result has the mean metrics of each evaluated round in `evaluate_metrics_clientapp`.
+        RelayError: a peer is hosted by no node, there is no quorum, or no node is left.
         """
         if initial_arrays or evaluate_fn or train_config or evaluate_config:
             raise ValueError(

@@ -58,29 +58,13 @@ Waiting = Callable[[Sequence[str], float], None]
 class Broker:
     """Relay of one run.
 
-    Parameters
-    ----------
-    strategy : Brokering
-        Edges of each round.
-    transport : Transport
-        Carrier of requests to the nodes.
-    recorder : Recorder, optional
-        Receives a commit after every round.
-    ledger : Ledger, optional
-        Progress of an interrupted run to resume.
-    join_timeout : float
-        Seconds to wait for all peers before the first round, and for a quorum later.
-    quorum : int
-        Minimum number of peers for a round to begin; 0 for all in the first round, then any.
-    deployed : bool
-        Invite a node whose set-up fails again until `join_timeout`, since people may repair it;
-        otherwise its second failure ends a run that needs it.
-    patience : int
-        Number of evaluated rounds without a smaller mean validation loss that end the run; 0: none.
-    proves : callable, optional
-        Verifier of a node's claims to its peers; without, the first node to claim a peer hosts it.
-    waits : callable, optional
-        Called while the relay waits for approvals, see `Waiting`.
+    `recorder` receives a commit after every round, `ledger` is the progress of an interrupted run.
+    The relay waits `join_timeout` seconds for all peers before the first round, and later for a
+    `quorum`: the minimum number of peers for a round to begin (0: all in the first round, then
+    any). `deployed`: it invites a node whose set-up fails again until then, since people may repair
+    it; otherwise its second failure ends a run that needs it. `patience` evaluated rounds without a
+    smaller mean validation loss end the run (0: none). `proves` verifies a node's claims to its
+    peers; without, the first node to claim a peer hosts it. `waits`: see `Waiting`.
     """
 
     def __init__(
@@ -125,17 +109,9 @@ class Broker:
         self._keys: Counter[int] = Counter()  # key letters on request, by peer
 
     def run(self) -> dict[int, dict[str, float]]:
-        """Run all rounds.
+        """Run all rounds; return the mean metrics of each evaluated round.
 
-        Returns
-        -------
-        dict of int to dict of str to float
-            Mean metrics of each evaluated round.
-
-        Raises
-        ------
-        RelayError
-            A peer is hosted by no node, there is no quorum, or no node is left.
+        RelayError: a peer is hosted by no node, there is no quorum, or no node is left.
         """
         self._gather(all_peers=True)
         if self._ledger.round == 0:
@@ -222,10 +198,7 @@ class Broker:
     def _send_samples(self, t: int) -> None:
         """Start nodes that see only their own data again, now that all n_i are known.
 
-        Raises
-        ------
-        RelayError
-            Some peers have sent statistics, and others have not.
+        RelayError: some peers have sent statistics, and others have not.
         """
         roster = self._roster
         if t == 0 and roster.statistics and (lacking := roster.missing):

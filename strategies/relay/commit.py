@@ -11,76 +11,50 @@ from coterie.strategies.protocol import Report
 
 @dataclass(frozen=True)
 class Ledger:
-    """Progress of a run: the state that the relay needs to resume it.
-
-    Attributes
-    ----------
-    round : int
-        Last committed round.
-    messages : int
-        Number of requests sent and responses received.
-    nbytes : int
-        Payload bytes delivered to nodes; a letter for two peers of one node counts once.
-    sealing : int
-        Bytes of the sealed letters' keys delivered with them.
-    ended : tuple of int, (n,)
-        Last round that each peer ended, -1 for a peer that has not joined; empty at first.
-    breaks : tuple of str
-        A line for each time that peers restarted from an older state.
-    awake : tuple of int, (n,)
-        Number of rounds in which each peer was awake and took part; empty at first.
-    virtual_seconds : float
-        Time of the virtual clock.
-    best_loss : float or None
-        Smallest mean validation loss of an evaluated round.
-    stale : int
-        Number of evaluated rounds since then.
-    """
+    """Progress of a run: the state that the relay needs to resume it."""
 
     round: int = 0
+    """Last committed round."""
     messages: int = 0
+    """Number of requests sent and responses received."""
     nbytes: int = 0
+    """Payload bytes delivered to nodes; a letter for two peers of one node counts once."""
     sealing: int = 0
+    """Bytes of the sealed letters' keys delivered with them."""
     ended: tuple[int, ...] = ()
+    """Last round that each peer ended, (n,), -1 for a peer that has not joined; empty at first."""
     breaks: tuple[str, ...] = ()
+    """A line for each time that peers restarted from an older state."""
     awake: tuple[int, ...] = ()
+    """Number of rounds (n,) in which each peer was awake and took part; empty at first."""
     virtual_seconds: float = 0.0
+    """Time of the virtual clock."""
     best_loss: float | None = None
+    """Smallest mean validation loss of an evaluated round."""
     stale: int = 0
+    """Number of evaluated rounds since then."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """End of a round, or of several that one node ran alone.
-
-    Attributes
-    ----------
-    ledger : Ledger
-        Progress of the run.
-    reports : tuple of Report
-        Reports of the rounds evaluated since the last commit, sorted by (round, peer).
-    refused : tuple of str
-        A line per letter refused since then.
-    present : frozenset of int
-        Peers whose node ended the round.
-    faults : tuple of str
-        A line per node that failed since then.
-    names : Mapping of int to str
-        Display names of the peers that have one.
-    backends : tuple of str
-        Names of the nodes' engine backends.
-    nodes : Mapping of int to int
-        Flower's ID of the node of each peer.
-    """
+    """End of a round, or of several that one node ran alone."""
 
     ledger: Ledger
+    """Progress of the run."""
     reports: tuple[Report, ...] = field(default=(), repr=False)
+    """Reports of the rounds evaluated since the last commit, sorted by (round, peer)."""
     refused: tuple[str, ...] = ()
+    """A line per letter refused since then."""
     present: frozenset[int] = frozenset()
+    """Peers whose node ended the round."""
     faults: tuple[str, ...] = ()
+    """A line per node that failed since then."""
     names: Mapping[int, str] = field(default_factory=dict)
+    """Display names of the peers that have one."""
     backends: frozenset[str] = frozenset()
+    """Names of the nodes' engine backends."""
     nodes: Mapping[int, int] = field(default_factory=dict, compare=False)  # differ by transport
+    """Flower's ID of the node of each peer."""
 
 
 class Recorder(Protocol):

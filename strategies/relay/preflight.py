@@ -17,21 +17,14 @@ _CHECKS = 20
 
 @dataclass(frozen=True)
 class Survey:
-    """Results of the checks of all nodes.
-
-    Attributes
-    ----------
-    peers : Mapping of int to Mapping of str to str
-        Results by peer and check: "ok", a band or a code.
-    faults : tuple of str
-        A line per node whose response was missing or invalid.
-    missing : tuple of int
-        Peers for which no node has answered.
-    """
+    """Results of the checks of all nodes."""
 
     peers: Mapping[int, Mapping[str, str]]
+    """Results by peer and check: "ok", a band or a code."""
     faults: tuple[str, ...]
+    """A line per node whose response was missing or invalid."""
     missing: tuple[int, ...]
+    """Peers for which no node has answered."""
 
 
 def survey(transport: Transport, peers: int, proves: Proof | None = None) -> Survey:

@@ -16,49 +16,22 @@ class Roster:
     """Nodes that take part in a run.
 
     A peer is bound to the first node that claims it, and to the first n_i announced for it.
-
-    Parameters
-    ----------
-    peers : int
-        Number of peers n of the run.
-    proves : callable, optional
-        Verifier of a node's claim to a peer; without, every first claim is accepted.
-
-    Attributes
-    ----------
-    hosts : dict of int to tuple of int
-        Peers of each node, ordered by peer.
-    without_peers : set of int
-        Nodes that host no peer.
-    samples : ndarray of int, (n,)
-        n_i of each peer, 0 where not announced.
-    offers : dict of (int, int) to PeerMessage
-        Offers by (peer, round) that are valid in this round or later.
-    statistics : dict of int to PeerMessage
-        Letter with the statistics of each peer that sent one.
-    names : dict of int to str
-        Display names announced by the nodes.
-    backends : tuple of str
-        Names of the nodes' engine backends.
-    reads : dict of int to int
-        Maximum size of a letter that a node reads, of nodes that have stated it.
-    owners : dict of int to int
-        Node to which each peer is bound.
+    `proves` verifies a node's claim to a peer; without, every first claim is accepted.
     """
 
     def __init__(self, peers: int, proves: Proof | None = None) -> None:
         self._proves = proves
         self.peers = peers
-        self.hosts: dict[int, tuple[int, ...]] = {}
-        self.without_peers: set[int] = set()
-        self.samples = np.zeros(peers, dtype=np.int64)
-        self.offers: dict[tuple[int, int], PeerMessage] = {}
-        self.statistics: dict[int, PeerMessage] = {}
-        self.names: dict[int, str] = {}
-        self.backends: set[str] = set()
-        self.reads: dict[int, int] = {}
+        self.hosts: dict[int, tuple[int, ...]] = {}  # peers of each node, ordered by peer
+        self.without_peers: set[int] = set()  # nodes that host no peer
+        self.samples = np.zeros(peers, dtype=np.int64)  # n_i of each peer; 0: not announced
+        self.offers: dict[tuple[int, int], PeerMessage] = {}  # by (peer, round), valid now or later
+        self.statistics: dict[int, PeerMessage] = {}  # of each peer that sent a letter of them
+        self.names: dict[int, str] = {}  # display names announced by the nodes
+        self.backends: set[str] = set()  # names of the nodes' engine backends
+        self.reads: dict[int, int] = {}  # node -> stated maximum size of a letter that it reads
         self._wants: dict[int, Edges] = {}
-        self.owners: dict[int, int] = {}
+        self.owners: dict[int, int] = {}  # peer -> node to which it is bound
 
     @property
     def hosted(self) -> frozenset[int]:

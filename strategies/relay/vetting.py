@@ -28,16 +28,7 @@ NAME = 64
 def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int) -> str | None:
     """Return the reason to reject the whole response, or None.
 
-    Parameters
-    ----------
-    response : Response
-        Response to check.
-    request : Request
-        Request that it answers.
-    hosted : sequence of int
-        Peers that the node hosts so far; if empty, it may claim any peers.
-    n : int
-        Number of peers of the run.
+    `hosted` are the peers that the node hosts so far; if empty, it may claim any of the `n`.
     """
     if hosted and response.peers != tuple(hosted):
         return f"hosts peers {named(response.peers)} now, not {named(hosted)}"
@@ -62,20 +53,10 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
 def vetted(
     response: Response, request: Request, strategy: Brokering, *, deployed: bool = False
 ) -> tuple[Response, list[str]]:
-    """Remove the items that a response to `request` must not contain.
+    """Return the response without what a response to `request` must not contain.
 
-    Parameters
-    ----------
-    deployed : bool
-        True if peers are called by names of trust files; in a simulation the user's own data names
-        them.
-
-    Returns
-    -------
-    response : Response
-        Response with the valid items.
-    refused : list of str
-        A line per refused item: letters refused by the node, then items refused here.
+    Also a line per refused item: letters refused by the node, then items refused here. `deployed`:
+    peers are called by names of trust files; in a simulation the user's own data names them.
     """
     n, peers = strategy.peers, frozenset(response.peers)
     invalid: list[str] = []
