@@ -35,31 +35,12 @@ _COLUMNS = (
 _MBIT = 1e6 / 8
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Log-normal distribution."""
-
-    median: float
-    """Median."""
-    ratio: float
-    """Ratio of the 84 % quantile to the median."""
-
-    def draw(self, g: np.random.Generator, n: int) -> Floats:
-        """Draw n values, (n,)."""
-        values: Floats = self.median * self.ratio ** g.standard_normal(n)
-        return values
-
-
-PROFILES: dict[str, tuple[Spread, Spread, Spread, Spread]] = {
-    "hospitals": (
-        Spread(2000.0, 2.0), Spread(100 * _MBIT, 2.0), Spread(200 * _MBIT, 2.0), Spread(0.02, 1.5),
-    ),
-    "phones": (
-        Spread(50.0, 3.0), Spread(8 * _MBIT, 2.5), Spread(40 * _MBIT, 2.5), Spread(0.05, 1.6),
-    ),
-}  # fmt: skip
-"""Examples per second, bytes per second up and down, and latency in seconds; orders of magnitude,
-see docs/schedules.md."""
+PROFILES: dict[str, tuple[tuple[float, float], ...]] = {
+    "hospitals": ((2000.0, 2.0), (100 * _MBIT, 2.0), (200 * _MBIT, 2.0), (0.02, 1.5)),
+    "phones": ((50.0, 3.0), (8 * _MBIT, 2.5), (40 * _MBIT, 2.5), (0.05, 1.6)),
+}
+"""Log-normal examples per second, bytes per second up and down, and latency in seconds: medians,
+and ratios of the 84 % quantile to them; orders of magnitude, see docs/schedules.md."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +102,9 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
         speed, up, down, latency = _read(Path(options.file), peers)
         return Clock(speed, up, down, latency, options.tick)
     g = np.random.default_rng((seed, _PURPOSE))
-    speed, up, down, latency = (spread.draw(g, peers) for spread in PROFILES[options.profile])
+    speed, up, down, latency = (
+        median * ratio ** g.standard_normal(peers) for median, ratio in PROFILES[options.profile]
+    )
     return Clock(speed, up, down, latency, options.tick)
 
 

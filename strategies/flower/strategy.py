@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -13,9 +14,7 @@ from coterie.strategies.brokering import Brokering
 from coterie.strategies.flower import private
 from coterie.strategies.flower.transport import FlowerTransport
 from coterie.strategies.protocol import Transport
-from coterie.strategies.relay.broker import Broker, Waiting
-from coterie.strategies.relay.commit import Ledger, Recorder
-from coterie.strategies.relay.roster import Proof
+from coterie.strategies.relay.broker import Broker
 
 _log = logging.getLogger("coterie.relay")
 
@@ -41,18 +40,12 @@ class RelayStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
         transport: Callable[[Grid, float], Transport] = FlowerTransport,
-        recorder: Recorder | None = None,
-        ledger: Ledger | None = None,
-        join_timeout: float = 600,
-        quorum: int = 0,
-        patience: int = 0,
-        proves: Proof | None = None,
-        waits: Waiting | None = None,
+        **relay: Any,
     ) -> Result:
         """Run the rounds on Flower's grid.
 
         Leave out Flower's parameters for a global model. A node has `timeout` seconds for a round
-        before it is dropped; for the others see `coterie.strategies.relay.broker.Broker`. The
+        before it is dropped; `relay` has arguments of `coterie.strategies.relay.broker.Broker`. The
         result has the mean metrics of each evaluated round in `evaluate_metrics_clientapp`.
         RelayError: a peer is hosted by no node, there is no quorum, or no node is left.
         """
@@ -65,13 +58,10 @@ class RelayStrategy(Strategy):
         if num_rounds not in (None, rounds):
             raise ValueError(f"num_rounds = {num_rounds}, but the strategy has {rounds} rounds")
         self.summary()
-        relay = Broker(
-            self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum,
-            deployed=not private.is_simulation(grid), patience=patience, proves=proves,
-            waits=waits,
-        )  # fmt: skip
+        deployed = not private.is_simulation(grid)
+        broker = Broker(self.brokering, transport(grid, timeout), deployed=deployed, **relay)
         result = Result()
-        for t, metrics in relay.run().items():
+        for t, metrics in broker.run().items():
             result.evaluate_metrics_clientapp[t] = MetricRecord(dict(metrics))
         return result
 

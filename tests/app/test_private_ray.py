@@ -10,7 +10,7 @@ import pytest
 
 from tests import private_names
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[2]
 BEGIN = """
 import os
 from coterie.app.private_ray import private
