@@ -34,8 +34,8 @@ from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints, Letters, no_letters
 from coterie.clients.mixture import Mixture
 from coterie.clients.training import Drift, Terms
-from coterie.strategies.brokering import Brokering
 from coterie.strategies.everyone import Everyone
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.protocol import METRICS
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Method:
 
     Parameters
     ----------
-    strategy : type[Brokering]
+    strategy : type[ExchangePlan]
         Strategy, which selects the edges of a round. Options with the name of one of its fields
         are also the strategy's.
     summary : str
@@ -140,7 +140,7 @@ class Method:
         other than gradients. Empty: covered.
     """
 
-    strategy: ClassVar[type[Brokering]] = Everyone
+    strategy: ClassVar[type[ExchangePlan]] = Everyone
     summary: ClassVar[str] = "plugin"
     group: ClassVar[Group | None] = None
     learns_graph: ClassVar[bool] = False
@@ -210,10 +210,10 @@ class Method:
         """Return the number of models that a peer keeps, for the memory of a node."""
         return 1
 
-    def brokering(self, **run: Any) -> Brokering:
-        """Return the strategy of a run; `run` has the fields of `Brokering`."""
+    def exchange_plan(self, **run: Any) -> ExchangePlan:
+        """Return the strategy of a run; `run` has the fields of `ExchangePlan`."""
         known = {each.name for each in fields(self.strategy)} - {
-            each.name for each in fields(Brokering)
+            each.name for each in fields(ExchangePlan)
         }
         own = {name: getattr(self, name) for name in known if hasattr(self, name)}
         return self.strategy(metrics=METRICS.union(self.reported), **run, **own)

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from coterie.ranges import option as option
     from coterie.results import Comparison as Comparison
     from coterie.results import Run as Run
-    from coterie.strategies.brokering import Brokering as Brokering
     from coterie.strategies.everyone import Everyone as Everyone
+    from coterie.strategies.exchange_plan import ExchangePlan as ExchangePlan
     from coterie.strategies.pairs import Pairs as Pairs
     from coterie.strategies.schedule import Schedule as Schedule
     from coterie.strategies.schedule import ScheduleKind as ScheduleKind
@@ -75,7 +75,7 @@ _PLACES = {
     "coterie.datasets.partition.options": ("Shares",),
     "coterie.datasets.problem": ("DataError",),
     "coterie.datasets.source": ("Source",),
-    "coterie.strategies.brokering": ("Brokering",),
+    "coterie.strategies.exchange_plan": ("ExchangePlan",),
     "coterie.strategies.everyone": ("Everyone",),
     "coterie.strategies.pairs": ("Pairs",),
     "coterie.strategies.schedule": ("Schedule", "ScheduleKind"),
@@ -101,6 +101,8 @@ def __getattr__(name: str) -> Any:
             'coterie.option(0.5, "Share of the way.", low=0, high=1), and update(self, s, inbox); '
             'name it "package.module:Mine", see docs/extend.md'
         )
+    if name == "Brokering":
+        raise import_module("coterie.errors").Error("coterie.Brokering is now coterie.ExchangePlan")
     if name not in _PLACE:
         raise AttributeError(f"module 'coterie' has no attribute '{name}'")
     return getattr(import_module(_PLACE[name]), name)

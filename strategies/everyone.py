@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from coterie.strategies.brokering import Brokering, Marks
+from coterie.strategies.exchange_plan import ExchangePlan, Marks
 from coterie.strategies.protocol import Edges
 
 
-class Everyone(Brokering):
+class Everyone(ExchangePlan):
     """All edges of the topology, without answers."""
 
     receives_on_waking: ClassVar[bool] = True

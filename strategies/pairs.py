@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from coterie.strategies.brokering import Brokering, Marks
+from coterie.strategies.exchange_plan import ExchangePlan, Marks
 from coterie.strategies.protocol import Edges
 
 Sampling = Literal["constant", "inverse-time", "mixed", "full", "official"]
@@ -24,7 +24,7 @@ _EACH = 1024
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Pairs(Brokering):
+class Pairs(ExchangePlan):
     """Pairs sampled with probability p_t, and the edges requested by recipients.
 
     A sampled pair exchanges models both ways and answers; a requested edge only delivers.

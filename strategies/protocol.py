@@ -41,10 +41,10 @@ MATRIX = 1024
 """Maximum number of peers whose collaboration matrix is recorded in full, see `Report`."""
 
 
-def has_key_letter(t: int, sent: int) -> bool:
-    """Return True if a peer that has sent this many key letters on request owes another one.
+def has_keyframe(t: int, sent: int) -> bool:
+    """Return True if a peer that has sent this many keyframes on request owes another one.
 
-    Of its letters up to round `t`, at most 1 + t / 10 are key letters on request: whoever asks for
+    Of its letters up to round `t`, at most 1 + t / 10 are keyframes on request: whoever asks for
     more than it needs, a node or the relay, cannot make all letters whole.
     """
     return sent < 1 + t // 10
@@ -116,9 +116,9 @@ class Request:
     send their statistics with it, and the second "start" delivers those of the others."""
     clock: float = 0.0
     """In a "preflight" the relay's time, in seconds since 1970; else 0."""
-    owed: tuple[int, ...] = ()
-    """In "update" the node's peers whose next offer must be a key letter, see `Response.gaps` and
-    `has_key_letter`."""
+    keyframes_wanted: tuple[int, ...] = ()
+    """In "update" the node's peers whose next offer must be a keyframe, see `has_keyframe` and
+    `Response.missing_from`."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,8 @@ class Response:
     empty."""
     backend: str = ""
     """Name of the node's engine backend, in the response to "start"; else empty."""
-    gaps: tuple[int, ...] = ()
-    """Peers of other nodes whose increments this node cannot read until their next key letter."""
+    missing_from: tuple[int, ...] = ()
+    """Peers of other nodes whose increments this node cannot read until their next keyframe."""
     reads: int = 0
     """In the response to "start": maximum size in bytes of a letter that the node reads; the relay
     forwards no larger one to it. 0: not stated."""

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from coterie.strategies.brokering import Brokering, Marks
+from coterie.strategies.exchange_plan import ExchangePlan, Marks
 from coterie.strategies.protocol import Edges, no_edges
 
 
-class Silent(Brokering):
+class Silent(ExchangePlan):
     """No edges in any round."""
 
     exchanges: ClassVar[bool] = False

@@ -26,9 +26,10 @@ Matrix = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Links = Callable[[int], Matrix]
 """Function from a round to its edges, (n, n), [sender, recipient]."""
-Mixing = Callable[[int], tuple[Floats, Floats]]
+AveragingWeights = Callable[[int], tuple[Floats, Floats]]
 """Function from a round to averaging weights, (n, n) with rows that sum to 1, and push-sum weights,
-(n,): the weight of each peer's model in the mean that averaging preserves."""
+(n,): the weight of each peer's model in the mean that averaging preserves; its steps are divided by
+that weight."""
 
 _ATTEMPTS = 1000
 _SWAPS_PER_EDGE = 10
@@ -90,7 +91,7 @@ class Topology:
     graph."""
     rounds: Callable[[Setting], Rounds | None] = lambda setting: None
     """Function that makes the edges of each round, or None for a static topology."""
-    mixing: Callable[[Setting], Mixing | None] = lambda setting: None
+    mixing: Callable[[Setting], AveragingWeights | None] = lambda setting: None
     """Function that makes the averaging weights of a topology that defines them, or None: "base"
     has those of its authors, a CSV with directed edges those of push-sum. They ignore numbers of
     examples. It raises TopologyError if they cannot preserve the mean."""
@@ -272,7 +273,7 @@ def _base_graphs(setting: Setting) -> list[Matrix]:
     return [(weights_nn > 0) & ~diagonal for weights_nn in weights]
 
 
-def _base_mixing(setting: Setting) -> Mixing:
+def _base_mixing(setting: Setting) -> AveragingWeights:
     weights = base_graph.mixing(setting.peers, setting.degree)
     equal = np.ones(setting.peers)
     return lambda t: (weights[(t - 1) % len(weights)], equal)
@@ -284,7 +285,7 @@ def _push_rounds(setting: Setting) -> Rounds:
     return Rounds(lambda t: links(t).T, is_directed=True)
 
 
-def _push_mixing(setting: Setting) -> Mixing:
+def _push_mixing(setting: Setting) -> AveragingWeights:
     return PushSum(_push_rounds(setting).links, setting.peers)
 
 
@@ -320,7 +321,7 @@ def _file_rounds(setting: Setting) -> Rounds | None:
     return Rounds(lambda t: matrix_of(rounds[(t - 1) % len(rounds)], peers), is_directed)
 
 
-def _file_mixing(setting: Setting) -> Mixing | None:
+def _file_mixing(setting: Setting) -> AveragingWeights | None:
     rounds = _file_edges(setting)
     if not any(map(_is_directed, rounds)):
         return None

@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from coterie.strategies.brokering import Brokering, Marks
+from coterie.strategies.exchange_plan import ExchangePlan, Marks
 from coterie.strategies.protocol import Edges
 
 
-class Wanted(Brokering):
+class Wanted(ExchangePlan):
     """Edges requested by recipients, without answers (DPFL, FedFomo)."""
 
     wanted_by: ClassVar[Literal[0, 1] | None] = 1

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.clients.engine.engine import Engine
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Letters
@@ -127,7 +127,7 @@ class Peers:
         )  # fmt: skip
         self.rule: Any = config.options.bind(self.engine, config.num_server_rounds)
         self.strategy = config.strategy()
-        self.cohort = Cohort(self.engine, self.rule, config.num_server_rounds)
+        self.cohort = HostedPeers(self.engine, self.rule, config.num_server_rounds)
         self.g = np.random.default_rng(0)
         start: Any = self.rule.init()
         noise = self.g.normal(size=(config.peers, self.engine.d)) * 0.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.strategies.topology import TOPOLOGIES, Links, Matrix, Mixing, Setting
+from coterie.strategies.topology import TOPOLOGIES, AveragingWeights, Links, Matrix, Setting
 
 
 def topology(kind: str, peers: int, seed: int, **options: Any) -> Matrix:
@@ -15,5 +15,5 @@ def changing(kind: str, peers: int, seed: int, *, directed: bool, **options: Any
     return TOPOLOGIES[kind].links(Setting(peers, seed, **options), directed=directed)
 
 
-def mixing(kind: str, peers: int, **options: Any) -> Mixing | None:
+def mixing(kind: str, peers: int, **options: Any) -> AveragingWeights | None:
     return TOPOLOGIES[kind].mixing(Setting(peers, **options))

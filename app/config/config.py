@@ -36,10 +36,10 @@ from coterie.datasets.table import dataset_of
 from coterie.errors import line_of
 from coterie.ranges import options_of
 from coterie.strategies import clock, schedule
-from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import ScheduleError, TopologyError
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.names import shortened
-from coterie.strategies.topology import Mixing as MixingWeights
+from coterie.strategies.topology import AveragingWeights as MixingWeights
 from coterie.strategies.topology import Setting
 
 __all__ = ["Config", "ConfigError"]
@@ -178,7 +178,7 @@ class Config(Settings):
             )
         return weights
 
-    def strategy(self) -> Brokering:
+    def strategy(self) -> ExchangePlan:
         """Return the method's strategy for this run."""
         method, rounds = self.row, self.num_server_rounds
         try:
@@ -204,7 +204,7 @@ class Config(Settings):
                 )
         except (ScheduleError, TopologyError) as error:
             raise ConfigError(str(error)) from None
-        return self.options.brokering(
+        return self.options.exchange_plan(
             peers=self.peers, rounds=rounds, seed=self.seed, topology=self.graph(),
             evaluate_every=self.evaluate_every, schedule=attendance, links=links,
         )  # fmt: skip

@@ -42,7 +42,7 @@ from coterie.datasets import account
 from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.quality import warnings
 from coterie.errors import Error
-from coterie.strategies.brokering import Round
+from coterie.strategies.exchange_plan import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 
 _log = logging.getLogger("coterie.data")

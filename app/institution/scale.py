@@ -33,7 +33,7 @@ from coterie.app.institution.security.policy import Policy
 from coterie.app.institution.security.run_check import shares_statistics
 from coterie.app.institution.security.split import secret
 from coterie.app.runs import atomic, cells
-from coterie.app.wire.payload import Foreign, LetterFormat
+from coterie.app.wire.payload import LetterFormat, RemoteLetters
 from coterie.datasets.own.scale import agreed, combined, known, publishable, rescaled, statistics
 from coterie.datasets.own.tabular import TableOptions
 from coterie.datasets.preprocessing import Column, Floats
@@ -111,7 +111,9 @@ class SharedScale:
                 f'{lacking} are not in the trust file: add them, or set table.scale = "schema"'
             )
 
-    def combine(self, letters: Foreign, samples: Sequence[int] | npt.NDArray[np.int64]) -> bool:
+    def combine(
+        self, letters: RemoteLetters, samples: Sequence[int] | npt.NDArray[np.int64]
+    ) -> bool:
         """Put the problem on the scale of this node's statistics and of those received.
 
         Return False if this node has the scale already, and it is the same. DataError: a letter is

@@ -9,9 +9,9 @@ from typing import Any
 from coterie.app.config.config import Config
 from coterie.app.node.cohort.attackers import Attackers
 from coterie.app.node.cohort.checked_rule import CheckedRule
-from coterie.app.node.cohort.clock import ClockCohort
-from coterie.app.node.cohort.cohort import Cohort
-from coterie.app.node.cohort.doors import Door, Withhold
+from coterie.app.node.cohort.clock import ClockedPeers
+from coterie.app.node.cohort.cohort import HostedPeers
+from coterie.app.node.cohort.filters import LetterFilter, Withhold
 from coterie.app.node.cohort.wire import Increments, Wire
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import no_peers
@@ -65,20 +65,20 @@ def kinds_of(config: Config, problem: Problem, peers: Sequence[int]) -> list[int
     return [config.kinds.index(config.model_of_peer(peer, names.get(peer, ""))) for peer in peers]
 
 
-def cohort_of(config: Config, engine: Engine, rule: Rule[Any], schedule: Schedule) -> Cohort:
-    """Return the cohort of an engine's peers, with the doors that the run asks for."""
-    doors: list[Door] = []
+def cohort_of(config: Config, engine: Engine, rule: Rule[Any], schedule: Schedule) -> HostedPeers:
+    """Return the cohort of an engine's peers, with the filters that the run asks for."""
+    filters: list[LetterFilter] = []
     attackers = config.attack.attackers(config.peers, config.seed)
     if config.withheld:
-        doors.append(Withhold(config.withheld))
+        filters.append(Withhold(config.withheld))
     if len(attackers):
-        doors.append(Attackers(config.attack, attackers, rule))
+        filters.append(Attackers(config.attack, attackers, rule))
     wire = Wire(config.payload)
     if config.letters.scheme == "increments":
         lies = config.attack.row.forge is not None  # then an offer is not of its author's model
         wire = Increments(engine, config.letters, config.payload, attackers if lies else no_peers())
-    kind = Cohort if schedule.foresees else ClockCohort
+    kind = HostedPeers if schedule.foresees else ClockedPeers
     return kind(
-        engine, CheckedRule(rule), config.num_server_rounds, doors, wire, schedule,
+        engine, CheckedRule(rule), config.num_server_rounds, filters, wire, schedule,
         keeps_all=config.keep_models == "best",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import ClassVar, get_args
 import numpy as np
 from torch import Tensor
 
-from coterie.app.wire.payload import Foreign, PayloadError, Readable
+from coterie.app.wire.payload import PayloadError, Readable, RemoteLetters
 from coterie.strategies.protocol import Kind, PeerMessage, Request
 
 UNEXPECTED = "was not expected: no edge of this round delivers it to this node"
@@ -56,9 +56,9 @@ class Channel:
         """Return a letter as it leaves for the peers in `to`; None if none of them may read it."""
         return letter
 
-    def read(self, kind: Kind, form: Readable) -> Foreign:
+    def read(self, kind: Kind, form: Readable) -> RemoteLetters:
         """Read the letters of one kind that came with the request, and return the valid ones."""
-        due, result = self._due(kind), Foreign()
+        due, result = self._due(kind), RemoteLetters()
         letters = self._unread.pop(kind, [])[::-1]
         while letters:
             letter = letters.pop()

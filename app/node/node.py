@@ -32,7 +32,7 @@ from coterie.clients.models.size import MAX_PARAMETERS, SizeError
 from coterie.datasets.problem import Problem
 from coterie.datasets.quality import survey
 from coterie.errors import Error
-from coterie.strategies.brokering import Round
+from coterie.strategies.exchange_plan import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 
 _log = logging.getLogger("coterie.data")
@@ -171,7 +171,7 @@ class Node:
 
     def _respond(self, request: Request) -> Response:
         """Run the stage that a request asks for."""
-        self._cohort.wire.owe(request.owed)
+        self._cohort.wire.request_keyframes(request.keyframes_wanted)
         match request.stage:
             case "start":
                 return self._start(request)
@@ -211,7 +211,7 @@ class Node:
         self._cohort.exchange(self._round(request), self._channel.read)
         self._checkpoints.save((t - 1, 1))
         letters = self._written(self._cohort.answer_letters(t))
-        return Response(self.peers, letters, gaps=self._cohort.wire.gaps())
+        return Response(self.peers, letters, missing_from=self._cohort.wire.missing_from())
 
     def _update(self, request: Request) -> Response:
         """Run the second half of a round, or all of it if no peer here has to answer."""
@@ -253,7 +253,7 @@ class Node:
         ready = tuple(cohort.costs.ready.tolist()) if by_clock else ()
         return Response(
             self.peers, offers, wants, self._disclosed(reports), elapsed=elapsed, ready=ready,
-            gaps=cohort.wire.gaps(),
+            missing_from=cohort.wire.missing_from(),
         )  # fmt: skip
 
     def _disclosed(self, reports: Sequence[Report]) -> tuple[Report, ...]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coterie.app.wire.operators import Operator
 from coterie.app.wire.payload import LetterFormat, PayloadError, Precision
-from coterie.app.wire.quantise import Entry, Layout
+from coterie.app.wire.quantise import Layout, TensorKind
 
 MODEL = "x"
 """Tensor of an offer that has a public copy: the peer's model."""
@@ -136,7 +136,7 @@ class IncrementFormat:
 
 @lru_cache(maxsize=16)
 def increment_format(
-    entries: tuple[tuple[str, Entry], ...], operator: Operator, precision: Precision
+    entries: tuple[tuple[str, TensorKind], ...], operator: Operator, precision: Precision
 ) -> IncrementFormat:
     """Return the format of offers with a layout; cached."""
     return IncrementFormat(dict(entries), operator, precision)

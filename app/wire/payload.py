@@ -20,12 +20,12 @@ from safetensors.torch import load
 from torch import Tensor
 
 from coterie.app.wire import quantise
-from coterie.app.wire.quantise import Entry, Layout, Reduced
+from coterie.app.wire.quantise import Layout, Reduced, TensorKind
 from coterie.errors import Error
 
 Precision = Literal["full"] | Reduced
 """Precision of tensors in letters; "full": the precision of the computation."""
-Foreign = dict[tuple[int, int | None], Mapping[str, Tensor]]
+RemoteLetters = dict[tuple[int, int | None], Mapping[str, Tensor]]
 """Tensors of letters from other nodes, by (sender, recipient); recipient None: an offer."""
 
 _HEADER_PER_TENSOR = 512  # generous bound on safetensors' header
@@ -118,7 +118,7 @@ def format_of(layout: Layout, precision: Precision = "full") -> LetterFormat:
 
 
 @lru_cache(maxsize=16)
-def _format(entries: tuple[tuple[str, Entry], ...], precision: Precision) -> LetterFormat:
+def _format(entries: tuple[tuple[str, TensorKind], ...], precision: Precision) -> LetterFormat:
     return LetterFormat(dict(entries), precision)
 
 
@@ -173,7 +173,7 @@ def _header(layout: Layout) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _size(entry: Entry) -> int:
+def _size(entry: TensorKind) -> int:
     shape, dtype = entry
     return torch.Size(shape).numel() * dtype.itemsize
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 Reduced = Literal["float16", "bfloat16", "int8", "int4"]
-Entry = tuple[tuple[int, ...], torch.dtype]
-Layout = Mapping[str, Entry]
+TensorKind = tuple[tuple[int, ...], torch.dtype]
+Layout = Mapping[str, TensorKind]
 """Name -> shape and type of each tensor in a letter."""
 
 BLOCK = 32
@@ -33,9 +33,9 @@ _SUFFIX = ".exponent"
 _BITS: Mapping[str, int] = {"int8": 8, "int4": 4}
 
 
-def travelling(layout: Layout, precision: Reduced) -> dict[str, Entry]:
+def travelling(layout: Layout, precision: Reduced) -> dict[str, TensorKind]:
     """Return the layout of packed letters for a `layout`."""
-    result = dict[str, Entry]()
+    result = dict[str, TensorKind]()
     for name, (shape, dtype) in layout.items():
         if not _is_reduced(shape, dtype):
             result[name] = shape, dtype

@@ -52,13 +52,9 @@ if TYPE_CHECKING:
     from coterie.clients.privacy import Privacy
     from coterie.clients.training import Training, Weighting
     from coterie.datasets.problem import Problem
+    from coterie.strategies.topology import AveragingWeights
 
-__all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Mixing", "Scores", "device_of"]
-
-Mixing = Callable[[int], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
-"""Round -> (n, n) averaging weights, whose rows sum to 1, and (n,) the weight of each peer's model
-in the mean that the rounds preserve; its steps are divided by that weight."""
-
+__all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Scores", "device_of"]
 
 _log = logging.getLogger("coterie.engine")
 _MATRICES = 3
@@ -104,7 +100,7 @@ class Engine(Evaluation):
         `coterie.clients.engine.execution`.
     topology : ndarray of bool, (n, n), or None
         Allowed edges; None: all.
-    weighting, mixing : str, Mixing or None
+    weighting, mixing : str, AveragingWeights or None
         Weights of averages over neighbours, see the key `mixing`; those of a topology replace them.
     staleness_discount : float
         Exponent of the discount of old models.
@@ -162,7 +158,7 @@ class Engine(Evaluation):
         defence: Defence | None = None,
         staleness_discount: float = 0.0,
         weighting: Weighting = "samples",
-        mixing: Mixing | None = None,
+        mixing: AveragingWeights | None = None,
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
         max_parameters: int = MAX_PARAMETERS,

@@ -43,7 +43,7 @@ def encode_request(request: Request) -> RecordDict:
             "committed": request.committed,
             "attempt": request.attempt,
             "clock": request.clock,
-            "owed": list(request.owed),
+            "keyframes-wanted": list(request.keyframes_wanted),
             "samples": fields.packed(request.samples, "<i8"),
             "edges": fields.packed(request.edges, "<i8"),
             "asked": fields.packed(request.asked, "u1"),
@@ -83,7 +83,7 @@ def decode_request(record: RecordDict) -> Request:
         fields.require(header, "attempt", str),
         _samples(header),
         fields.require(header, "clock", float),
-        tuple(fields.counts(header, "owed")),
+        tuple(fields.counts(header, "keyframes-wanted")),
     )
 
 
@@ -108,7 +108,7 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "elapsed": response.elapsed,
             "ready": list(response.ready),
             "backend": response.backend,
-            "gaps": list(response.gaps),
+            "missing-from": list(response.missing_from),
             "reads": response.reads,
             "restored": [] if response.restored is None else [response.restored],
             "report-rounds": [report.round for report in response.reports],
@@ -167,7 +167,7 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         fields.require(header, "elapsed", float),
         tuple(fields.counts(header, "ready")),
         fields.require(header, "backend", str),
-        tuple(fields.counts(header, "gaps")),
+        tuple(fields.counts(header, "missing-from")),
         fields.count(header, "reads"),
     )
 

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from coterie.strategies.brokering import Brokering
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.flower import private
 from coterie.strategies.flower.transport import FlowerTransport
 from coterie.strategies.protocol import Transport
@@ -22,12 +22,12 @@ _log = logging.getLogger("coterie.relay")
 class RelayStrategy(Strategy):
     """Flower strategy that brokers models between peers instead of aggregating them.
 
-    `start` runs the rounds of `brokering` instead of Flower's rounds of configuring and aggregating
+    `start` runs the rounds of `plan` instead of Flower's rounds of configuring and aggregating
     one global model; the methods for a global model do nothing.
     """
 
-    def __init__(self, brokering: Brokering) -> None:
-        self.brokering = brokering
+    def __init__(self, plan: ExchangePlan) -> None:
+        self.plan = plan
 
     def start(
         self,
@@ -54,12 +54,12 @@ class RelayStrategy(Strategy):
                 "the relay has no global model: leave out initial_arrays, train_config, "
                 "evaluate_config and evaluate_fn"
             )
-        rounds = self.brokering.rounds
+        rounds = self.plan.rounds
         if num_rounds not in (None, rounds):
             raise ValueError(f"num_rounds = {num_rounds}, but the strategy has {rounds} rounds")
         self.summary()
         deployed = not private.is_simulation(grid)
-        broker = Broker(self.brokering, transport(grid, timeout), deployed=deployed, **relay)
+        broker = Broker(self.plan, transport(grid, timeout), deployed=deployed, **relay)
         result = Result()
         for t, metrics in broker.run().items():
             result.evaluate_metrics_clientapp[t] = MetricRecord(dict(metrics))
@@ -69,12 +69,12 @@ class RelayStrategy(Strategy):
         """Log the strategy, its size and its warnings."""
         _log.info(
             "%s: %d peers, %d rounds, %d allowed pairs",
-            type(self.brokering).__name__,
-            self.brokering.peers,
-            self.brokering.rounds,
-            self.brokering.topology.sum() // 2,
+            type(self.plan).__name__,
+            self.plan.peers,
+            self.plan.rounds,
+            self.plan.topology.sum() // 2,
         )
-        for line in self.brokering.cautions():
+        for line in self.plan.cautions():
             _log.warning("%s", line)
 
     def configure_train(

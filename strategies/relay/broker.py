@@ -19,8 +19,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie.strategies.brokering import Brokering, Round
 from coterie.strategies.errors import DesertedError, RelayError
+from coterie.strategies.exchange_plan import ExchangePlan, Round
 from coterie.strategies.protocol import (
     Kind,
     PeerMessage,
@@ -29,7 +29,7 @@ from coterie.strategies.protocol import (
     Response,
     Stage,
     Transport,
-    has_key_letter,
+    has_keyframe,
 )
 from coterie.strategies.relay.commit import Commit, Ledger, Recorder, means
 from coterie.strategies.relay.delivery import (
@@ -69,7 +69,7 @@ class Broker:
 
     def __init__(
         self,
-        strategy: Brokering,
+        strategy: ExchangePlan,
         transport: Transport,
         recorder: Recorder | None = None,
         ledger: Ledger | None = None,
@@ -105,8 +105,8 @@ class Broker:
         self._waits = waits
         self._unapproved: dict[int, str] = {}  # node -> name of its institution or peer
         self._means: dict[int, dict[str, float]] = {}
-        self._gaps: frozenset[int] = frozenset()  # peers that owe key letters
-        self._keys: Counter[int] = Counter()  # key letters on request, by peer
+        self._missing_from: frozenset[int] = frozenset()  # peers whose keyframes are needed
+        self._keyframes: Counter[int] = Counter()  # keyframes on request, by peer
 
     def run(self) -> dict[int, dict[str, float]]:
         """Run all rounds; return the mean metrics of each evaluated round.
@@ -239,9 +239,9 @@ class Broker:
         changes = schedule.changes(this.t)
         hosts = {node: peers for node, peers in roster.hosts.items() if changes[[*peers]].any()}
         requests = update_requests(this, hosts, offers, answers, served=asking.keys())
-        owed = self._owed(this.t, hosts)
+        wanted = self._keyframes_wanted(this.t, hosts)
         requests = {
-            node: replace(request, owed=tuple(sorted(owed.intersection(hosts[node]))))
+            node: replace(request, keyframes_wanted=tuple(sorted(wanted.intersection(hosts[node]))))
             for node, request in requests.items()
         }
         if roster.missing:
@@ -254,19 +254,19 @@ class Broker:
             else:
                 self._add(node, requests[node], response)
         self._seconds += schedule.elapsed(np.array(seconds))
-        self._gaps -= owed  # their key letters are on the way
+        self._missing_from -= wanted  # their keyframes are on the way
         self._require_nodes(this.t, "update")
 
-    def _owed(self, t: int, hosts: Hosts) -> set[int]:
-        """Return the peers of some nodes whose next offer must be a key letter."""
-        here = self._gaps.intersection(peer for peers in hosts.values() for peer in peers)
-        owed = {peer for peer in here if has_key_letter(t, self._keys[peer])}
-        self._gaps = frozenset()
-        self._keys.update(owed)
-        if owed:
-            line = "asked for key letters: other nodes cannot read these peers' increments"
-            _log.warning(line, extra={"round": t, "peers": named(owed)})
-        return owed
+    def _keyframes_wanted(self, t: int, hosts: Hosts) -> set[int]:
+        """Return the peers of some nodes whose next offer must be a keyframe."""
+        here = self._missing_from.intersection(peer for peers in hosts.values() for peer in peers)
+        wanted = {peer for peer in here if has_keyframe(t, self._keyframes[peer])}
+        self._missing_from = frozenset()
+        self._keyframes.update(wanted)
+        if wanted:
+            line = "asked for keyframes: other nodes cannot read these peers' increments"
+            _log.warning(line, extra={"round": t, "peers": named(wanted)})
+        return wanted
 
     def _commit(self, t: int) -> None:
         """Commit round `t` to the recorder."""
@@ -374,7 +374,7 @@ class Broker:
                 response, request, self._strategy, deployed=self._deployed
             )
             self._note_ready(request, responses[node])
-            self._gaps |= {*responses[node].gaps}
+            self._missing_from |= {*responses[node].missing_from}
             for line in refused:
                 _log.warning("%s", line, extra={"round": request.round, "stage": request.stage})
             self._refused += refused

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie.strategies.brokering import Round
+from coterie.strategies.exchange_plan import Round
 from coterie.strategies.protocol import PeerMessage, Request, Stage
 
 Hosts = Mapping[int, tuple[int, ...]]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from coterie.strategies.brokering import Brokering
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.names import is_name
 from coterie.strategies.protocol import BACKENDS, MATRIX, PeerMessage, Report, Request, Response
 from coterie.strategies.schedule import Schedule
@@ -51,7 +51,7 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
 
 
 def vetted(
-    response: Response, request: Request, strategy: Brokering, *, deployed: bool = False
+    response: Response, request: Request, strategy: ExchangePlan, *, deployed: bool = False
 ) -> tuple[Response, list[str]]:
     """Return the response without what a response to `request` must not contain.
 
@@ -85,7 +85,9 @@ def vetted(
         valid_w &= np.isin(wants[:, strategy.wanted_by], response.peers)
     invalid += [f"the requested edge {edge}" for edge in wants[~valid_w].tolist()]
     read = {letter.sender for letter in request.letters if letter.kind == "offer"}
-    invalid += [f"a gap: no letter of peer {k} to read" for k in sorted({*response.gaps} - read)]
+    invalid += [
+        f"a gap: no letter of peer {k} to read" for k in sorted({*response.missing_from} - read)
+    ]
     names = response.names if request.stage == "start" else ()
     if deployed and not all(is_name(name) for name in names if name):
         invalid.append("the name of a peer")
@@ -102,7 +104,7 @@ def vetted(
         wants=np.unique(wants[valid_w], axis=0),
         names=tuple(one_line(name)[:NAME] for name in names),
         backend=response.backend if response.backend in BACKENDS else "",
-        gaps=tuple(sorted({*response.gaps} & read)),
+        missing_from=tuple(sorted({*response.missing_from} & read)),
     )
     return kept, refused
 
@@ -118,7 +120,7 @@ def named(peers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(peers))) or "none"
 
 
-def _is_sound(report: Report, strategy: Brokering) -> bool:
+def _is_sound(report: Report, strategy: ExchangePlan) -> bool:
     metrics: Mapping[str, float | None] = report.metrics
     n = strategy.peers
     measured = [value for value in metrics.values() if value is not None]
@@ -138,7 +140,7 @@ def is_row(weights: Sequence[float], columns: Sequence[int], n: int) -> bool:
     return len(weights) == len(columns) and ascending and all(0 <= k < n for k in columns)
 
 
-def _evaluated(request: Request, strategy: Brokering) -> Iterable[int]:
+def _evaluated(request: Request, strategy: ExchangePlan) -> Iterable[int]:
     """Return the rounds whose reports the response may contain."""
     if request.stage == "answer":
         return ()

@@ -1,4 +1,4 @@
-"""Letters made to stop their readers: decoders, requests for key letters, hostile peers."""
+"""Letters made to stop their readers: decoders, requests for keyframes, hostile peers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Hostile:
 
     def handle(self, request: Request) -> Response:
         if self.owes and request.stage == "update":
-            request = replace(request, owed=(self.node.peers[0],))
+            request = replace(request, keyframes_wanted=(self.node.peers[0],))
         return self.forge(request, self.node.handle(request))
 
 
@@ -180,7 +180,7 @@ FORGERIES: Mapping[str, Callable[[Request, Response], Response]] = {
     "claims a terabyte": letters(lambda t, payload: payload, nbytes=2**40),
     "another round": letters(lambda t, payload: payload, round=3),
     "another sender": letters(lambda t, payload: payload, sender=0),
-    "gaps": lambda request, response: replace(response, gaps=tuple(range(40))),
+    "missing-from": lambda request, response: replace(response, missing_from=tuple(range(40))),
     "wants": lambda request, response: replace(response, wants=np.array([[0, 1], [1, 2**40]])),
     "reads nothing": lambda request, response: replace(response, reads=1),
     "reads anything": lambda request, response: replace(response, reads=2**60),
@@ -256,7 +256,7 @@ def test_nobody_makes_all_letters_whole(liar: str, tmp_path: Path) -> None:
     assert increment < whole / 8
 
     def gaps(request: Request, response: Response) -> Response:
-        return replace(response, gaps=(1, 2, 3))
+        return replace(response, missing_from=(1, 2, 3))
 
     attacks: dict[str, Mapping[int, Callable[[Node], Hostile]]] = {
         "node": {0: lambda node: Hostile(node, gaps)},

@@ -64,7 +64,7 @@ def test_an_option_is_one_line() -> None:
 
 def test_options_of_a_strategy_reach_it() -> None:
     topology = ~np.eye(4, dtype=np.bool_)
-    strategy = Mine(probability=0.75).brokering(peers=4, rounds=3, seed=0, topology=topology)
+    strategy = Mine(probability=0.75).exchange_plan(peers=4, rounds=3, seed=0, topology=topology)
     assert isinstance(strategy, Pairs)
     assert (strategy.sampling, strategy.probability) == ("constant", 0.75)
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord
 
-from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import WireError
 from coterie.strategies.everyone import Everyone
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.flower.records import (
     decode_request,
     decode_response,
@@ -102,7 +102,7 @@ class Watched(Broker):
         return added
 
 
-def play(strategy: Brokering, node: Liar | Replayed) -> tuple[Notes, list[Response | None]]:
+def play(strategy: ExchangePlan, node: Liar | Replayed) -> tuple[Notes, list[Response | None]]:
     """A run with this node among others: its record, and what the relay kept of the node."""
     notes = Notes()
     transport = InProcessTransport([*map(Encoded, toys(strategy, *OTHERS)), node])
@@ -117,7 +117,7 @@ def lines(notes: Notes) -> list[str]:
     return [json.dumps(vars(r)) for r in notes.reports if r.peer not in HOSTILE]
 
 
-def assert_honest(kept: Response, honest: Response, strategy: Brokering) -> None:
+def assert_honest(kept: Response, honest: Response, strategy: ExchangePlan) -> None:
     """Assert that the relay keeps only what the node's own peers report about themselves."""
     assert set(kept.peers) <= set(honest.peers)
     assert set(map(str, kept.letters)) <= set(map(str, honest.letters))
@@ -135,7 +135,7 @@ def assert_honest(kept: Response, honest: Response, strategy: Brokering) -> None
         assert set(kept.wants[:, strategy.wanted_by].tolist()) <= set(HOSTILE)
 
 
-def attack(kind: type[Brokering], rounds: int, seed: int) -> int:
+def attack(kind: type[ExchangePlan], rounds: int, seed: int) -> int:
     """Carry out a run with a hostile node and without; return the number of forgeries."""
     strategy = make(kind, rounds=rounds, evaluate_every=3)
     liar = Liar(ToyNode(strategy, HOSTILE), random.Random(seed))
@@ -156,7 +156,7 @@ def printed(notes: Notes) -> list[str]:
     return [line for commit in notes.commits for line in (*commit.refused, *commit.faults)]
 
 
-KINDS: tuple[type[Brokering], ...] = (Everyone, Wanted, WantedAnswers, WantedHelp, Pairs)
+KINDS: tuple[type[ExchangePlan], ...] = (Everyone, Wanted, WantedAnswers, WantedHelp, Pairs)
 
 
 def main(lies: int) -> None:

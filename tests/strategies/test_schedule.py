@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import ScheduleError
 from coterie.strategies.everyone import Everyone
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import no_edges
 from coterie.strategies.schedule import SCHEDULES, Churn, Options, Sample, Schedule, Setting
@@ -103,7 +103,7 @@ def test_a_trace_needs_its_file() -> None:
 @pytest.mark.parametrize("kind", [Everyone, Wanted, WantedAnswers, WantedHelp, Pairs])
 @pytest.mark.parametrize("max_age", [0, 2])
 def test_edges_lead_from_offers_to_those_who_end_the_round(
-    kind: type[Brokering], max_age: int
+    kind: type[ExchangePlan], max_age: int
 ) -> None:
     graph = topology("k-regular", N, 0, degree=6)
     churn = made(kind="churn", mean_up=2.0, mean_down=3.0, max_age=max_age,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.strategies.brokering import Brokering
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.protocol import Edges, PeerMessage, Report, Request, Response, no_edges
 
 NBYTES = 8
@@ -21,7 +21,7 @@ class ToyNode:
     (i + t) mod n in round t. Sums run in order of the sender, as on every node.
     """
 
-    strategy: Brokering
+    strategy: ExchangePlan
     peers: Sequence[int]
     before: Callable[[Request], None] = lambda request: None
     requests: list[Request] = field(default_factory=list)

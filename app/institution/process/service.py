@@ -37,7 +37,7 @@ from coterie.app.runs import logs
 from coterie.app.runs.progress import ERROR_LOG
 from coterie.datasets.table import forget_plugins
 from coterie.errors import Error, PartError, is_full_disk, is_users, line_of
-from coterie.strategies.brokering import Brokering
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
 from coterie.strategies.names import is_name
 from coterie.strategies.protocol import Request, Response
@@ -126,8 +126,11 @@ def _handle(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
         request = decode_request(record)
         record.clear()  # each letter's memory is free once the node has opened it
         where |= {"round": request.round, "stage": request.stage, "letters": len(request.letters)}
-        if request.owed:
-            _log.info("the relay asks for key letters", extra=where | {"owed": named(request.owed)})
+        if request.keyframes_wanted:
+            _log.info(
+                "the relay asks for keyframes",
+                extra=where | {"keyframes-wanted": named(request.keyframes_wanted)},
+            )
         response = _respond(request, job)
         encoded = encode_response(response, request)
     except Exception as error:
@@ -234,5 +237,5 @@ def _require_state(request: Request, job: Job, peers: tuple[int, ...], schedule:
 
 
 @lru_cache(_NODES_IN_MEMORY)
-def _strategy(config: Config) -> Brokering:
+def _strategy(config: Config) -> ExchangePlan:
     return config.strategy()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.errors import Error
-from coterie.strategies.brokering import Brokering
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.protocol import Edges, Request
 from coterie.strategies.topology import listed
 
@@ -20,7 +20,7 @@ class RequestError(Error, ValueError):
     """The run does not allow a request; the message has the reason."""
 
 
-def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -> None:
+def check_request(request: Request, strategy: ExchangePlan, peers: Sequence[int]) -> None:
     """Refuse a request that does not follow the strategy.
 
     RequestError: rounds or stage are not the run's, or an edge is not possible in that round or
@@ -51,7 +51,9 @@ def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -
         raise RequestError("a request for answers without a question to this node")
 
 
-def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wants: Edges) -> None:
+def check_wanted(
+    request: Request, strategy: ExchangePlan, peers: Sequence[int], wants: Edges
+) -> None:
     """Refuse edges that need a request of these hosted peers, but are not in their `wants`."""
     if strategy.wanted_by is None:
         return

@@ -17,7 +17,7 @@ from coterie.app.institution.security.seal import TAG, Scope, SealError, digest_
 from coterie.app.institution.security.sealing import Sealing
 from coterie.app.institution.security.trust import Entry
 from coterie.app.node.channel import Channel, bytes_of
-from coterie.app.wire.payload import Foreign, PayloadError, Readable
+from coterie.app.wire.payload import PayloadError, Readable, RemoteLetters
 from coterie.strategies.protocol import Kind, PeerMessage, Request
 
 
@@ -103,7 +103,7 @@ class SecureChannel(Channel):
         self._log(sealed, list(trusted), "sent")
         return sealed
 
-    def read(self, kind: Kind, form: Readable) -> Foreign:
+    def read(self, kind: Kind, form: Readable) -> RemoteLetters:
         """Also record the received letters, and the answers to them.
 
         LedgerError: the request exceeds the limits of the peer's institution.

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.app.node.cohort.doors import Door, Tensors, Update
+from coterie.app.node.cohort.filters import LetterFilter, Tensors, Update
 from coterie.app.node.cohort.mail import offers_of
 from coterie.app.node.cohort.part import Part
 from coterie.clients.attack import Attack, Knowledge
@@ -34,7 +34,7 @@ Lie = Callable[[str, int], Tensor]
 """(name of a tensor, row) -> the false row."""
 
 
-class Attackers(Door):
+class Attackers(LetterFilter):
     """Attackers of a run that a node hosts: the peers `ids`, with the rule of all its peers."""
 
     def __init__(self, attack: Attack, ids: Ints, rule: Rule[Any]) -> None:
@@ -44,7 +44,7 @@ class Attackers(Door):
         self._first: Tensors | None = None
         self.restart()
 
-    def out(self, letters: Letters, t: int) -> Letters:
+    def send(self, letters: Letters, t: int) -> Letters:
         """Replace the largest tensors of the attackers' letters by lies."""
         rows = np.flatnonzero(np.isin(letters.authors, self._ids))
         floating = [value for value in letters.tensors.values() if value.is_floating_point()]
@@ -92,7 +92,7 @@ class Attackers(Door):
 
         return lie
 
-    def heard(self, inbox: Inbox) -> Inbox:
+    def visible(self, inbox: Inbox) -> Inbox:
         """Keep the models of the round for the next lies."""
         self._received_in, self._received = inbox.round, inbox.offers
         return inbox

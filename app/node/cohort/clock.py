@@ -1,4 +1,4 @@
-"""Cohort by the virtual clock: an offer belongs to the round in which its author is ready."""
+"""Hosted peers by the virtual clock: an offer belongs to the round in which its author is ready."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 from torch import Tensor
 
 from coterie.app.node.cohort import mail as post
-from coterie.app.node.cohort.cohort import Cohort
-from coterie.app.node.cohort.doors import Tensors
+from coterie.app.node.cohort.cohort import HostedPeers
+from coterie.app.node.cohort.filters import Tensors
 from coterie.app.node.cohort.mail import Piece, offers_of
 from coterie.clients.letters import Ints, Letters, no_letters
 from coterie.strategies.protocol import PeerMessage
 from coterie.strategies.schedule import ByClock
 
 
-class ClockCohort(Cohort):
+class ClockedPeers(HostedPeers):
     """Cohort whose peers work for as long as their machines and links need, see `ByClock`."""
 
     schedule: ByClock

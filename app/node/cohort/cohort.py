@@ -1,8 +1,9 @@
 """Cohort: the peers of one node, and their rounds: offer, answer, update.
 
 Letters between peers of the node and letters from other nodes become one stack, so a rule never
-knows which node hosts a peer. All that happens to letters on their way is in the cohort's doors
-(`coterie.app.node.cohort.doors`). Legend: p = peers of this node, e = letters, s = rows of a stack.
+knows which node hosts a peer. All that happens to letters on their way is in the cohort's filters
+(`coterie.app.node.cohort.filters`). Legend: p = peers of this node, e = letters, s = rows of a
+stack.
 """
 
 from __future__ import annotations
@@ -17,18 +18,25 @@ from torch import Tensor
 
 from coterie.app.node.cohort import mail as post
 from coterie.app.node.cohort.arrays import rows_of
-from coterie.app.node.cohort.doors import Budget, Door, Doors, SizeCheck, Tensors, WellFormed
+from coterie.app.node.cohort.filters import (
+    Budget,
+    LetterFilter,
+    LetterFilters,
+    SizeCheck,
+    Tensors,
+    WellFormed,
+)
 from coterie.app.node.cohort.mail import NEVER_SENT, Mail, Piece, no_mail, offers_of
 from coterie.app.node.cohort.members import Members
 from coterie.app.node.cohort.part import Part
 from coterie.app.node.cohort.wire import Wire
-from coterie.app.wire.payload import Foreign, LetterFormat, Readable, format_of
+from coterie.app.wire.payload import LetterFormat, Readable, RemoteLetters, format_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.privacy import ANSWER, OFFER, UPDATE
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints, Letters, no_letters
 from coterie.clients.rule import Rule
-from coterie.strategies.brokering import Round
+from coterie.strategies.exchange_plan import Round
 from coterie.strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
 from coterie.strategies.schedule import Schedule
 
@@ -41,10 +49,10 @@ class Visible(NamedTuple):
     of: tuple[int, Letters]  # round and offers that they were made of
 
 
-class Cohort(Members):
+class HostedPeers(Members):
     """All peers of a node, under one rule.
 
-    `rounds` is the total number of rounds. `doors` stand between the rule and what every cohort
+    `rounds` is the total number of rounds. `filters` stand between the rule and what every cohort
     has: checks of size and budget, and the `wire` (None: whole letters in full precision). Without
     a `schedule` all peers are always awake. `keeps_all`: keep the models of every evaluation, with
     the measures that only the last one has otherwise.
@@ -55,7 +63,7 @@ class Cohort(Members):
         engine: Engine,
         rule: Rule[Any],
         rounds: int,
-        doors: Sequence[Door] = (),
+        filters: Sequence[LetterFilter] = (),
         wire: Wire | None = None,
         schedule: Schedule | None = None,
         *,
@@ -66,10 +74,10 @@ class Cohort(Members):
         self.wire = wire or Wire()
         library = engine.library
         is_mixed = library is not None and library.is_mixed  # kinds of models differ in size
-        checks: list[Door] = [SizeCheck()] if engine.defence.norm and not is_mixed else []
+        checks: list[LetterFilter] = [SizeCheck()] if engine.defence.norm and not is_mixed else []
         if library is not None:
             checks.append(WellFormed(library))
-        self.doors = Doors([*doors, *checks, Budget(engine), self.wire])
+        self.filters = LetterFilters([*filters, *checks, Budget(engine), self.wire])
         self._hosted = np.isin(np.arange(engine.n), self.peers)
         self.restart()
 
@@ -82,7 +90,7 @@ class Cohort(Members):
         self.sent = no_letters("answer")  # answers of this round
         self.answered = False  # this round's offers were received and answered
         self._visible: Visible | None = None
-        self.doors.restart()
+        self.filters.restart()
 
     # --- a round: offer, answer, update
 
@@ -115,7 +123,7 @@ class Cohort(Members):
         self.offers = post.since(self.offers, this.t - self.schedule.max_age)  # it may have slept
         self.receive(this.edges, mail("offer", self.offer_format()), this.ages)
         self.answer(this.t, this.edges[this.asked])
-        self.received = self.doors.heard(self.rule.inbox(this.t, self.received)).offers
+        self.received = self.filters.visible(self.rule.inbox(this.t, self.received)).offers
         self.answered = True
 
     def _offer(self, rows: Ints) -> Letters:
@@ -126,10 +134,10 @@ class Cohort(Members):
         self.engine.enter(t, OFFER)
         state, tensors = part.rule.offer(part.state, t)
         self.accept(part, state)
-        return self.doors.out(offers_of(part.engine.peers, tensors, np.full(len(rows), t)), t)
+        return self.filters.send(offers_of(part.engine.peers, tensors, np.full(len(rows), t)), t)
 
     def receive(
-        self, edges: Edges, foreign: Foreign, ages: Mapping[int, int] = MappingProxyType({})
+        self, edges: Edges, foreign: RemoteLetters, ages: Mapping[int, int] = MappingProxyType({})
     ) -> None:
         """Collect the round's offers along its edges, (E, 2); those without a letter are dropped.
 
@@ -162,12 +170,12 @@ class Cohort(Members):
             return
         part = self._on_show(self.part(self.rows(self.schedule.ending(t))))
         self.engine.enter(t, ANSWER)
-        state, tensors = self.doors.answer(by_rule, part, letters)
+        state, tensors = self.filters.answer(by_rule, part, letters)
         self.write_rows(part, state)
-        self.sent = self.doors.out(post.answers_to(letters, tensors), t)
+        self.sent = self.filters.send(post.answers_to(letters, tensors), t)
         self.count(self.costs.sent, self.sent.senders, self.answer_format(t).nbytes)
 
-    def update(self, t: int, foreign: Foreign) -> None:
+    def update(self, t: int, foreign: RemoteLetters) -> None:
         """End round `t` with the answers of hosted peers and those from other nodes."""
 
         def by_rule(part: Part, inbox: Inbox) -> Any:
@@ -178,20 +186,20 @@ class Cohort(Members):
         answers = post.returned(sent, here, foreign, form, self.engine.device)
         self.count(self.costs.received, answers.recipients, form.nbytes)
         inbox = self.rule.inbox(t, self.received, sent, self._let_in(answers))
-        inbox = self.doors.heard(inbox)
+        inbox = self.filters.visible(inbox)
         own, sound, _ = self.visible_offers()
         lost = np.isin(self.peers, own.authors[~sound])  # their offers were not finite
         self.engine.enter(t, UPDATE)
         ending = self.rows(self.schedule.ending(t))
         asked = len(inbox.sent) + len(inbox.answers) > 0  # then reading the answers needs all peers
         for part in [self.part(ending)] if asked else self.parts(ending):
-            state = self.doors.update(by_rule, self._on_show(part), inbox)
+            state = self.filters.update(by_rule, self._on_show(part), inbox)
             self.accept(part, state, lost[part.rows])
         self.received = replace(inbox.offers, tensors={})
 
     def _let_in(self, letters: Letters) -> Letters:
-        """Return the letters that pass the doors; count the others as refused."""
-        passed = self.doors.into(letters, self.round)
+        """Return the letters that pass the filters; count the others as refused."""
+        passed = self.filters.receive(letters, self.round)
         if len(passed) < len(letters):
             self.count(self.costs.refused, letters.recipients, 1)
             self.count(self.costs.refused, passed.recipients, -1)
@@ -211,7 +219,7 @@ class Cohort(Members):
         """Return the reports of the available peers, see `Members.reports`."""
         awake = self.peers[self.rows(self.schedule.awake(t))]
         heard = post.senders_to(awake, self.received) if self.engine.n > MATRIX else None
-        return tuple(map(self.doors.report, self.reports(t, heard)))
+        return tuple(map(self.filters.report, self.reports(t, heard)))
 
     def go_on(self, t: int) -> None:
         """Begin round `t` from an older state; its offers count as offers of round `t`."""
@@ -291,7 +299,7 @@ class Cohort(Members):
 
         Tensors have a row for each of these peers, offers a row for each peer with an offer.
         """
-        tensors = self.packed(self.doors.saved(), rows)
+        tensors = self.packed(self.filters.saved(), rows)
         return tensors | post.packed_offers("offer", self.offers, self.peers[rows])
 
     def restore(self, pieces: Sequence[Piece], letters: Tensors | None = None) -> None:
@@ -300,7 +308,7 @@ class Cohort(Members):
         `letters` are those of a round whose offers were received and answered, by dotted name.
         """
         device = self.engine.device
-        self.doors.restore(self.unpack(pieces))
+        self.filters.restore(self.unpack(pieces))
         self.offers = post.unpacked_offers("offer", pieces, self.peers, device)
         self.answered = letters is not None
         if letters is not None:

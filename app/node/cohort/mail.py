@@ -1,7 +1,7 @@
 """Mail of a cohort: its letters as stacks, as messages to other nodes, and as arrays on disk.
 
 A letter has four shapes between two peers: named tensors of a rule or of a decoded payload
-(`Foreign`), a row of a stack (`Letters`), a `PeerMessage`, and the record of a transport. All
+(`RemoteLetters`), a row of a stack (`Letters`), a `PeerMessage`, and the record of a transport. All
 conversions between the first three are here. An offer is a letter whose edges are not known yet.
 Legend: s = rows of a stack, e = letters.
 """
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from coterie.app.node.cohort.arrays import finite, on
-from coterie.app.wire.payload import Foreign, LetterFormat, Readable
+from coterie.app.wire.payload import LetterFormat, Readable, RemoteLetters
 from coterie.clients.letters import Bools, Ints, Letters, no_letters
 from coterie.strategies.protocol import Edges, Kind, PeerMessage
 
-Mail = Callable[[Kind, Readable], Foreign]
+Mail = Callable[[Kind, Readable], RemoteLetters]
 """Reads the letters of one kind from other nodes, in a given format."""
 NEVER_SENT = -1
 """Stands for the round of a model that its peer has not sent to any other peer."""
@@ -29,7 +29,7 @@ NEVER_SENT = -1
 _ON_DISK = ("senders", "recipients", "rows", "authors", "ages", "expired")
 
 
-def no_mail(kind: Kind, form: Readable) -> Foreign:
+def no_mail(kind: Kind, form: Readable) -> RemoteLetters:
     """Return no letters: every peer is on this node."""
     return {}
 
@@ -102,7 +102,12 @@ def zeroed(letters: Letters) -> tuple[Letters, Bools]:
 
 
 def delivered(
-    own: Letters, sound: Bools, foreign: Foreign, edges: Edges, t: int, ages: Mapping[int, int]
+    own: Letters,
+    sound: Bools,
+    foreign: RemoteLetters,
+    edges: Edges,
+    t: int,
+    ages: Mapping[int, int],
 ) -> Letters:
     """Return the offers that arrive along `edges` (E, 2); edges without a letter are dropped.
 
@@ -138,7 +143,7 @@ def answers_to(asked: Letters, tensors: Mapping[str, Tensor]) -> Letters:
 
 
 def returned(
-    sent: Letters, here: Bools, foreign: Foreign, form: LetterFormat, device: torch.device
+    sent: Letters, here: Bools, foreign: RemoteLetters, form: LetterFormat, device: torch.device
 ) -> Letters:
     """Return the answers to hosted peers: those `here` (E,) of `sent`, and those of other nodes."""
     inside = np.flatnonzero(here)

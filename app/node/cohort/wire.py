@@ -1,4 +1,4 @@
-"""Wire: the last door of a cohort. It fixes the format of letters, their cost and their messages.
+"""Wire: the last filter of a cohort. It fixes the format, the cost and the messages of letters.
 
 `Wire` sends whole letters in the precision of the run. `Increments` sends offers as increments
 against what every reader has (letters.scheme): each peer i has a public copy xhat_i of its model,
@@ -11,7 +11,7 @@ copy. A rule computes with copies only, and its owner gets back what it has not 
 For averages this is CHOCO-SGD (Koloskova et al., ICML 2019; ICLR 2020). A rule whose rounds end in
 training trains its peer's own model instead. On one node a reader that has missed letters is
 charged for the missed increments, or for the whole copy if that is cheaper; a reader on another
-node asks for a key letter, which has it. Legend: p = hosted peers, n = all peers, e = letters,
+node asks for a keyframe, which has it. Legend: p = hosted peers, n = all peers, e = letters,
 s = rows of a stack, d = parameters.
 """
 
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from coterie.app.node.cohort import mail
 from coterie.app.node.cohort.arrays import finite, flatten, on, unflatten
-from coterie.app.node.cohort.doors import Answer, Door, Tensors, Update
+from coterie.app.node.cohort.filters import Answer, LetterFilter, Tensors, Update
 from coterie.app.node.cohort.part import Part
 from coterie.app.wire.increments import MODEL, Copy, IncrementFormat, increment_format
 from coterie.app.wire.operators import OPERATORS
@@ -36,16 +36,16 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Ints, LetterOptions, Letters
 from coterie.errors import Error
-from coterie.strategies.protocol import Edges, PeerMessage, has_key_letter
+from coterie.strategies.protocol import Edges, PeerMessage, has_keyframe
 
 
-class Wire(Door):
+class Wire(LetterFilter):
     """Whole letters in the precision of the run."""
 
     def __init__(self, precision: Precision = "full") -> None:
         self.precision: Precision = precision
 
-    def out(self, letters: Letters, t: int) -> Letters:
+    def send(self, letters: Letters, t: int) -> Letters:
         return self.rounded(letters)
 
     def rounded(self, letters: Letters) -> Letters:
@@ -68,10 +68,10 @@ class Wire(Door):
         """Return the bytes (E,) of offers along edges from hosted peers if `sent`, else to them."""
         return np.full(len(edges), self.whole(offers).nbytes)
 
-    def owe(self, peers: Iterable[int]) -> None:
+    def request_keyframes(self, peers: Iterable[int]) -> None:
         """Make the next offers of some hosted peers readable alone, if they were not too many."""
 
-    def gaps(self) -> tuple[int, ...]:
+    def missing_from(self) -> tuple[int, ...]:
         """Return the peers of other nodes whose whole model this node needs, once each."""
         return ()
 
@@ -96,7 +96,7 @@ class Copies:
     version: Ints  # (P,), number of letters in each copy
     sent: Ints  # (P, n), version of each hosted peer's copy that each peer was sent last; 0: none
     received: Ints  # (P, n), version of each peer's copy that each hosted peer received last
-    asked: Ints  # (P,), number of key letters that each peer has sent on request
+    asked: Ints  # (P,), number of keyframes that each peer has sent on request
 
 
 class Increments(Wire):
@@ -108,7 +108,7 @@ class Increments(Wire):
         super().__init__(precision)
         self._engine, self._damping, self._forging = engine, options.damping, forging
         self._operator = OPERATORS[options.operator](engine.network.shapes, options.ratio)
-        self._owed: set[int] = set()
+        self._wanted: set[int] = set()
         self.restart()
 
     # --- public copies and the rule
@@ -145,7 +145,7 @@ class Increments(Wire):
 
     # --- offers
 
-    def out(self, letters: Letters, t: int) -> Letters:
+    def send(self, letters: Letters, t: int) -> Letters:
         """Add an increment to the copies of the offers' authors; the offers become the copies."""
         return self.rounded(letters if letters.kind == "answer" else self._advanced(letters, t))
 
@@ -170,11 +170,11 @@ class Increments(Wire):
                     self._parts[p] = parts
             state.x[p] = after_sd[s]
             state.version[p] += 1
-            owed = p in self._parts and int(self._engine.peers[p]) in self._owed
-            if owed and has_key_letter(t, int(state.asked[p])):
+            is_wanted = p in self._parts and int(self._engine.peers[p]) in self._wanted
+            if is_wanted and has_keyframe(t, int(state.asked[p])):
                 state.asked[p] += 1
                 del self._parts[p]
-        self._owed.clear()
+        self._wanted.clear()
         return replace(offers, tensors={**offers.tensors, MODEL: after_sd})
 
     def whole(self, letters: Letters) -> LetterFormat:
@@ -227,13 +227,13 @@ class Increments(Wire):
         known_pn[at] = versions_n[senders]
         return np.array([form.nbytes(*pair) for pair in pairs_e2.tolist()], dtype=np.int64)
 
-    def owe(self, peers: Iterable[int]) -> None:
-        self._owed |= set(peers)
+    def request_keyframes(self, peers: Iterable[int]) -> None:
+        self._wanted |= set(peers)
 
-    def gaps(self) -> tuple[int, ...]:
-        gaps = tuple(sorted(self.missing))
+    def missing_from(self) -> tuple[int, ...]:
+        missing = tuple(sorted(self.missing))
         self.missing.clear()
-        return gaps
+        return missing
 
     # --- what lasts
 
@@ -281,7 +281,7 @@ class Reader:
         return self.form.max_bytes
 
     def decode(self, payload: bytes, sender: int) -> Mapping[str, Tensor]:
-        """Decode an offer; note that a key letter is needed where it does not fit the copy."""
+        """Decode an offer; note that a keyframe is needed where it does not fit the copy."""
         before = self.wire.foreign.get(sender, Copy(0, torch.zeros(0)))
         try:
             tensors, after = self.form.decode(payload, before, sender)

@@ -231,7 +231,7 @@ def examples_of(models: int, width: int, g: torch.Generator) -> Examples:
     )
 
 
-class Foreign(nn.ReLU):
+class RemoteLetters(nn.ReLU):
     """A user's class, which may do anything."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -285,7 +285,7 @@ class Twice(nn.Sequential):
     "build",
     [
         hooked, hooked_on_the_way_back, replaced, Scaled, Twice,
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3), Foreign()),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3), RemoteLetters()),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.SiLU(inplace=True)),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Softplus()),
     ],

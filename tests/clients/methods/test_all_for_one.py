@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import arrays
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
 from coterie.app.node import assembly
-from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.methods.all_for_one import AllForOne
@@ -311,7 +311,7 @@ def test_a_missing_helper_is_left_out_of_the_average(tmp_path: Path) -> None:
     flat = quadratic(tmp_path, centre, samples=[1, 2, 4]) | {"num-server-rounds": 3}
     engine = engine_of(flat)
     rule = AllForOne().bind(engine, 3)
-    cohort = Cohort(engine, rule, 3)
+    cohort = HostedPeers(engine, rule, 3)
     x = cohort.state.x.numpy()
     for t, edges in [(1, [[1, 0], [2, 0], [0, 1], [2, 1], [0, 2], [1, 2]]), (2, [[0, 1]])]:
         cohort.begin(t)

@@ -13,7 +13,7 @@ import torch
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
-from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.federico import FedeRiCo, FedeRiCoState
@@ -214,7 +214,7 @@ def test_em_never_lowers_the_likelihood(tmp_path: Path, exact: bool) -> None:
         "train", torch.arange(N), torch.zeros(N, 1, dtype=torch.int64)
     )[0][:, 0].unbind(1)  # fmt: skip
     options = FedeRiCo(neighbours=N - 1, tracking="accumulate")
-    cohort = Cohort(engine, options.bind(engine, 100), 100)
+    cohort = HostedPeers(engine, options.bind(engine, 100), 100)
     edges = np.array([[k, i] for i in range(N) for k in range(N) if k != i])
     values = []
     for t in range(1, 30):
@@ -248,7 +248,7 @@ def test_sum_is_the_likelihood_of_all_examples() -> None:
     for loss in ("mean", "sum"):
         engine = Engine(problem, "linear", None, [0, 1], training, dtype="float64")
         rule = FedeRiCo(neighbours=0, loss=loss, beta=1.0).bind(engine, 1)
-        cohort = Cohort(engine, rule, 1)
+        cohort = HostedPeers(engine, rule, 1)
         before = cohort.state.x
         cohort.receive(np.empty((0, 2), dtype=np.int64), {})
         cohort.update(1, {})
@@ -323,7 +323,7 @@ def test_a_round_costs_a_model_and_an_answer_for_each_neighbour(tmp_path: Path) 
 # ---- prediction --------------------------------------------------------------------------------
 
 
-def talk(cohort: Cohort, t: int, edges: list[list[int]]) -> None:
+def talk(cohort: HostedPeers, t: int, edges: list[list[int]]) -> None:
     cohort.begin(t)
     cohort.receive(np.array(edges, dtype=np.int64).reshape(-1, 2), {})
     cohort.answer(t, np.array(edges, dtype=np.int64).reshape(-1, 2))
@@ -334,7 +334,7 @@ def test_it_predicts_with_the_mixture_of_what_it_heard() -> None:
     """Probabilities are averaged by softmax(-tracked loss) over own and received models only."""
     problem = classification([6, 6, 6, 6], tests=[9, 9, 9, 9])
     engine = Engine(problem, "linear", None, range(4), Training(learning_rate=0.5))
-    cohort = Cohort(engine, FedeRiCo(neighbours=2).bind(engine, 9), 9)
+    cohort = HostedPeers(engine, FedeRiCo(neighbours=2).bind(engine, 9), 9)
     shown = cohort.state.x.clone()
     talk(cohort, 1, [[1, 0], [2, 0]])  # only peer 0 receives models
     w = cohort.rule.weights(cohort.state)
@@ -361,7 +361,7 @@ def test_it_predicts_with_the_mixture_of_what_it_heard() -> None:
 def test_only_the_heaviest_models_are_kept(tmp_path: Path) -> None:
     engine = engine_of(camps(tmp_path))
     rule = FedeRiCo(neighbours=4, ensemble=2, beta=1.0).bind(engine, 9)
-    cohort = Cohort(engine, rule, 9)
+    cohort = HostedPeers(engine, rule, 9)
     edges = [[k, i] for i in range(N) for k in range(N) if k != i]
     for t in (1, 2):
         shown = cohort.state.x.clone()

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.strategies.brokering import Brokering
 from coterie.strategies.everyone import Everyone
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import Report, Request, Stage
@@ -43,18 +43,18 @@ class Notes:
 
 
 def make(
-    kind: type[Brokering] = Everyone, n: int = 5, graph: str = "full", **changes: Any
-) -> Brokering:
+    kind: type[ExchangePlan] = Everyone, n: int = 5, graph: str = "full", **changes: Any
+) -> ExchangePlan:
     known = {"peers": n, "rounds": 9, "seed": 1, "topology": topology(graph, n, 0)}
     sampled = {"sampling": "constant", "probability": 0.3} if kind is Pairs else {}
     return kind(**{**known, "evaluate_every": 4, **sampled, **changes})
 
 
-def toys(strategy: Brokering, *cohorts: Sequence[int]) -> list[ToyNode]:
+def toys(strategy: ExchangePlan, *cohorts: Sequence[int]) -> list[ToyNode]:
     return [ToyNode(strategy, cohort) for cohort in cohorts]
 
 
-def run(strategy: Brokering, nodes: Sequence[Any], ledger: Ledger | None = None) -> Notes:
+def run(strategy: ExchangePlan, nodes: Sequence[Any], ledger: Ledger | None = None) -> Notes:
     notes = Notes()
     Broker(strategy, InProcessTransport(nodes), notes, ledger, join_timeout=0.3).run()
     return notes

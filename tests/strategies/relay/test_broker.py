@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import RelayError
 from coterie.strategies.everyone import Everyone
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import Request, Response, Stage
@@ -30,7 +30,7 @@ RULES = [Silent, Everyone, Wanted, WantedAnswers, WantedHelp, Pairs]
 
 @pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("graph", ["full", "ring"])
-def test_results_do_not_depend_on_who_hosts_whom(kind: type[Brokering], graph: str) -> None:
+def test_results_do_not_depend_on_who_hosts_whom(kind: type[ExchangePlan], graph: str) -> None:
     strategy = make(kind, graph=graph)
     alone = run(strategy, toys(strategy, range(5)))
     assert alone.losses().keys() == {(t, i) for t in (0, 4, 8, 9) for i in range(5)}
@@ -130,7 +130,7 @@ def test_orders_are_sorted_and_touch_the_node() -> None:
 
 @pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("parts", [1, 2, 5])
-def test_stop_and_resume_is_the_uninterrupted_run(kind: type[Brokering], parts: int) -> None:
+def test_stop_and_resume_is_the_uninterrupted_run(kind: type[ExchangePlan], parts: int) -> None:
     strategy = make(kind)
     whole = run(strategy, toys(strategy, *split(5, parts)))
 
@@ -159,7 +159,7 @@ def test_stop_and_resume_is_the_uninterrupted_run(kind: type[Brokering], parts: 
 @pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("stage", ["answer", "update"])
 def test_a_node_that_fails_is_left_out_and_welcomed_back(
-    kind: type[Brokering], stage: Stage
+    kind: type[ExchangePlan], stage: Stage
 ) -> None:
     every_pair: dict[str, Any] = {"sampling": "full"} if kind is Pairs else {}
     strategy = make(kind, rounds=8, **every_pair)
@@ -300,7 +300,7 @@ def test_a_quorum_does_without_a_node_whose_set_up_is_wrong() -> None:
         run(strategy, toys_failing(strategy))
 
 
-def toys_failing(strategy: Brokering) -> list[ToyNode]:
+def toys_failing(strategy: ExchangePlan) -> list[ToyNode]:
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     nodes[2].before = failing(*[("start", t) for t in range(9)])
     return nodes

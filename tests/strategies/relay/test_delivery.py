@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coterie.strategies.brokering import Round
+from coterie.strategies.exchange_plan import Round
 from coterie.strategies.protocol import PeerMessage
 from coterie.strategies.relay.delivery import answer_requests, deliverable, update_requests
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import RelayError
 from coterie.strategies.everyone import Everyone
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 from coterie.strategies.relay.vetting import vetted
@@ -102,7 +102,7 @@ def test_what_does_not_belong_is_dropped_and_noted(
     ],
 )
 def test_nobody_wants_for_others(
-    kind: type[Brokering], pushed: list[int], valid: list[int]
+    kind: type[ExchangePlan], pushed: list[int], valid: list[int]
 ) -> None:
     strategy = make(kind, rounds=2)
     request, wants = Request("update", 1, 1), np.array([pushed, valid])

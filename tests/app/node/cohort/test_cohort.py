@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.app.node.cohort.mail import Mail
-from coterie.app.wire.payload import Foreign, LetterFormat, Readable
+from coterie.app.wire.payload import LetterFormat, Readable, RemoteLetters
 from coterie.clients.engine.engine import Engine
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Letters
 from coterie.clients.rule import Rule, State
 from coterie.clients.training import Training
-from coterie.strategies.brokering import Round
+from coterie.strategies.exchange_plan import Round
 from coterie.strategies.protocol import Edges, Kind
 from tests.problems import classification
 
@@ -44,11 +44,11 @@ class Listening(Rule[State]):
         return s
 
 
-def cohort_of(peers: list[int]) -> Cohort:
+def cohort_of(peers: list[int]) -> HostedPeers:
     problem = classification([6, 7, 8, 9])
     engine = Engine(problem, "linear", None, peers, Training(), dtype="float64", device="cpu")
     rule = Listening().bind(engine, ROUNDS)
-    cohort = Cohort(engine, rule, ROUNDS)
+    cohort = HostedPeers(engine, rule, ROUNDS)
     cohort.state = State(engine.tensor(np.add.outer(np.array(peers), np.zeros(engine.d))), {}, {})
     cohort.begin(1)
     return cohort
@@ -64,7 +64,7 @@ def read(letters: Letters, name: str) -> dict[tuple[int, int], float]:
     return dict(zip(ends, letters.each(name)[:, 0].tolist(), strict=True)) if len(letters) else {}
 
 
-def seen(cohort: Cohort) -> tuple[Letters, Letters, Letters]:
+def seen(cohort: HostedPeers) -> tuple[Letters, Letters, Letters]:
     assert isinstance(cohort.rule, Listening)
     rule: Any = cohort.rule
     (inbox,) = rule.seen
@@ -74,7 +74,7 @@ def seen(cohort: Cohort) -> tuple[Letters, Letters, Letters]:
 ALL = edges_of(*((k, i) for i in range(N) for k in range(N) if k != i))
 
 
-def foreign_offers(cohort: Cohort, *authors: int) -> Foreign:
+def foreign_offers(cohort: HostedPeers, *authors: int) -> RemoteLetters:
     return {(k, None): {"x": torch.full((cohort.engine.d,), k + 1.0).double()} for k in authors}
 
 
@@ -147,7 +147,7 @@ def test_answers_from_here_and_elsewhere_come_in_order_of_recipient_and_sender()
     part.receive(ALL, foreign_offers(part, 1, 2))
     part.answer(1, ALL)
     size = part.engine.d
-    foreign: Foreign = {
+    foreign: RemoteLetters = {
         (k, i): {"g": torch.full((size,), 10.0 * k + i).double()} for k in (2, 1) for i in (3, 0)
     }
     part.update(1, foreign)
@@ -182,14 +182,16 @@ def test_answers_of_an_earlier_round_are_gone() -> None:
     assert (len(sent), len(answers)) == (0, 0)
 
 
-def mail_of(part: Cohort, kinds: list[Kind]) -> Mail:
+def mail_of(part: HostedPeers, kinds: list[Kind]) -> Mail:
     """Letters of peers 1 and 2 to a cohort of 0 and 3; notes which kinds it reads."""
     size = part.engine.d
     ends = [(k, i) for k in (1, 2) for i in (0, 3)]
-    answers: Foreign = {(k, i): {"g": torch.full((size,), 10.0 * k + i).double()} for k, i in ends}
+    answers: RemoteLetters = {
+        (k, i): {"g": torch.full((size,), 10.0 * k + i).double()} for k, i in ends
+    }
     foreign = {"offer": foreign_offers(part, 1, 2), "answer": answers}
 
-    def mail(kind: Kind, form: Readable) -> Foreign:
+    def mail(kind: Kind, form: Readable) -> RemoteLetters:
         kinds.append(kind)
         assert isinstance(form, LetterFormat)
         assert form.nbytes == 8 * size

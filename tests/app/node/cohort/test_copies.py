@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.app.node.cohort.wire import Increments
 from coterie.app.node.node import Node
 from coterie.app.wire.increments import Copy, IncrementFormat
@@ -51,7 +51,7 @@ def lines(result: Run) -> list[Any]:
     ]
 
 
-def copies_of(cohort: Cohort) -> Increments:
+def copies_of(cohort: HostedPeers) -> Increments:
     assert isinstance(cohort.wire, Increments)
     return cohort.wire
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from coterie.app.node.cohort.doors import limit, oversized
+from coterie.app.node.cohort.filters import limit, oversized
 from coterie.clients.letters import Letters
 from tests.inline import run
 

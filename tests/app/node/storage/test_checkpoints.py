@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coterie.app.node.cohort.arrays import flatten, unflatten
-from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.app.node.cohort.mail import offers_of, packed, unpacked
 from coterie.app.node.errors import StateError
 from coterie.app.node.storage import checkpoints, tensor_file
@@ -27,7 +27,7 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.training import Training
-from coterie.strategies.brokering import Round
+from coterie.strategies.exchange_plan import Round
 from coterie.strategies.schedule import Sample
 from tests.problems import classification
 
@@ -84,11 +84,11 @@ def test_a_state_comes_back_from_its_arrays() -> None:
         assert same(value, getattr(again, name)), name
 
 
-def cohort_of(peers: list[int], state: Any = None) -> Cohort:
+def cohort_of(peers: list[int], state: Any = None) -> HostedPeers:
     """Some of four peers, with a state of any kind."""
     problem = classification([6, 7, 8, 9])
     engine = Engine(problem, "linear", None, peers, Training(), dtype="float64", device="cpu")
-    cohort = Cohort(engine, FedAvg().bind(engine, 3), 3)
+    cohort = HostedPeers(engine, FedAvg().bind(engine, 3), 3)
     if state is not None:
         cohort.state = state
     return cohort
@@ -227,13 +227,13 @@ def test_a_node_that_missed_the_end_of_a_round_keeps_the_state_before_it(tmp_pat
     assert CheckpointStore(tmp_path, again).resume(15) == 14
 
 
-def half_awake(peers: int) -> Cohort:
+def half_awake(peers: int) -> HostedPeers:
     """A cohort of peers of which half sleep in each round."""
     engine = Engine(
         classification([6] * peers), "linear", None, range(peers), Training(), device="cpu"
     )
     schedule = Sample(peers, 40, fraction=0.5)
-    return Cohort(engine, FedAvg().bind(engine, 40), 40, schedule=schedule)
+    return HostedPeers(engine, FedAvg().bind(engine, 40), 40, schedule=schedule)
 
 
 def test_files_hold_who_was_awake_and_stay_few(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""Doors: what happens to letters between the rule of hosted peers and all other peers.
+"""Letter filters: what happens to letters between the rule of hosted peers and all other peers.
 
-A cohort has a list of doors. Letters leave through them in order (`out`), and arrive through them
-in the same order (`into`, `heard`). The first door is the outermost around a rule (`answer`,
-`update`), the last one is the wire (`coterie.app.node.cohort.wire`). A door that keeps something
-about its peers between rounds says what (`saved`), so that a resumed run is the same to the byte.
+A cohort has a list of filters. Letters leave through them in order (`send`), and arrive through
+them in the same order (`receive`, `visible`). The first filter is the outermost around a rule
+(`answer`, `update`), the last one is the wire (`coterie.app.node.cohort.wire`). A filter that keeps
+something about its peers between rounds says what (`saved`), so that a resumed run is the same to
+the byte.
 Legend: e = letters, s = rows of a stack, P = hosted peers.
 """
 
@@ -37,27 +38,27 @@ Update = Callable[[Part, Inbox], Any]
 """Computes the state of a part at the end of a round."""
 
 
-class Door:
-    """Door that lets everything pass; a subclass overrides what it changes."""
+class LetterFilter:
+    """Filter that lets everything pass; a subclass overrides what it changes."""
 
-    def out(self, letters: Letters, t: int) -> Letters:
+    def send(self, letters: Letters, t: int) -> Letters:
         """Return the offers (no edges, a row per author) or answers that leave in round `t`."""
         return letters
 
-    def into(self, letters: Letters, t: int) -> Letters:
+    def receive(self, letters: Letters, t: int) -> Letters:
         """Return the offers or answers that are let in; the others count as refused."""
         return letters
 
-    def heard(self, inbox: Inbox) -> Inbox:
+    def visible(self, inbox: Inbox) -> Inbox:
         """Return the letters from which peers learn; the others may have been answered before."""
         return inbox
 
     def answer(self, compute: Answer, part: Part, letters: Letters) -> tuple[Any, Tensors]:
-        """Return the next state and the answers; `compute` is the rule behind the next doors."""
+        """Return the next state and the answers; `compute` is the rule behind the next filters."""
         return compute(part, letters)
 
     def update(self, compute: Update, part: Part, inbox: Inbox) -> Any:
-        """Return the next state; `compute` is the rule behind the next doors."""
+        """Return the next state; `compute` is the rule behind the next filters."""
         return compute(part, inbox)
 
     def report(self, report: Report) -> Report:
@@ -65,7 +66,7 @@ class Door:
         return report
 
     def saved(self) -> dict[str, Tensor]:
-        """Return what the door keeps between rounds: named tensors, (P, ...)."""
+        """Return what the filter keeps between rounds: named tensors, (P, ...)."""
         return {}
 
     def restore(self, tensors: Tensors) -> None:
@@ -75,53 +76,53 @@ class Door:
         """Reset to the state before round 1."""
 
 
-class Doors(Door):
-    """Several doors as one."""
+class LetterFilters(LetterFilter):
+    """Several filters as one."""
 
-    def __init__(self, doors: Sequence[Door]) -> None:
-        self._doors = tuple(doors)
+    def __init__(self, filters: Sequence[LetterFilter]) -> None:
+        self._filters = tuple(filters)
 
-    def out(self, letters: Letters, t: int) -> Letters:
-        return reduce(lambda passed, door: door.out(passed, t), self._doors, letters)
+    def send(self, letters: Letters, t: int) -> Letters:
+        return reduce(lambda passed, filter_: filter_.send(passed, t), self._filters, letters)
 
-    def into(self, letters: Letters, t: int) -> Letters:
-        return reduce(lambda passed, door: door.into(passed, t), self._doors, letters)
+    def receive(self, letters: Letters, t: int) -> Letters:
+        return reduce(lambda passed, filter_: filter_.receive(passed, t), self._filters, letters)
 
-    def heard(self, inbox: Inbox) -> Inbox:
-        return reduce(lambda passed, door: door.heard(passed), self._doors, inbox)
+    def visible(self, inbox: Inbox) -> Inbox:
+        return reduce(lambda passed, filter_: filter_.visible(passed), self._filters, inbox)
 
     def answer(self, compute: Answer, part: Part, letters: Letters) -> tuple[Any, Tensors]:
-        for door in reversed(self._doors):
-            compute = partial(door.answer, compute)
+        for filter_ in reversed(self._filters):
+            compute = partial(filter_.answer, compute)
         return compute(part, letters)
 
     def update(self, compute: Update, part: Part, inbox: Inbox) -> Any:
-        for door in reversed(self._doors):
-            compute = partial(door.update, compute)
+        for filter_ in reversed(self._filters):
+            compute = partial(filter_.update, compute)
         return compute(part, inbox)
 
     def report(self, report: Report) -> Report:
-        return reduce(lambda passed, door: door.report(passed), self._doors, report)
+        return reduce(lambda passed, filter_: filter_.report(passed), self._filters, report)
 
     def saved(self) -> dict[str, Tensor]:
-        return {name: value for door in self._doors for name, value in door.saved().items()}
+        return {name: value for filter_ in self._filters for name, value in filter_.saved().items()}
 
     def restore(self, tensors: Tensors) -> None:
-        for door in self._doors:
-            door.restore(tensors)
+        for filter_ in self._filters:
+            filter_.restore(tensors)
 
     def restart(self) -> None:
-        for door in self._doors:
-            door.restart()
+        for filter_ in self._filters:
+            filter_.restart()
 
 
-class Withhold(Door):
+class Withhold(LetterFilter):
     """Some peers receive, but no other peer learns from their letters."""
 
     def __init__(self, peers: Sequence[int]) -> None:
         self._peers = np.array(peers, dtype=np.int64)
 
-    def heard(self, inbox: Inbox) -> Inbox:
+    def visible(self, inbox: Inbox) -> Inbox:
         """Leave out their letters, and the answers to them, which depend on them."""
         offers, sent, answers = inbox.offers, inbox.sent, inbox.answers
         return replace(
@@ -150,16 +151,16 @@ class Withhold(Door):
         return state, answers
 
 
-class Budget(Door):
+class Budget(LetterFilter):
     """A peer that has used up its privacy budget answers no more.
 
-    The engine charges for gradients; this door saves what each peer has spent.
+    The engine charges for gradients; this filter saves what each peer has spent.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def out(self, letters: Letters, t: int) -> Letters:
+    def send(self, letters: Letters, t: int) -> Letters:
         guard = self._engine.guard
         if letters.kind == "offer" or guard is None or not guard.exhausted.any():
             return letters
@@ -184,7 +185,7 @@ _SPREADS = 6.0
 _ENOUGH = 3  # minimum number of norms: a single outlier is not the median
 
 
-class SizeCheck(Door):
+class SizeCheck(LetterFilter):
     """Refuse implausibly large models and answers.
 
     A recipient compares the norms of letters received in a round with their median m and spread s,
@@ -194,18 +195,18 @@ class SizeCheck(Door):
     median to trust, and only a model with 1000 times the norm of the recipient's is refused.
     """
 
-    def into(self, letters: Letters, t: int) -> Letters:
+    def receive(self, letters: Letters, t: int) -> Letters:
         large_e = oversized(letters)
         return letters.select(~large_e) if large_e.any() else letters
 
 
-class WellFormed(Door):
+class WellFormed(LetterFilter):
     """Refuse models that their library cannot have fitted, such as trees with a cycle."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
 
-    def into(self, letters: Letters, t: int) -> Letters:
+    def receive(self, letters: Letters, t: int) -> Letters:
         if letters.kind != "offer" or not len(letters):
             return letters
         wrong_e = self._library.malformed(letters["x"])[letters.rows]

@@ -1,4 +1,4 @@
-"""Brokering strategies: which peers exchange models in which round, and the loop over rounds."""
+"""ExchangePlan strategies: which peers exchange models in which round, and the loop over rounds."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Brokering(ABC):
-    """Base class of brokering strategies; independent of transports, models and Flower.
+class ExchangePlan(ABC):
+    """Base class of strategies; independent of transports, models and Flower.
 
     A subclass implements `edges`, a pure function of its arguments and its fields: the relay and a
     node that hosts every peer both call it, and get the same rounds.

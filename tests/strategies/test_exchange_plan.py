@@ -9,8 +9,8 @@ import coterie.strategies.pairs
 from coterie import ranges
 from coterie.app.config.config import Config
 from coterie.clients.methods import cobo
-from coterie.strategies.brokering import Brokering
 from coterie.strategies.everyone import Everyone
+from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import Edges, no_edges
 from coterie.strategies.silent import Silent
@@ -19,7 +19,7 @@ from coterie.strategies.wanted import Wanted, WantedAnswers
 from tests.topologies import topology
 
 
-def make(kind: type[Brokering], n: int = 6, graph: str = "full", **changes: Any) -> Any:
+def make(kind: type[ExchangePlan], n: int = 6, graph: str = "full", **changes: Any) -> Any:
     known = {"peers": n, "rounds": 1000, "seed": 3, "topology": topology(graph, n, 0)}
     return kind(**{**known, **changes})
 
@@ -34,7 +34,7 @@ def edges_of(*pairs: tuple[int, int]) -> Edges:
 
 @pytest.mark.parametrize("kind", [Silent, Everyone, Wanted, WantedAnswers, Pairs])
 @pytest.mark.parametrize("graph", ["full", "ring"])
-def test_edges_are_sorted_allowed_and_pure(kind: type[Brokering], graph: str) -> None:
+def test_edges_are_sorted_allowed_and_pure(kind: type[ExchangePlan], graph: str) -> None:
     rng = np.random.default_rng(0)
     for t in range(1, 20):
         wants = listed(rng.random((6, 6)) < 0.3)
