@@ -1,4 +1,4 @@
-"""ExchangePlan strategies: which peers exchange models in which round, and the loop over rounds."""
+"""Exchange plans: which peers exchange models in which round, and the loop over rounds."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ FIELDS: Mapping[str, str] = {
     "elapsed": "virtual seconds of its work; 0 unless the run has a virtual clock",
     "ready": "empty; in simulations with a virtual clock, the round in which each peer is ready",
     "backend": "the name of its engine's backend; when a run starts",
-    "gaps": "the numbers of peers whose increments it cannot read; empty with whole letters",
+    "missing-from": "the peers whose increments it cannot read; empty with whole letters",
     "reads": "the maximum size of a letter that it reads, as the run has it; when a run starts",
     "report-rounds": "the rounds of the measurements",
     "report-peers": "the peer of the measurements: its own number",
