@@ -19,7 +19,7 @@ from coterie.app.config.digest import config_digest_of
 from coterie.app.config.root import workplace
 from coterie.app.institution.security.proof import proof
 from coterie.app.institution.security.trust import read_trust
-from coterie.app.runs import atomic, bare, logs, progress, rundir
+from coterie.app.runs import atomic, logs, plain_flwr, progress, rundir
 from coterie.app.runs.recorder import RunRecorder
 from coterie.errors import line_of
 from coterie.strategies.flower.private import is_simulation
@@ -54,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
         result = survey(transport, config.peers, _proves(config, grid))
         atomic.write(directory / rundir.SURVEY, json.dumps(asdict(result)))
         return
-    watch = bare.begin(config) if is_bare else None
+    watch = plain_flwr.begin(config) if is_bare else None
     recorder = RunRecorder(
         directory, config.peers, rounds, resume=config.resume, watch=watch,
         run=config_digest_of(config), durable=not is_simulation(grid),
@@ -82,7 +82,7 @@ def main(grid: Grid, context: Context) -> None:
             raise
     recorder.finish()
     if is_bare:
-        bare.end(directory)
+        plain_flwr.end(directory)
         progress.require_convergence(directory)
 
 

@@ -37,7 +37,7 @@ def measure(kind: str, batch: int, directory: Path) -> dict[str, float]:
     """Estimate and measure one run in this process."""
     from coterie.app.config.config import Config
     from coterie.app.config.schema import Scalar
-    from coterie.app.runners import memory, sweep
+    from coterie.app.runners import cluster, sweep
 
     flat: dict[str, Scalar] = {
         "method": "fedavg", "dataset": "mnist", "data-dir": str(directory), "model": "cnn",
@@ -49,7 +49,7 @@ def measure(kind: str, batch: int, directory: Path) -> dict[str, float]:
     if error := sweep.run_one(config):
         raise error
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"estimated": memory.estimate(config), "resident": resident}
+    return {"estimated": cluster.estimate(config), "resident": resident}
 
 
 def main() -> int:

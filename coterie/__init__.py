@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from coterie.api import run as run
     from coterie.api import sweep as sweep
     from coterie.app.config.keys import ConfigError as ConfigError
-    from coterie.app.runners.errors import SweepError as SweepError
     from coterie.app.runs.files import ResultsError as ResultsError
     from coterie.clients.attack import AttackKind as AttackKind
     from coterie.clients.defence import AggregationRule as AggregationRule
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from coterie.errors import Error as Error
     from coterie.errors import PartError as PartError
     from coterie.errors import RunError as RunError
+    from coterie.errors import SweepError as SweepError
     from coterie.ranges import Range as Range
     from coterie.ranges import option as option
     from coterie.results import Comparison as Comparison
@@ -60,11 +60,10 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "coterie.api": ("run", "load", "compare", "sweep", "reproduce", "contribution"),
-    "coterie.errors": ("DivergedError", "Error", "PartError", "RunError"),
+    "coterie.errors": ("DivergedError", "Error", "PartError", "RunError", "SweepError"),
     "coterie.ranges": ("Range", "option"),
     "coterie.results": ("Run", "Comparison"),
     "coterie.app.config.keys": ("ConfigError",),
-    "coterie.app.runners.errors": ("SweepError",),
     "coterie.app.runs.files": ("ResultsError",),
     "coterie.clients.attack": ("AttackKind",),
     "coterie.clients.defence": ("AggregationRule",),

@@ -62,6 +62,18 @@ class RunError(Error):
     """A run that was started did not reach its end."""
 
 
+class FlowerError(RunError):
+    """Flower could not start, or rejected the run."""
+
+
+class SweepError(RunError):
+    """One of several runs failed."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a command; the message is the command that continues it."""
+
+
 class DivergedError(RunError):
     """Every peer diverged: at the end no peer has a finite loss and a finite model."""
 

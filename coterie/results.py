@@ -17,8 +17,9 @@ from coterie.app.experiments import choice
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.table import Table
 from coterie.app.runners.tracking import frame_of
-from coterie.app.runs import files, metrics, plan, rundir
+from coterie.app.runs import files, plan, rundir
 from coterie.app.runs.files import ResultsError
+from coterie.app.runs.settings import RunSettings
 
 if TYPE_CHECKING:
     from coterie.app.trained.personal import PersonalModel
@@ -55,7 +56,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Metrics with a row per evaluated round and peer; columns as in metrics.jsonl."""
+        """Metrics with a row per evaluated round and peer; columns as in rundir.jsonl."""
         return read_metrics(self.directory)
 
     @property
@@ -106,6 +107,11 @@ class Run:
     def config(self) -> Mapping[str, Any]:
         """Configuration from config.toml, with nested tables."""
         return self._read.config
+
+    @property
+    def settings(self) -> RunSettings:
+        """Keys of the configuration as attributes; missing ones have defaults."""
+        return self._read.settings
 
     def model(self, peer: int | str) -> PersonalModel:
         """Return a peer's model in evaluation mode, which takes raw inputs.
@@ -181,7 +187,7 @@ class Run:
             table["test accuracy %"] = (100 * last["test_accuracy"].astype(float)).round(1)
         table["test loss"] = last["test_loss"]
         table = table.dropna(axis=1, how="all")
-        return f"<p>{self.config['method']}, {self.directory.name}</p>{table.to_html(index=False)}"
+        return f"<p>{self.settings.method}, {self.directory.name}</p>{table.to_html(index=False)}"
 
 
 class Comparison:
@@ -245,7 +251,7 @@ class Comparison:
         values = plan.values(self.directory)
         for name in plan.read(self.directory) or ():
             run = Run(self.directory / name, *self._named)
-            label = plan.label(rundir.label_of(run.config), values.get(name, {}))
+            label = plan.label(run.settings.label, values.get(name, {}))
             by_method.setdefault(label, []).append(run)
         return {method: sorted(runs, key=_seed) for method, runs in by_method.items()}
 
@@ -278,13 +284,13 @@ class Comparison:
 
 
 def _seed(run: Run) -> int:
-    return int(run.config.get("seed", 0))
+    return run.settings.seed
 
 
 def read_metrics(directory: Path) -> pd.DataFrame:
-    """Read metrics.jsonl as a data frame; a field that is null has NaN."""
+    """Read rundir.jsonl as a data frame; a field that is null has NaN."""
     try:
-        with files.opened(directory, "metrics.jsonl", metrics.MOST_BYTES) as file:
+        with files.opened(directory, "metrics.jsonl", rundir.MOST_BYTES) as file:
             content = file.read()
     except FileNotFoundError:
         return pd.DataFrame(columns=["round", "peer"])

@@ -19,7 +19,7 @@ from coterie.app.config.items import read_pair
 from coterie.app.config.registry import METHODS
 from coterie.app.lab.league import configurations
 from coterie.app.lab.pages import league
-from coterie.app.runs import atomic, cells
+from coterie.app.runs import atomic
 from studies.kept import kept
 from studies.svg import save
 from studies.tables import fill
@@ -186,7 +186,7 @@ def main() -> None:
                     print(rows[-1], flush=True)
     lines = [list(asdict(rows[0])), *(list(asdict(row).values()) for row in rows)]
     OUT.mkdir(parents=True, exist_ok=True)
-    atomic.write(OUT / "table.csv", cells.as_csv(lines))
+    atomic.write(OUT / "table.csv", atomic.as_csv(lines))
     fill(PAGE, tables(rows))
     draw(rows, FIGURE)
 

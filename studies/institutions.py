@@ -34,8 +34,7 @@ from coterie.app.experiments.choice import FILE as TUNING
 from coterie.app.experiments.grid import Keys
 from coterie.app.lab.catalogue.fetch import fetch
 from coterie.app.lab.catalogue.sets import SETS
-from coterie.app.runs.metrics import Floats
-from coterie.app.runs.rundir import Run
+from coterie.app.runs.rundir import Floats, Run
 from studies.measured import Result, read, write
 from studies.tables import fill
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
-from coterie.app.runs import atomic, cells
+from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Floats, Run
 from studies.kept import kept
 
@@ -81,7 +81,7 @@ def main() -> None:
         print(method, letters, f"{sent_sr[:, -1].mean():.0f} B", tested_sr[:, -1], flush=True)
         if method == "trust":
             print(np.mean([of_seed.weights[-1] for of_seed in runs], axis=0).round(2), flush=True)
-    atomic.write(OUT / "table.csv", cells.as_csv(lines))
+    atomic.write(OUT / "table.csv", atomic.as_csv(lines))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.app.runs import atomic, cells
-from coterie.app.runs.metrics import Floats
-from coterie.app.runs.rundir import Run
+from coterie.app.runs import atomic
+from coterie.app.runs.rundir import Floats, Run
 
 FIXED = ("method", "settings", "institution", "training_rows", "test_rows", "positives")
 """Columns before those of the measures."""
@@ -92,7 +91,7 @@ def write(path: Path, results: Iterable[Result]) -> None:
                 yield (result.method, result.settings, name, *sizes, share, *seeds)
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, cells.as_csv(rows()))
+    atomic.write(path, atomic.as_csv(rows()))
 
 
 def read(path: Path) -> list[Result]:

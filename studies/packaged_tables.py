@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from coterie.app.runs import atomic, cells
+from coterie.app.runs import atomic
 from coterie.datasets import leaks
 from coterie.datasets.own.cells import encoded, open_table
 from coterie.datasets.own.schema import MARKS, drafted
@@ -228,7 +228,7 @@ def main() -> None:
             for column, kind, text in found or ():
                 rows.append((short, column, kind, verdicts.get((short, column, kind), ""), text))
     kept.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(kept, cells.as_csv([("file", "column", "kind", "verdict", "finding"), *rows]))
+    atomic.write(kept, atomic.as_csv([("file", "column", "kind", "verdict", "finding"), *rows]))
     made = {
         "files": ["| outcome | files | example |", "|---|---|---|",
                   *(f"| {k} | {n} | `{examples[k]}` |" for k, n in outcomes.most_common())],

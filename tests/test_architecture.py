@@ -52,7 +52,6 @@ TORCH = {
     "app/node/storage/models.py",
     "app/node/storage/tensor_file.py",
     "app/runners/inline.py",
-    "app/runners/newcomers.py",
     "app/trained/export.py",
     "app/trained/personal.py",
     "app/trained/predict.py",

@@ -77,9 +77,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from coterie.app.config import root  # here and below: help is immediate
     from coterie.app.config.keys import ConfigError, nearest
-    from coterie.app.runners.errors import FlowerError
     from coterie.app.runs.terminal import Terminal
-    from coterie.errors import Error, RunError, is_full_disk, is_users, line_of
+    from coterie.errors import Error, FlowerError, RunError, is_full_disk, is_users, line_of
 
     class Parser(argparse.ArgumentParser):
         """Parser that reports a wrong command line as ConfigError."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.app.config.keys import ConfigError
-from coterie.app.runners.errors import Interrupted
+from coterie.errors import Interrupted
 
 if TYPE_CHECKING:
     from coterie.app.trained.personal import PersonalModel

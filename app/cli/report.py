@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coterie.app.runners.conclude import conclude
+from coterie.app.runners.finish import finish
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Write summary.json, graph.csv and report.html again, and print the summary."""
     parser.add_argument("run_dir", type=Path)
-    conclude(parser.parse_args(arguments).run_dir, console)
+    finish(parser.parse_args(arguments).run_dir, console)

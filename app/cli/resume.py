@@ -11,7 +11,7 @@ from coterie.app.cli.named import add_parts
 from coterie.app.cli.run import add_place, start
 from coterie.app.config import parts
 from coterie.app.config.config import ConfigError
-from coterie.app.runners.recorded import config_of
+from coterie.app.runners.local import config_of
 from coterie.app.runs import progress
 
 

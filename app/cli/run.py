@@ -12,8 +12,7 @@ from rich.console import Console
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import sources_of
 from coterie.app.runners import flower, local
-from coterie.app.runners.errors import Interrupted
-from coterie.errors import short_path
+from coterie.errors import Interrupted, short_path
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

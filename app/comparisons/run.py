@@ -30,12 +30,11 @@ from coterie.app.experiments.measures import COLUMNS
 from coterie.app.experiments.table import Cell, Table
 from coterie.app.report import comparison, comparison_page
 from coterie.app.runners import sweep, tracking
-from coterie.app.runners.errors import SweepError
-from coterie.app.runs import introduction, plan, progress, units
+from coterie.app.runs import header, plan, progress, units
 from coterie.app.runs.rundir import Run
 from coterie.app.trained import starts
 from coterie.datasets.table import forget_plugins
-from coterie.errors import line_of
+from coterie.errors import SweepError, line_of
 
 ALL = "all"
 _NOT_SWEPT = {"seed", "name", "title", "out", "run-dir", "resume", "preflight", "track", "trust"}
@@ -93,7 +92,7 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
     own = _own_keys(request, swept)
     flat = _with_validation_split(request, own, console)
     grid = _grid(request, flat, own, is_all, console)
-    introduction.data_quality(problem_of(next(iter(grid))), console)
+    header.data_quality(problem_of(next(iter(grid))), console)
     configs = {cell.row: of for cell, of in grid.cells.items()}
     subject = Subject.of(configs, flat, request.tuning, own if swept else request.settings)
     if request.numbered:

@@ -39,7 +39,7 @@ from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import FILE, Choice
 from coterie.app.experiments.grid import with_run_dir
 from coterie.app.runners import sweep
-from coterie.app.runs import atomic, cells, units
+from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Floats, Run
 from coterie.datasets.own.institutions import HeldOptions
 
@@ -371,4 +371,4 @@ class _Search:
                      int(is_chosen), json.dumps(choice.edges) if is_chosen else "",
                      trial.run.directory.name]
                 )  # fmt: skip
-        atomic.write(self._directory / FILE, cells.as_csv(rows))
+        atomic.write(self._directory / FILE, atomic.as_csv(rows))

@@ -16,8 +16,9 @@ from pathlib import Path, PurePosixPath
 from coterie.app.report import words
 from coterie.app.runs import plan, units
 from coterie.app.runs.files import ResultsError
-from coterie.app.runs.rundir import held_inodes, label_of, read_config
-from coterie.app.runs.state import FRESH_SECONDS, RunState
+from coterie.app.runs.progress import FRESH_SECONDS, RunState
+from coterie.app.runs.rundir import held_inodes
+from coterie.app.runs.settings import RunSettings
 
 READ = (
     *("config.toml", "progress.json", "split.json", "classes.json"),
@@ -195,9 +196,9 @@ def _read(key: str, directory: Path) -> Entry:
     path = directory / "config.toml"
     try:
         refuse_links(directory)
-        config = read_config(directory)
-        peers, state = units.plural(config["peers"], "peer"), RunState.read(directory, config)
-        return Entry(key, directory, state, label_of(config), f"{words.title(config)}, {peers}")
+        settings = RunSettings.read(directory)
+        peers, state = units.plural(settings.peers, "peer"), RunState.read(directory, settings)
+        return Entry(key, directory, state, settings.label, f"{words.title(settings)}, {peers}")
     except Exception as error:  # a damaged run must not affect the others
         why = str(error) if isinstance(error, ResultsError) else f"{path}: {error}"
         return _damaged(key, directory, why)

@@ -18,8 +18,8 @@ from coterie.app.experiments.table import Table
 from coterie.app.report import comparison_page, html, run_page
 from coterie.app.report.comparison import Comparison
 from coterie.app.runs import plan, units
+from coterie.app.runs.progress import RunState
 from coterie.app.runs.rundir import Run, RunReader
-from coterie.app.runs.state import RunState
 
 _HERE = Path(__file__).parent
 _CACHED_PAGES = 8

@@ -20,9 +20,9 @@ import numpy as np
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.methods import learns_graph, reference
 from coterie.app.runs import files, units
-from coterie.app.runs.diagnostics import MAX_PEERS
+from coterie.app.runs.diagnostics import MAX_PEERS, card
 from coterie.app.runs.files import ResultsError
-from coterie.app.runs.graph_scores import GraphScores, score
+from coterie.app.runs.graph import GraphScores, score
 from coterie.app.runs.rundir import Floats, Ints, Run
 from coterie.app.runs.summary import accuracy_statistics, mean
 
@@ -57,7 +57,7 @@ class SameTrial:
 
         The best of a single seed would be there by chance, and a reference is not to be reached.
         """
-        ranked = {row: of for row, of in self.rows.items() if not reference(of.config)}
+        ranked = {row: of for row, of in self.rows.items() if not reference(of.settings)}
         if not ranked or not all(len(each.rounds) for each in ranked.values()):
             return None
         if any(each.progress.get("status") == "running" for each in self.rows.values()):
@@ -171,7 +171,7 @@ def _share(sign: float) -> PeerMeasure:
 
 
 def _newcomers(run: Run, _: SameTrial) -> float | None:
-    """Return the accuracy of the peers that joined late; see `coterie.app.runners.newcomers`."""
+    """Return the accuracy of the peers that joined late; see `coterie.app.runners.inline`."""
     held_out = _held_out(run)
     return mean(run.last()[held_out["peers"]]) if held_out else None
 
@@ -184,12 +184,10 @@ def _fine_tuned(run: Run, _: SameTrial) -> float | None:
 
 
 def _held_out(run: Run) -> dict[str, Any]:
-    content: dict[str, Any] = files.json_of(run.directory, "newcomers.json", dict) or {}
-    peers, accuracies = (content.get(key) or [] for key in ("peers", "fine_tuned_test_accuracy"))
-    sound = isinstance(peers, list) and isinstance(accuracies, list)
-    sound = sound and all(type(peer) is int and 0 <= peer < run.peers for peer in peers)
-    if not sound or not all(isinstance(value, int | float | None) for value in accuracies):
-        raise ResultsError(f"{run.directory / 'newcomers.json'}: not peers and their accuracies")
+    kind = dict[str, int | list[int] | list[float | None]]
+    content: dict[str, Any] = files.json_of(run.directory, "newcomers.json", kind) or {}
+    if not all(0 <= peer < run.peers for peer in content.get("peers", ())):
+        raise ResultsError(f"{run.directory / 'newcomers.json'}: peers are 0 to {run.peers - 1}")
     return content
 
 
@@ -215,7 +213,7 @@ def _field(name: str) -> Measure:
 
 def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
     def scored(run: Run, _: SameTrial) -> float | None:
-        known = run.clusters_to_recover is not None and learns_graph(run.config)
+        known = run.clusters_to_recover is not None and learns_graph(run.settings)
         if not known or not run.weights_between().any():
             return None
         assert run.clusters_to_recover is not None
@@ -264,9 +262,8 @@ def confusion_by_cluster(run: Run) -> dict[int, Ints] | None:
         return None
     result: dict[int, Ints] = {}
     for peer in np.flatnonzero(honest_n).tolist():
-        card = files.json_of(run.directory, f"models/peer-{peer:04d}.json", dict) or {}
         try:
-            counts_kk = np.array(card["curves"]["confusion"], dtype=np.int64)
+            counts_kk = np.array(card(run, peer).curves["confusion"], dtype=np.int64)
             cluster = int(run.clusters[peer])
             result[cluster] = result.get(cluster, np.zeros_like(counts_kk)) + counts_kk
         except (KeyError, TypeError, ValueError):
@@ -443,9 +440,6 @@ COLUMNS = (
     Column("seconds", "seconds", "", COST, "{:.1f}".format,
            "Wall time of a run; parallel runs share the machine.",
            of_run=_progress("seconds")),
-    Column("joules", "joules", "", COST, _count,
-           "Energy of all processors of the machine during a run, if no other run shares it.",
-           of_run=_progress("joules")),
     Column("bytes_to_best", "sent to 90 % of best gain", "", COST, units.size,
            "Payload bytes sent per peer until the mean over peers has 90 % of the final gain over"
            " Local of the ranked method with the best mean over seeds.",

@@ -50,16 +50,13 @@ def split_ratio(run: Run, peers: Sequence[int] | None = None) -> float:
     `run` is one of the compared runs, `peers` some of its peers (None: all). Test rows that an
     institution divided itself do not count: every seed keeps them.
     """
-    table = run.config.get(str(run.config.get("dataset")))
     test_n, train_n = (run.sizes(part, in_groups=True) for part in ("test", "train"))
-    is_divided = run.config.get("split-seed", "seed") == "seed"
-    if not isinstance(table, dict) or "test" not in table or not is_divided:
+    is_divided = run.settings.split_seed == "seed"
+    if "test" not in run.settings.dataset_options or not is_divided:
         return 0.0
     if run.split is None or test_n is None or train_n is None:
         return 0.0
-    drawn_n = np.array(
-        [0.0 if (each.get("test") or {}).get("fixed") else 1.0 for each in run.split]
-    )
+    drawn_n = np.array([0.0 if each.test.fixed else 1.0 for each in run.split])
     among = range(run.peers) if peers is None else peers
     test_p, train_p = (test_n * drawn_n)[among], train_n[among]
     return float(test_p.sum() / max(1.0, train_p.sum()))

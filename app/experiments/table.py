@@ -29,12 +29,10 @@ from coterie.app.experiments.methods import reference
 from coterie.app.experiments.paired import leaders, split_ratio
 from coterie.app.runs import plan
 from coterie.app.runs.rundir import Floats, Run
+from coterie.app.runs.settings import RunSettings
 from coterie.strategies.names import display
 
 LOSSES = ("loss", "loss_gain")
-_OF_DATA = ("dataset", "peers", "split-seed", "data-dir", "late-peers", "partition",
-            "dataset-options", "partition-options")  # fmt: skip
-"""Keys that decide the peers' data, beside the table of the data set."""
 
 
 class Cell(NamedTuple):
@@ -54,7 +52,7 @@ class Trial(NamedTuple):
     @classmethod
     def of(cls, run: Run) -> Trial:
         """Return the trial of a run."""
-        seed, split = run.config.get("seed"), run.config.get("split-seed", "seed")
+        seed, split = run.settings.seed, run.settings.split_seed
         return cls(seed if split == "seed" else split, seed)
 
 
@@ -97,19 +95,19 @@ class Row:
         return [self._table.same_trial(*at).local for at in self.trials]
 
     @property
-    def config(self) -> Mapping[str, Any]:
-        """Configuration of the first run."""
-        return self.runs[0].config if self.runs else {"method": self.method}
+    def settings(self) -> RunSettings:
+        """Settings of the first run."""
+        return self.runs[0].settings if self.runs else RunSettings.of({"method": self.method})
 
     @property
     def is_local(self) -> bool:
         """True if the peers train alone."""
-        return bool(self.config["method"] == "local")
+        return self.settings.method == "local"
 
     @property
     def reference(self) -> str:
         """Reason why the row is not ranked, see `methods.reference`."""
-        return reference(self.config)
+        return reference(self.settings)
 
     @cached_property
     def name(self) -> str:
@@ -228,7 +226,7 @@ class Table:
     @cached_property
     def has_same_data(self) -> bool:
         """True if the peers of all rows have the same data with the same seed."""
-        first, *others = (_data(row.runs[0]) for row in self.rows if row.runs)
+        first, *others = (row.settings.of_data for row in self.rows if row.runs)
         return all(other == first for other in others)
 
     def same_trial(self, cell: Cell, trial: Trial) -> SameTrial:
@@ -239,7 +237,7 @@ class Table:
                 other.row: of[trial]
                 for other, of in self.results.items()
                 if other[1:] == cell[1:] and trial in of
-                if of[trial] is mine or _data(of[trial]) == _data(mine)
+                if of[trial] is mine or of[trial].settings.of_data == mine.settings.of_data
             }
             alone = next((row.method for row in self.rows if self._is_local_of(row, cell.row)), "")
             self._same[cell, trial] = SameTrial(
@@ -288,14 +286,12 @@ class Table:
         """Return the columns to show: those that some row has, and that say something new.
 
         A weighted mean, the worst 10 % and bytes received are left out if they equal the mean, the
-        worst peer and bytes sent; joules if a run lacks them.
+        worst peer and bytes sent.
         """
         same = {"weighted": "accuracy", "worst_decile": "worst", "bytes_received": "bytes"}
         redundant = {key for key, other in same.items() if self._agree(key, other)}
         if not any(row.diverged for row in self.rows):
             redundant.add("diverged")
-        if any(None in row.numbers(MEASURES["joules"]) for row in self.rows):
-            redundant.add("joules")
         return [
             column
             for column in COLUMNS
@@ -368,8 +364,3 @@ def _final(runs: Sequence[Any]) -> float:
     name, sign = ("test_accuracy", 1.0) if has_accuracy else ("test_loss", -1.0)
     ends = [run.course(name)[-1] for run in runs if len(run.rounds)]
     return -np.inf if np.isnan(ends).any() or not ends else sign * float(np.mean(ends))
-
-
-def _data(run: Any) -> list[Any]:
-    """Return the values of the keys that decide the peers' data, except the seed."""
-    return [run.config.get(key) for key in (*_OF_DATA, str(run.config.get("dataset")))]

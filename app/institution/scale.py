@@ -32,7 +32,7 @@ from coterie.app.institution.security.disclosure import step_below, to_step
 from coterie.app.institution.security.policy import Policy
 from coterie.app.institution.security.run_check import shares_statistics
 from coterie.app.institution.security.split import secret
-from coterie.app.runs import atomic, cells
+from coterie.app.runs import atomic
 from coterie.app.wire.payload import LetterFormat, RemoteLetters
 from coterie.datasets.own.scale import agreed, combined, known, publishable, rescaled, statistics
 from coterie.datasets.own.tabular import TableOptions
@@ -93,7 +93,7 @@ class SharedScale:
 
     def letter(self) -> PeerMessage:
         """Return the letter to all peers; what it holds is written beside the audit log."""
-        rows = [cells.safe(column.name) for column in self._columns], *self._sent
+        rows = [atomic.safe(column.name) for column in self._columns], *self._sent
         text = io.StringIO()
         table = csv.writer(text)
         table.writerow(["column", "count", "mean", "variance"])

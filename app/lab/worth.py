@@ -25,8 +25,8 @@ from coterie.app.lab import shapley
 from coterie.app.lab.shapley import Coalition, Floats, Order
 from coterie.app.report import worth as results
 from coterie.app.report.worth import Worth
-from coterie.app.runners import cores, sweep
-from coterie.app.runners.recorded import config_of
+from coterie.app.runners import machine, sweep
+from coterie.app.runners.local import config_of
 from coterie.app.runs import progress, provenance, summary, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Ints, Run
@@ -190,7 +190,7 @@ def _announce(
     if missing < len(configs):
         text += f", {len(configs) - missing} of them finished"
     if missing and seconds:
-        beside = max(1, min(workers or cores.count(), missing))
+        beside = max(1, min(workers or machine.cores(), missing))
         pace = f"the run itself took {units.duration(seconds)}"
         text += f"; about {units.duration(missing * seconds / beside)} ({pace}; {beside} at a time)"
     console.print(text, soft_wrap=True)
@@ -244,7 +244,7 @@ def _final_row(run: Run) -> Ints:
     """Return the row of the models that the run leaves, (n,), see the key `keep-models`."""
     last_n = run.last_row()
     loss = np.where(np.isfinite(loss := run.metric("validation_loss")), loss, np.inf)
-    if run.config.get("keep-models") != "best":
+    if run.settings.keep_models != "best":
         return last_n
     return np.where(np.isfinite(loss).any(axis=0), loss.argmin(axis=0), last_n)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.app.runs.judged import MIN_ROWS
+from coterie.app.runs.quality import MIN_ROWS
 from coterie.clients.diagnostics import Estimate
 
 UNKNOWN: Estimate = (np.nan, np.nan, np.nan)

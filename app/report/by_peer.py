@@ -10,8 +10,9 @@ import numpy as np
 from coterie.app.experiments.measures import gains
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.panel import Cell, Heading, Panel
-from coterie.app.runs import cells, judged, units
-from coterie.app.runs.rundir import PARTS, Floats, Run
+from coterie.app.runs import atomic, quality, units
+from coterie.app.runs.quality import PARTS
+from coterie.app.runs.rundir import Floats, Run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,7 +40,7 @@ def compared(comparison: Comparison) -> Panel | None:
     if not runs:
         return None
     frame = pd.concat([_of(*each) for each in runs])
-    written = {FILE: cells.csv_of(frame)}
+    written = {FILE: atomic.csv_of(frame)}
     if not table.has_same_data:
         return Panel("by-peer", "Results by peer", [f"Peers have different data: see {FILE}."],
                      written=written)  # fmt: skip
@@ -49,7 +50,9 @@ def compared(comparison: Comparison) -> Panel | None:
     value = "test_accuracy" if is_accuracy else "test_loss"
     means = frame.groupby(["peer_name", "method"])[[value, "gain"]].mean()
     sizes = frame.groupby("peer_name", sort=False)[list(frame.columns[4:])].mean()
-    too_few = {run.names[p]: why for _, run, _ in runs for p, why in judged.unjudged(run).items()}
+    too_few = {
+        run.names[p]: why for _, run, _ in runs for p, why in quality.too_few_rows(run).items()
+    }
     rows = [
         (name, [*_counts(sizes.loc[name]),
                 *(Cell(too_few[name]) if name in too_few
@@ -86,7 +89,7 @@ def _of(method: str, run: Run, local: Run | None) -> DataFrame:
     if run.is_grouped:
         columns |= {f"{part}_groups": run.sizes(part, in_groups=True) for part in PARTS}
     numbers = {name: np.nan if of_n is None else of_n for name, of_n in columns.items()}
-    first = {"method": method, "seed": run.config.get("seed"), "peer": range(run.peers)}
+    first = {"method": method, "seed": run.settings.seed, "peer": range(run.peers)}
     return pd.DataFrame({**first, "peer_name": run.names, **numbers})
 
 

@@ -20,8 +20,7 @@ from coterie.app.experiments.paired import MIN_SEEDS
 from coterie.app.experiments.table import LOSSES, Entry, Table
 from coterie.app.report import verdict
 from coterie.app.report.panel import Cell, Heading, Panel
-from coterie.app.runs import cells as csv_cells
-from coterie.app.runs import units
+from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Run
 
 _WITH_DEVIATION = ("accuracy", "c_index", "gain", "loss_gain")
@@ -29,7 +28,7 @@ _IN_TERMINAL = (
     *(*_WITH_DEVIATION, "newcomers", "fine_tuned", "improved"),
     *("loss", "diverged", "bytes"),
 )
-_COSTS_IN_TERMINAL = ("bytes", "bytes_received", "gradients", "seconds", "joules")
+_COSTS_IN_TERMINAL = ("bytes", "bytes_received", "gradients", "seconds")
 _TERMINAL, _LONG_NAME = 80, 36
 """Columns of a terminal, and of the longest name that is not folded."""
 IN_LATEX = ("accuracy", "worst", "worst_decile", "loss", "gain", "loss_gain", "bytes")
@@ -62,7 +61,7 @@ class Comparison:
     @property
     def seeds(self) -> list[Any]:
         """Seeds, sorted; a method may lack a seed whose run failed."""
-        return sorted({run.config.get("seed") for run in self.runs})
+        return sorted({run.settings.seed for run in self.runs})
 
     @property
     def has_several(self) -> bool:
@@ -194,13 +193,11 @@ def as_csv(table: Table) -> str:
     """Write a line per row and trial in full precision, empty where a number is missing."""
     import pandas as pd
 
-    has_joules = any(column.key == "joules" for column in table.shown())
-    columns = [column for column in COLUMNS if column.key != "joules" or has_joules]
     keys = list(dict.fromkeys(k for row in table.rows for k in row.swept if k != "method"))
     lines = [
         {
             "method": row.method, "seed": trial.seed,
-            **{column.key: table.number(cell, trial, column) for column in columns},
+            **{column.key: table.number(cell, trial, column) for column in COLUMNS},
             "settings": json.dumps(dict(row.choice.settings)),
             "edges": json.dumps(dict(row.choice.edges)),
             "run": table.results[cell][trial].directory.name,
@@ -209,7 +206,7 @@ def as_csv(table: Table) -> str:
         for row in table.rows
         for cell, trial in row.trials
     ]  # fmt: skip
-    return csv_cells.csv_of(pd.DataFrame(lines, dtype=object))
+    return atomic.csv_of(pd.DataFrame(lines, dtype=object))
 
 
 def as_latex(table: Table, keys: Collection[str] = IN_LATEX) -> str:

@@ -18,7 +18,7 @@ from coterie.app.report.comparison import Comparison
 from coterie.app.report.run_data import FIELDS, has_own_weights, peer_order, rounded
 from coterie.app.report.section import Section
 from coterie.app.report.thinning import encode, finite, thin
-from coterie.app.runs.graph_scores import row_scales, score
+from coterie.app.runs.graph import row_scales, score
 from coterie.app.runs.rundir import Floats, Ints, Run
 
 CURVE_POINTS = 200
@@ -47,7 +47,7 @@ def common_data(compared: Comparison) -> dict[str, Any]:
     `methods`, `seeds`, `peers` (number), `names`, `clusters` and `order` of the peers, (S, n);
     clusters are null if unknown.
     """
-    of_seed = {run.config.get("seed"): run for run in reversed(compared.runs)}
+    of_seed = {run.settings.seed: run for run in reversed(compared.runs)}
     runs = [of_seed[seed] for seed in compared.seeds]
     known = all(run.clusters is not None for run in runs)
     order = [peer_order(run) if known else np.arange(run.peers) for run in runs]
@@ -106,7 +106,7 @@ def gain_dots(compared: Comparison) -> Figure | None:
     accuracy = alone[0].has_accuracy
     field = "test_accuracy" if accuracy else "test_loss"
     pairs = [
-        {pair[0].config.get("seed"): pair for pair in zip(row.runs, row.local, strict=True)
+        {pair[0].settings.seed: pair for pair in zip(row.runs, row.local, strict=True)
          if pair[1] is not None}
         for row in rows
     ]  # fmt: skip
@@ -132,7 +132,7 @@ def maps(compared: Comparison) -> Figure | None:
     `f1` per frame or null.
     """
     which = [
-        (m, compared.seeds.index(run.config.get("seed")), run)
+        (m, compared.seeds.index(run.settings.seed), run)
         for m, row in enumerate(compared.table.rows)
         for run in row.runs
         if run.weights_between().any()
@@ -151,7 +151,7 @@ def maps(compared: Comparison) -> Figure | None:
         low = min(0.0, float(shares_fnn.min()))
         coded.append(np.round((shares_fnn - low) / (1 - low) * 255).astype(np.uint8).tobytes())
         own_fn = np.diagonal(weights_fnn, axis1=1, axis2=2)
-        clusters = run.clusters_to_recover if learns_graph(run.config) else None
+        clusters = run.clusters_to_recover if learns_graph(run.settings) else None
         entries.append({
             "method": m, "seed": s, "low": low, "scales": encode(scales_fn, 2),
             "own": encode(own_fn, 2) if has_own_weights(run) else None,

@@ -90,28 +90,28 @@ def page(compared: Comparison) -> Page:
 
 def _heading(rows: Sequence[Row]) -> str:
     """Return the key `title`, else "local, cobo on digits", "23 methods on digits" and so on."""
-    if chosen := str(rows[0].runs[0].config.get("title") or ""):
-        return chosen
+    first = rows[0].settings
+    if first.title:
+        return first.title
     methods = list(dict.fromkeys(key for row in rows for key in row.swept))
     methods = methods or [row.name for row in _methods(rows)]
     subject = ", ".join(methods) if len(methods) <= 4 else units.plural(len(methods), "method")
-    return f"{subject} on {words.data_name(rows[0].runs[0].config)}"
+    return f"{subject} on {words.data_name(first)}"
 
 
 def _methods(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that are no baselines by scikit-learn; all rows if each is one."""
-    return [row for row in rows if row.runs[0].config["method"] not in YARDSTICKS] or list(rows)
+    return [row for row in rows if row.settings.method not in YARDSTICKS] or list(rows)
 
 
 def _facts(compared: Comparison) -> list[str]:
     first, seeds = compared.runs[0], [str(seed) for seed in compared.seeds]
-    rounds = first.config.get("num-server-rounds", first.rounds.max(initial=0))
     return [
         *words.partition(first),
         words.peers(first),
         units.plural(len(_methods(compared.table.rows)), compared.table.noun),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}",
-        units.plural(int(rounds), "round"),
+        units.plural(first.settings.num_server_rounds, "round"),
         words.date(compared.runs),
     ]
 

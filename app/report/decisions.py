@@ -26,9 +26,10 @@ from coterie.app.report.advice import ADVICE, UNKNOWN, Evidence
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.section import Section
 from coterie.app.report.words import listed
-from coterie.app.runs import cells, judged, units
+from coterie.app.runs import atomic, quality, units
 from coterie.app.runs.diagnostics import Diagnostics
-from coterie.app.runs.rundir import PARTS, Run
+from coterie.app.runs.quality import PARTS
+from coterie.app.runs.rundir import Run
 from coterie.clients.diagnostics import Estimate, wilson
 
 FILE = "decision.csv"
@@ -109,7 +110,7 @@ class Decisions(Section):
             columns=["institution", "advice", "method", "gain", "low", "high", "auroc_gain",
                      "auroc_low", "auroc_high", "rows", "reason", "groups"],
         )  # fmt: skip
-        return {FILE: cells.csv_of(frame if frame["groups"].any() else frame.iloc[:, :-1])}
+        return {FILE: atomic.csv_of(frame if frame["groups"].any() else frame.iloc[:, :-1])}
 
 
 class _Choice(NamedTuple):
@@ -185,7 +186,7 @@ def of_run(run: Run) -> Decisions | None:
 
 def _can_decide(run: Run) -> bool:
     has_rows = run.sizes("test") is not None and len(run.rounds) > 0
-    return has_rows and judged.is_of_institutions(run)
+    return has_rows and quality.is_of_institutions(run)
 
 
 def _chosen(
@@ -229,7 +230,7 @@ def _validated(row: Row, field: str) -> float:
     for run in row.runs:
         sizes_n, value_n = run.sizes("validation"), run.last(field)
         counts_n = run.sizes("validation", in_groups=True)
-        if sizes_n is None or counts_n is None or counts_n.sum() < judged.MIN_ROWS:
+        if sizes_n is None or counts_n is None or counts_n.sum() < quality.MIN_ROWS:
             return float("nan")
         has_n = sizes_n > 0
         means.append(float(np.average(value_n[has_n], weights=sizes_n[has_n])))
@@ -279,7 +280,7 @@ def _evidence(own: Sequence[_Place]) -> Evidence:
     """Return what the rows of an institution say, before any model is judged."""
     labels = own[0].run.labels("test")
     return Evidence(
-        one_class=all(place.peer in judged.one_class(place.run) for place in own),
+        one_class=all(place.peer in quality.one_class(place.run) for place in own),
         rarer=min(map(_rarer, own)),
         has_threshold=labels is not None and labels.shape[1] == 2,
     )
@@ -293,14 +294,14 @@ def _unjudged(name: str, method: str, evidence: Evidence, own: Sequence[_Place])
     """Return the decision of an institution that cannot be judged, without numbers of models."""
     key, groups = advice.advise(evidence), _groups(own)
     if key == advice.COLLECT:
-        found = judged.one_class(own[0].run)[own[0].peer]
+        found = quality.one_class(own[0].run)[own[0].peer]
         reason = f"{found[0].upper()}{found[1:]}; no model can learn from it what differs."
     else:
         what = "of the rarer class" if own[0].run.labels("test") is not None else "to judge by"
         rows = units.plural(evidence.rarer, "test row")
         if groups:
             rows = f"{units.plural(evidence.rarer, 'group')} with test rows"
-        reason = f"Only {rows} {what}; {judged.MIN_ROWS} are needed."
+        reason = f"Only {rows} {what}; {quality.MIN_ROWS} are needed."
     return Decision(name, key, method, _total(own), groups, [_rows(own), reason], reason)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.panel import Cell, Heading, Panel
-from coterie.app.runs import cells, diagnostics, judged, units
+from coterie.app.runs import atomic, diagnostics, quality, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.rundir import Run
 from coterie.clients.diagnostics import DECISIONS, MEASURES, Estimate
@@ -59,7 +59,7 @@ def compared(comparison: Comparison) -> Panel | None:
     lines: list[list[object]] = [["method", "seed", *diagnostics.HEAD]]
     for row in comparison.table.rows:
         for run in row.runs:
-            few, first = judged.unjudged(run), [row.method, run.config.get("seed")]
+            few, first = quality.too_few_rows(run), [row.method, run.settings.seed]
             lines += [[*first, *line] for line in diagnostics.rows(run)]
             for peer, each in run.diagnostics.items():
                 if peer not in few or len(few) == run.peers:
@@ -79,7 +79,7 @@ def compared(comparison: Comparison) -> Panel | None:
     return Panel(
         "diagnostics", f"{heading} by peer", [f"{about}{seeds} {FILE} has every number."],
         _columns(counted, shown, of_methods=True), rows, kind="narrow",
-        written={FILE: cells.as_csv(lines)},
+        written={FILE: atomic.as_csv(lines)},
     )  # fmt: skip
 
 

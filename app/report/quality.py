@@ -33,7 +33,7 @@ def of_run(run: Run) -> Panel | None:
         ]
         more = f" {SHOWN} of {len(names)} columns; quality.csv has all." * (len(names) > SHOWN)
         about = [f"Cells before preprocessing, all rows of each peer: median and range.{more}"]
-    if found and (text := remedy(qualities, str(run.config.get("dataset")))):
+    if found and (text := remedy(qualities, run.settings.dataset)):
         notes.append(f"Values that may mean “not measured”, {text}.")
     if len(found) > SHOWN:
         notes.append(f"{SHOWN} of {len(found)} findings; quality.csv has all.")

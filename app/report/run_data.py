@@ -22,8 +22,8 @@ from coterie.app.report.thinning import (
     strongest_links,
     thin,
 )
-from coterie.app.runs import files, judged, units
-from coterie.app.runs.graph_scores import components, learnt_edges, row_scales, score
+from coterie.app.runs import diagnostics, quality, units
+from coterie.app.runs.graph import components, learnt_edges, row_scales, score
 from coterie.app.runs.rundir import Floats, Ints, Run
 
 CURVE_POINTS = 16_000
@@ -96,7 +96,7 @@ def page_data(run: Run) -> dict[str, Any]:
         "best": None if best_n is None else _best(run, best_n),
         "samples": None if samples is None else rounded(samples),
         "held_out": _held_out(run),
-        "unjudged": judged.unjudged(run),
+        "unjudged": quality.too_few_rows(run),
         "clusters": None if clusters is None else clusters.tolist(),
         "recovered": None if recovered is None else recovered.tolist(),
         "order": order.tolist(),
@@ -113,7 +113,7 @@ def page_data(run: Run) -> dict[str, Any]:
 
 
 def _held_out(run: Run) -> dict[str, list[int]] | None:
-    if not judged.is_of_institutions(run):
+    if not quality.is_of_institutions(run):
         return None
     sizes = {part: run.sizes(part) for part in ("validation", "test")}
     if run.is_grouped:
@@ -130,11 +130,11 @@ def _predictions(run: Run) -> dict[int, Any] | None:
     curves: dict[int, Any] = {}
     room = PREDICTIONS
     for peer in range(run.peers):
-        card = files.json_of(run.directory, f"models/peer-{peer:04d}.json", dict) or {}
-        room -= len(json.dumps(card.get("curves", {})))
-        if room < 0 or not card.get("curves"):
+        of_peer = diagnostics.card(run, peer).curves
+        room -= len(json.dumps(of_peer))
+        if room < 0 or not of_peer:
             break
-        curves[peer] = card["curves"]
+        curves[peer] = of_peer
     return curves or None
 
 
@@ -158,7 +158,7 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
         return None
     each = 2 * LINKS * run.peers if run.peers > CROWD else 0
     keep = thin(len(run.weights), WEIGHTS // (len(blocks) ** 2 + each))
-    learns = learns_graph(run.config)
+    learns = learns_graph(run.settings)
     clusters = run.clusters_to_recover if learns else None
     weights_cnn = [finite(run.weights[k]) for k in keep]
     edges = [learnt_edges(w_nn) for w_nn in weights_cnn] if learns else None
@@ -213,7 +213,7 @@ def recovered_clusters(run: Run) -> Ints | None:
 
     None if the true clusters are known, or if the method learns no graph.
     """
-    if run.clusters is not None or not len(run.weights) or not learns_graph(run.config):
+    if run.clusters is not None or not len(run.weights) or not learns_graph(run.settings):
         return None
     return components(learnt_edges(run.weights[-1]))
 

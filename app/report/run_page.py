@@ -15,7 +15,8 @@ from coterie.app.report.panel import Heading, Panel
 from coterie.app.report.run_data import block_sizes, page_data
 from coterie.app.report.section import Page, Section, Sections
 from coterie.app.report.worth import WorthMap
-from coterie.app.runs import files, limited, state, units
+from coterie.app.runs import progress, units
+from coterie.app.runs.diagnostics import card
 from coterie.app.runs.progress import OVER
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
@@ -45,9 +46,8 @@ def _dice(run: Run) -> Panel | None:
     """Return a line per peer with the Dice score of each class; None without segmentation."""
     lines = []
     for peer in range(min(run.peers, _CARDS)):
-        card = files.json_of(run.directory, f"models/peer-{peer:04d}.json", dict) or {}
-        scores = card.get("dice", {})
-        if not isinstance(scores, dict) or not scores:
+        scores = card(run, peer).dice
+        if not scores:
             break
         shown = ", ".join(f"{name} {score}" for name, score in scores.items())
         lines.append(f"{run.names[peer]}: {shown}")
@@ -56,7 +56,7 @@ def _dice(run: Run) -> Panel | None:
 
 def _files(run: Run) -> Panel | None:
     """Return lines about the files of images and their properties; None without images."""
-    read = [account.Account.of_json(each.get("account")) for each in run.split or ()]
+    read = [account.Account.of_json(each.account) for each in run.split or ()]
     lines = account.lines(account.named(read, run.names))
     return Panel("files", "Image files", lists={"": lines}) if lines else None
 
@@ -64,7 +64,7 @@ def _files(run: Run) -> Panel | None:
 def _cost(run: Run) -> Panel | None:
     """Return the cost of a run; None without evaluated rounds."""
     rows = words.costs(run)
-    caption = methods.all_to_all(run.config)
+    caption = methods.all_to_all(run.settings)
     broadcast = f" (all-to-all: {caption})" if caption else ""
     about = f"Bytes: payload between peers, also between peers of one node{broadcast}."
     messages, seconds = (run.progress.get(key) for key in ("messages", "seconds"))
@@ -99,12 +99,12 @@ def page(run: Run, pictures: Sequence[str] = ()) -> Page:
     summary, data = summarise(run), page_data(run)
     headline = words.Headline(
         _notice(run.progress),
-        " ".join([words.outcome(run, summary), *limited.sentences(run)]),
+        words.outcome(run, summary),
         words.tiles(run, summary),
-        state.attendance(summary.get("took_part", {}), summary["rounds"]),
+        progress.attendance(summary.get("took_part", {}), summary["rounds"]),
     )
     values = {
-        "title": words.title(run.config),
+        "title": words.title(run.settings),
         "facts": [
             words.peers(run),
             *words.partition(run),

@@ -23,7 +23,7 @@ from coterie.app.experiments.paired import (
 )
 from coterie.app.experiments.table import Row, Table
 from coterie.app.report.words import listed, names_unjudged
-from coterie.app.runs import judged, summary, units
+from coterie.app.runs import quality, summary, units
 from coterie.app.runs.rundir import Floats
 
 
@@ -101,7 +101,7 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
     return sentences + [
         f"{row.name}, which {row.reference}, reaches {row.text(main)}{unit}"
         for row in table.rows
-        if row.reference and row.summary(main) and row.runs[0].config["method"] not in YARDSTICKS
+        if row.reference and row.summary(main) and row.settings.method not in YARDSTICKS
     ]
 
 
@@ -149,7 +149,7 @@ def notes(table: Table) -> list[str]:
 
 def _rounds(table: Table) -> list[str]:
     """Say which rows stopped early (`patience`), and whether the rows' numbers of rounds differ."""
-    planned = {row.name: int(row.config.get("num-server-rounds", 0)) for row in table if row.runs}
+    planned = {row.name: row.settings.num_server_rounds for row in table if row.runs}
     notes = []
     if len({*planned.values()}) > 1:
         each = [f"{name} {rounds}" for name, rounds in planned.items()]
@@ -167,11 +167,11 @@ def _rounds(table: Table) -> list[str]:
 
 
 def cost_notes(table: Table) -> list[str]:
-    """Return the footnotes of the costs: bytes, machines of the seconds, joules."""
+    """Return the footnotes of the costs: bytes, machines of the seconds."""
     keys, rows = {column.key for column in table.shown()}, table.rows
     broadcasts: dict[str, list[str]] = {}
     for row in rows:
-        if caption := methods.all_to_all(row.runs[0].config):
+        if caption := methods.all_to_all(row.settings):
             broadcasts.setdefault(caption, []).append(row.name)
     footnotes = [f"{', '.join(names)}: {caption}" for caption, names in broadcasts.items()]
     if "bytes" in keys and "bytes_received" not in keys:
@@ -181,10 +181,6 @@ def cost_notes(table: Table) -> list[str]:
         machines = list(dict.fromkeys(filter(None, names)))
         where = f" on {listed(machines)}" if machines else ""
         footnotes.append(f"seconds: wall time of a run{where}; runs in parallel share the machine")
-    if "joules" in keys:
-        footnotes.append(
-            "joules: energy of all processors of the machine during a run, other programs included"
-        )
     return footnotes
 
 
@@ -223,7 +219,7 @@ def _without_few(among: Sequence[Row], main: Column) -> list[str]:
     signed: dict[str, dict[Any, Floats]] = {}
     for row in among:
         pairs = zip(row.runs, row.repeats(main).items(), strict=False)
-        signed[row.name] = {at: sign * v_n[judged.judged(run)] for run, (at, v_n) in pairs}
+        signed[row.name] = {at: sign * v_n[quality.enough_rows(run)] for run, (at, v_n) in pairs}
     mean = {name: float(np.mean([*map(_mean, of.values())])) for name, of in signed.items()}
     if not without or np.isnan([*mean.values()]).any():
         return []

@@ -15,9 +15,10 @@ from rich.table import Table
 from coterie.app.experiments.methods import learns_graph
 from coterie.app.report.panel import Cell
 from coterie.app.report.section import Section
-from coterie.app.runs import judged
+from coterie.app.runs import quality
 from coterie.app.runs.graph import rounds_measured, weight_to
-from coterie.app.runs.rundir import Floats, Run, label_of
+from coterie.app.runs.rundir import Floats, Run
+from coterie.app.runs.settings import RunSettings
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
 from coterie.datasets.table import DATASETS
 from coterie.strategies.names import display
@@ -54,17 +55,16 @@ class Headline(Section):
         return [*filter(None, (self.notice, self.outcome)), table]
 
 
-def title(config: Mapping[str, Any]) -> str:
+def title(settings: RunSettings) -> str:
     """Return the key `title`, else "cobo on digits" with display names."""
-    return str(config.get("title") or "") or f"{display(label_of(config))} on {data_name(config)}"
+    return settings.title or f"{display(settings.label)} on {data_name(settings)}"
 
 
-def data_name(config: Mapping[str, Any]) -> str:
+def data_name(settings: RunSettings) -> str:
     """Return the display name of a run's data; of institutions' own data, their folder's name."""
-    name = str(config.get("dataset", "unknown data"))
-    row, folder = DATASETS.get(name), Path(str(config.get("data-dir", "data"))).name
+    row, folder = DATASETS.get(settings.dataset), Path(settings.data_dir).name
     is_own = row is not None and row.deployed is not None
-    return folder if is_own and folder not in ("", "data") else display(name)
+    return folder if is_own and folder not in ("", "data") else display(settings.dataset)
 
 
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
@@ -141,21 +141,20 @@ def peers(run: Run) -> str:
 
 def partition(run: Run) -> list[str]:
     """Return the kind of the partition, if the run has one."""
-    options = run.config.get("partition")
-    kind = options.get("kind") if isinstance(options, dict) else None
+    kind = run.settings.partition_kind
     return [f"{kind} split"] if kind else []
 
 
 def graph(run: Run) -> list[str]:
     """Return the kind of a topology other than "full"."""
-    kind = run.config.get("topology", "full")
+    kind = run.settings.topology
     return [] if kind == "full" else [f"{kind} topology"]
 
 
 def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return the robust rule of a run and the largest epsilon of its peers, if it has them."""
     text = []
-    rule = run.config.get("defence", {}).get("rule", "none")
+    rule = run.settings.defence_rule
     if rule != "none":
         text.append(f"defence {rule}")
     if "epsilon" in summary:
@@ -187,7 +186,9 @@ def costs(run: Run) -> list[tuple[str, list[Cell]]]:
 
 def names_unjudged(runs: Iterable[Run]) -> str:
     """Name the institutions that cannot be judged, as in "A and B (one class only)"; or ""."""
-    why = {run.names[peer]: each for run in runs for peer, each in judged.unjudged(run).items()}
+    why = {
+        run.names[peer]: each for run in runs for peer, each in quality.too_few_rows(run).items()
+    }
     groups = [
         f"{listed([name for name, each in why.items() if each == reason])} ({reason})"
         for reason in dict.fromkeys(why.values())
@@ -217,7 +218,7 @@ class _Result(NamedTuple):
         is_lost = summary["diverged_peers"] == run.peers
         is_accuracy = summary["mean_test_accuracy"] is not None and not is_lost
         field = "test_accuracy" if is_accuracy else "test_loss"
-        last_n, best_row_n, judged_n = run.last(field), run.best_row(), judged.judged(run)
+        last_n, best_row_n, judged_n = run.last(field), run.best_row(), quality.enough_rows(run)
         kept_n = np.isfinite(last_n) & (judged_n | ~judged_n.any())
         best = np.empty(0) if best_row_n is None else run.at(field, best_row_n)[kept_n]
         return cls(
@@ -286,7 +287,7 @@ def _recovery_tile(recovery: Mapping[str, Any] | None) -> list[Tile]:
 
 
 def _has_learnt(run: Run) -> bool:
-    return learns_graph(run.config) and bool(run.weights_between().any())
+    return learns_graph(run.settings) and bool(run.weights_between().any())
 
 
 def _recovery_text(recovery: Mapping[str, Any] | None) -> str:

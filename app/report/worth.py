@@ -16,7 +16,7 @@ import numpy as np
 from coterie.app.report.run_data import block_sizes, display_blocks, rounded
 from coterie.app.report.section import Section
 from coterie.app.report.thinning import block_means, encode
-from coterie.app.runs import atomic, cells, files, judged
+from coterie.app.runs import atomic, files, quality
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Floats, Run
 
@@ -72,9 +72,9 @@ class Worth:
     def judged(self, run: Run) -> Worth:
         """Return the worth without the numbers of recipients with too few examples of the measure.
 
-        See `coterie.app.runs.judged`.
+        See `coterie.app.runs.quality`.
         """
-        few = [*judged.unjudged(run, self.measure.partition("_")[0])]
+        few = [*quality.too_few_rows(run, self.measure.partition("_")[0])]
         names = (*_OF_RECIPIENT, *_OF_PAIR)
         kept = {name: of.copy() for name in names if (of := getattr(self, name)) is not None}
         for values in kept.values():
@@ -103,7 +103,7 @@ def frame(worth: Worth, names: Sequence[str]) -> DataFrame:
 
 def write(worth: Worth, directory: Path, names: Sequence[str]) -> None:
     """Write worth.csv."""
-    atomic.write(directory / FILE, cells.csv_of(frame(worth, names)))
+    atomic.write(directory / FILE, atomic.csv_of(frame(worth, names)))
 
 
 def read(directory: Path, peers: int) -> Worth | None:

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 from coterie.app import private_ray
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import problem_of
 from coterie.app.private_ray import address
-from coterie.app.runners import bundle, cores, interruption
+from coterie.app.runners import bundle, failures, machine
 from coterie.app.runs import plan
 from coterie.errors import RunError
 
@@ -79,11 +80,11 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
         import ray
 
         try:
-            with interruption.deferred():
+            with failures.deferred():
                 _connect(cpus, environment or {})
             yield
         finally:
-            with interruption.deferred():
+            with failures.deferred():
                 ray.shutdown()
 
 
@@ -149,7 +150,7 @@ def here(device: str) -> Machine:
         import torch
 
         gpus = torch.cuda.device_count()
-    return _usable([Machine(cores.count(), gpus, 0)], device)[0]
+    return _usable([Machine(machine.cores(), gpus, 0)], device)[0]
 
 
 def _usable(available: Sequence[Machine], device: str) -> list[Machine]:
@@ -252,3 +253,44 @@ def _gpu_bytes() -> int:
     import torch
 
     return int(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else 0
+
+
+_PROCESS = 600 << 20  # PyTorch and everything else that is imported
+_RESIDENT = 1.25  # resident bytes per byte of a step's tensors (benchmarks/memory.py)
+
+
+def estimates(configs: Sequence[Config]) -> list[int]:
+    """Return the bytes that each run takes; runs that differ only in their seed take the same."""
+    known: dict[tuple[object, ...], int] = {}
+    needed = []
+    for config in configs:
+        alike = (
+            config.dataset, config.dataset_options, config.network, config.model_options,
+            config.adaptation, config.peers, config.compute.dtype, config.training, config.privacy,
+            config.engine,
+        )  # fmt: skip
+        if alike not in known:
+            try:
+                known[alike] = estimate(config)
+            except Exception:  # a network of a plugin that fails: its run reports the error
+                known[alike] = _PROCESS
+        needed.append(known[alike])
+    return needed
+
+
+def estimate(config: Config) -> int:
+    """Return the bytes of a run: twice weights and optimizer memory, a chunk of models, the data.
+
+    Methods that keep further models take more.
+    """
+    from coterie.app.node.assembly import engine_of
+    from coterie.clients.engine import tuning
+
+    problem = problem_of(config)
+    one = engine_of(config.with_(device="cpu"), problem, [0])
+    x, _ = one.initial()
+    numbers = x.numel() + sum(value.numel() for value in one.opt_state(x).values())
+    state = config.peers * numbers * one.dtype.itemsize
+    examples = min(config.training.batch_size, int(problem.samples.max()))
+    chunk = max(tuning.CHUNK_BYTES, one.step_bytes(examples))
+    return 2 * state + int(_RESIDENT * chunk) + 2 * problem.inputs.nbytes + _PROCESS

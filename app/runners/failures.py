@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import current_thread, main_thread
 
 from coterie.app.runs import progress
 from coterie.app.runs.progress import ERROR_LOG
@@ -40,3 +42,35 @@ def reported(run_dir: Path) -> Iterator[None]:
         if is_plain:
             raise
         raise report from error
+
+
+@contextmanager
+def deferred(tell: Callable[[], None] = lambda: None) -> Iterator[Callable[[], None]]:
+    """Delay Ctrl-C to the next call of the yielded function, or to the end of the block.
+
+    `tell` is called at once. A second Ctrl-C is not delayed. Nothing changes outside the main
+    thread, nor where somebody else handles Ctrl-C.
+    """
+    pressed = False
+
+    def note(*_: object) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+        tell()
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or current_thread() is not main_thread():
+        yield check
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+    check()

@@ -15,14 +15,13 @@ from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check_nodes
 from coterie.app.runners.cluster import Machine
-from coterie.app.runners.conclude import conclude
-from coterie.app.runners.errors import FlowerError
+from coterie.app.runners.finish import finish
 from coterie.app.runners.superlink import Workspace, ask, workspace
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import atomic, files, progress
+from coterie.app.runs.header import Display
 from coterie.app.runs.rundir import SURVEY
-from coterie.app.runs.state import Display
-from coterie.errors import RunError
+from coterie.errors import FlowerError, RunError
 
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
@@ -75,7 +74,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
 
         here = _follow(space, run_id, federation, config, show)
     if here:
-        conclude(run_dir, console)
+        finish(run_dir, console)
         progress.require_convergence(run_dir)
     else:
         if config.track:

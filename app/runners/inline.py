@@ -5,24 +5,82 @@ It gives the same numbers as `flwr run`, without starting Flower and Ray.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
+from coterie.app.config.preflight import problem_of
+from coterie.app.node.assembly import engine_of
 from coterie.app.node.node import Node
 from coterie.app.runners import machine
-from coterie.app.runners.machine import Meter
-from coterie.app.runners.newcomers import LateTransport, write_control
+from coterie.app.runs import atomic
 from coterie.app.runs.recorder import RunRecorder
 from coterie.clients.engine.engine import device_of
+from coterie.clients.engine.network import Buffers
+from coterie.clients.engine.privacy import UPDATE
 from coterie.errors import line_of
 from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.protocol import Handler
 from coterie.strategies.relay.broker import Broker
+
+FILE = "newcomers.json"
+
+
+class LateTransport(InProcessTransport):
+    """Transport whose last node cannot be reached before round `joins`.
+
+    `ended` returns the last completed round.
+    """
+
+    def __init__(self, nodes: Sequence[Handler], ended: Callable[[], int], joins: int) -> None:
+        super().__init__(nodes)
+        self._ended, self._joins = ended, joins
+
+    def nodes(self) -> list[int]:
+        return super().nodes()[: None if self._ended() + 1 >= self._joins else -1]
+
+
+def write_control(config: Config) -> None:
+    """Fine-tune the mean of the others' models for each newcomer, and write newcomers.json."""
+    run_dir, newcomers = Path(config.run_dir), config.newcomers
+    others = [peer for peer in range(config.peers) if peer not in newcomers]
+    engine = engine_of(config, problem_of(config), newcomers)
+    models = [load_file(run_dir / "models" / f"peer-{peer:04d}.safetensors") for peer in others]
+    count = len(newcomers)
+
+    def mean_of(name: str) -> torch.Tensor:
+        values = torch.stack([model[name] for model in models])
+        mean = values.double().mean(dim=0).to(values.dtype)
+        return mean.to(engine.device).expand(count, *mean.shape).clone()
+
+    x_pd = torch.cat([mean_of(name).flatten(1) for name in engine.network.names], dim=1)
+    buffers: Buffers = {name: mean_of(name) for name in engine.network.buffers(1)}
+    opt_state = engine.opt_state(x_pd)
+    for t in range(config.join_round + 1, config.num_server_rounds + 1):
+        engine.enter(t, UPDATE)
+        x_pd, buffers, opt_state = engine.fit(x_pd, buffers, opt_state, engine.batches(t))
+    losses, accuracies = engine.losses(x_pd, buffers, "test")
+    content = {
+        "peers": list(newcomers),
+        "joined": config.join_round,
+        "fine_tuned_test_loss": _numbers(losses),
+        "fine_tuned_test_accuracy": _numbers(accuracies),
+    }
+    atomic.write(run_dir / FILE, json.dumps(content) + "\n")
+
+
+def _numbers(values: torch.Tensor) -> list[Any]:
+    """Return numbers for JSON, with null for those that are not finite."""
+    return [value if np.isfinite(value) else None for value in values.tolist()]
+
 
 JOIN_SECONDS = 1.0  # the node is available from the start
 
@@ -30,22 +88,17 @@ JOIN_SECONDS = 1.0  # the node is available from the start
 def run(
     config: Config,
     watch: Callable[[Mapping[str, Any]], None] | None = None,
-    *,
-    is_alone: bool = True,
 ) -> None:
     """Run `config`, whose directory is set, or continue it if `config.resume` is set.
 
     `watch` is called after each round with the content of progress.json; in a round without
-    evaluation only the round changes. `is_alone`: no other run of this program shares the machine,
-    and its energy is measured. RelayError: the node failed; progress.json states the reason, too.
-    PartError: the method, the model or the data set raised an error.
+    evaluation only the round changes. RelayError: the node failed, see progress.json. PartError:
+    the method, the model or the data set raised an error.
     """
     directory, rounds = Path(config.run_dir), config.num_server_rounds
-    gpu = _gpu(config)
-    meter = Meter(machine.POWERCAP if is_alone and not gpu else None)
     recorder = RunRecorder(
         directory, config.peers, rounds, resume=config.resume, watch=watch,
-        run=config_digest_of(config), machine=machine.description(gpu), joules=meter.joules,
+        run=config_digest_of(config), machine=machine.description(_gpu(config)),
     )  # fmt: skip
 
     def on_round(t: int) -> None:
@@ -53,13 +106,12 @@ def run(
             watch({**recorder.progress, "round": t})
 
     try:
-        with meter:
-            if config.newcomers:
-                _run_with_newcomers(config, recorder)
-            else:
-                node = Node(config, range(config.peers), directory, on_round=on_round)
-                transport = InProcessTransport([node])
-                _broker(config, transport, recorder, JOIN_SECONDS)
+        if config.newcomers:
+            _run_with_newcomers(config, recorder)
+        else:
+            node = Node(config, range(config.peers), directory, on_round=on_round)
+            transport = InProcessTransport([node])
+            _broker(config, transport, recorder, JOIN_SECONDS)
     except Exception as error:
         recorder.fail(line_of(error))
         raise

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from coterie.app.config import preflight
+from coterie.app.config import defaults, preflight
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.runners import cluster, flower, interruption
-from coterie.app.runners.conclude import conclude
+from coterie.app.config.sources import of_record
+from coterie.app.runners import cluster, failures, flower
 from coterie.app.runners.failures import reported
+from coterie.app.runners.finish import finish
 from coterie.app.runners.tracking import Callback, Observers
-from coterie.app.runs import progress, provenance, rundir, units
-from coterie.app.runs.introduction import introduce
-from coterie.app.runs.state import Display
+from coterie.app.runs import files, progress, provenance, rundir, units
+from coterie.app.runs.header import Display, header
 from coterie.app.trained import starts
 from coterie.datasets.table import forget_plugins
 
 _STOPPING = "stops after this round; Ctrl-C again: at once"
+
+
+def config_of(run_dir: Path, named: Collection[str] = ()) -> Config:
+    """Return the configuration of a run directory that may be written to.
+
+    `named` is code that the user has named, as "module:attribute", and the directory may name too.
+    ConfigError: it is not a run directory, or it names other code; nothing was loaded.
+    ResultsError: it has a link, a pipe or a device.
+    """
+    files.check_all(run_dir)
+    if not (run_dir / "config.toml").is_file():
+        raise ConfigError(f"{run_dir} is not a run directory: it has no config.toml")
+    return Config.of(defaults.of_project(), of_record(run_dir / "config.toml"), named=named)
 
 
 def run(
@@ -61,7 +74,7 @@ def run(
         if config.resume and not (run_dir / provenance.FILE).exists():
             console.print(provenance.UNKNOWN, soft_wrap=True)
         place = "in this process" if nodes is None else units.plural(nodes, "Flower node")
-        introduce(config, problem, place, console)
+        header(config, problem, place, console)
         with Display(console, config.num_server_rounds) as display, observers:
 
             def show(now: Mapping[str, Any]) -> None:
@@ -71,7 +84,7 @@ def run(
             if nodes is None:
                 from coterie.app.runners import inline  # loads torch
 
-                with interruption.deferred(lambda: console.print(_STOPPING)) as check:
+                with failures.deferred(lambda: console.print(_STOPPING)) as check:
 
                     def watch(now: Mapping[str, Any]) -> None:
                         show(now)
@@ -80,5 +93,5 @@ def run(
                     inline.run(config, watch)
             else:
                 flower.simulate(config, nodes, machines, show)
-        conclude(run_dir, console)
+        finish(run_dir, console)
     progress.require_convergence(run_dir)

@@ -25,8 +25,8 @@ from coterie.app.config import parts
 from coterie.app.config.config import Config
 from coterie.app.runners import bundle, guard
 from coterie.app.runners.cluster import Machine
-from coterie.app.runners.errors import FlowerError
 from coterie.datasets import plugins
+from coterie.errors import FlowerError
 
 _UNKNOWN = re.compile(
     r"SuperLink connection '([^']*)' not found in the Flower configuration file \(([^)]*)\)"

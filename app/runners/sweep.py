@@ -25,11 +25,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coterie.app import private_ray
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import check, problem_of
-from coterie.app.runners import cluster, cores, memory
+from coterie.app.runners import cluster, machine
 from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import plan, progress, provenance, rundir, units
-from coterie.app.runs.state import RunState
+from coterie.app.runs.progress import RunState
 from coterie.datasets.files import fingerprint
 from coterie.datasets.own.institutions import listed
 from coterie.datasets.problem import DataError
@@ -157,7 +157,7 @@ def _ends(
 
     The `queue` is shortest first, so that many end before the rest is handed over.
     """
-    alone = workers == 1 or (min(cores.count(), len(queue)) == 1 and not private_ray.address())
+    alone = workers == 1 or (min(machine.cores(), len(queue)) == 1 and not private_ray.address())
     if not alone and (workers or private_ray.address()):
         yield from _side_by_side(queue, workers, watch)
         return
@@ -179,8 +179,8 @@ def _side_by_side(
     """
     queue, limit = queue[::-1], workers or len(queue)
     with ThreadPoolExecutor(1) as aside:  # importing torch takes as long as Ray's start
-        needed = aside.submit(memory.estimates, queue)
-        with cluster.connected(min(limit, cores.count()), _THREADS):
+        needed = aside.submit(cluster.estimates, queue)
+        with cluster.connected(min(limit, machine.cores()), _THREADS):
             folder = cluster.Folder.of(Path(queue[0].run_dir).parent)
             tasks = cluster.Tasks(folder, line_of_run)
             waiting = [*zip(queue, needed.result(), strict=True)]
@@ -200,13 +200,11 @@ def _side_by_side(
 def run_one(
     config: Config,
     watch: Callable[[Mapping[str, Any]], None] | None = None,
-    *,
-    is_alone: bool = True,
 ) -> Exception | None:
     """Execute or continue a run, and write its summary; return the error if it failed.
 
     The traceback of an unexpected error is in error.log of the run directory. `watch` is called
-    after each round; `is_alone`: no other run goes on at the same time.
+    after each round.
     """
     from coterie.app.runners import inline  # loads torch
     from coterie.app.runs import summary
@@ -224,7 +222,7 @@ def run_one(
                         if watch is not None:
                             watch(now)
 
-                    inline.run(config, show, is_alone=is_alone)
+                    inline.run(config, show)
             summary.finish(directory)
     except Exception as error:
         return error
@@ -233,7 +231,7 @@ def run_one(
 
 def line_of_run(config: Config) -> str | None:
     """Execute a run in a process of Ray, which cannot return error objects."""
-    error = run_one(config, is_alone=False)
+    error = run_one(config)
     return None if error is None else line_of(error)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.keys import nearest
+from coterie.app.runs import atomic
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -60,12 +61,9 @@ class Observers:
 
     def show(self, progress: Mapping[str, Any]) -> None:
         """Call back for the rounds written since the last call."""
-        if not (self._calls or self._trackers) or not progress or not self._file.exists():
+        if not (self._calls or self._trackers) or not progress:
             return
-        with self._file.open("rb") as file:
-            file.seek(self._read)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
+        whole = atomic.whole_lines(self._file, self._read)
         self._read += len(whole)
         rows = [json.loads(line) for line in whole.splitlines()]
         for t, of_round in groupby(rows, key=lambda row: int(row["round"])):
@@ -73,8 +71,7 @@ class Observers:
 
     def _tell(self, t: int, rows: Sequence[Mapping[str, Any]]) -> None:
         while self._trackers:  # started with the first metrics: other runs leave no files
-            tracker = self._stack.enter_context(self._trackers.pop(0)(self._config))
-            self._calls.append(tracker.on_round)
+            self._calls.append(self._stack.enter_context(self._trackers.pop(0)(self._config)))
         frame = frame_of(rows)
         for call in self._calls:
             call(t, frame)
@@ -100,74 +97,48 @@ def scalars(metrics: DataFrame) -> dict[str, float]:
     return {name: value for name, value in logged.items() if math.isfinite(value)}
 
 
-class TensorBoard:
-    """Logger of event files in the run directory, for `tensorboard --logdir runs`."""
+@contextmanager
+def _tensorboard(config: Config) -> Iterator[Log]:
+    """Event files in the run directory, for `tensorboard --logdir runs`."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, config: Config) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    with SummaryWriter(config.run_dir) as writer:
 
-        self._writer = SummaryWriter(config.run_dir)
+        def log(t: int, metrics: DataFrame) -> None:
+            for name, value in scalars(metrics).items():
+                writer.add_scalar(name, value, t)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def on_round(self, t: int, metrics: DataFrame) -> None:
-        """Log the round's numbers."""
-        for name, value in scalars(metrics).items():
-            self._writer.add_scalar(name, value, t)
-
-    def __exit__(self, *exception: object) -> None:
-        self._writer.close()
+        yield log
 
 
-class MLflow:
-    """Logger to MLflow, at MLFLOW_TRACKING_URI."""
+@contextmanager
+def _mlflow(config: Config) -> Iterator[Log]:
+    """A run of MLflow, at MLFLOW_TRACKING_URI."""
+    import mlflow
 
-    def __init__(self, config: Config) -> None:
-        import mlflow
-
-        self._mlflow, self._config = mlflow, config
-
-    def __enter__(self) -> Self:
-        self._mlflow.start_run(run_name=self._config.name)
-        self._mlflow.log_params(self._config.flat())
-        return self
-
-    def on_round(self, t: int, metrics: DataFrame) -> None:
-        """Log the round's numbers."""
-        self._mlflow.log_metrics(scalars(metrics), step=t)
-
-    def __exit__(self, kind: type | None, *exception: object) -> None:
-        self._mlflow.end_run("FINISHED" if kind is None else "FAILED")
+    with mlflow.start_run(run_name=config.name):
+        mlflow.log_params(config.flat())
+        yield lambda t, metrics: mlflow.log_metrics(scalars(metrics), step=t)
 
 
-class WandB:
-    """Logger to Weights & Biases; with WANDB_MODE=offline, in the run directory."""
+@contextmanager
+def _wandb(config: Config) -> Iterator[Log]:
+    """A run of Weights & Biases; with WANDB_MODE=offline, in the run directory."""
+    import wandb
 
-    def __init__(self, config: Config) -> None:
-        import wandb
-
-        self._run = wandb.init(
-            project="coterie", name=config.name, config=config.flat(), dir=config.run_dir
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def on_round(self, t: int, metrics: DataFrame) -> None:
-        """Log the round's numbers."""
-        self._run.log(scalars(metrics), step=t)
-
-    def __exit__(self, kind: type | None, *exception: object) -> None:
-        self._run.finish(exit_code=0 if kind is None else 1)
+    with wandb.init(
+        project="coterie", name=config.name, config=config.flat(), dir=config.run_dir
+    ) as run:
+        yield lambda t, metrics: run.log(scalars(metrics), step=t)
 
 
-TRACKERS: Mapping[str, tuple[str, Any]] = {
-    "tensorboard": ("tensorboard", TensorBoard),
-    "mlflow": ("mlflow", MLflow),
-    "wandb": ("wandb", WandB),
+Log = Callable[..., object]
+TRACKERS: Mapping[str, tuple[str, Callable[[Config], AbstractContextManager[Log]]]] = {
+    "tensorboard": ("tensorboard", _tensorboard),
+    "mlflow": ("mlflow", _mlflow),
+    "wandb": ("wandb", _wandb),
 }
-"""Name -> required package, and class of the tracker."""
+"""Name -> required package, and context manager that yields the function to log numbers."""
 
 
 def _function_of(callback: object) -> Callable[..., object]:
@@ -186,18 +157,16 @@ def _function_of(callback: object) -> Callable[..., object]:
     return call
 
 
-def trackers(track: str) -> list[Any]:
+def trackers(track: str) -> list[Callable[[Config], AbstractContextManager[Log]]]:
     """Return the trackers that the key `track` names.
 
     ConfigError: a tracker is unknown or not installed.
     """
-    return [_tracker(name.strip()) for name in track.split(",") if name.strip()]
-
-
-def _tracker(name: str) -> Any:
-    if name not in TRACKERS:
-        raise ConfigError(f'track: unknown tracker "{name}"{nearest(name, TRACKERS)}')
-    package, tracker = TRACKERS[name]
-    if find_spec(package) is None:
-        raise ConfigError(f'track = "{name}": pip install {package}')
-    return tracker
+    names = [name.strip() for name in track.split(",") if name.strip()]
+    for name in names:
+        if name not in TRACKERS:
+            raise ConfigError(f'track: unknown tracker "{name}"{nearest(name, TRACKERS)}')
+        package, _ = TRACKERS[name]
+        if find_spec(package) is None:
+            raise ConfigError(f'track = "{name}": pip install {package}')
+    return [TRACKERS[name][1] for name in names]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
 import mmap
 import os
+import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coterie.errors import Error
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _DIGEST = 32
 """Bytes of a SHA-256."""
@@ -192,3 +197,32 @@ def parsed(content: bytes, path: Path) -> list[dict[str, Any]]:
 def lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of `append`; raise DamagedError as `parsed` does."""
     return parsed(whole_lines(path), path)
+
+
+T = TypeVar("T")
+
+_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+
+
+def as_csv(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV, a line each."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def safe(cell: T) -> T | str:
+    """Return a cell with a "'" in front if a spreadsheet would evaluate it as a formula.
+
+    Numbers are not changed, nor are negative ones.
+    """
+    if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell
+
+
+def csv_of(frame: DataFrame) -> str:
+    """Return a frame as CSV in full precision, without its index; NaN is empty."""
+    texts = frame.select_dtypes(exclude="number").columns
+    return str(frame.assign(**{name: frame[name].map(safe) for name in texts}).to_csv(index=False))

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval, Predicate
+from pydantic import BeforeValidator
 
-from coterie.app.runs import atomic, cells, files
-from coterie.app.runs.files import ResultsError
+from coterie.app.runs import atomic, files
 from coterie.app.runs.rundir import Run
-from coterie.clients.diagnostics import DECISIONS, HALF, MEASURES, Estimate
+from coterie.clients.diagnostics import DECISIONS, HALF, MEASURES
 
 FILE = "diagnostics.csv"
 MAX_PEERS = 1024
@@ -25,17 +26,45 @@ HEAD = (
 )  # fmt: skip
 
 
+def _number(value: object) -> object:
+    """Return NaN for null; refuse other numbers that are not finite."""
+    if value is not None and value in (math.inf, -math.inf):
+        raise ValueError("must be finite")
+    return math.nan if value is None else value
+
+
+Count = Annotated[int, Interval(ge=0, lt=1 << 53)]
+Number = Annotated[float, BeforeValidator(_number)]
+Measure = Annotated[str, Predicate(MEASURES.__contains__)]
+Estimates = Mapping[Measure, tuple[Number, Number, Number]]
+
+
 @dataclass(frozen=True)
 class Diagnostics:
     """Diagnostic accuracy of one peer's model, see `coterie.clients.diagnostics.diagnose`."""
 
-    examples: int
-    positives: int
-    measures: Mapping[str, Estimate]
-    threshold: float | None
-    at_threshold: Mapping[str, Estimate]
-    temperature: float | None
-    recalibrated: Mapping[str, Estimate]
+    examples: Count
+    positives: Count
+    measures: Estimates
+    threshold: Number | None
+    at_threshold: Estimates
+    temperature: Number | None
+    recalibrated: Estimates
+
+
+@dataclass(frozen=True)
+class Card:
+    """Parts of a model card, models/peer-0000.json, that pages read."""
+
+    diagnostics: Diagnostics | None = None
+    curves: dict[str, Any] = field(default_factory=dict)  # data of figures
+    dice: dict[str, Any] = field(default_factory=dict)  # class -> Dice score
+
+
+def card(run: Run, peer: int) -> Card:
+    """Read the model card of a peer; without one, it is empty. ResultsError: it is damaged."""
+    card: Card | None = files.json_of(run.directory, f"models/peer-{peer:04d}.json", Card)
+    return card or Card()
 
 
 def read(run: Run) -> dict[int, Diagnostics]:
@@ -43,18 +72,10 @@ def read(run: Run) -> dict[int, Diagnostics]:
 
     Empty without models of two classes or of survival.
     """
-    result: dict[int, Diagnostics] = {}
     if all(np.isnan(run.metric(name)).all() for name in ("sensitivity", "c_index")):
-        return result
-    for peer in np.flatnonzero(~run.attackers)[:MAX_PEERS].tolist():
-        name = f"models/peer-{peer:04d}.json"
-        content = (files.json_of(run.directory, name, dict) or {}).get("diagnostics")
-        if content is not None:
-            try:
-                result[peer] = _parsed(content)
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise ResultsError(f"{run.directory / name}: no diagnostics: {error}") from None
-    return result
+        return {}
+    peers = np.flatnonzero(~run.attackers)[:MAX_PEERS].tolist()
+    return {peer: each for peer in peers if (each := card(run, peer).diagnostics)}
 
 
 def write(run: Run) -> None:
@@ -64,13 +85,13 @@ def write(run: Run) -> None:
     """
     lines = [*rows(run)]
     if lines:
-        atomic.write(run.directory / FILE, cells.as_csv([HEAD, *lines]))
+        atomic.write(run.directory / FILE, atomic.as_csv([HEAD, *lines]))
 
 
 def rows(run: Run) -> Iterator[list[object]]:
     """Yield the lines of the CSV, with `HEAD` as columns."""
     for peer, of_peer in run.diagnostics.items():
-        first = [peer, cells.safe(run.names[peer]), of_peer.examples, of_peer.positives]
+        first = [peer, atomic.safe(run.names[peer]), of_peer.examples, of_peer.positives]
         for name, estimate in of_peer.measures.items():
             threshold = HALF if name in DECISIONS else ""
             yield [*first, threshold, name, *map(_cell, estimate)]
@@ -82,38 +103,3 @@ def rows(run: Run) -> Iterator[list[object]]:
 
 def _cell(value: float) -> str:
     return "" if math.isnan(value) else repr(value)
-
-
-def _parsed(content: Mapping[str, Any]) -> Diagnostics:
-    examples, positives = content["examples"], content["positives"]
-    if not all(type(number) is int and 0 <= number < 2**53 for number in (examples, positives)):
-        raise ValueError("examples and positives must be counts")
-    threshold, temperature = (_number(content[name]) for name in ("threshold", "temperature"))
-    return Diagnostics(
-        examples,
-        positives,
-        _estimates(content["measures"]),
-        None if math.isnan(threshold) else threshold,
-        _estimates(content["at_threshold"]),
-        None if math.isnan(temperature) else temperature,
-        _estimates(content["recalibrated"]),
-    )
-
-
-def _estimates(content: Mapping[str, Any]) -> dict[str, Estimate]:
-    result = {}
-    for name, values in content.items():
-        if name not in MEASURES or not isinstance(values, list) or len(values) != 3:
-            raise ValueError("expected a value and its interval for each measure")
-        value, low, high = map(_number, values)
-        result[name] = value, low, high
-    return result
-
-
-def _number(value: object) -> float:
-    """Return a finite number; NaN for null."""
-    if value is None:
-        return np.nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("expected numbers")
-    return float(value)

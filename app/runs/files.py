@@ -8,7 +8,6 @@ of compressed zeros can expand to gigabytes.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import struct
@@ -16,14 +15,18 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.app.runs import units
 from coterie.errors import Error
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _TEXT = 1 << 26
 """Maximum bytes of a JSON or TOML file."""
@@ -105,22 +108,35 @@ def text(directory: Path, name: str) -> str | None:
         raise ResultsError(f"{directory / name}: not UTF-8: {error}") from None
 
 
-def json_of(directory: Path, name: str, kind: type) -> Any:
-    """Read a JSON file; None if there is no such file.
+def json_of(directory: Path, name: str, kind: Any) -> Any:
+    """Read a JSON file as a type, such as a dataclass; None if there is no such file.
 
-    ResultsError: as `text`, or the file is not JSON, or its value is not a `kind`.
+    ResultsError: as `text`, or the file is not JSON, or its value is not of this type.
     """
     content = text(directory, name)
-    if content is None:
-        return None
+    return None if content is None else parsed(content, kind, directory / name)
+
+
+def parsed(content: str | bytes, kind: Any, path: Path) -> Any:
+    """Parse JSON of a file as a type; further fields of a dataclass or TypedDict are ignored.
+
+    ResultsError: it is not JSON, or its value is not of this type; names the field.
+    """
+    from pydantic import ValidationError  # loaded when a file is read, not with every command
+
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ResultsError(f"{directory / name}: not JSON: {error}") from None
-    if not isinstance(value, kind):
-        wanted = "object" if kind is dict else "list"
-        raise ResultsError(f"{directory / name}: expected a JSON {wanted}")
-    return value
+        return _adapter(kind).validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ResultsError(f"{path}: {where}{': ' if where else ''}{first['msg']}") from None
+
+
+@lru_cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def toml_of(directory: Path, name: str) -> dict[str, Any] | None:

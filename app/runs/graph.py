@@ -3,14 +3,162 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from coterie.app.runs import cells
-from coterie.app.runs.graph_scores import learnt_edges, score
-from coterie.app.runs.rundir import Bools, Floats, Run
+from coterie.app.runs import atomic
+from coterie.app.runs.rundir import Bools, Floats, Ints, Run
+
+_FLOOR = 0.1
+"""Minimum scale of a row, as a share of the largest weight between two peers."""
+
+
+@dataclass(frozen=True)
+class GraphScores:
+    """Scores of a learnt graph against the true clusters; None if a score is undefined."""
+
+    precision: float | None  # share of the learnt directed edges that are inside a true cluster
+    # Share of the true directed edges (all pairs inside a cluster) that were learnt.
+    recall: float | None
+    f1: float | None  # harmonic mean of precision and recall
+    # Of the true clusters and the connected components of the mutual graph.
+    adjusted_rand_index: float
+    exact: bool  # the learnt edges equal the true edges
+    # Share of the peers with cluster mates whose largest weight goes to mates only, including ties.
+    largest_weight_on_own_cluster: float | None
+    # Mean of sum_j min(w_ij, w_kj) over pairs (i, k) of one cluster, for rows that sum to 1. Near 1
+    # if clusters are recovered, even if a cluster adopts models of other peers (FedeRiCo).
+    overlap_within: float | None
+    # The same mean over pairs of different clusters; near 0 if clusters are recovered.
+    overlap_across: float | None
+    # Precision of the edges from the peers of each cluster, by cluster label (with label flips:
+    # collaborators of honest and of flipped peers).
+    precision_by_cluster: dict[str, float | None]
+
+
+def learnt_edges(weights_nn: Floats) -> Bools:
+    """Return the graph (n, n) of non-negative weights (n, n): the collaborators of each peer.
+
+    Edges are directed; False on the diagonal.
+    """
+    return np.asarray(_off_diagonal(weights_nn) > row_scales(weights_nn)[:, None] / 2)
+
+
+def row_scales(weights_nn: Floats) -> Floats:
+    """Return the weight of each row, (n,), of which a learnt edge has more than half."""
+    off_nn = _off_diagonal(weights_nn)
+    scale_n = np.maximum(off_nn.max(axis=1, initial=0.0), _FLOOR * off_nn.max(initial=0.0))
+    is_share_n = np.isclose(off_nn.sum(axis=1), 1.0, atol=1e-6)
+    has_unit_n = (np.diag(weights_nn) == 1.0) & ~is_share_n
+    return np.asarray(np.where(has_unit_n, np.maximum(scale_n, 1.0), scale_n))
+
+
+def true_edges(clusters_n: Ints) -> Bools:
+    """Mark all ordered pairs of different peers in the same cluster, (n, n) bool."""
+    same_nn = np.array(clusters_n[:, None] == clusters_n[None, :], dtype=np.bool_)
+    np.fill_diagonal(same_nn, False)
+    return same_nn
+
+
+def components(edges_nn: Bools) -> Ints:
+    """Number the connected components of the mutual graph (both directions learnt), (n,)."""
+    # scipy.sparse.csgraph would take longer to import than the rest of a report.
+    near_nn = (edges_nn & edges_nn.T) | np.eye(len(edges_nn), dtype=np.bool_)
+    label_n = np.arange(len(edges_nn))
+    while True:  # a label is a peer of the component; it falls to the lowest label around, and on
+        lowest_n = np.where(near_nn, label_n, len(label_n)).min(axis=1, initial=len(label_n))
+        lowest_n = lowest_n[lowest_n]
+        if (lowest_n == label_n).all():
+            return np.unique(label_n, return_inverse=True)[1].astype(np.int64)
+        label_n = lowest_n
+
+
+def score(weights_nn: Floats, clusters_n: Ints) -> GraphScores:
+    """Compare one learnt weight matrix (n, n) with the true clusters (n,)."""
+    learnt_nn, true_nn = learnt_edges(weights_nn), true_edges(clusters_n)
+    hits_nn = learnt_nn & true_nn
+    precision = _ratio(hits_nn.sum(), learnt_nn.sum())
+    recall = _ratio(hits_nn.sum(), true_nn.sum())
+    within, across = _overlaps(weights_nn, true_nn, clusters_n)
+    return GraphScores(
+        precision=precision,
+        recall=recall,
+        f1=_ratio(2 * hits_nn.sum(), learnt_nn.sum() + true_nn.sum()),
+        adjusted_rand_index=adjusted_rand_index(clusters_n, components(learnt_nn)),
+        exact=bool((learnt_nn == true_nn).all()),
+        largest_weight_on_own_cluster=_largest_on_own(weights_nn, true_nn),
+        overlap_within=within,
+        overlap_across=across,
+        precision_by_cluster={
+            str(cluster): _ratio(
+                hits_nn[clusters_n == cluster].sum(), learnt_nn[clusters_n == cluster].sum()
+            )
+            for cluster in np.unique(clusters_n).tolist()
+        },
+    )
+
+
+def _off_diagonal(weights_nn: Floats) -> Floats:
+    off_nn = np.nan_to_num(np.array(weights_nn, dtype=np.float64), posinf=0.0, neginf=0.0)
+    np.fill_diagonal(off_nn, 0.0)
+    return off_nn
+
+
+def adjusted_rand_index(one_n: Ints, other_n: Ints) -> float:
+    """Return the agreement of two clusterings: 1 if they are equal, 0 on average for random ones.
+
+    Hubert and Arabie, Comparing partitions, 1985, over ordered pairs. scikit-learn's gives the same
+    number and takes a second of every run to import.
+    """
+    n = len(one_n)
+    both, first, second = (
+        int((np.unique(labels, axis=0, return_counts=True)[1] ** 2).sum()) - n
+        for labels in (np.stack([one_n, other_n], axis=1), one_n, other_n)
+    )
+    if first == second == both:
+        return 1.0
+    neither = n * (n - 1) - first - second + both
+    only_first, only_second = first - both, second - both
+    return (
+        2.0
+        * (both * neither - only_first * only_second)
+        / (first * (only_first + neither) + second * (only_second + neither))
+    )
+
+
+def _largest_on_own(weights_nn: Floats, true_nn: Bools) -> float | None:
+    off_nn = _off_diagonal(weights_nn)
+    largest_n = off_nn.max(axis=1, initial=0.0)
+    top_nn = (off_nn == largest_n[:, None]) & (largest_n[:, None] > 0)
+    good_n = top_nn.any(axis=1) & ~(top_nn & ~true_nn).any(axis=1)
+    has_mate_n = true_nn.any(axis=1)
+    return _ratio(good_n[has_mate_n].sum(), has_mate_n.sum())
+
+
+def _overlaps(
+    weights_nn: Floats, true_nn: Bools, clusters_n: Ints
+) -> tuple[float | None, float | None]:
+    share_nn = np.nan_to_num(np.array(weights_nn, dtype=np.float64), posinf=0.0, neginf=0.0)
+    total_n = share_nn.sum(axis=1, keepdims=True)
+    share_nn = np.divide(share_nn, total_n, out=np.zeros_like(share_nn), where=total_n > 0)
+    within = sum(_minima(share_nn[clusters_n == each]) for each in np.unique(clusters_n))
+    across = max(0.0, _minima(share_nn) - within)
+    n, pairs = len(weights_nn), true_nn.sum()
+    return _ratio(within, pairs), _ratio(across, n * (n - 1) - pairs)
+
+
+def _minima(share_mn: Floats) -> float:
+    """Sum min(w_ij, w_kj) over all j and ordered pairs of different rows i and k."""
+    larger_m = np.arange(len(share_mn))[::-1]  # number of larger entries in a sorted column
+    return float(2 * (np.sort(share_mn, axis=0).sum(axis=1) * larger_m).sum())
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return float(part / whole) if whole else None
+
 
 _EDGES = 1_000_000
 """Maximum edges of graph.csv; beyond, rounds are left out, but never the last one."""
@@ -55,7 +203,7 @@ def edges_csv(run: Run) -> str:
 
 def _cell(text: str) -> str:
     """Return text as a cell of a CSV file, quoted if necessary, and safe for spreadsheets."""
-    return cells.as_csv([[cells.safe(text), ""]]).removesuffix(",\n")
+    return atomic.as_csv([[atomic.safe(text), ""]]).removesuffix(",\n")
 
 
 def measures_csv(run: Run) -> str:
@@ -63,11 +211,11 @@ def measures_csv(run: Run) -> str:
 
         With very many rounds, some are left out, but never the last one.
 
-    Columns: `round`; `edges`, directed, by the rule of `coterie.app.runs.graph_scores`;
+    Columns: `round`; `edges`, directed, by the rule of `coterie.app.runs.graph`;
     `collaborators`, edges that leave a peer, mean over peers; `sparsity`, the share of the possible
     edges that are missing; `symmetry`, the share of the edges whose reverse exists too; if
     clusters must be recovered, precision, recall, F1 and row overlap of
-    `coterie.app.runs.graph_scores.GraphScores`, and `precision_<cluster>`, the share of the edges
+    `coterie.app.runs.graph.GraphScores`, and `precision_<cluster>`, the share of the edges
     leaving that cluster's peers that stay inside it (label flips: cluster 0 is honest, so 1 -
     `precision_0` of its links lead to flipped peers); where peers attack, `to_attackers`, the share
     that they get of an honest peer's weight for others, mean over honest peers with such weight.
@@ -76,7 +224,7 @@ def measures_csv(run: Run) -> str:
         {"round": int(run.weight_rounds[c]), **measured(run.weights[c], run)}
         for c in rounds_measured(len(run.weights))
     ]
-    return cells.as_csv([rows[0] if rows else ["round"], *(row.values() for row in rows)])
+    return atomic.as_csv([rows[0] if rows else ["round"], *(row.values() for row in rows)])
 
 
 def measured(weights_nn: Floats, run: Run) -> dict[str, Any]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Predicate
 
 from coterie.app.runs import atomic, files
 from coterie.app.runs.files import ResultsError
+from coterie.ranges import Scalar
 from coterie.strategies.names import is_name
 
 NAME = "sweep.json"
 
 
-Values = Mapping[str, Any]
+Values = Mapping[str, Scalar]
 """Swept key -> its value in a run."""
 
 
@@ -30,24 +34,31 @@ def write(directory: Path, runs: Iterable[str], values: Mapping[str, Values] | N
     atomic.write(directory / NAME, json.dumps(content) + "\n")
 
 
+@dataclass(frozen=True)
+class Plan:
+    """Content of sweep.json."""
+
+    runs: tuple[Annotated[str, Predicate(is_name)], ...] | None = None
+    values: Mapping[str, Values] = field(default_factory=dict)
+
+
+def _plan(directory: Path) -> Plan:
+    """Read sweep.json; empty if there is none, or it is damaged."""
+    try:
+        plan: Plan | None = files.json_of(directory, NAME, Plan)
+    except (OSError, ResultsError):
+        plan = None
+    return plan or Plan()
+
+
 def read(directory: Path) -> tuple[str, ...] | None:
     """Return the names of the sweep's run directories; None without sweep.json."""
-    runs = _content(directory).get("runs")
-    if not isinstance(runs, list):
-        return None
-    sound = all(isinstance(name, str) and is_name(name) for name in runs)
-    return tuple(runs) if sound else None
+    return _plan(directory).runs
 
 
-def values(directory: Path) -> dict[str, Values]:
+def values(directory: Path) -> Mapping[str, Values]:
     """Return name of a run -> values of the swept keys; empty if none are swept, or damaged."""
-    content = _content(directory).get("values", {})
-    sound = isinstance(content, dict) and all(
-        isinstance(of_run, dict)
-        and all(isinstance(value, bool | int | float | str) for value in of_run.values())
-        for of_run in content.values()
-    )
-    return content if sound else {}
+    return _plan(directory).values
 
 
 def label(method: str, values: Values) -> str:
@@ -61,10 +72,3 @@ def label(method: str, values: Values) -> str:
         if key != "method"
     )
     return " ".join([*first, *others])
-
-
-def _content(directory: Path) -> dict[str, Any]:
-    try:
-        return dict(files.json_of(directory, NAME, dict) or {})
-    except (OSError, ResultsError):
-        return {}

@@ -1,15 +1,27 @@
-"""File progress.json of a run, which the relay rewrites every round; `RunState` reads it."""
+"""File progress.json of a run, which the relay rewrites every round, and what follows from it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Required,  # before Python 3.12, pydantic reads no other
+)
 
-from coterie.app.runs import atomic, files
-from coterie.app.runs.files import ResultsError
+from annotated_types import Interval
+from typing_extensions import TypedDict
+
+from coterie.app.runs import atomic, files, units
+from coterie.app.runs.settings import RunSettings
 from coterie.errors import DivergedError
 
 ERROR_LOG = "error.log"
@@ -17,32 +29,67 @@ ERROR_LOG = "error.log"
 OVER = ("finished", "diverged")
 """Statuses of a run that reached its last round; with "diverged", no peer has a finite result."""
 
-STATES = ("running", "finished", "diverged", "stopped", "failed")
-"""Possible values of `status`."""
-_COUNTS = ("round", "rounds", "messages", "relayed_bytes", "sealing_bytes", "refused", "diverged")
-_NUMBERS = (
-    "mean_test_accuracy", "std_test_accuracy", "mean_test_loss", "bytes", "seconds", "joules",
-)  # fmt: skip
-_LINES = ("breaks", "faults", "refusals")
-_LARGEST, _LARGEST_NUMBER = 1 << 53, 1e300
+_LARGEST = 1e300
+FRESH_SECONDS = 15.0
+"""A run that wrote within this many seconds counts as running."""
+_LISTED = 10
 Show = Callable[[Mapping[str, Any]], None]
 """Function that shows the content of progress.json."""
+Count = Annotated[int, Interval(ge=0, le=1 << 53)]
+Time = Annotated[float, Interval(ge=-(1 << 53), le=1 << 53)]
+Waiting = TypedDict("Waiting", {"for": list[str], "until": Time}, total=False)
+
+
+class Seen(TypedDict, total=False):
+    """Fields that progress.json and the relay's checkpoint share."""
+
+    names: dict[int, str]  # of peers
+    last_seen: dict[int, tuple[Count, Time]]  # peer -> its last ended round, and when
+    faults: list[str]  # last errors of nodes
+    refusals: list[str]  # last refused letters
+    refused: Count
+    seconds: float | None
+
+
+class Progress(Seen, total=False):
+    """Content of progress.json."""
+
+    round: Count
+    rounds: Count
+    status: Required[Literal["running", "finished", "diverged", "stopped", "failed"]]
+    error: str | None
+    backend: str
+    messages: Count
+    bytes: int | float | None
+    relayed_bytes: Count
+    sealing_bytes: Count
+    mean_test_accuracy: float | None
+    std_test_accuracy: float | None
+    mean_test_loss: float | None
+    breaks: list[str]
+    diverged: Count
+    machine: str | None
+    waiting: Waiting
+    took_part: list[Count]
+    nodes: dict[int, str]
 
 
 def read(run_dir: Path) -> dict[str, Any]:
-    """Read progress.json; empty if it does not exist, a ResultsError if it is damaged."""
-    path = run_dir / "progress.json"
-    progress: dict[str, Any] | None = files.json_of(run_dir, path.name, dict)
-    if progress is None:
-        return {}
-    if progress.get("status") not in STATES:
-        raise ResultsError(f"{path}: no status and round")
-    for key, value in progress.items():
-        try:
-            progress[key] = checked(key, value)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            raise ResultsError(f"{path}: {key} has an invalid value") from None
-    return {"round": 0, "rounds": 0, "messages": 0, "refused": 0, **progress}
+    """Read progress.json, with None for numbers that are not finite; empty if it does not exist.
+
+    ResultsError: the file is damaged.
+    """
+    progress = files.json_of(run_dir, "progress.json", Progress)
+    missing = {"round": 0, "rounds": 0, "messages": 0, "refused": 0}
+    return missing | finite(progress) if progress else {}
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with None for each number that is not finite or immense."""
+    return {
+        key: None if isinstance(value, float) and not abs(value) <= _LARGEST else value
+        for key, value in values.items()
+    }
 
 
 def write(run_dir: Path, progress: Mapping[str, Any]) -> None:
@@ -65,40 +112,158 @@ def fail(run_dir: Path, error: str) -> None:
         write(run_dir, {**now, "status": "failed", "error": error})
 
 
-def checked(key: str, value: Any) -> Any:
-    """Return a value of progress.json or of the relay's checkpoint; None for a non-finite number.
-
-    A value of the wrong type raises a ValueError, TypeError or AttributeError.
-    """
-    wrong = False
-    if key in ("error", "machine"):
-        wrong = not isinstance(value, str | None)
-    elif key in _COUNTS:
-        wrong = type(value) is not int or not 0 <= value <= _LARGEST
-    elif key in _NUMBERS:
-        wrong = isinstance(value, bool) or not isinstance(value, int | float | None)
-        value = value if value is not None and abs(value) <= _LARGEST_NUMBER else None
-    elif key in _LINES:
-        wrong = not all(isinstance(line, str) for line in value) or not isinstance(value, list)
-    elif key == "waiting":
-        value = {"for": list(value["for"]), "until": float(value["until"])}
-        wrong = not all(isinstance(name, str) for name in value["for"])
-        wrong |= not abs(value["until"]) <= _LARGEST
-    elif key == "took_part":
-        wrong = not all(type(n) is int and 0 <= n <= _LARGEST for n in value)
-    elif key in ("names", "nodes"):
-        value = {str(int(peer)): name for peer, name in value.items()}
-        wrong = not all(isinstance(name, str) for name in value.values())
-    elif key == "last_seen":
-        value = {str(int(peer)): (int(t), float(at)) for peer, (t, at) in value.items()}
-        wrong = not all(abs(t) + abs(at) <= _LARGEST for t, at in value.values())
-    if wrong:
-        raise ValueError(key)
-    return value
-
-
 def require_convergence(run_dir: Path) -> None:
     """Raise a DivergedError if a run reached its last round, but no peer has a finite result."""
     now = read(run_dir)
     if now.get("status") == "diverged":
         raise DivergedError(f"{now['error']} ({run_dir})")
+
+
+class PeerState(NamedTuple):
+    """Participation of a peer: "awake", "late", "missing" or "expected"; last round and time."""
+
+    number: int
+    name: str
+    state: str
+    round: int | None = None
+    seen: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Content of progress.json, and what follows from it."""
+
+    now: Mapping[str, Any]  # the content; empty before the start
+    written: float = 0.0  # time of the last update, in seconds since 1970
+    silence: float = FRESH_SECONDS  # seconds without an update after which it may be stopped
+
+    @classmethod
+    def read(cls, run_dir: Path, settings: RunSettings) -> RunState:
+        """Read the state of a run with these settings; it may not have begun."""
+        now = read(run_dir)
+        path = run_dir / ("progress.json" if now else "config.toml")
+        is_deployed = not (run_dir / "split.json").exists()
+        silence = FRESH_SECONDS + 2 * settings.round_seconds * is_deployed
+        return cls(now, path.stat().st_mtime, silence)
+
+    def judged(self, run_dir: Path, held: frozenset[int]) -> RunState:
+        """Return the state "stopped" if the process of the run is gone.
+
+        A run that was started on this machine locks its directory, see `rundir.held_inodes`. The
+        relay of a deployment does not; it writes at the end of every round.
+        """
+        if not self.is_active or time.time() - self.written < self.silence:
+            return self
+        is_held = run_dir.stat().st_ino in held
+        return self if is_held else replace(self, now={**self.now, "status": "stopped"})
+
+    @property
+    def status(self) -> str:
+        """State in a word: one of `Progress`, "starting" or "damaged"."""
+        return str(self.now.get("status", "starting"))
+
+    @property
+    def error(self) -> str:
+        """Error in one line; empty without an error."""
+        return str(self.now.get("error") or "")
+
+    @property
+    def round(self) -> int | None:
+        """Current round; None before the start."""
+        return self.now.get("round")
+
+    @property
+    def rounds(self) -> int:
+        """Total number of rounds."""
+        return int(self.now.get("rounds", 0))
+
+    @property
+    def is_active(self) -> bool:
+        """True if the run is starting or running."""
+        return self.status in ("starting", "running")
+
+    @property
+    def is_over(self) -> bool:
+        """True if the run reached its last round."""
+        return self.status in OVER
+
+    @property
+    def is_measured(self) -> bool:
+        """True if any peer has reported."""
+        return self.now.get("mean_test_loss") is not None or bool(self.now.get("diverged"))
+
+    @property
+    def quality(self) -> str:
+        """Mean accuracy, or else loss, as in a table."""
+        accuracy, loss = self.now.get("mean_test_accuracy"), self.now.get("mean_test_loss")
+        return units.number(loss) if accuracy is None else units.percent(accuracy)
+
+    @property
+    def pace(self) -> str:
+        """Mean pace of a running run and the time left at that pace."""
+        if self.status != "running" or not self.round or not self.now.get("seconds"):
+            return ""
+        rate = self.round / self.now["seconds"]
+        speed = f"{rate:.3g} rounds/s" if rate >= 1 else f"{units.duration(1 / rate)} per round"
+        return f"{speed}, {units.duration((self.rounds - self.round) / rate)} left"
+
+    @property
+    def line(self) -> str:
+        """`describe`, and the pace."""
+        return "  ".join(filter(None, (self.describe(), self.pace)))
+
+    def describe(self) -> str:
+        """Describe mean accuracy (or loss) with its spread, diverged peers, and bytes so far."""
+        accuracy, spread, loss, diverged = (
+            self.now.get(key)
+            for key in ("mean_test_accuracy", "std_test_accuracy", "mean_test_loss", "diverged")
+        )
+        parts = []
+        if accuracy is not None and self.status != "diverged":
+            spread = "" if spread is None else f" ± {spread:.3f}"
+            parts.append(f"accuracy {accuracy:.3f}{spread}")
+        elif loss is not None:
+            parts.append(f"loss {loss:.4g}")
+        if diverged:
+            parts.append(f"{units.plural(diverged, 'peer')} diverged")
+        return "  ".join([*parts, units.size(self.now.get("bytes") or 0)])
+
+    def waiting(self) -> str:
+        """Return who has not approved the run, and the minutes left; empty if nobody."""
+        if "waiting" not in self.now or self.status != "running":
+            return ""
+        left = minutes_left(self.now["waiting"]["until"])
+        return f"waiting for approval: {', '.join(self.now['waiting']['for'])}; {left}"
+
+    def peers(self, names: Sequence[str] = ()) -> list[PeerState]:
+        """Return the peers with these names, and those that were seen, in order."""
+        seen, given = self.now.get("last_seen", {}), self.now.get("names", {})
+        result = []
+        for peer in sorted({*range(len(names)), *seen}):
+            name = names[peer] if peer < len(names) else given.get(peer, f"peer {peer}")
+            if peer in seen:
+                t, at = seen[peer]
+                behind = min(max(self.now["round"] - t, 0), 2)
+                result.append(PeerState(peer, name, ("awake", "late", "missing")[behind], t, at))
+            else:
+                result.append(PeerState(peer, name, "expected"))
+        return result
+
+
+def attendance(took_part: Mapping[str, int], rounds: int) -> list[str]:
+    """Describe the number of rounds in which peers took part: a line per peer, or the range."""
+    if len(took_part) <= _LISTED:
+        return [
+            f"{peer}: in {n} of {units.plural(rounds, 'round')}" for peer, n in took_part.items()
+        ]
+    low, *_, high = counts = sorted(took_part.values())
+    middle = counts[len(counts) // 2]
+    return [
+        f"peers: in {low} to {high} of {units.plural(rounds, 'round')}, half in {middle} or more"
+    ]
+
+
+def minutes_left(until: float) -> str:
+    """Return the time until a moment in seconds since 1970, in whole minutes."""
+    seconds = until - time.time()
+    return f"{math.ceil(seconds / 60)} min left" if seconds > 0 else "no time left"

@@ -14,9 +14,10 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from typing_extensions import TypedDict
+
 from coterie.app.config.config import Config
 from coterie.app.runs import atomic, files
-from coterie.app.runs.files import ResultsError
 from coterie.datasets.files import fingerprint
 from coterie.datasets.own.institutions import listed
 from coterie.datasets.problem import DataError, Problem
@@ -25,7 +26,13 @@ FILE = "data.json"
 UNKNOWN = f"cannot check whether the data changed: there is no {FILE} (run of an earlier version)"
 _MANY = 10_000
 """Number of files above which each folder has one digest."""
-Content = Mapping[str, Mapping[str, str]]
+
+
+class Content(TypedDict):
+    """Content of data.json."""
+
+    peers: Mapping[str, str]
+    files: Mapping[str, str]
 
 
 def content_of(config: Config, problem: Problem, peer: int | None = None) -> Content:
@@ -90,10 +97,7 @@ def write(run_dir: Path, content: Content) -> None:
 
 def read(run_dir: Path) -> Content | None:
     """Return the content of data.json; None without it. ResultsError: the file is damaged."""
-    content: Content | None = files.json_of(run_dir, FILE, dict)
-    parts = [] if content is None else [content.get(part) for part in ("peers", "files")]
-    if not all(isinstance(p, dict) and all(isinstance(v, str) for v in p.values()) for p in parts):
-        raise ResultsError(f"{run_dir / FILE}: not the digests of a run's data")
+    content: Content | None = files.json_of(run_dir, FILE, Content)
     return content
 
 

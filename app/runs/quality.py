@@ -1,7 +1,7 @@
-"""Table of the data quality: a line for each peer and column of its data.
+"""Quality of the data: table of the columns, and peers with too few rows or a single class.
 
-It is quality.csv in a simulation, and quality-0003.csv on the deployed node of peer 3, where it
-stays: a page of the relay does not read it.
+The table is quality.csv in a simulation, and quality-0003.csv on the deployed node of peer 3,
+where it stays: a page of the relay does not read it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
-from coterie.app.runs import atomic, cells, files
+import numpy as np
+
+from coterie.app.runs import atomic, files
 from coterie.app.runs.files import ResultsError
 from coterie.datasets.preprocessing import Kind
 from coterie.datasets.quality import FILE, ColumnQuality, shortened
+from coterie.datasets.table import DATASETS
+
+if TYPE_CHECKING:
+    from coterie.app.runs.rundir import Bools, Run
+    from coterie.datasets.problem import Problem
 
 MAX_LINES = 100_000
 """Number of lines above which a table has only columns with findings."""
@@ -54,11 +61,11 @@ def as_csv(qualities: Sequence[ColumnQuality], names: Sequence[str]) -> str:
         line = [each.peer, name, *(getattr(each, field) for field in _FIELDS[1:]), each.finding]
         lines.append(
             [
-                "" if isinstance(cell, float) and math.isnan(cell) else cells.safe(cell)
+                "" if isinstance(cell, float) and math.isnan(cell) else atomic.safe(cell)
                 for cell in line
             ]
         )
-    return cells.as_csv(lines)
+    return atomic.as_csv(lines)
 
 
 def read(directory: Path, peers: int) -> list[ColumnQuality]:
@@ -100,3 +107,67 @@ def _number(text: str) -> float:
     if text and math.isnan(value):
         raise ValueError("a number is NaN")
     return value
+
+
+PARTS = ("train", "validation", "test")
+"""Parts of a peer's examples in split.json."""
+MIN_ROWS = 20
+"""Number of rows below which a peer's result is not a number to judge by."""
+TOO_FEW, SINGLE = f"fewer than {MIN_ROWS} {{}} {{}}", "one class only"
+ONE_CLASS = "one class only ({}): accuracy is trivially 100 %"
+
+
+def is_of_institutions(run: Run) -> bool:
+    """Return whether the peers of a run are institutions: own data, or a table with quality.csv."""
+    row = DATASETS.get(run.settings.dataset)
+    return (row is not None and row.deployed is not None) or (run.directory / FILE).is_file()
+
+
+def too_few_rows(run: Run, part: str = "test") -> dict[int, str]:
+    """Return why institutions cannot be judged: fewer than `MIN_ROWS` rows, or one class.
+
+    Rows of a group, such as a patient, count once.
+    """
+    sizes_n = run.sizes(part, in_groups=True)
+    if sizes_n is None or not is_of_institutions(run):
+        return {}
+    too_few = TOO_FEW.format(part, "groups" if run.is_grouped else "rows")
+    few = dict.fromkeys(np.flatnonzero(sizes_n < MIN_ROWS).tolist(), too_few)
+    return few | dict.fromkeys(one_class(run), SINGLE)
+
+
+def enough_rows(run: Run) -> Bools:
+    """Mask of the peers with enough rows, (n,), see `too_few_rows`."""
+    enough_n = np.ones(run.peers, dtype=np.bool_)
+    enough_n[[*too_few_rows(run)]] = False
+    return enough_n
+
+
+def one_class(run: Run) -> dict[int, str]:
+    """Return the finding about each institution whose rows all have the same class."""
+    parts = [run.labels(part) for part in PARTS]
+    if not is_of_institutions(run) or parts[0] is None:
+        return {}
+    counts = np.sum([part for part in parts if part is not None], axis=0)
+    return _one_class_of(counts.tolist(), run.classes)
+
+
+def one_class_in(problem: Problem) -> dict[int, str]:
+    """Return the findings of `one_class` from the data, before a run."""
+    if problem.task != "classification" or not (problem.table or problem.preprocessing):
+        return {}
+    counts_nk = [
+        np.sum([row[part]["labels"] for part in PARTS], axis=0).tolist()
+        for row in problem.describe()
+    ]
+    return _one_class_of(counts_nk, problem.classes)
+
+
+def _one_class_of(counts_nk: Sequence[Sequence[int]], classes: Sequence[str]) -> dict[int, str]:
+    """Return the findings from the counts by class."""
+    return {
+        peer: ONE_CLASS.format(classes[k] if classes else f"class {k}")
+        for peer, counts_k in enumerate(counts_nk)
+        for k, count in enumerate(counts_k)
+        if count and len(counts_k) > 1 and count == sum(counts_k)
+    }

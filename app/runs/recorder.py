@@ -14,14 +14,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required
 
 import numpy as np
 
-from coterie.app.runs import atomic, checkpoint_files
+from coterie.app.runs import atomic, checkpoint_files, files
 from coterie.app.runs import progress as progress_file
 from coterie.app.runs.files import ResultsError
 from coterie.strategies.protocol import MATRIX, Report
@@ -31,10 +31,23 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _SAVE_SECONDS = 30.0
-_WRONG = (*(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),)
-"""Errors that an invalid file can raise."""
 _LINES = 5
 """Number of latest errors and refusals that are kept."""
+
+
+class Checkpoint(progress_file.Seen):
+    """Content of relay/checkpoint.json."""
+
+    ledger: Required[Ledger]
+    written: Required[dict[str, tuple[progress_file.Count, str]]]  # file -> its bytes and digest
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Fields of a line of metrics.jsonl that the recorder reads."""
+
+    peer: int
+    test_loss: float | None = None
 
 
 class RunRecorder:
@@ -54,7 +67,6 @@ class RunRecorder:
         watch: Callable[[Mapping[str, Any]], None] | None = None,
         run: bytes = b"",  # digest of the configuration; the checkpoint of another run is rejected
         machine: str = "",  # name of the machine
-        joules: Callable[[], float | None] = lambda: None,  # since the start; None: not measured
         # Of a deployment: sync committed rounds to disk, so that they survive a power failure.
         durable: bool = False,
     ) -> None:
@@ -71,45 +83,41 @@ class RunRecorder:
         saved = self._read() if resume else {}
         self.ledger = saved.get("ledger", Ledger())  # progress of the protocol
         self._refused: int = saved.get("refused", 0)
-        self._machine, self._joules = machine, joules
-        self._joules_before: float | None = saved.get("joules") if saved else 0.0
+        self._machine = machine
         self._started: float = time.monotonic() - (saved.get("seconds") or 0.0)
         self._latest: dict[int, Report] = {}
         self._had_loss = set[int]()
-        self._last_seen = {int(peer): when for peer, when in saved.get("last_seen", {}).items()}
-        self._faults: list[str] = saved.get("faults", [])
-        self._refusals: list[str] = saved.get("refusals", [])
+        empty: dict[str, Any] = {"names": {}, "last_seen": {}, "faults": [], "refusals": []}
+        self._seen = {key: saved.get(key, value) for key, value in empty.items()}
         self._backends = set[str]()
-        self._names = {int(peer): name for peer, name in saved.get("names", {}).items()}
         self._nodes: dict[int, int] = {}
         self._written = {
             path: self._cut(path, *(saved["written"][path.name] if self.ledger.round else (0, "")))
             for path in (self._metrics, self._weights)
         }
         for line in self._metrics.read_bytes().splitlines():
-            try:
-                if (record := json.loads(line)).get("test_loss") is not None:
-                    self._had_loss.add(int(record["peer"]))
-            except _WRONG:
-                raise ResultsError(f"{self._metrics}: a line is not a measurement") from None
+            measured: Measured = files.parsed(line, Measured, self._metrics)
+            if measured.test_loss is not None:
+                self._had_loss.add(measured.peer)
         self._saved = time.monotonic()
         self._waiting: dict[str, Any] = {"for": []}
         self._progress("running")
 
     def round(self, commit: Commit) -> None:
         """Commit a round: see `coterie.strategies.relay.commit.Recorder`."""
-        self._names |= commit.names
+        self._seen["names"] |= commit.names
         self._nodes |= commit.nodes
         self._waiting = {"for": []}
         self._backends |= commit.backends
-        lines = (json.dumps(self._line(report)) + "\n" for report in commit.reports)
-        self._append(self._metrics, "".join(lines).encode())
+        measured = (json.dumps(self._line(report)) + "\n" for report in commit.reports)
+        self._append(self._metrics, "".join(measured).encode())
         self._append(self._weights, b"".join(self._weights_of(commit.reports)))
         self.ledger = ledger = commit.ledger
         self._refused += len(commit.refused)
-        self._refusals = [*self._refusals, *commit.refused][-_LINES:]
-        self._faults = [*self._faults, *commit.faults][-_LINES:]
-        self._last_seen |= dict.fromkeys(commit.present, (ledger.round, round(time.time(), 3)))
+        for key, lines in (("faults", commit.faults), ("refusals", commit.refused)):
+            self._seen[key] = [*self._seen[key], *lines][-_LINES:]
+        now = ledger.round, round(time.time(), 3)
+        self._seen["last_seen"] |= dict.fromkeys(commit.present, now)
         self._latest |= {r.peer: replace(r, weights=(), columns=()) for r in commit.reports}
         self._had_loss |= {r.peer for r in commit.reports if r.metrics.get("test_loss") is not None}
         if time.monotonic() - self._saved > _SAVE_SECONDS:
@@ -118,10 +126,10 @@ class RunRecorder:
         saved = {
             "ledger": asdict(ledger),
             "refused": self._refused,
-            **self._spent(),
+            "seconds": round(time.monotonic() - self._started, 3),
             "written": written,
         }
-        content = json.dumps(saved | self._seen())
+        content = json.dumps(saved | self._seen)
         sealed = json.dumps({"sha256": self._digest(content)}) + "\n" + content + "\n"
         atomic.write(self._checkpoint, sealed, durable=self._durable)
         self._progress("running")
@@ -153,7 +161,7 @@ class RunRecorder:
         self._written[path] = size + len(content), digest
 
     def _line(self, report: Report) -> dict[str, Any]:
-        name = self._names.get(report.peer, f"peer {report.peer}")
+        name = self._seen["names"].get(report.peer, f"peer {report.peer}")
         head = {"round": report.round, "peer": report.peer, "peer_name": name}
         lies = {"attacker": True} if report.metrics.get("attacker") else {}
         return head | dict(report.metrics) | lies | head  # `head` wins over metrics
@@ -167,8 +175,7 @@ class RunRecorder:
     def finish(self) -> None:
         """Record the end of the run: "finished", or "diverged" if every peer diverged."""
         self._save_collaboration()
-        honest = [r for r in self._latest.values() if not r.metrics.get("attacker")]
-        if honest and len(self._diverged()) == len(honest):
+        if 0 < len(self._honest) == len(self._diverged()):
             self._progress("diverged", "every peer diverged: try a smaller learning-rate")
         else:
             self._progress("finished")
@@ -187,16 +194,18 @@ class RunRecorder:
             self._save_collaboration()
         self._progress("stopped")
 
-    def _diverged(self) -> list[int]:
-        """Return the honest peers with a non-finite loss or model."""
+    @property
+    def _honest(self) -> list[Report]:
+        """Latest reports of the honest peers."""
+        return [r for r in self._latest.values() if not r.metrics.get("attacker")]
+
+    def _diverged(self) -> list[Report]:
+        """Return the reports of honest peers with a non-finite loss or model."""
         return [
-            peer
-            for peer, report in self._latest.items()
-            if not report.metrics.get("attacker")
-            and (
-                (report.metrics.get("test_loss") is None and peer in self._had_loss)
-                or report.metrics.get("unsound_results")
-            )
+            r
+            for r in self._honest
+            if (r.metrics.get("test_loss") is None and r.peer in self._had_loss)
+            or r.metrics.get("unsound_results")
         ]
 
     def _cut(self, path: Path, size: int, expected: str) -> tuple[int, _Hash]:
@@ -228,32 +237,22 @@ class RunRecorder:
                 f"{path}: damaged, or of a run with another configuration; put a copy back, or run "
                 "again under another name"
             )
-        try:
-            return self._checked(json.loads(content))
-        except _WRONG:
-            raise ResultsError(f"{path}: does not fit the peers and rounds of this run") from None
+        saved: Checkpoint = files.parsed(content, Checkpoint, path)
+        if not self._fits(saved):  # its digest does not prove who wrote it
+            raise ResultsError(f"{path}: does not fit the peers and rounds of this run")
+        return progress_file.finite(saved)
 
-    def _checked(self, saved: Any) -> dict[str, Any]:
-        """Check the types of a checkpoint's values, as its digest does not prove who wrote it."""
-        ledger, written = saved.pop("ledger"), saved.pop("written")
-        values = {key: progress_file.checked(key, value) for key, value in saved.items()}
-        for name in (self._metrics.name, self._weights.name):
-            size, digest = written[name]
-            _require(type(size) is int and size >= 0 and isinstance(digest, str))
-        return values | {"ledger": self._ledger(ledger), "written": written}
-
-    def _ledger(self, saved: Mapping[str, Any]) -> Ledger:
-        """Return the ledger, with JSON's lists converted to tuples."""
-        lists = {name: tuple(saved[name]) for name in ("ended", "breaks", "awake")}
-        ledger = Ledger(**{**saved, **lists})
-        whole = ledger.round, ledger.messages, ledger.nbytes, ledger.sealing
-        _require(all(type(number) is int and number >= 0 for number in whole))
-        _require(ledger.round <= self._rounds and 0 <= ledger.virtual_seconds < np.inf)
-        for counts in (ledger.ended, ledger.awake):
-            _require(len(counts) in (0, self._peers))
-            _require(all(type(n) is int and -1 <= n <= ledger.round for n in counts))
-        _require(all(isinstance(line, str) for line in ledger.breaks))
-        return ledger
+    def _fits(self, saved: Checkpoint) -> bool:
+        """Return whether a checkpoint can be of these peers and rounds."""
+        ledger = saved["ledger"]
+        return (
+            {self._metrics.name, self._weights.name} <= saved["written"].keys()
+            and 0 <= ledger.round <= self._rounds
+            and min(ledger.messages, ledger.nbytes, ledger.sealing) >= 0
+            and 0 <= ledger.virtual_seconds < np.inf
+            and {len(ledger.ended), len(ledger.awake)} <= {0, self._peers}
+            and all(-1 <= n <= ledger.round for n in (*ledger.ended, *ledger.awake))
+        )
 
     def _digest(self, content: str) -> str:
         return sha256(sha256(self._run).digest() + content.encode()).hexdigest()
@@ -279,8 +278,7 @@ class RunRecorder:
 
     def _progress(self, status: str, error: str | None = None) -> None:
         measured = means(self._latest.values())
-        honest = [r for r in self._latest.values() if not r.metrics.get("attacker")]
-        accuracies = [r.metrics.get("test_accuracy") for r in honest]
+        accuracies = [r.metrics.get("test_accuracy") for r in self._honest]
         spread = [value for value in accuracies if value is not None]
         progress = {
             "round": self.ledger.round,
@@ -298,41 +296,18 @@ class RunRecorder:
             "mean_test_loss": measured.get("test_loss"),
             "breaks": self.ledger.breaks,
             "diverged": len(self._diverged()),
-            **self._spent(),
+            "seconds": round(time.monotonic() - self._started, 3),
             **({"machine": self._machine} if self._machine else {}),
             **({"waiting": self._waiting} if self._waiting["for"] else {}),
         }
-        self.progress = progress | self._seen() | self._attendance()
+        self.progress = progress | self._seen | self._attendance()
         if len(set(self._nodes.values())) > 1:
             self.progress["nodes"] = {p: str(node) for p, node in self._nodes.items()}  # 64 bits
         progress_file.write(self._directory, self.progress)
         if self._watch is not None:
             self._watch(self.progress)
 
-    def _seen(self) -> dict[str, Any]:
-        """Return the fields for `coterie status`: peer -> last ended round and time; last lines."""
-        return {
-            "names": self._names,
-            "last_seen": self._last_seen,
-            "faults": self._faults,
-            "refusals": self._refusals,
-        }
-
     def _attendance(self) -> dict[str, Any]:
         """Return the number of rounds in which each peer took part, (n,); empty if all of them."""
         t, took_part = self.ledger.round, self.ledger.awake
         return {"took_part": took_part} if any(rounds < t for rounds in took_part) else {}
-
-    def _spent(self) -> dict[str, float]:
-        """Return seconds, and joules if they were measured from the first round on."""
-        spent = {"seconds": round(time.monotonic() - self._started, 3)}
-        before, joules = self._joules_before, self._joules()
-        if before is not None and joules is not None:
-            spent["joules"] = round(before + joules, 3)
-        return spent
-
-
-def _require(sound: bool) -> None:
-    """Raise ValueError unless a property of a checkpoint holds."""
-    if not sound:
-        raise ValueError

@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
+from annotated_types import Interval
 
-from coterie.app.config import limits, schema
-from coterie.app.config.keys import flatten
-from coterie.app.config.settings import ambiguous, keys, tables
-from coterie.app.runs import atomic, files, provenance, quality
+from coterie.app.config import limits
+from coterie.app.runs import atomic, files, provenance, quality, units
 from coterie.app.runs import progress as progress_file
 from coterie.app.runs.files import ResultsError
-from coterie.app.runs.metrics import Bools, Floats, Ints, Metrics
+from coterie.app.runs.settings import RunSettings
 from coterie.datasets.quality import survey
 from coterie.strategies.protocol import MATRIX
 
@@ -34,21 +35,119 @@ if TYPE_CHECKING:
     from coterie.app.runs.diagnostics import Diagnostics
     from coterie.datasets.problem import Problem
 
-__all__ = [
-    "Bools",
-    "Floats",
-    "Ints",
-    "ResultsError",
-    "Run",
-    "RunReader",
-    "create",
-    "held",
-    "held_inodes",
-    "read_config",
-]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-PARTS = ("train", "validation", "test")
-"""Parts of a peer's examples in split.json."""
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+MOST_BYTES = 1 << 30
+"""Maximum bytes of the file."""
+_LAST = 1 << 53
+"""Maximum number of a round."""
+
+
+class Metrics:
+    """Reader of the metrics.jsonl of a run with n peers; empty if the file does not exist."""
+
+    def __init__(self, path: Path, peers: int) -> None:
+        self._path = path
+        self._peers = peers
+        self._begin(inode=0)
+
+    def read(self) -> tuple[Ints, dict[str, Floats], Bools]:
+        """Return the evaluated rounds (R,), each field (R, n), and the reporting peers (R, n).
+
+        ResultsError: a line is not a measurement. The last line can be incomplete.
+        """
+        try:
+            opened = files.opened(self._path.parent, self._path.name, MOST_BYTES)
+        except FileNotFoundError:
+            self._begin(inode=0)
+            return self._arrays()
+        with opened as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._inode or status.st_size < self._offset:
+                self._begin(status.st_ino)  # a resumed run has truncated it
+            file.seek(self._offset)
+            block = file.read()
+        *lines, rest = block.split(b"\n")
+        for line in lines:
+            self._number += 1
+            try:
+                self._add(line)
+            except _WRONG as error:
+                number = self._number
+                self._begin(inode=0)
+                why = f"no {error}" if isinstance(error, KeyError) else error
+                raise ResultsError(f"{self._path}:{number}: not a measurement: {why}") from error
+        self._offset += len(block) - len(rest)
+        with suppress(*_WRONG):
+            self._add(rest)
+        return self._arrays()
+
+    def _begin(self, inode: int) -> None:
+        self._inode, self._offset, self._number = inode, 0, 0
+        self._fields: dict[str, dict[int, Floats]] = {}  # field -> round -> (n,)
+        self._reported: dict[int, Bools] = {}  # round -> (n,)
+        self.named: dict[int, object] = {}  # peer -> name in its last line
+
+    def _add(self, line: bytes) -> None:
+        """Add a line; an invalid line changes nothing."""
+        if not line.strip():
+            return
+        record = json.loads(line)
+        t, peer, name = record.pop("round"), record.pop("peer"), record.pop("peer_name", None)
+        lies = float(record.pop("attacker", False))
+        values = {name: _number(value) for name, value in record.items()}
+        if lies:
+            values["attacker"] = lies
+        if not (type(t) is type(peer) is int and 0 <= peer < self._peers and 0 <= t <= _LAST):
+            raise ValueError(f"no round and peer below {self._peers}")
+        self._make_room(t, values)
+        reported_n = self._reported.setdefault(t, np.zeros(self._peers, dtype=np.bool_))
+        if reported_n[peer]:  # a resumed run may repeat a round; the last line counts
+            for of_round in self._fields.values():
+                if t in of_round:
+                    of_round[t][peer] = np.nan
+        reported_n[peer] = True
+        self.named[peer] = name
+        for name, value in values.items():
+            of_round = self._fields.setdefault(name, {})
+            if t not in of_round:
+                of_round[t] = np.full(self._peers, np.nan)
+            of_round[t][peer] = value
+
+    def _make_room(self, t: int, names: Collection[str]) -> None:
+        """Refuse a line that makes the arrays too large; a field has a value per round and peer."""
+        fields = len(self._fields) + sum(name not in self._fields for name in names)
+        rounds = len(self._reported) + (t not in self._reported)
+        if 8 * fields * rounds * self._peers > files.memory():
+            raise ValueError(
+                f"{fields} fields of {self._peers} peers in {rounds} rounds take more than "
+                f"{units.size(files.memory())}"
+            )
+
+    def _arrays(self) -> tuple[Ints, dict[str, Floats], Bools]:
+        rounds = sorted(self._reported)
+        missing_n = np.full(self._peers, np.nan)
+        metrics = {
+            name: np.stack([of_round.get(t, missing_n) for t in rounds])
+            for name, of_round in self._fields.items()
+        }
+        reported = np.zeros((len(rounds), self._peers), dtype=np.bool_)
+        for row, t in enumerate(rounds):
+            reported[row] = self._reported[t]
+        return np.array(rounds, dtype=np.int64), metrics, reported
+
+
+def _number(value: object) -> float:
+    if value is None:
+        return np.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value) if math.isfinite(value) else np.inf
+
+
 SURVEY = "preflight.json"
 """File with the nodes' answers to a preflight."""
 
@@ -109,6 +208,33 @@ def held_inodes() -> frozenset[int]:
     )
 
 
+Count = Annotated[int, Interval(ge=0, lt=limits.MAX_WHOLE)]
+
+
+@dataclass(frozen=True)
+class PartSplit:
+    """Counts of a peer's examples in a part of the split."""
+
+    size: Count | None = None
+    labels: list[Count] | None = None  # by class
+    groups: Count | None = None
+    group_labels: list[Count] | None = None  # groups with an example of the class
+    fixed: bool = False  # True if no seed divides the rows
+
+
+@dataclass(frozen=True)
+class PeerSplit:
+    """A peer in split.json, see `coterie.datasets.problem.Problem.describe`."""
+
+    name: str | None = None
+    cluster: Count | None = None
+    samples: Annotated[float, Interval(ge=0, lt=np.inf)] | None = None
+    train: PartSplit = PartSplit()
+    validation: PartSplit = PartSplit()
+    test: PartSplit = PartSplit()
+    account: Any = None  # of a peer with images
+
+
 @dataclass(frozen=True)
 class Run:
     """Measurements of a finished or unfinished run."""
@@ -121,8 +247,7 @@ class Run:
     reported: Bools  # (R, n); True if the peer reported in the round
     weight_rounds: Ints  # rounds of `weights`, (C,)
     weights: Floats  # collaboration matrices (C, n, n); C = 0 if the run recorded none
-    # Content of split.json, one mapping per peer (counts, labels, cluster); None without it.
-    split: tuple[Mapping[str, Any], ...] | None
+    split: tuple[PeerSplit, ...] | None  # content of split.json; None without it
     classes: tuple[str, ...]  # names of the classes; empty without names
     progress: Mapping[str, Any]  # content of progress.json; empty without it
 
@@ -141,6 +266,11 @@ class Run:
 
         return diagnostics.read(self)
 
+    @cached_property
+    def settings(self) -> RunSettings:
+        """Keys of the run; those that an older run lacks have today's defaults."""
+        return RunSettings.of(self.config)
+
     @property
     def peers(self) -> int:
         """Number of peers n."""
@@ -149,14 +279,14 @@ class Run:
     @property
     def samples(self) -> Floats | None:
         """Example counts n_i that weight the peers, (n,); None if the split is unknown."""
-        if self.split and all(isinstance(each.get("samples"), int | float) for each in self.split):
-            return np.array([each["samples"] for each in self.split], dtype=np.float64)
+        if self.split and all(each.samples is not None for each in self.split):
+            return np.array([each.samples for each in self.split], dtype=np.float64)
         return self.sizes("train")
 
     @property
     def is_grouped(self) -> bool:
         """True if the examples belong to groups, such as patients."""
-        return any("groups" in (each.get("train") or {}) for each in self.split or ())
+        return any(each.train.groups is not None for each in self.split or ())
 
     def sizes(self, part: str, *, in_groups: bool = False) -> Floats | None:
         """Return the examples of each peer in "train", "validation" or "test", (n,), or None.
@@ -164,7 +294,7 @@ class Run:
         `in_groups`: the groups of these examples, if they have groups.
         """
         key = "groups" if in_groups and self.is_grouped else "size"
-        counts = [(each.get(part) or {}).get(key) for each in self.split or ()]
+        counts = [getattr(getattr(each, part), key) for each in self.split or ()]
         if not counts or any(count is None for count in counts):
             return None
         return np.array(counts, dtype=np.float64)
@@ -175,7 +305,7 @@ class Run:
         `in_groups`: the groups with such an example, if the examples have groups.
         """
         key = "group_labels" if in_groups and self.is_grouped else "labels"
-        counts = [(each.get(part) or {}).get(key) for each in self.split or ()]
+        counts = [getattr(getattr(each, part), key) for each in self.split or ()]
         if not counts or any(not count for count in counts):
             return None
         return np.array(counts, dtype=np.int64)
@@ -183,7 +313,7 @@ class Run:
     @property
     def clusters(self) -> Ints | None:
         """True cluster of each peer, (n,); None if the split has no clusters."""
-        labels = [each.get("cluster") for each in self.split or ()]
+        labels = [each.cluster for each in self.split or ()]
         if not labels or any(label is None for label in labels):
             return None
         return np.array(labels, dtype=np.int64)
@@ -191,14 +321,12 @@ class Run:
     @property
     def label(self) -> str:
         """Name of the run's recipe or else of its method."""
-        return label_of(self.config)
+        return self.settings.label
 
     @property
     def clusters_to_recover(self) -> Ints | None:
         """`clusters` if the method has to recover them; None if its helpers are its cluster."""
-        options = self.config.get(str(self.config["method"]))
-        has_helpers = isinstance(options, dict) and options.get("helpers") == "cluster"
-        return None if has_helpers else self.clusters
+        return None if self.settings.options.get("helpers") == "cluster" else self.clusters
 
     def metric(self, name: str) -> Floats:
         """Return the values of a field, (R, n); all NaN if the run does not have it."""
@@ -292,113 +420,51 @@ class RunReader:
         directory = self._directory
         if not directory.is_dir():
             raise ResultsError(f"{directory}: no such run directory")
-        config = read_config(directory)
-        peers = config["peers"]
+        settings = RunSettings.read(directory)
+        peers = settings.peers
         if self._metrics is None or peers != self._peers:
             self._metrics, self._peers = Metrics(directory / "metrics.jsonl", peers), peers
         progress = progress_file.read(directory)
         rounds, metrics, reported = self._metrics.read()
         weight_rounds, weights = _read_weights(directory, peers, progress.get("status"))
-        classes = tuple(map(str, files.json_of(directory, "classes.json", list) or ()))
+        classes = files.json_of(directory, "classes.json", tuple[str, ...]) or ()
         split = _read_split(directory, peers, len(classes))
-        named = {peer: row.get("name") for peer, row in enumerate(split or ())}
+        named: dict[int, object] = {peer: row.name for peer, row in enumerate(split or ())}
         named |= self._metrics.named
         return Run(
             directory=directory,
-            config=config,
+            config=settings.content,
             rounds=rounds,
             metrics=metrics,
             names=tuple(str(named.get(peer) or f"peer {peer}") for peer in range(peers)),
             reported=reported,
             weight_rounds=weight_rounds,
             weights=weights,
-            split=None if split is None else tuple(split),
+            split=split,
             classes=classes,
             progress=progress,
         )
 
 
-def label_of(config: Mapping[str, Any]) -> str:
-    """Return the name of the recipe of a configuration or else of its method."""
-    return str(config.get("recipe") or config["method"])
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    """Read the configuration of a run without loading the parts that it names.
-
-    ResultsError: config.toml is missing, damaged, or not of a run.
-    """
-    path, config = directory / "config.toml", files.toml_of(directory, "config.toml")
-    if config is None:
-        raise ResultsError(f"{path}: missing, so this is not a run directory")
-    peers = config.get("peers")
-    if not isinstance(config.get("method"), str) or type(peers) is not int or peers < 1:
-        raise ResultsError(f"{path}: no method or number of peers, so not a run directory")
-    for table in tables().keys() - {"", *ambiguous()}:
-        if not isinstance(config.get(table, {}), dict):
-            raise ResultsError(f"{path}: {table} is not a table")
-    for key, value in flatten(config).items():
-        try:
-            _check_value(key, value)
-        except ValueError as error:
-            raise ResultsError(f"{path}: {key} = {schema.brief(value)}: {error}") from None
-    return config
-
-
-def _check_value(key: str, value: Any) -> None:
-    """Refuse an invalid value of a known key; keys of earlier versions are not checked.
-
-    The message of the ValueError names what is expected.
-    """
-    if not isinstance(value, bool | int | float | str):
-        raise ValueError("must be a number or a string")
-    if key in keys():
-        keys()[key][1].check_type(value)
-    limits.check(key, value)
-
-
-def _read_split(directory: Path, peers: int, classes: int) -> list[Mapping[str, Any]] | None:
-    """Read the statistics of the split, one mapping per peer; None without split.json.
+def _read_split(directory: Path, peers: int, classes: int) -> tuple[PeerSplit, ...] | None:
+    """Read the statistics of the split, one per peer; None without split.json.
 
     ResultsError: the content differs from `coterie.datasets.problem.Problem.describe`.
     """
-    split: list[Mapping[str, Any]] | None = files.json_of(directory, "split.json", list)
+    split: tuple[PeerSplit, ...] | None
+    split = files.json_of(directory, "split.json", tuple[PeerSplit, ...])
     if split is None:
         return None
-    if len(split) != peers or not all(map(_describes_a_peer, split)):
+    if len(split) != peers:
         raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
-    for part, key in itertools.product(PARTS, ("labels", "group_labels")):
-        widths = {len((row.get(part) or {}).get(key) or ()) for row in split} - {0}
+    for part, key in itertools.product(quality.PARTS, ("labels", "group_labels")):
+        widths = {len(getattr(getattr(row, part), key) or ()) for row in split} - {0}
         if len(widths | ({classes} if classes and widths else set())) > 1:
             raise ResultsError(
                 f"{directory / 'split.json'}: peers have different classes, or others than "
                 "classes.json"
             )
     return split
-
-
-def _describes_a_peer(row: object) -> bool:
-    if not isinstance(row, dict) or not isinstance(row.get("name"), str | None):
-        return False
-    samples = row.get("samples")
-    if not _is_count(row.get("cluster")):
-        return False
-    if not _is_count(samples) and not (isinstance(samples, float) and 0 <= samples < np.inf):
-        return False
-    parts = [row.get(part) or {} for part in PARTS]
-    return all(
-        isinstance(part, dict)
-        and _is_count(part.get("size"))
-        and _is_count(part.get("groups"))
-        and isinstance(part.get(key), list | None)
-        and all(count is not None and _is_count(count) for count in part.get(key) or ())
-        for part in parts
-        for key in ("labels", "group_labels")
-    )
-
-
-def _is_count(value: object) -> bool:
-    return value is None or (type(value) is int and 0 <= value < limits.MAX_WHOLE)
 
 
 def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Floats]:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from coterie.app.runs import atomic, diagnostics, graph
-from coterie.app.runs.graph_scores import score
+from coterie.app.runs.graph import score
 from coterie.app.runs.rundir import Floats, Run
-from coterie.clients.privacy import Privacy
 from coterie.strategies.protocol import MEASURES
 
 
@@ -32,10 +31,10 @@ def summarise(run: Run) -> dict[str, Any]:
     diverged = int(run.diverged.sum())
     best = np.full(run.peers, np.nan) if best_n is None else run.at("test_accuracy", best_n)
     return {
-        "method": run.config["method"],
-        "dataset": run.config.get("dataset"),
-        "topology": run.config.get("topology"),
-        "seed": run.config.get("seed"),
+        "method": run.settings.method,
+        "dataset": run.settings.dataset,
+        "topology": run.settings.topology,
+        "seed": run.settings.seed,
         "status": run.progress.get("status"),
         "peers": run.peers,
         "rounds": run.progress.get("round", int(run.rounds[-1]) if len(run.rounds) else 0),
@@ -56,7 +55,6 @@ def summarise(run: Run) -> dict[str, Any]:
         "backend": run.progress.get("backend"),
         "messages": run.progress.get("messages"),
         "wall_seconds": run.progress.get("seconds"),
-        **({"joules": run.progress["joules"]} if "joules" in run.progress else {}),
         "versions": {
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in ("torch", "flwr", "numpy")},
@@ -95,16 +93,15 @@ def privacy(run: Run) -> dict[str, Any]:
     Epsilon is None if it is infinite or not reported. `untrained_peers`: number of peers that
     computed no gradient, as if their budget was used up before; left out if there is none.
     """
-    options = run.config.get("privacy", {})
-    if options.get("kind", "none") == "none":
+    if run.settings.privacy_kind == "none":
         return {}
     epsilon_n = run.at("epsilon", run.last_row())
     known = np.isfinite(epsilon_n).all()
     idle = int((run.at("gradient_evaluations", run.last_row()) == 0).sum())
     return {
         "epsilon": float(epsilon_n.max()) if known else None,
-        "delta": options.get("delta", Privacy.delta),
-        **({"untrained_peers": idle} if idle and options.get("budget") else {}),
+        "delta": run.settings.privacy_delta,
+        **({"untrained_peers": idle} if idle and run.settings.privacy_budget else {}),
     }
 
 

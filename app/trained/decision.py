@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.app.config.keys import ConfigError
-from coterie.app.runs.judged import MIN_ROWS
+from coterie.app.runs.quality import MIN_ROWS
 from coterie.app.trained.about import About
 from coterie.clients.diagnostics import TEMPERATURES, recalibrated
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from coterie.app.config.keys import ConfigError
-from coterie.app.runs import atomic, cells
+from coterie.app.runs import atomic
 from coterie.app.trained.about import About
 from coterie.app.trained.decision import decide
 from coterie.app.trained.inputs import Inputs
@@ -75,9 +75,9 @@ def write(
         )
     predictions, decided = _decided(model, inputs, threshold, recalibrate=recalibrate)
     rows = zip(*inputs.columns.values(), *_cells(about, predictions, decided), strict=True)
-    lines = [[*map(cells.safe, row)] for row in ([*inputs.columns, *header], *rows)]
+    lines = [[*map(atomic.safe, row)] for row in ([*inputs.columns, *header], *rows)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, cells.as_csv(lines))
+    atomic.write(path, atomic.as_csv(lines))
     return predictions
 
 

@@ -17,7 +17,6 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
-from coterie.app.runs import limited
 from coterie.app.trained.export import export
 from coterie.app.trained.personal import personal_model
 from coterie.clients.attack import ATTACKS, AttackKind, Knowledge
@@ -172,4 +171,3 @@ def test_the_model_file_and_its_exports_have_the_limits(tmp_path: Path) -> None:
     program = torch.export.load(tmp_path / "model.pt2").module()
     assert torch.allclose(there, model.probabilities(bright), atol=1e-5)
     assert torch.allclose(program(bright.float()), model(bright), atol=1e-5)
-    assert all("limited" in sentence for sentence in limited.sentences(run))

@@ -20,7 +20,7 @@ from coterie.app.cli.main import main
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.institution.commands import certificates
 from coterie.app.institution.security.trust import KeysError, create, read_trust
-from coterie.app.runs.cells import safe
+from coterie.app.runs.atomic import safe
 from coterie.app.runs.terminal import printable
 from coterie.strategies.names import is_name, shortened
 from coterie.strategies.protocol import Request, Response

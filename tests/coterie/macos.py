@@ -96,9 +96,9 @@ def main() -> None:
     _ = torch
     become_macos()
     from coterie.app.cli.main import main as run
-    from coterie.app.runners import cores
+    from coterie.app.runners import machine
 
-    cores.count()  # asked by a comparison that may start workers, which these do not
+    machine.cores()  # asked by a comparison that may start workers, which these do not
     for command in json.loads(Path(sys.argv[1]).read_text("utf-8")):
         if code := run(command):
             sys.exit(f"{command} ended with {code}")

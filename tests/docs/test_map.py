@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from coterie.app.runs.rundir import Run
+from coterie.app.runs.rundir import PeerSplit, Run
 from studies.map import animation
 
 IMAGE = Path(__file__).parents[2] / "docs" / "images" / "map.svg"
@@ -17,7 +17,7 @@ IMAGE = Path(__file__).parents[2] / "docs" / "images" / "map.svg"
 def run(weights: list[list[list[float]]]) -> Run:
     rounds = np.arange(len(weights)) * 10
     accuracy = np.full((len(weights), len(weights[0])), 0.5)
-    cluster = [{"cluster": 0}, {"cluster": 0}, {"cluster": 1}]
+    cluster = [PeerSplit(cluster=c) for c in (0, 0, 1)]
     return Run(
         directory=Path("run"), config={"peers": 3}, rounds=rounds,
         metrics={"test_accuracy": accuracy}, reported=np.ones_like(accuracy, bool),

@@ -31,9 +31,9 @@ from rich.console import Console
 
 from coterie.app.config.keys import ConfigError
 from coterie.app.institution.security.files import closed
-from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
 from coterie.app.runs import atomic
+from coterie.errors import FlowerError
 from coterie.strategies.names import RULE, is_name
 
 _CA_DAYS = 3650

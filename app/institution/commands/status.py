@@ -25,12 +25,13 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.config.sources import of_record
 from coterie.app.institution.security import approval
 from coterie.app.institution.security.privacy_ledger import spent_by_peer
-from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
 from coterie.app.runs import atomic, checkpoint_files, files, progress, rundir, units
 from coterie.app.runs.files import ResultsError
-from coterie.app.runs.state import RunState, minutes_left
+from coterie.app.runs.progress import RunState, minutes_left
+from coterie.app.runs.settings import RunSettings
 from coterie.clients.privacy import Privacy
+from coterie.errors import FlowerError
 
 ROWS = 20
 _LINES = 5
@@ -146,7 +147,7 @@ def of_connection(connection: str) -> Iterator[RenderableType]:
 def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableType]:
     run = RunState(now, (directory / "progress.json").stat().st_mtime)
     if (directory / "config.toml").exists():
-        run = RunState.read(directory, rundir.read_config(directory))
+        run = RunState.read(directory, RunSettings.read(directory))
         run = run.judged(directory, rundir.held_inodes())
     ago = f", last update {_ago(time.time() - run.written)}" if now["status"] == "running" else ""
     yield f"{directory.name}: round {run.round} of {run.rounds}, {run.status}{ago}"
@@ -161,7 +162,7 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
         took_part, nodes, rows = now.get("took_part"), now.get("nodes", {}), []
         for peer in sorted(peers, key=lambda peer: peer.state == "awake"):
             more = [f"{took_part[peer.number]} of {run.round}"] if took_part else []
-            more += [nodes.get(str(peer.number), "")] if nodes else []
+            more += [nodes.get(peer.number, "")] if nodes else []
             missing = "" if peer.state == "awake" else "missing"
             rows.append((peer.name, peer.round, _ago(time.time() - peer.seen), *more, missing))
         titles = [*["took part in"] * bool(took_part), *["SuperNode"] * bool(nodes)]

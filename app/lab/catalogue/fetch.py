@@ -12,7 +12,7 @@ import tomli_w
 
 from coterie.app.lab.catalogue.download import download, read
 from coterie.app.lab.catalogue.sets import PublicSet, Tables
-from coterie.app.runs import cells
+from coterie.app.runs import atomic
 from coterie.datasets.own.schema import FILE, described
 from coterie.datasets.problem import DataError
 
@@ -74,5 +74,5 @@ def _write(tables: Tables, folder: Path) -> None:
     (folder / FILE).write_text(tomli_w.dumps(described(schema)), encoding="utf-8")
     for institution, rows in tables.rows.items():
         (folder / institution).mkdir()
-        text = cells.as_csv([schema, *rows])
+        text = atomic.as_csv([schema, *rows])
         (folder / institution / "data.csv").write_text(text, encoding="utf-8", newline="")

@@ -13,7 +13,7 @@ from coterie.app.lab.pages.worth import by_recipient, by_sender
 from coterie.app.lab.worth import FOLDER, WorthRequest, worth
 from coterie.app.report import run_page
 from coterie.app.report.worth import FILE
-from coterie.app.runs import judged
+from coterie.app.runs import quality
 from coterie.app.runs.rundir import Run
 
 
@@ -37,7 +37,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     with continued("contribution", arguments, options.run_dir / FOLDER):
         result = worth(request, console)
     run = Run.read(options.run_dir)
-    unjudged = judged.unjudged(run, result.measure.partition("_")[0])
+    unjudged = quality.too_few_rows(run, result.measure.partition("_")[0])
     result = result.judged(run)
     page = run_page.write(options.run_dir)
     console.print(by_recipient(result, run.names, options.top, unjudged))

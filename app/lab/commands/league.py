@@ -13,7 +13,7 @@ from coterie.app.config import parts
 from coterie.app.config.keys import ConfigError
 from coterie.app.lab import league as runner
 from coterie.app.lab.pages import league
-from coterie.app.runners.errors import SweepError
+from coterie.errors import SweepError
 
 _NOTE = (
     "Test accuracy in percent: mean over peers, lowest peer, and, where measured, under the "

@@ -32,9 +32,10 @@ from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import MEASURES
 from coterie.app.experiments.table import Cell, Table, Trial
 from coterie.app.report.comparison import as_rich
-from coterie.app.runs import atomic, cells, files, units
+from coterie.app.runs import atomic, files, units
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Floats
+from coterie.app.runs.settings import RunSettings
 
 PUBLISHED = ROOT / "league"
 """Folder of the published problems and results."""
@@ -113,7 +114,7 @@ class Kept:
     progress: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, method: str, accuracy: Any, course: Any = None, gradients: Any = None):
-        self.config = {"method": method}
+        self.settings = RunSettings.of({"method": method})
         self.peers = len(accuracy)
         self.diverged = np.zeros(self.peers, dtype=np.bool_)
         self._last = {"test_accuracy": accuracy, "gradient_evaluations": [gradients]}
@@ -223,7 +224,7 @@ def write(name: str, measured: Lines, directory: Path) -> None:
              json.dumps(line.values, separators=(",", ":")), line.refused)
         )  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True)
-    atomic.write(directory / f"{name}.csv", cells.as_csv(lines))
+    atomic.write(directory / f"{name}.csv", atomic.as_csv(lines))
 
 
 def table(lines: Lines, keys: Mapping[str, Scalar]) -> Table:

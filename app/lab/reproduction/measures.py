@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from coterie.app.experiments import measures
 from coterie.app.experiments.measures import Column, Measure, SameTrial
 from coterie.app.runs import graph
-from coterie.app.runs.graph_scores import GraphScores, learnt_edges, score
+from coterie.app.runs.graph import GraphScores, learnt_edges, score
 from coterie.app.runs.rundir import Floats, Run
 
 SHARES = {"asymmetry", "symmetry", "one_way", "sparsity", "to_attackers"}
@@ -62,7 +62,7 @@ def _until_graph(run: Run, test: Callable[[GraphScores], bool]) -> float:
     passed = [test(score(weights, run.clusters_to_recover)) for weights in run.weights]
     if not any(passed):
         return np.inf
-    return float(run.weight_rounds[passed.index(True)] / run.config["num-server-rounds"])
+    return float(run.weight_rounds[passed.index(True)] / run.settings.num_server_rounds)
 
 
 def _components(run: Run) -> float:
@@ -89,7 +89,7 @@ def _consensus(run: Run) -> float:
 
 
 def _gradient_norm(run: Run) -> float:
-    curvature = float(run.config["noisy-quadratic"]["user-curvature"])
+    curvature = float(run.settings.dataset_options["user-curvature"])
     return float(2 * curvature * np.nanmean(run.metric("test_loss")[:-1]))
 
 

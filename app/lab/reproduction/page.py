@@ -30,7 +30,7 @@ from coterie.app.lab.reproduction.results import (
     title_of,
 )
 from coterie.app.report import html
-from coterie.app.runs import atomic, cells, units
+from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Bools, Floats, Ints, Run
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def as_csv(figure: Figure, results: Results) -> str:
             x = "" if cell.x is None else cell.x
             lines.append((cell.panel, cell.row, x, column, mean, spread, len(number.trials),
                           published, never))  # fmt: skip
-    return cells.as_csv(lines)
+    return atomic.as_csv(lines)
 
 
 def as_svg(drawing: Drawing) -> str:

@@ -17,7 +17,7 @@ from coterie.app.experiments.table import Cell, Table
 from coterie.app.lab.reproduction import formulas
 from coterie.app.lab.reproduction.figures import Figure
 from coterie.app.lab.reproduction.measures import MEASURES, SHARES, graph_measure
-from coterie.app.runs import cells
+from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Floats, Run
 
 
@@ -115,7 +115,7 @@ class Numbers:
             closed = "" if np.isnan(of.closed_form) else repr(of.closed_form)
             values = (repr(of.values[seed]) if seed in of.values else "" for seed in seeds)
             lines.append((*place, closed, repr(of.ratio), *values))
-        return cells.as_csv(lines)
+        return atomic.as_csv(lines)
 
     def at(self, panel: str, row: str, column: str, x: object = "") -> SeedNumbers:
         """Return the numbers of a place; without seeds if there are none."""

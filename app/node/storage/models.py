@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.app.config.config import Config
 from coterie.app.node.cohort.part import predicts_as_saved
 from coterie.app.node.storage.tensor_file import write
-from coterie.app.runs import atomic, judged
+from coterie.app.runs import atomic, quality
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
 from coterie.app.trained.decision import operating_point
@@ -52,7 +52,7 @@ class ModelFiles:
         self._qualities = {
             peer: [each for each in qualities if each.peer == peer] for peer in peers
         }
-        self._findings = judged.one_class_in(problem)
+        self._findings = quality.one_class_in(problem)
         for peer, account in enumerate(problem.accounts):
             if account is not None and account.left_out:
                 words = self._findings.get(peer), account.line

@@ -21,13 +21,13 @@ from coterie.app.config.config import Config
 from coterie.app.config.parts import PARTS
 from coterie.app.config.recipes import recipes
 from coterie.app.config.root import ROOT
-from coterie.app.runners import bundle, cores, guard, local, sweep
+from coterie.app.runners import bundle, guard, local, machine, sweep
 from coterie.app.runners.cluster import Machine
-from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask, backend_config, reason, workspace
 from coterie.app.runs import rundir, units
-from coterie.app.runs.state import Pace, RunState
+from coterie.app.runs.progress import RunState
 from coterie.datasets.plugins import GROUPS, Kind
+from coterie.errors import FlowerError
 
 PRESET = """
 num-server-rounds = 3
@@ -373,21 +373,6 @@ def test_progress_in_words() -> None:
     ]
 
 
-def test_the_pace_counts_from_the_round_that_was_seen_first() -> None:
-    clock = iter([0.0, 5.0, 6.0, 7.0, 25.0])
-    pace = Pace(lambda: next(clock))
-    seen = (0, None), (0, 2.0), (10, 1.0), (20, 0.5), (40, 0.5)
-    estimates = [
-        pace.at(RunState({"round": t, "rounds": 50, "mean_test_loss": loss})) for t, loss in seen
-    ]
-    assert estimates == ["", "", "10 rounds/s, 4.0 s left", "10 rounds/s, 3.0 s left",
-                    "2 rounds/s, 5.0 s left"]  # fmt: skip
-    clock = iter([0.0, 30.0])
-    resumed = Pace(lambda: next(clock))
-    resumed.at(RunState({"round": 100, "rounds": 110}))
-    assert resumed.at(RunState({"round": 105, "rounds": 110})) == "6.0 s per round, 30.0 s left"
-
-
 def test_nodes_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for nodes, gpus, cpus_each, gpus_each in ((1, 1, 8, 1.0), (3, 2, 2, 2 / 3), (20, 0, 1, 0.0)):
@@ -406,7 +391,7 @@ def test_cores_where_the_system_does_not_say_which_are_ours(
 ) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert cores.count() == 6
+    assert machine.cores() == 6
 
 
 def test_flower_s_processes_need_linux_and_say_so(

@@ -24,11 +24,10 @@ from coterie.app.config.keys import flatten
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
 from coterie.app.runners import inline
-from coterie.app.runners.errors import SweepError
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
 from coterie.clients.training import Training
-from coterie.errors import PartError, RunError
+from coterie.errors import PartError, RunError, SweepError
 
 TINY: dict[str, Scalar] = {
     "peers": 4,

@@ -69,7 +69,7 @@ def test_the_relay_of_a_deployment_has_two_deadlines_to_speak(tmp_path: Path) ->
         ("stopped", None, "stopped", ""),
         ("diverged", "every peer diverged", "diverged", "every peer diverged"),
         ("running", None, "stopped", ""),
-        ("odd", None, "damaged", "no status and round"),
+        ("odd", None, "damaged", "progress.json: status: "),
     ],
 )
 def test_a_run_that_does_not_go_on(

@@ -24,9 +24,9 @@ from coterie.app.lab import league as runner
 from coterie.app.lab.catalogue.fetch import fetch
 from coterie.app.lab.catalogue.sets import SETS
 from coterie.app.lab.pages import league
-from coterie.app.runners.errors import SweepError
 from coterie.app.runs.rundir import Run
 from coterie.clients.letters import LetterOptions
+from coterie.errors import SweepError
 
 TINY = """
 title = "Tiny"

@@ -21,9 +21,9 @@ from coterie.app.experiments.grid import with_run_dir
 from coterie.app.lab.worth import FOLDER, WorthRequest, worth
 from coterie.app.report.worth import FILE, Worth, frame, read
 from coterie.app.runners import sweep
-from coterie.app.runners.errors import SweepError
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Floats, Run
+from coterie.errors import SweepError
 from tests.baselines import digits
 from tests.problems import write_quadratic
 

@@ -411,38 +411,13 @@ def test_csv_gives_every_number_back(tmp_path: Path) -> None:
     lines = list(csv.DictReader(io.StringIO(written)))
     assert [line["method"] for line in lines] == ["local", "cobo"]
     for row, line in zip(table, lines, strict=True):
-        for column in (each for each in COLUMNS if each.key != "joules"):
+        for column in COLUMNS:
             (value,) = values(row, column.key)
             assert (float(line[column.key]) if line[column.key] else None) == value
     assert lines[1]["settings"] == '{"learning-rate": 0.1, "cobo.sampling": "a \\"b\\", c"}'
     assert lines[1]["edges"] == '{"learning-rate": "high"}'
     assert (lines[0]["settings"], lines[0]["edges"]) == ("{}", "{}")
     assert lines[1]["run"] == "cobo-0"
-    assert "joules" not in lines[0]
-
-
-def test_joules_are_shown_if_every_run_has_them(tmp_path: Path) -> None:
-    """Not as zero, not as an empty column, and not of some of the runs."""
-    runs = {m: [made(tmp_path, m, seed, [0.5, 0.7]) for seed in (0, 1)] for m in ("local", "cobo")}
-    measured = 0
-    for run in (run for of_method in runs.values() for run in of_method):
-        table = Table.of_runs(
-            {m: [Run.read(r.directory) for r in of] for m, of in runs.items()}, {}
-        )
-        assert COLUMN["joules"] not in table.shown()
-        assert "joules" not in printed(comparison.costs(Comparison(table)).lines()[0])
-        assert "joules" not in comparison.as_csv(table)
-        assert not any("joules" in note for note in verdict.cost_notes(table))
-        measured += 1000
-        write_progress(run.directory, seconds=2.5, machine="Some CPU, 2 cores", joules=measured)
-    table = Table.of_runs({m: [Run.read(r.directory) for r in of] for m, of in runs.items()})
-    assert [row.text(COLUMN["joules"]) for row in table] == ["1,500", "3,500"]
-    lines = list(csv.DictReader(io.StringIO(comparison.as_csv(table))))
-    assert [line["joules"] for line in lines] == ["1000.0", "2000.0", "3000.0", "4000.0"]
-    assert "1,500" in printed(comparison.costs(Comparison(table)).lines()[0])
-    *_, seconds, joules = verdict.cost_notes(table)
-    assert seconds.startswith("seconds: wall time of a run on Some CPU, 2 cores;")
-    assert joules.startswith("joules: ")
 
 
 def test_bytes_received_are_shown_if_they_are_not_those_sent(tmp_path: Path) -> None:

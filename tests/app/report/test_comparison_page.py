@@ -17,7 +17,7 @@ from coterie.app.experiments.measures import COST, MEASURES, Column
 from coterie.app.experiments.table import Table
 from coterie.app.report import comparison_figures, comparison_page
 from coterie.app.report.comparison import Comparison
-from coterie.app.runs.graph_scores import learnt_edges, row_scales
+from coterie.app.runs.graph import learnt_edges, row_scales
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
 from tests.app.report.pages import Page, decoded, toured

@@ -17,7 +17,7 @@ from coterie.app.report import by_peer, decisions, words
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.decisions import Decisions
 from coterie.app.report.verdict import outcome
-from coterie.app.runs import judged
+from coterie.app.runs import quality
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
 from tests.app.fake_run import write_config, write_metrics, write_progress
@@ -248,7 +248,7 @@ def test_no_decision_without_own_models_or_institutions(tmp_path: Path) -> None:
             (run.directory / "config.toml").write_text(config.replace('"table"', '"digits"'))
     runs = {row.method: [Run.read(run.directory) for run in row.runs] for row in made}
     assert decisions.compared(Comparison(Table.of_runs(runs))) is None
-    assert not judged.unjudged(runs["local"][0])
+    assert not quality.too_few_rows(runs["local"][0])
 
 
 def test_a_single_run_says_rows_and_what_cannot_be_judged(tmp_path: Path) -> None:

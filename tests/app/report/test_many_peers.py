@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.app.report import png
-from coterie.app.runs.rundir import Run
+from coterie.app.runs.rundir import PartSplit, PeerSplit, Run
 from tests.app.fake_run import write_config, write_metrics
 from tests.app.report.pages import Page, decoded, page_of, toured
 
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     same_nn = cluster_n[:, None] == cluster_n
     weights_nn = rng.random((PEERS, PEERS)) * np.where(same_nn, 1.0, 0.3)
     weights_nn /= weights_nn.sum(axis=1, keepdims=True)
-    size = {"size": 60, "labels": [6] * 10}
+    train = PartSplit(size=60, labels=[6] * 10)
     return replace(
         Run.read(directory),
         rounds=np.arange(ROUNDS),
@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         reported=np.ones((ROUNDS, PEERS), dtype=np.bool_),
         weight_rounds=np.arange(20),
         weights=np.broadcast_to(weights_nn, (20, PEERS, PEERS)),
-        split=tuple({"cluster": int(c), "train": size} for c in cluster_n),
+        split=tuple(PeerSplit(cluster=int(c), train=train) for c in cluster_n),
     )
 
 

@@ -14,8 +14,9 @@ from coterie.app.report import words
 from coterie.app.report.run_data import page_data
 from coterie.app.report.run_page import page, write
 from coterie.app.runs import quality
+from coterie.app.runs.progress import attendance
 from coterie.app.runs.rundir import Run
-from coterie.app.runs.state import attendance
+from coterie.app.runs.settings import RunSettings
 from coterie.app.runs.summary import summarise
 from coterie.datasets.quality import ColumnQuality
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
@@ -75,11 +76,14 @@ def test_the_headline_numbers_are_the_summarys(shown: Shown) -> None:
 
 
 def test_own_data_are_called_by_their_folder() -> None:
+    def title(**more: str) -> str:
+        return words.title(RunSettings.of(own | more))
+
     own = {"method": "cobo", "dataset": "table", "data-dir": "data/heart-disease"}
-    assert words.title(own) == "cobo on heart-disease"
-    assert words.title(own | {"data-dir": "data"}) == "cobo on table"
-    assert words.title(own | {"dataset": "digits"}) == "cobo on digits"
-    assert words.title(own | {"title": "Four hospitals"}) == "Four hospitals"
+    assert title() == "cobo on heart-disease"
+    assert title(**{"data-dir": "data"}) == "cobo on table"
+    assert title(dataset="digits") == "cobo on digits"
+    assert title(title="Four hospitals") == "Four hospitals"
 
 
 def test_the_page_fetches_nothing(shown: Shown) -> None:

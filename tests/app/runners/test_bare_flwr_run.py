@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.app.runs.bare import OPEN
+from coterie.app.runs.plain_flwr import OPEN
 from coterie.app.runs.rundir import Run
 from tests.checkout import START_SUPERLINK, bare_environment, copy, end_processes, install
 

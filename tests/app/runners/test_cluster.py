@@ -18,7 +18,7 @@ import pytest
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.experiments.grid import with_run_dir
-from coterie.app.runners import cluster, memory, sweep
+from coterie.app.runners import cluster, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runs import plan, progress
 from coterie.app.runs.rundir import Run
@@ -166,7 +166,7 @@ def test_a_run_s_memory_follows_the_law(tmp_path: Path) -> None:
     adam = plain.with_(optimizer="adam")
     state = 4 * (64 * 64 + 64 + 64 * 10 + 10)  # bytes of one model
     alike = replace(plain, seed=1)
-    needed, again, more = memory.estimates([plain, alike, adam])
+    needed, again, more = cluster.estimates([plain, alike, adam])
     assert needed == again
     assert more - needed == 2 * plain.peers * (2 * state + 4)  # two moments, and a count of steps
 
@@ -176,8 +176,8 @@ def test_the_memory_of_a_private_run_is_that_of_the_engine_s_pieces(
 ) -> None:
     plain = config(tmp_path, model="cnn", **{"batch-size": 40})
     private = replace(plain, privacy=Privacy(kind="examples"))
-    needed, more = memory.estimates([plain, private])
+    needed, more = cluster.estimates([plain, private])
     parameters = 32 * 26 + 64 * (32 * 25 + 1) + 512 * (64 * 2 * 2 + 1) + 10 * 513
     assert more - needed > 3 * 4 * parameters * 40 - tuning.CHUNK_BYTES
     monkeypatch.setattr(execution, "_share", lambda device: 20 << 20)
-    assert memory.estimate(private) - needed < 25 << 20
+    assert cluster.estimate(private) - needed < 25 << 20

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from coterie.app.config.config import Config
 from coterie.app.runners import inline
-from coterie.app.runners.conclude import conclude
+from coterie.app.runners.finish import finish
 from coterie.app.runs.files import ResultsError
 from coterie.strategies.errors import RelayError
 from tests.problems import write_quadratic
@@ -65,7 +65,7 @@ def resumed(flat: dict[str, Any], run: Path) -> Path:
     """Go on with a run; it sums itself up."""
     (run / "config.toml").write_text(config(flat, run).toml())
     inline.run(config(flat, run, resume=True))
-    conclude(run, Console(file=io.StringIO(), width=200))
+    finish(run, Console(file=io.StringIO(), width=200))
     return run
 
 

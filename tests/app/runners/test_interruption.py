@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from coterie.app.config.config import Config
-from coterie.app.runners import interruption, local
+from coterie.app.runners import failures, local
 from coterie.app.runs import progress
 
 KEYS = {
@@ -78,7 +78,7 @@ def test_what_somebody_else_handles_stays_theirs() -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
     try:
-        with interruption.deferred() as check:
+        with failures.deferred() as check:
             os.kill(os.getpid(), signal.SIGINT)
             check()
     finally:
@@ -91,7 +91,7 @@ def test_the_end_of_a_block_is_an_end_of_waiting() -> None:
 
     def work() -> None:
         nonlocal finished
-        with interruption.deferred():
+        with failures.deferred():
             os.kill(os.getpid(), signal.SIGINT)
             finished = True
 

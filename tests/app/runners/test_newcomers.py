@@ -14,7 +14,7 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
 from coterie.app.experiments.measures import COLUMNS, SameTrial
 from coterie.app.runners import inline, local
-from coterie.app.runners.recorded import config_of
+from coterie.app.runners.local import config_of
 from coterie.app.runs.rundir import Run, create
 from tests.problems import write_quadratic
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from coterie.app.config.config import Config
 from coterie.app.config.root import ROOT
 from coterie.app.experiments.grid import with_run_dir
-from coterie.app.runners import cores, sweep
+from coterie.app.runners import machine, sweep
 from coterie.app.runners.sweep import run_all
 from coterie.app.runs import plan, progress
 from coterie.app.runs.recorder import RunRecorder
@@ -140,7 +140,7 @@ def test_what_takes_long_is_handed_over_and_goes_on_to_the_same_numbers(
             yield each, sweep.run_one(each)
 
     monkeypatch.setattr(sweep, "_side_by_side", elsewhere)
-    monkeypatch.setattr(cores, "count", lambda: 2)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
     runs = [config(method=method, seed=1) for method in ("fedavg", "local")]
     short = [with_run_dir(each, tmp_path / "short") for each in runs]
     assert not run_all(short, None, quiet())
@@ -194,7 +194,7 @@ def test_a_run_that_is_handed_over_is_stopped_and_not_failed(
 
     monkeypatch.setattr(sweep, "_side_by_side", elsewhere)
     monkeypatch.setattr(sweep, "time", clock)
-    monkeypatch.setattr(cores, "count", lambda: 2)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
     runs = [with_run_dir(config(seed=seed, num_server_rounds=40), tmp_path) for seed in (0, 1)]
     run_all(runs, None, quiet())
     begun, waiting = handed

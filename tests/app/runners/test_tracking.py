@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -97,21 +100,22 @@ def test_a_run_without_numbers_leaves_no_events(tmp_path: Path) -> None:
 
 
 def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins that note how these libraries are called."""
+    """Stand-ins that note how these libraries are called; their runs are context managers."""
     calls: list[tuple[str, Any]] = []
     mlflow, wandb = ModuleType("mlflow"), ModuleType("wandb")
-    for name in ("start_run", "log_params", "end_run"):
-        monkeypatch.setattr(
-            mlflow, name, lambda *a, _n=name, **k: calls.append((_n, k or a)), raising=False
-        )
+
+    @contextmanager
+    def started(kind: str, **keys: Any) -> Iterator[SimpleNamespace]:
+        calls.append((kind, keys))
+        yield SimpleNamespace(log=lambda m, step: calls.append(("wandb", step)))
+        calls.append((kind, "ended"))
+
+    monkeypatch.setattr(mlflow, "start_run", partial(started, "start_run"), raising=False)
+    monkeypatch.setattr(mlflow, "log_params", lambda _: None, raising=False)
     monkeypatch.setattr(
         mlflow, "log_metrics", lambda m, step: calls.append(("mlflow", step)), raising=False
     )
-    run = SimpleNamespace(
-        log=lambda m, step: calls.append(("wandb", step)),
-        finish=lambda exit_code: calls.append(("finish", exit_code)),
-    )
-    monkeypatch.setattr(wandb, "init", lambda **k: run, raising=False)
+    monkeypatch.setattr(wandb, "init", partial(started, "init"), raising=False)
     for module in (mlflow, wandb):
         module.__spec__ = SimpleNamespace()  # type: ignore[assignment]
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -119,8 +123,7 @@ def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert ("start_run", {"run_name": "run"}) in calls
     assert [step for name, step in calls if name == "mlflow"] == [0, 5]
     assert [step for name, step in calls if name == "wandb"] == [0, 5]
-    assert ("finish", 0) in calls
-    assert ("end_run", ("FINISHED",)) in calls
+    assert calls[-2:] == [("init", "ended"), ("start_run", "ended")]
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

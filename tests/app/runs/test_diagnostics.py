@@ -147,7 +147,7 @@ def test_a_damaged_card_is_named(damage: dict[str, Any], done: Results) -> None:
     broken["diagnostics"] |= damage
     card.write_text(json.dumps(broken))
     try:
-        with pytest.raises(ResultsError, match=r"peer-0001\.json: no diagnostics"):
+        with pytest.raises(ResultsError, match=r"peer-0001\.json: diagnostics"):
             diagnostics.read(done)
     finally:
         card.write_text(sound)

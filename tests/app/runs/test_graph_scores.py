@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.app.runs.graph_scores import (
+from coterie.app.runs.graph import (
     adjusted_rand_index,
     components,
     learnt_edges,

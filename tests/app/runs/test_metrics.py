@@ -10,8 +10,7 @@ import pytest
 
 from coterie.app.runs import atomic
 from coterie.app.runs.files import ResultsError
-from coterie.app.runs.metrics import Metrics
-from coterie.app.runs.rundir import Run, RunReader
+from coterie.app.runs.rundir import Metrics, Run, RunReader
 from tests.app.dashboard.running import Running, running
 from tests.app.fake_run import write_progress
 

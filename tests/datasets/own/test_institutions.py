@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from coterie.app.config.items import read_items
-from coterie.app.runners.recorded import config_of
+from coterie.app.runners.local import config_of
 from coterie.datasets.own import cells
 from coterie.datasets.own.image_folder import ImageFolderOptions
 from coterie.datasets.own.tabular import TableOptions, read_table

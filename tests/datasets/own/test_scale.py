@@ -12,7 +12,7 @@ import torch
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
-from coterie.app.runners.recorded import config_of
+from coterie.app.runners.local import config_of
 from coterie.app.trained.inputs import read
 from coterie.app.trained.personal import personal_model
 from coterie.app.trained.predict import predicted

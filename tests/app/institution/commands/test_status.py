@@ -16,9 +16,9 @@ from coterie.app.config.config import ConfigError
 from coterie.app.dashboard.library import Library
 from coterie.app.institution.commands import status
 from coterie.app.runs import progress
+from coterie.app.runs.header import Display
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import held
-from coterie.app.runs.state import Display
 from coterie.strategies.relay.commit import Commit, Ledger
 from tests.app.fake_run import Story, write_progress, write_run
 

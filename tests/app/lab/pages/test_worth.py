@@ -13,7 +13,7 @@ from rich.table import Table
 
 from coterie.app.lab.pages.worth import by_recipient, by_sender
 from coterie.app.report.worth import Worth, write
-from coterie.app.runs import judged
+from coterie.app.runs import quality
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import Story, write_run
 from tests.app.report.pages import Page, decoded, page_of, toured
@@ -82,14 +82,14 @@ def test_recipients_with_few_rows_of_the_measure_are_grey_without_numbers(tmp_pa
     run, table = Run.read(run_dir), np.full((8, 8), 0.5)
     worth = Worth("validation_loss", 0, np.ones(8), np.ones(8), table, table, 0 * table)
     table[0, 1] = -30.0
-    unjudged = judged.unjudged(run, "validation")
+    unjudged = quality.too_few_rows(run, "validation")
     assert unjudged == {0: "fewer than 20 validation rows"}
     kept = worth.judged(run)
     assert "peer 0 – – fewer than 20 validation rows" in printed(
         by_recipient(kept, run.names, 1, unjudged)
     )
     assert kept.to_others[1] == 0.5
-    assert not judged.unjudged(run), "45 test rows are enough"
+    assert not quality.too_few_rows(run), "45 test rows are enough"
     write(worth, run_dir, run.names)
     data = Page(page_of(run_dir)).data
     assert data["worth"]["to_others"][1] == 0.5

@@ -14,6 +14,7 @@ from coterie.app.experiments.table import Cell, Trial
 from coterie.app.lab.reproduction.measures import MEASURES, _smallest_cluster, components
 from coterie.app.lab.reproduction.results import Results
 from coterie.app.runs.rundir import Run
+from coterie.app.runs.settings import RunSettings
 from tests.app.lab.reproduction.test_results import number
 
 
@@ -22,7 +23,11 @@ def made_up(**fields: Any) -> Run:
     metrics = fields.pop("metrics", {})
     if "at" in fields:
         fields["last"] = lambda name="test_accuracy": fields["at"](name, None)
-    fields |= {"config": {"method": "cobo"}, "metrics": metrics, "metric": metrics.__getitem__}
+    fields |= {
+        "settings": RunSettings.of({"method": "cobo"}),
+        "metrics": metrics,
+        "metric": metrics.__getitem__,
+    }
     return cast(Run, SimpleNamespace(**fields))
 
 

@@ -19,7 +19,7 @@ from coterie.app.lab.reproduction import claims, formulas, page, results
 from coterie.app.lab.reproduction.figures import Claim, Figure, Panel, Row
 from coterie.app.lab.reproduction.measures import MEASURES
 from coterie.app.lab.reproduction.results import Numbers, Results
-from coterie.app.runs.rundir import Run
+from coterie.app.runs.rundir import PartSplit, PeerSplit, Run
 from studies.papers import ours
 
 
@@ -103,7 +103,7 @@ def test_the_distance_in_clusters_is_that_of_the_saved_models(tmp_path: Path) ->
     (tmp_path / "models").mkdir()
     for i, x in enumerate(([0.0, 0.0], [3.0, 4.0], [9.0, 9.0])):
         save_file({"x": np.array(x)}, tmp_path / "models" / f"peer-{i:04d}.safetensors")
-    run = made_run(tmp_path, [[0.1] * 3], split=tuple({"cluster": c} for c in (0, 0, 1)))
+    run = made_run(tmp_path, [[0.1] * 3], split=tuple(PeerSplit(cluster=c) for c in (0, 0, 1)))
     assert number("consensus", run) == pytest.approx(2 * 12.5 / 5)
 
 
@@ -135,7 +135,7 @@ def test_the_bounds_of_theorem_1() -> None:
 
 def test_a_claim_on_divisions_of_the_same_rows_needs_more(tmp_path: Path) -> None:
     """Differences 0.02, 0.025, 0.015: t = 6.9 (p = 0.02); with a test row per training row 0.07."""
-    split = [{"train": {"size": 10}, "test": {"size": 10}}] * 2
+    split = [PeerSplit(train=PartSplit(size=10), test=PartSplit(size=10))] * 2
     keys = {"method": "dpfl", "peers": 2, "dataset": "table", "table": {"test": 0.5}}
     claim = Claim("a is better", "beats", rows=("a", "b"))
     figure = Figure("f", "", "", rows=(Row("a"), Row("b")), panels=(Panel(small="default"),))

@@ -1,15 +1,18 @@
-"""Introduce a run on the terminal: its configuration, the split of the examples, warnings."""
+"""Header of a run on the terminal (keys, split of the examples, warnings), and its progress."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from coterie.app.runs import judged, units
+from coterie.app.runs import quality, units
+from coterie.app.runs.progress import RunState
 from coterie.datasets import account
 from coterie.datasets.quality import survey, warnings
 from coterie.strategies.names import display
@@ -19,11 +22,12 @@ if TYPE_CHECKING:
     from coterie.datasets.problem import Problem
 
 ROWS = 20
+_PLAIN_SECONDS = 10.0
 _CLASSES = 40  # maximum characters of their names
 
 
-def introduce(config: Config, problem: Problem, place: str, console: Console) -> None:
-    """Print the introduction of a run.
+def header(config: Config, problem: Problem, place: str, console: Console) -> None:
+    """Print the header of a run.
 
     `place` names its place in words: this process, Flower nodes or a deployment.
     """
@@ -56,7 +60,7 @@ def data_quality(problem: Problem, console: Console) -> None:
     """Print accounts of images, peers of one class, and the most severe problems of the columns."""
     for line in account.lines(account.named(problem.accounts, problem.names)):
         console.print(line, soft_wrap=True, markup=False)
-    found = judged.one_class_in(problem)
+    found = quality.one_class_in(problem)
     for peer, finding in found.items():
         name = problem.names[peer] if problem.names else f"peer {peer}"
         console.print(f"{name}: {finding}", soft_wrap=True)
@@ -87,3 +91,38 @@ def split(problem: Problem) -> Table:
 
 def _size(part: Mapping[str, Any]) -> str:
     return f"{part['size']} ({part['groups']})" if "groups" in part else str(part["size"])
+
+
+class Display:
+    """Context manager with a live line on a terminal, or occasional plain lines elsewhere."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[state]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=rounds, state="starting")
+        self._spoken = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def show(self, now: Mapping[str, Any]) -> None:
+        """Update the display with the content of progress.json."""
+        if not now:
+            return
+        state = RunState(now)
+        text = state.waiting() or (state.line if state.is_measured else "starting")
+        self._bar.update(self._task, completed=now["round"], state=text)
+        if not self._console.is_terminal and time.monotonic() - self._spoken > _PLAIN_SECONDS:
+            self._spoken = time.monotonic()
+            self._console.print(f"round {now['round']}/{now['rounds']}  {text}")

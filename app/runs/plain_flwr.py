@@ -1,7 +1,7 @@
-"""Start and end of a bare `flwr run` in Flower's simulation, as `coterie run` has for its runs.
+"""Start and end of a plain `flwr run` in Flower's simulation, as `coterie run` has for its runs.
 
-The user sees the output of the ServerApp (`flwr run . --stream`), so the relay introduces the
-run, prints a line per evaluated round, and lets the installed package write summary and report.
+The user sees the output of the ServerApp (`flwr run . --stream`), so the relay prints the run's
+header, a line per evaluated round, and lets the installed package write summary and report.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.root import IMPORT_ROOT, refuse_other_code, workplace
 from coterie.app.runs import rundir
-from coterie.app.runs.introduction import introduce
-from coterie.app.runs.state import Pace, RunState
+from coterie.app.runs.header import header
+from coterie.app.runs.progress import RunState
 from coterie.app.runs.terminal import Terminal
 
 OPEN = (
@@ -28,7 +28,7 @@ OPEN = (
 
 
 def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
-    """Check and introduce a run, create its directory, and return the progress display.
+    """Check a run, print its header, create its directory, and return the progress display.
 
     ConfigError, DataError: the run cannot start; nothing was written.
     """
@@ -41,17 +41,16 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     problem = preflight.check(config)
     rundir.create(config, problem)
     console.print(OPEN, soft_wrap=True)
-    introduce(config, problem, "Flower's simulation", console)
-    pace, shown = Pace(), set[int]()
+    header(config, problem, "Flower's simulation", console)
+    shown = set[int]()
     strategy = config.strategy()
 
     def show(now: Mapping[str, Any]) -> None:
         t, state = now["round"], RunState(now)
-        line = pace.line(state)
         is_new = t not in shown and (t == 0 or strategy.is_evaluated(t))
         if is_new and state.is_measured:
             shown.add(t)
-            console.print(f"round {t}/{now['rounds']}  {line}", soft_wrap=True)
+            console.print(f"round {t}/{now['rounds']}  {state.line}", soft_wrap=True)
 
     return show
 

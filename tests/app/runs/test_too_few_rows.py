@@ -11,8 +11,8 @@ from rich.console import Console
 
 import coterie
 from coterie.app.report.decisions import of_run
-from coterie.app.runs import judged
-from coterie.app.runs.introduction import data_quality
+from coterie.app.runs import quality
+from coterie.app.runs.header import data_quality
 from coterie.app.runs.rundir import Run
 from coterie.datasets.own.tabular import TableOptions
 from coterie.datasets.partition.options import Partition
@@ -42,9 +42,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_few_rows_and_one_class_are_no_numbers_to_judge_by(done: Run) -> None:
-    assert judged.unjudged(done) == {1: "fewer than 20 test rows", 2: "one class only"}
-    assert judged.judged(done).tolist() == [True, False, False]
-    assert judged.one_class(done) == {2: FINDING}
+    assert quality.too_few_rows(done) == {1: "fewer than 20 test rows", 2: "one class only"}
+    assert quality.enough_rows(done).tolist() == [True, False, False]
+    assert quality.one_class(done) == {2: FINDING}
     decided = of_run(done)
     assert decided is not None
     assert decided.lines()[1:] == [

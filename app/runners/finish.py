@@ -9,7 +9,7 @@ from rich.console import Console
 from coterie.app.runs import summary
 
 
-def conclude(run_dir: Path, console: Console) -> None:
+def finish(run_dir: Path, console: Console) -> None:
     """Write summary and report of a run directory, and print the lines of the report."""
     from coterie.app.report import run_page  # matplotlib: half a second, not at the start of a run
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from coterie.app.config.config import ConfigError
-from coterie.app.runs import bare
+from coterie.app.runs import plain_flwr
 from coterie.app.runs.rundir import Run
 from tests.inprocess import simulate
 
 TINY = {"peers": 4, "partition.clusters": 2, "num-server-rounds": 4, "evaluate-every": 2}
 
-END = bare.end
+END = plain_flwr.end
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for module in ("coterie.app.server", "coterie.app.institution.process.job"):
         monkeypatch.setattr(f"{module}.workplace", lambda: place)
-    monkeypatch.setattr(bare, "end", lambda run_dir: print(f"ended: {run_dir}"))
+    monkeypatch.setattr(plain_flwr, "end", lambda run_dir: print(f"ended: {run_dir}"))
     return place
 
 
