@@ -6,6 +6,7 @@ patient unlike the held-out rows, as the first test shows.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,3 +172,7 @@ def test_the_model_file_and_its_exports_have_the_limits(tmp_path: Path) -> None:
     program = torch.export.load(tmp_path / "model.pt2").module()
     assert torch.allclose(there, model.probabilities(bright), atol=1e-5)
     assert torch.allclose(program(bright.float()), model(bright), atol=1e-5)
+    cards = (json.loads(path.read_text()) for path in run.directory.glob("models/*.json"))
+    counted = [each for card in cards for each in card.get("limited", ())]
+    assert counted
+    assert all(0 <= each["decided"] <= each["rows"] for each in counted)
