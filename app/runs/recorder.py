@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required
@@ -40,14 +40,6 @@ class Checkpoint(progress_file.Seen):
 
     ledger: Required[Ledger]
     written: Required[dict[str, tuple[progress_file.Count, str]]]  # file -> its bytes and digest
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Fields of a line of metrics.jsonl that the recorder reads."""
-
-    peer: int
-    test_loss: float | None = None
 
 
 class RunRecorder:
@@ -96,9 +88,9 @@ class RunRecorder:
             for path in (self._metrics, self._weights)
         }
         for line in self._metrics.read_bytes().splitlines():
-            measured: Measured = files.parsed(line, Measured, self._metrics)
-            if measured.test_loss is not None:
-                self._had_loss.add(measured.peer)
+            measured = files.parsed(line, dict[str, Any], self._metrics)
+            if measured.get("test_loss") is not None:
+                self._had_loss.add(measured["peer"])
         self._saved = time.monotonic()
         self._waiting: dict[str, Any] = {"for": []}
         self._progress("running")
