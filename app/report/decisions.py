@@ -9,6 +9,7 @@ choice among the compared methods. The rules are in `coterie.app.report.advice`.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -177,9 +178,11 @@ def of_run(run: Run) -> Decisions | None:
         text = [_rows(here), *_probabilities(run.label, here), reason]
         decided.append(Decision(name, "", run.label, _total(here), _groups(here), text))
     rest = sum(not each.advice for each in decided)
+    preset = shlex.quote(str(run.directory / "config.toml"))
+    methods = f"local,{run.label}" if run.label != "local" else "local,fedavg"
     consortium = (
         f"{_count(rest, len(decided))} can be judged by a comparison with models of their own "
-        f"rows: coterie compare config.toml --methods local,{run.label}."
+        f"rows: coterie compare {preset} --methods {methods}"
     )
     return Decisions(decided, [consortium], [_OF_PROBABILITIES] if cards else [], False)
 

@@ -260,7 +260,7 @@ def test_a_single_run_says_rows_and_what_cannot_be_judged(tmp_path: Path) -> Non
     ]  # fmt: skip
     assert made.consortium == [
         "2 of 4 institutions can be judged by a comparison with models of their own rows: coterie "
-        "compare config.toml --methods local,dpfl."
+        f"compare {run.directory}/config.toml --methods local,dpfl"
     ]
     text = words.outcome(run, summarise(run)).replace("\xa0", " ")
     assert "the lowest peer reaches 75.0 %" in text, "not the 0 % of two patients"

@@ -43,7 +43,7 @@ def test_a_run_without_nodes_is_whole(tmp_path: Path) -> None:
     run = Run.read(here.run_dir)
     assert run.rounds.tolist() == [0, 3, 6]
     summary = json.loads((run.directory / "summary.json").read_text())
-    assert f"{summary['mean_test_accuracy']:.4f}" in text
+    assert f"Mean test accuracy  {100 * summary['mean_test_accuracy']:.1f} %" in text
     assert f"report: {run.directory / 'report.html'}" in text
     assert (run.directory / "report.html").exists()
 
@@ -72,7 +72,7 @@ def test_divergence_has_a_name(tmp_path: Path) -> None:
         local.run(one, None, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert "4 peers: the loss or the model is not finite" in " ".join(text.split())
+    assert "4 of 4 peers diverged: their loss or model is not finite" in " ".join(text.split())
     assert f"report: {Path(one.run_dir, 'report.html')}" in text
     now = json.loads(Path(one.run_dir, "progress.json").read_text())
     assert (now["diverged"], now["status"]) == (4, "diverged")
