@@ -39,35 +39,19 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class AttackKind:
-    """Kind of attack: a row of `ATTACKS`.
-
-    Attributes
-    ----------
-    summary : str
-        Description in one line.
-    forge : Callable[[Knowledge], Tensor] or None
-        Function from the attacker's knowledge to the tensor that it sends; None: an honest one.
-        It is called for each of the largest tensors of a letter, such as a model or a gradient.
-    data : Callable[[Problem, ndarray of int, float], Problem] or None
-        Function from the problem, the ids of the attackers and the strength to the problem in which
-        they train; None: the same problem.
-    strength : float
-        Default strength; 0 if the attack has none.
-    listens : bool
-        True if the attacker's method uses the letters that it receives.
-    needs_classes : bool
-        True if the attack works on classification problems only.
-    needs_letters : bool
-        True if the letters of an attacker are honest as long as it has received none.
-    """
+    """Kind of attack: a row of `ATTACKS`."""
 
     summary: str
     forge: Callable[[Knowledge], Tensor] | None = None
+    """Function from the attacker's knowledge to the tensor that it sends; None: an honest one. It
+    is called for each of the largest tensors of a letter, such as a model or a gradient."""
     data: Callable[[Problem, Ints, float], Problem] | None = None
-    strength: float = 0.0
-    listens: bool = True
-    needs_classes: bool = False
-    needs_letters: bool = False
+    """Function from the problem, the ids of the attackers and the strength to the problem in which
+    they train; None: the same problem."""
+    strength: float = 0.0  # default strength; 0 if the attack has none
+    listens: bool = True  # the attacker's method uses the letters that it receives
+    needs_classes: bool = False  # works on classification problems only
+    needs_letters: bool = False  # honest as long as the attacker has received no letters
 
 
 def _nan(known: Knowledge) -> Tensor:

@@ -27,25 +27,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """Letters of a round that the hosted peers received and sent, as stacks and tables.
-
-    Attributes
-    ----------
-    engine : Engine
-        Engine of the hosted peers.
-    round : int
-        Number of the round, from 1.
-    offers : Letters
-        Models that the hosted peers received; the stack also has their own.
-    sent, answers : Letters
-        Answers that the hosted peers sent and received.
-    """
+    """Letters of a round that the hosted peers received and sent, as stacks and tables."""
 
     engine: Engine
-    round: int
-    offers: Letters
+    round: int  # number of the round, from 1
+    offers: Letters  # models that the hosted peers received; the stack also has their own
     sent: Letters = field(default_factory=no_letters)
     answers: Letters = field(default_factory=no_letters)
+    """Answers that the hosted peers sent and received."""
 
     def __len__(self) -> int:
         """Return the number E of received models."""

@@ -45,39 +45,25 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Letters:
-    """Batch of letters along edges; a model sent to many peers is in the stack once.
+    """Batch of letters along edges; a model sent to many peers is in the stack once."""
 
-    Attributes
-    ----------
-    senders, recipients : ndarray of int, (E,)
-        Peer ids of each edge, sorted by (recipient, sender).
-    rows : ndarray of int, (E,)
-        Row of the stack that each letter carries.
-    authors : ndarray of int, (S,)
-        Peer that wrote each row; ascending for offers. The offers of hosted peers are always in
-        the stack, even if no edge carries them.
-    tensors : Mapping of str to Tensor, (S, ...)
-        The stack.
-    ages : ndarray of int, (S,)
-        Rounds since each row was written; empty if all rows are from this round.
-    expired : ndarray of int
-        Hosted peers whose own row is too old to count, because they were offline. It is used only
-        where no other model arrived.
-    written : ndarray of int, (S,)
-        Round of each row, in the offers that a node keeps; rules read `ages` instead.
-    kind : {"offer", "answer"}
-        Models, or the results that their readers computed with them.
-    """
-
-    senders: Ints
-    recipients: Ints
-    rows: Ints
-    authors: Ints
-    tensors: Mapping[str, Tensor]
-    ages: Ints = field(default_factory=no_peers)
+    senders: Ints  # (E,)
+    recipients: Ints  # (E,)
+    """Peer ids of each edge, sorted by (recipient, sender)."""
+    rows: Ints  # (E,), row of the stack that each letter carries
+    authors: Ints  # (S,)
+    """Peer that wrote each row; ascending for offers. The offers of hosted peers are always in the
+    stack, even if no edge carries them."""
+    tensors: Mapping[str, Tensor]  # (S, ...), the stack
+    ages: Ints = field(default_factory=no_peers)  # (S,)
+    """Rounds since each row was written; empty if all rows are from this round."""
     expired: Ints = field(default_factory=no_peers)
-    written: Ints = field(default_factory=no_peers)
+    """Hosted peers whose own row is too old to count, because they were offline. It is used only
+    where no other model arrived."""
+    written: Ints = field(default_factory=no_peers)  # (S,)
+    """Round of each row, in the offers that a node keeps; rules read `ages` instead."""
     kind: Literal["offer", "answer"] = "offer"
+    """Models, or the results that their readers computed with them."""
 
     def __len__(self) -> int:
         return len(self.senders)

@@ -76,21 +76,12 @@ def true_clusters(
 
 @dataclass(frozen=True)
 class State:
-    """State of the hosted peers, common to all methods.
+    """State of the hosted peers, common to all methods."""
 
-    Attributes
-    ----------
-    x : Tensor, (P, d)
-        Personal models.
-    buffers : dict of str to Tensor, (P, ...)
-        Running statistics, such as batch norm's; never sent to other peers.
-    opt_state : dict of str to Tensor, (P, ...)
-        Optimizer state, such as momentum.
-    """
-
-    x: Tensor
-    buffers: dict[str, Tensor]
-    opt_state: dict[str, Tensor]
+    x: Tensor  # (P, d), personal models
+    buffers: dict[str, Tensor]  # (P, ...)
+    """Running statistics, such as batch norm's; never sent to other peers."""
+    opt_state: dict[str, Tensor]  # (P, ...), optimizer state, such as momentum
 
     def buffers_at(self, rows: Ints) -> dict[str, Tensor]:
         """Return the buffers of the hosted peers `rows`, which may repeat."""

@@ -46,19 +46,14 @@ class Range:
 
     `Range(1)` is 1 or more, `Range(0, 1)` is 0 to 1 with both ends, `Range(0, below=1)` excludes 1,
     `Range(above=0)` excludes 0.
-
-    Attributes
-    ----------
-    low, high : float
-        Minimum and maximum.
-    above, below : float
-        Bounds that are not allowed themselves.
     """
 
     low: float = -math.inf
     high: float = math.inf
+    """Minimum and maximum."""
     above: float = -math.inf
     below: float = math.inf
+    """Bounds that are not allowed themselves."""
 
     def __contains__(self, value: float) -> bool:
         return (

@@ -33,42 +33,26 @@ IS_MISSING = -2
 
 @dataclass(frozen=True)
 class Column:
-    """Column of a table.
-
-    Attributes
-    ----------
-    name : str
-        Name in the header.
-    kind : {"number", "category", "date"}
-        A category is encoded as its index in `categories`, a date as days since 1970.
-    categories : tuple of str
-        Valid cells of a category.
-    unit : str
-        Unit of a number, for documentation and to compare peers.
-    low, high : float or None
-        Valid range of a number; a cell outside is an error.
-    na_values : tuple of str
-        Cells that mean a missing value, besides empty ones. Numbers compare by value: "-9" is also
-        -9.0.
-    cuts : tuple of float
-        Ends of the intervals of a time to an event, ascending, from 0; empty for other columns.
-    mean, scale : float or None
-        Values on which all institutions agree: an input is (cell - mean) / scale.
-    role : {"", "group", "time"}
-        Use of a column that is no feature: group of a row, such as a patient, or its time.
-    """
+    """Column of a table."""
 
     name: str
     kind: Kind = "number"
-    categories: tuple[str, ...] = ()
-    unit: str = ""
+    """A category is encoded as its index in `categories`, a date as days since 1970."""
+    categories: tuple[str, ...] = ()  # valid cells of a category
+    unit: str = ""  # unit of a number, for documentation and to compare peers
     low: int | float | None = None
     high: int | float | None = None
+    """Valid range of a number; a cell outside is an error."""
     na_values: tuple[str, ...] = ()
+    """Cells that mean a missing value, besides empty ones. Numbers compare by value: "-9" is also
+    -9.0."""
     cuts: tuple[int | float, ...] = ()
+    """Ends of the intervals of a time to an event, ascending, from 0; empty for other columns."""
     mean: int | float | None = None
     scale: int | float | None = None
+    """Values on which all institutions agree: an input is (cell - mean) / scale."""
     role: Literal["", "group", "time"] = ""
+    """Use of a column that is no feature: group of a row, such as a patient, or its time."""
     __pydantic_config__: ClassVar[dict[str, bool | str]] = {
         "extra": "forbid",
         "strict": True,
@@ -99,18 +83,11 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """Cells of a table before preprocessing.
-
-    Attributes
-    ----------
-    columns : tuple of Column
-        Columns, in order.
-    cells : ndarray of float64, (N, columns)
-        A number, the index of a category, or days since 1970; NaN where a cell is missing.
-    """
+    """Cells of a table before preprocessing."""
 
     columns: tuple[Column, ...]
-    cells: Floats
+    cells: Floats  # (N, columns)
+    """A number, the index of a category, or days since 1970; NaN where a cell is missing."""
 
 
 @dataclass(frozen=True, eq=False)

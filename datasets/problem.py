@@ -24,22 +24,15 @@ class DataError(Error, ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Examples of each peer in the training, validation or test set.
+    """Examples of each peer in the training, validation or test set."""
 
-    Attributes
-    ----------
-    rows : tuple of ndarray of int, (n_i,)
-        Each peer's rows in the pool.
-    targets : tuple of ndarray
-        Each peer's targets in the same order, after any permutation or flip of the labels:
-        int64 (n_i,) for classes; float (n_i, k) for regression; float (n_i, 3) for survival: the
-        number of intervals survived and observed to their end, 1 for an event or 0 if censored, and
-        the time; (n_i, T), the next token after each one, for language; uint8 (n_i, X, Y, Z), the
-        class of each voxel, for segmentation.
-    """
-
-    rows: tuple[Ints, ...]
+    rows: tuple[Ints, ...]  # (n_i,), each peer's rows in the pool
     targets: tuple[npt.NDArray[Any], ...]
+    """Each peer's targets in the same order, after any permutation or flip of the labels: int64
+    (n_i,) for classes; float (n_i, k) for regression; float (n_i, 3) for survival: the number of
+    intervals survived and observed to their end, 1 for an event or 0 if censored, and the time;
+    (n_i, T), the next token after each one, for language; uint8 (n_i, X, Y, Z), the class of each
+    voxel, for segmentation."""
 
     @property
     def sizes(self) -> Ints:
@@ -49,80 +42,51 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Learning problem of n peers; all arrays are read-only, since problems are shared and cached.
-
-    Attributes
-    ----------
-    name : str
-        Name of the data set.
-    task : {"classification", "regression", "survival", "quadratic", "language", "segmentation"}
-        Kind of problem.
-    inputs : ndarray, (N, *shape)
-        Pool of examples, without duplicates; images are uint8 (C, H, W). Quadratic: float64
-        (N, 2, d), [curvature, centre]. Language: integers (N, T), T tokens per example, which are
-        not normalised. Segmentation: volumes (N, 1, X, Y, Z).
-    train, validation, test : Split
-        Examples of each peer; validation may be empty.
-    outputs : int
-        Number of classes (of voxels for segmentation, where 0 is background), of regression
-        outputs, of intervals of time, of tokens in the vocabulary, or dimension of theta.
-    mean, std : ndarray of float64
-        Constants of the normalisation, broadcast over `shape`: normalised input = (raw - mean) /
-        std. Computed from the source's training examples, so they depend neither on the seed nor on
-        the partition.
-    samples : ndarray of int, (n,)
-        Numbers n_i that define the weights p_i: training sizes; quadratic: its `samples`.
-    clusters : ndarray of int, (n,), or None
-        True cluster of each peer, if the partition makes clusters (label-flip: 0 honest, 1
-        flipped).
-    start : ndarray, (n, d), or None
-        Prescribed start (quadratic).
-    noise : ndarray, (n,), or None
-        Standard deviation of the gradient noise (quadratic).
-    validation_key : str
-        Configuration key of the validation share; "" if there is none.
-    names : tuple of str
-        Display name of each peer (folder, hospital, language); empty if there are none.
-    classes : tuple of str
-        Name of each class, in the order of the outputs, or end of each interval of time; empty if
-        there are none, or if the labels mean different things to different peers.
-    preprocessing : tuple of Preprocessing or None
-        Preprocessing of each peer's raw examples, None for peers whose data are elsewhere; empty if
-        `inputs` are the raw examples.
-    table : RawTable or None
-        Cells of the rows of `inputs` before preprocessing, if the columns have names.
-    own_test : tuple of bool
-        Whether each institution divided its test rows itself, so that no seed does; empty if none.
-    groups : ndarray of int, (N,), or None
-        Group of each row of `inputs`, such as a patient; None: each row counts for itself.
-    files : tuple of Mapping of str to str
-        SHA-256 by name of each file that a peer's data were read from; empty if there is none.
-    accounts : tuple of Account or None
-        Account of each peer's files, if it has images; empty if no data set counts files.
-    """
+    """Learning problem of n peers, shared and cached: all arrays are read-only."""
 
     name: str
     task: Task
-    inputs: npt.NDArray[Any]
+    inputs: npt.NDArray[Any]  # (N, *shape)
+    """Pool of examples, without duplicates; images are uint8 (C, H, W). Quadratic: float64
+    (N, 2, d), [curvature, centre]. Language: integers (N, T), T tokens per example, which are not
+    normalised. Segmentation: volumes (N, 1, X, Y, Z)."""
     train: Split
     validation: Split
     test: Split
+    """Examples of each peer; validation may be empty."""
     outputs: int
+    """Number of classes (of voxels for segmentation, where 0 is background), of regression outputs,
+    of intervals of time, of tokens in the vocabulary, or dimension of theta."""
     mean: Floats
     std: Floats
-    samples: Ints
-    clusters: Ints | None = None
-    start: Floats | None = None
-    noise: Floats | None = None
-    validation_key: str = ""
+    """Constants of the normalisation, broadcast over `shape`: normalised input = (raw - mean) /
+    std. Computed from the source's training examples, so they depend neither on the seed nor on the
+    partition."""
+    samples: Ints  # (n,)
+    """Numbers n_i that define the weights p_i: training sizes; quadratic: its `samples`."""
+    clusters: Ints | None = None  # (n,)
+    """True cluster of each peer, if any (label-flip: 0 honest, 1 flipped)."""
+    start: Floats | None = None  # (n, d), prescribed start (quadratic)
+    noise: Floats | None = None  # (n,), standard deviation of the gradient noise (quadratic)
+    validation_key: str = ""  # configuration key of the validation share; "" if there is none
     names: tuple[str, ...] = ()
+    """Display name of each peer (folder, hospital, language); empty if there are none."""
     classes: tuple[str, ...] = ()
+    """Name of each class, in the order of the outputs, or end of each interval of time; empty if
+    there are none, or if the labels mean different things to different peers."""
     preprocessing: tuple[Preprocessing | None, ...] = ()
+    """Preprocessing of each peer's raw examples, None for peers whose data are elsewhere; empty if
+    `inputs` are the raw examples."""
     table: RawTable | None = None
+    """Cells of the rows of `inputs` before preprocessing, if the columns have names."""
     own_test: tuple[bool, ...] = ()
-    groups: Ints | None = None
+    """True for institutions that divided their test rows themselves, so that no seed does."""
+    groups: Ints | None = None  # (N,)
+    """Group of each row of `inputs`, such as a patient; None: each row counts for itself."""
     files: tuple[Mapping[str, str], ...] = ()
+    """SHA-256 by name of each file that a peer's data were read from; empty if there is none."""
     accounts: tuple[Account | None, ...] = ()
+    """Account of each peer's files, if it has images; empty if no data set counts files."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -18,41 +18,22 @@ CHUNK = 4096  # rows converted to float64 at a time
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Data set before it is partitioned among peers (`coterie.datasets.partition.split`).
-
-    Attributes
-    ----------
-    name : str
-        Name of the data set.
-    inputs : ndarray, (N, *shape)
-        Training and test examples; images are uint8 (C, H, W).
-    targets : ndarray, (N, ...)
-        See `coterie.datasets.problem.Split`.
-    train, test : ndarray of int
-        Rows of the training and of the test set.
-    outputs : int
-        See `coterie.datasets.problem.Problem`.
-    task : {"classification", "regression", "survival", "quadratic", "language", "segmentation"}
-        See `coterie.datasets.problem.Problem`.
-    groups : ndarray of int, (N,), or None
-        Origin of each example (writer, hospital), if known.
-    group_names, classes : tuple of str
-        Names of the groups and of the classes, by number; may be empty.
-    table : RawTable or None
-        Cells of the rows of `inputs` before preprocessing, if the columns have names.
-    """
+    """Data set before it is partitioned among peers (`coterie.datasets.partition.split`)."""
 
     name: str
-    inputs: npt.NDArray[Any]
-    targets: npt.NDArray[Any]
+    inputs: npt.NDArray[Any]  # (N, *shape), training and test examples; images are uint8 (C, H, W)
+    targets: npt.NDArray[Any]  # (N, ...), see `coterie.datasets.problem.Split`
     train: Ints
     test: Ints
-    outputs: int
-    task: Task = "classification"
-    groups: Ints | None = None
+    """Rows of the training and of the test set."""
+    outputs: int  # see `coterie.datasets.problem.Problem`
+    task: Task = "classification"  # see `coterie.datasets.problem.Problem`
+    groups: Ints | None = None  # (N,), origin of each example (writer, hospital), if known
     group_names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    """Names of the groups and of the classes, by number; may be empty."""
     table: RawTable | None = None
+    """Cells of the rows of `inputs` before preprocessing, if the columns have names."""
 
     @cached_property
     def normalisation(self) -> tuple[Floats, Floats]:

@@ -15,39 +15,26 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Task:
-    """Loss and prediction rule of one kind of problem.
-
-    Attributes
-    ----------
-    losses : callable
-        Maps (outputs (E, b, ...), targets (E, b, ...)) to the loss of each example (E, b).
-    correct : callable or None
-        Maps (outputs, targets) to a score between 0 (wrong) and 1 (right) of each example; a
-        fraction for tokens and for the Dice score. None for tasks without accuracy.
-    predict : callable
-        Maps outputs to predictions that ensembles average (class probabilities, or the outputs).
-    ensemble_losses : callable
-        Maps (averaged predictions, targets) to the loss of each example (E, b).
-    certain : callable or None
-        Maps (targets (E, b, ...), number of outputs k) to the targets as predictions (E, b, k);
-        None if examples have no targets.
-    scores : callable
-        Maps predictions to outputs; the inverse of `predict`.
-    slopes : callable or None
-        Maps (outputs, targets, weights (E, b)) to the losses (E, b) and the gradient of their
-        weighted sum with respect to the outputs; None: use autograd.
-    ignores_shifts : bool
-        True if a number that is added to all outputs of a row changes nothing.
-    """
+    """Loss and prediction rule of one kind of problem."""
 
     losses: Callable[[Tensor, Tensor], Tensor]
+    """Maps (outputs (E, b, ...), targets (E, b, ...)) to the loss of each example (E, b)."""
     correct: Callable[[Tensor, Tensor], Tensor] | None
+    """Maps (outputs, targets) to a score between 0 (wrong) and 1 (right) of each example; a
+    fraction for tokens and for the Dice score. None for tasks without accuracy."""
     predict: Callable[[Tensor], Tensor]
+    """Maps outputs to predictions that ensembles average (class probabilities, or the outputs)."""
     ensemble_losses: Callable[[Tensor, Tensor], Tensor]
+    """Maps (averaged predictions, targets) to the loss of each example (E, b)."""
     certain: Callable[[Tensor, int], Tensor] | None
-    scores: Callable[[Tensor], Tensor]
+    """Maps (targets (E, b, ...), number of outputs k) to the targets as predictions (E, b, k); None
+    if examples have no targets."""
+    scores: Callable[[Tensor], Tensor]  # maps predictions to outputs; the inverse of `predict`
     slopes: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    """Maps (outputs, targets, weights (E, b)) to the losses (E, b) and the gradient of their
+    weighted sum with respect to the outputs; None: use autograd."""
     ignores_shifts: bool = False
+    """True if a number that is added to all outputs of a row changes nothing."""
 
 
 def _cross_entropy(outputs_ebk: Tensor, targets_eb: Tensor) -> Tensor:

@@ -232,35 +232,23 @@ class Gpt2Options:
 
 @dataclass(frozen=True)
 class Model:
-    """Model: a row of `MODELS`.
-
-    Attributes
-    ----------
-    summary : str
-        Description in one line.
-    build : str or Callable[..., nn.Module]
-        Function from (shape, outputs) or (shape, outputs, options) to a network with random
-        weights; as text "module:function" inside `coterie.clients.models`, so that the table does
-        not import torch.
-    options : type or None
-        Frozen dataclass of the model's options: the table named after the model, or
-        [model-options] for a plugin.
-    tasks : tuple of str
-        Tasks that the model can learn (`coterie.datasets.problem.Problem.task`); empty: any.
-    images : bool
-        True if an example must be an image of at least 4x4.
-    library : str
-        Name of the library that fits the model to the training rows, see
-        `coterie.clients.models.fitted`; empty for networks, which take gradient steps. Its `build`
-        also takes the task.
-    """
+    """Model: a row of `MODELS`."""
 
     summary: str
     build: str | Callable[..., nn.Module]
+    """Function from (shape, outputs) or (shape, outputs, options) to a network with random weights;
+    as text "module:function" inside `coterie.clients.models`, so that the table does not import
+    torch."""
     options: type | None = None
+    """Frozen dataclass of the model's options: the table named after the model, or [model-options]
+    for a plugin."""
     tasks: tuple[str, ...] = ()
-    images: bool = False
+    """Tasks that the model can learn (`coterie.datasets.problem.Problem.task`); empty: any."""
+    images: bool = False  # an example must be an image of at least 4x4
     library: str = ""
+    """Name of the library that fits the model to the training rows, see
+    `coterie.clients.models.fitted`; empty for networks, which take gradient steps. Its `build` also
+    takes the task."""
 
     def network(
         self, shape: tuple[int, ...], outputs: int, options: object, task: str = ""

@@ -128,28 +128,16 @@ class Partition:
 
 @dataclass(frozen=True)
 class Shares:
-    """Division by a kind of partition, before `split` limits shares and holds out validation.
-
-    Attributes
-    ----------
-    train, test : list of ndarray of int
-        Rows of each peer.
-    clusters : ndarray of int, (n,), or None
-        True cluster of each peer.
-    labels_pc : ndarray of int, (n, classes), or None
-        Label of each class at each peer; None for the published labels.
-    divided_test : bool
-        The test set is divided too, so a peer may lack a test example of its classes.
-    names : tuple of str
-        Display name of each peer; may be empty.
-    source : Source or None
-        Source to which the rows refer, if it is not the one that is divided.
-    """
+    """Division by a kind of partition, before `split` limits shares and holds out validation."""
 
     train: list[Ints]
     test: list[Ints]
-    clusters: Ints | None = None
-    labels_pc: Ints | None = None
+    """Rows of each peer."""
+    clusters: Ints | None = None  # (n,), true cluster of each peer
+    labels_pc: Ints | None = None  # (n, classes)
+    """Label of each class at each peer; None for the published labels."""
     divided_test: bool = False
-    names: tuple[str, ...] = ()
+    """The test set is divided too, so a peer may lack a test example of its classes."""
+    names: tuple[str, ...] = ()  # display name of each peer; may be empty
     source: Source | None = None
+    """Source to which the rows refer, if it is not the one that is divided."""
