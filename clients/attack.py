@@ -1,7 +1,4 @@
-"""Simulated attacks: the [attack] table, and the table of their kinds.
-
-`coterie.app.node.cohort.attackers` applies them where letters leave a node. Does not import torch.
-"""
+"""Simulated attacks: the [attack] table, and the table of their kinds. Does not import torch."""
 
 from __future__ import annotations
 
@@ -177,13 +174,7 @@ class Attack:
         return self.strength or self.row.strength
 
     def attackers(self, n: int, seed: int) -> Ints:
-        """Return the ids of the attackers among n peers, ascending; at least one with a `share`.
-
-        Raises
-        ------
-        ValueError
-            An id of `peers` is out of range, or no peer is honest.
-        """
+        """Return the ids of the attackers, ascending; ValueError: out of range, or all attack."""
         if self.kind == "none":
             return np.empty(0, dtype=np.int64)
         if self.peers:

@@ -52,23 +52,12 @@ def diagnose(
 ) -> dict[str, Any]:
     """Return the diagnostic accuracy on test examples, ready for JSON (null where undefined).
 
-    Parameters
-    ----------
-    test, validation : tuple of ndarray
-        Class probabilities (n, 2) and classes (n,); validation examples choose threshold and
-        temperature.
-    private : bool
-        Round the threshold, which is otherwise the mean of two examples' probabilities.
-    groups : tuple of ndarray of int (n,) or None
-        Groups of the test and of the validation examples, if known.
-
-    Returns
-    -------
-    dict
-        "examples" and "positives" (numbers); "measures": name -> `Estimate` at `HALF`; "threshold"
-        chosen on the validation examples or null, with "at_threshold" like `decisions` and the
-        number "chosen_by" of these examples, or of their groups; "temperature" or null, with
-        "recalibrated": the Brier score and the ratio at that temperature.
+    Both tuples are class probabilities (n, 2) and classes (n,), `groups` theirs, (n,); validation
+    examples choose threshold and temperature. `private` rounds the threshold, which is otherwise
+    the mean of two examples' probabilities. The result has "examples" and "positives" (numbers);
+    "measures": name -> `Estimate` at `HALF`; "threshold", with "at_threshold" like `decisions` and
+    the number "chosen_by" of validation examples, or of their groups; "temperature", with
+    "recalibrated": the Brier score and the ratio at that temperature.
     """
     p_n, positive_n = test[0][:, 1], test[1] == 1
     decided = partial(decisions, p_n, positive_n, groups_n=groups[0])
@@ -94,11 +83,9 @@ def diagnose(
 def diagnose_survival(
     survival_nk: Floats, targets_n3: Floats, groups_n: Ints | None = None
 ) -> dict[str, Any]:
-    """Return the C-index of survival probabilities in the form of `diagnose`; positives: events.
-
-    The bootstrap needs time that is quadratic in the number of examples. The probabilities are
-    those of surviving the intervals up to each one; targets as in `coterie.datasets.problem.Split`.
-    """
+    """Return the C-index of survival probabilities in the form of `diagnose`; positives: events."""
+    # The bootstrap needs time that is quadratic in the number of examples. The probabilities are
+    # those of surviving the intervals up to each one.
     risk_n, event_n, time_n = risks(survival_nk), targets_n3[:, 1] > 0, targets_n3[:, 2]
     value, low, high = c_index(risk_n, event_n, time_n)[0], np.nan, np.nan
     if len(risk_n):
@@ -197,10 +184,7 @@ def rankings(
 
 
 def auroc(p_n: Floats, positive_n: Bools) -> float:
-    """Return the probability that a positive scores above a negative; NaN with one class.
-
-    Ties count 1/2.
-    """
+    """Return the chance that a positive scores above a negative, ties 1/2; NaN with one class."""
     return float(_auroc(np.ones((1, len(p_n))), *_ordered(p_n, positive_n)[1:])[0])
 
 
@@ -230,10 +214,8 @@ def wilson(right_n: Bools, groups_n: Ints | None = None) -> Estimate:
 
 
 def _independent(right_n: Bools, groups_n: Ints) -> float:
-    """Return the number of independent examples whose mean has the variance of one over groups.
-
-    It is at most n; the number of groups if all examples agree.
-    """
+    """Return the number of independent examples whose mean has the variance of one over groups."""
+    # At most n; the number of groups if all examples agree.
     of_n = np.unique(groups_n, return_inverse=True)[1]
     errors_n = right_n - right_n.mean()
     sum_u, squares = np.bincount(of_n, errors_n), float(np.square(errors_n).sum())
@@ -243,10 +225,8 @@ def _independent(right_n: Bools, groups_n: Ints) -> float:
 
 
 def youden(p_n: Floats, positive_n: Bools) -> float:
-    """Return the threshold with the largest sensitivity + specificity (Youden 1950).
-
-    It lies halfway between two probabilities; of equally good ones it is nearest to 1/2.
-    """
+    """Return the threshold with the largest sensitivity + specificity (Youden 1950)."""
+    # It lies halfway between two probabilities; of equally good ones it is nearest to 1/2.
     values, of_value = np.unique(p_n, return_inverse=True)
     candidates = np.append((values[:-1] + values[1:]) / 2, 1.0)
     shares = (

@@ -80,10 +80,7 @@ class Received:
 
     @cached_property
     def present(self) -> Bools:
-        """Models that each peer can average, (P, n).
-
-        They are those that arrived and its own, unless that expired and others arrived.
-        """
+        """Models that each peer can average, (P, n): arrived ones, and its own unless expired."""
         expired_p = np.isin(self.engine.peers, self.offers.expired) & self.heard.any(axis=1)
         return self.heard | (self._eye & ~expired_p[:, None])
 
@@ -156,10 +153,8 @@ class Inbox(Received):
         return squares_pn
 
     def exchanged(self, name: str) -> Floats:
-        """Return <own answer, their answer> of the pairs that answered each other, (P, n).
-
-        It is 0 for the others. Both ends of a pair compute the same number.
-        """
+        """Return <own answer, their answer> of pairs that answered each other, (P, n); else 0."""
+        # Both ends of a pair compute the same number.
         sent, answers, n = self.sent, self.answers, self.engine.n
         key_sent, key_back = (
             sent.senders * n + sent.recipients,

@@ -127,10 +127,7 @@ class Lazy:
 
 @dataclass(frozen=True)
 class LetterOptions:
-    """The [letters] table: increments against public copies, which save bytes.
-
-    Implemented in `coterie.app.node.cohort.wire`; docs/letters.md says which operator to use.
-    """
+    """The [letters] table: increments against public copies, which save bytes (docs/letters.md)."""
 
     scheme: Literal["full", "increments"] = option(
         "full",

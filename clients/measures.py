@@ -107,10 +107,8 @@ def _compared(p_nk: Floats) -> list[int]:
 
 
 def _rocs(p_nk: Floats, labels_n: Ints) -> list[list[list[float]]]:
-    """Return up to `_POINTS` points [false positive rate, true positive rate] per class.
-
-    Empty if all examples are of the class, or none is.
-    """
+    """Return up to `_POINTS` points [false positive rate, true positive rate] per class."""
+    # Empty if all examples are of the class, or none is.
     curves: list[list[list[float]]] = []
     for c in _compared(p_nk):
         ascending = by_score(p_nk[:, c], labels_n == c)
@@ -132,11 +130,9 @@ def _mean(values: list[float]) -> float:
 
 
 def segmentation_curves(p: Floats, targets: Ints) -> dict[str, Any]:
-    """Return the Dice score of each class but background, the mean over the n examples.
-
-    `p` are probabilities (n, k, ...) of pixels. The mean over the classes is the accuracy of
-    `coterie.clients.engine.tasks`: 1 for a class that is neither present nor predicted.
-    """
+    """Return the Dice score of each class but background, the mean over the n examples."""
+    # `p` are probabilities (n, k, ...) of pixels. The mean over the classes is the accuracy of
+    # `coterie.clients.engine.tasks`: 1 for a class that is neither present nor predicted.
     predicted, axes = p.argmax(axis=1), tuple(range(1, targets.ndim))
     scores = []
     for each in range(1, p.shape[1]):

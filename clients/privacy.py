@@ -15,10 +15,7 @@ Below it one gradient costs an epsilon beyond 25,000, which protects no example.
 
 @dataclass(frozen=True)
 class Privacy:
-    """Differentially private training with per-example clipping and Gaussian noise (DP-SGD).
-
-    Implemented in `coterie.clients.engine.privacy`; docs/privacy.md explains the guarantee.
-    """
+    """Differentially private training, DP-SGD: per-example clipping and Gaussian noise."""
 
     kind: Literal["none", "examples"] = option(
         "none", 'Unit of privacy; "examples" makes every gradient on training data private.'

@@ -53,10 +53,8 @@ def query(examples: int, drawn: int, noise: float, times: int) -> Floats:
 
 
 def another(examples: int, drawn: int, noise: float, before: int) -> Floats:
-    """Return the Rényi divergences (A,) that a further gradient adds to `before` earlier ones.
-
-    Never negative: the bounds of `query` are rounded, and rounding must not reduce the cost.
-    """
+    """Return the Rényi divergences (A,) that a further gradient adds to `before` earlier ones."""
+    # Never negative: the bounds of `query` are rounded, and rounding must not reduce the cost.
     after = query(examples, drawn, noise, before + 1)
     if not before or not np.isfinite(after).all():
         return after

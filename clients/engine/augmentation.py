@@ -18,11 +18,8 @@ MOVED = 8  # maximum shift: an eighth of the side, 4 pixels of 32, 3 of 28
 
 
 def crop_flip(images_ebchw: Tensor, keys_e: Tensor) -> Tensor:
-    """Crop randomly out of the zero-padded image, then mirror with probability 1/2.
-
-    The usual augmentation of CIFAR since He et al. (2015); shifts are uniform in both directions.
-    The draws are those of dropout layer -1 with the keys of the minibatch.
-    """
+    """Crop randomly out of the zero-padded image, then mirror with probability 1/2."""
+    # As on CIFAR since He et al. (2015). The draws are those of dropout layer -1.
     models, examples, _, height, width = images_ebchw.shape
     down, right = height // MOVED, width // MOVED
     place_b3 = torch.arange(3 * examples, device=images_ebchw.device).view(examples, 3)

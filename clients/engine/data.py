@@ -171,10 +171,7 @@ class Data:
         return torch.tensor(np.asarray(values), dtype=self.dtype, device=self.device)
 
     def examples(self, split: SplitName, peers_e: Tensor, rows_eb: Tensor) -> tuple[Tensor, Tensor]:
-        """Return normalised inputs (E, b, *shape) and targets (E, b, ...) at positions of a split.
-
-        Tokens and classes are int64.
-        """
+        """Return normalised inputs (E, b, *shape) and targets (E, b, ...) at rows of a split."""
         inputs, targets = self._gathered(split, peers_e, rows_eb)
         return self._readied(inputs), targets
 
@@ -262,16 +259,9 @@ class Data:
     ) -> list[Batch]:
         """Draw minibatches of training data for E models, one `Batch` per step.
 
-        Parameters
-        ----------
-        peers : ndarray of int, (E,), or None
-            Local indices; None: every hosted peer once.
-        partners : ndarray of int, (E,), or None
-            Peers that the draws are for; separates several draws of one peer.
-        steps, epochs, batch_size : int or None
-            Sizes of the draw; None: those of the run's training configuration.
-        halves : bool
-            Return one draw of `batch_size` examples as two disjoint minibatches instead.
+        `peers` (E,) are local indices, None: every hosted peer once; `partners` (E,) separate
+        several draws of one peer. Sizes are by default those of the run; `halves` returns one draw
+        of `batch_size` examples as two disjoint minibatches instead.
         """
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
         partners = np.zeros_like(peers) if partners is None else partners

@@ -1,10 +1,8 @@
 """Engine: train, differentiate and evaluate all peers of a node as one stacked tensor.
 
 All methods use four batched operations: `fit`, `gradients`, `losses` and `mix`; rules are formulas
-over them. The engine combines the parts that compute: the layout (`network`), the data, a backend
-(`coterie.clients.engine.backends`), its execution and a trainer. Legend: p = peers of
-this node, e = models or edges, m = members of a mixture, n = examples of a split, b = batch
-positions, s = rows to mix, d = parameters.
+over them. Legend: p = peers of this node, e = models or edges, m = members of a mixture, n =
+examples of a split, b = batch positions, s = rows to mix, d = parameters.
 """
 
 from __future__ import annotations
@@ -79,61 +77,14 @@ def device_of(name: str, gpu: int) -> torch.device:
 class Engine(Evaluation):
     """Engine with the stacked models of the peers that one node hosts.
 
-    Parameters
-    ----------
-    problem : Problem
-        Data of all peers; only those of `peers` are kept.
-    model, model_options, adaptation, max_parameters : object
-        Network, see `coterie.clients.models.build`.
-    peers : Sequence of int
-        Ids of the hosted peers, ascending.
-    training, privacy, defence : object
-        Options; None: no privacy, weighted means.
-    seed : int
-        Seed of all streams.
-    device, dtype, mixed_precision, tf32, channels_last : object
-        Options of `coterie.clients.training.Compute`; `gpu` is the index of the GPU.
-    backend : str
-        Value of the key `engine.backend`, see `coterie.clients.engine.backends.choose`.
-    chunk, memory : int
-        Models per call, and bytes that calls hold for their backward pass; 0: the rules of
-        `coterie.clients.engine.execution`.
-    topology : ndarray of bool, (n, n), or None
-        Allowed edges; None: all.
-    weighting, mixing : str, AveragingWeights or None
-        Weights of averages over neighbours, see the key `mixing`; those of a topology replace them.
-    staleness_discount : float
-        Exponent of the discount of old models.
-    pools : bool
-        Keep the training examples of all peers, for `fit_pooled`.
-    kinds : Sequence of int
-        Kind of each hosted peer's model, if there are several (`coterie.clients.models.kinds`).
-
-    Attributes
-    ----------
-    n : int
-        Number of peers of the run.
-    samples : ndarray, (n,)
-        Number of examples n_i of each peer.
-    clusters : ndarray of int, (n,), or None
-        True clusters, if known.
-    topology : ndarray of bool, (n, n)
-        Allowed edges; symmetric, with an empty diagonal.
-    kind, outputs : str, int
-        Name of the problem's task, and its number of classes or regression outputs.
-    noise : ndarray, (n,), or None
-        Standard deviation of the gradient noise, if the problem defines it.
-    batches : callable
-        Draws minibatches of training data, see `coterie.clients.engine.data.Data.batches`.
-    n_gradients : ndarray of int, (P,)
-        Number of gradients of single examples that each peer has computed.
-    library : Library or None
-        Fits of models that a library fits whole; None if all are networks of one kind, which take
-        gradient steps.
-    guard : Guard or None
-        Guard of private gradients; None without privacy.
-    spent : ndarray, (P, A)
-        Divergences spent, see `coterie.clients.engine.privacy.Guard`; A = 0 without privacy.
+    Rules read `n`, the number of peers of the run; `samples` (n,), their numbers of examples;
+    `clusters` (n,), the true ones, if known; `topology` (n, n), the allowed edges, symmetric with
+    an empty diagonal; `kind`, the problem's task, and `outputs`, its classes or regression outputs;
+    `noise` (n,), the deviation of gradient noise, if defined; `batches`, see
+    `coterie.clients.engine.data.Data.batches`; `n_gradients` (P,), the gradients of single examples
+    computed so far; `library`, the fits of models that a library fits whole, None if all are
+    networks of one kind; `guard` and `spent` (P, A) of private gradients, see
+    `coterie.clients.engine.privacy.Guard`: None and A = 0 without privacy.
     """
 
     def __init__(
@@ -242,10 +193,7 @@ class Engine(Evaluation):
         return self.guard
 
     def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
-        """Return an engine of some of these peers, given by local index, with separate counts.
-
-        `idle` peers have no minibatches.
-        """
+        """Return an engine of the peers `rows` with own counts; `idle` ones have no minibatches."""
         some = copy(self)
         some.peers = self.peers[rows]
         some.data = self.data.narrowed(rows)
@@ -281,10 +229,7 @@ class Engine(Evaluation):
         return x_pd.clone(), buffers
 
     def begin_from(self, models: Sequence[Mapping[str, Tensor]]) -> None:
-        """Start from named parameters and buffers of each of the n peers.
-
-        ValueError: a tensor is missing, or has another shape.
-        """
+        """Start from named parameters and buffers of each peer; ValueError: one does not fit."""
         network = self.network
         kept = network.buffers(1)
         shapes = dict(zip(network.names, network.shapes, strict=True))
@@ -350,26 +295,12 @@ class Engine(Evaluation):
         training: Training | None = None,
         begun: Sequence[Begun | None] | None = None,
     ) -> Fit:
-        """Train models on own data.
+        """Train models (E, d) on own data, one minibatch per step; no argument is changed.
 
-        Parameters
-        ----------
-        x_ed : Tensor, (E, d)
-            Models; they are not changed.
-        buffers, opt_state : dict of str to Tensor, (E, ...)
-            Buffers of the models and state of the optimizer; they are not changed.
-        batches : Sequence of Batch
-            One minibatch per step.
-        gradient : callable or None
-            Function that computes the gradient to descend; None: that of the local loss. Objectives
-            wrap `gradients`. The first call receives `x_ed` itself.
-        terms : Terms
-            Proximal term, mask, trained tensors (`opt_state` has only their columns) and drift.
-        training : Training or None
-            Training configuration with another optimizer, to which `opt_state` belongs; None: the
-            run's.
-        begun : Sequence of (Begun or None), or None
-            For models that a library fits: what the fit of each model continues; None: nothing.
+        `gradient` computes the gradient to descend, None: that of the local loss. Objectives wrap
+        `gradients`; the first call receives `x_ed` itself. `terms`: proximal term, mask, trained
+        tensors (`opt_state` has only their columns) and drift. `training`: another optimizer, to
+        which `opt_state` belongs. `begun`: what the fit of each model by a library continues.
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
         if self.library is not None:
@@ -416,10 +347,8 @@ class Engine(Evaluation):
         self, before: Fit, data: Data, batches: Sequence[Batch], names: Ints,
         begun: Sequence[Begun | None] | None = None,
     ) -> Fit:  # fmt: skip
-        """Let the library fit the models that have examples and are not fitted yet, or continue.
-
-        `names` has the number of each peer of `data`, which keys its random draws.
-        """
+        """Let the library fit the models that have examples and are not fitted yet, or continue."""
+        # `names` has the number of each peer of `data`, which keys its random draws.
         assert self.library is not None
         x_ed, pools = before.x.clone(), data is not self.data
         is_due_e = (x_ed == self.library.blank(x_ed)).all(dim=1).cpu().numpy()
@@ -530,10 +459,8 @@ class Engine(Evaluation):
     def training_rows(
         self, peer: int
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """Return normalised inputs (n, m), targets (n, ...) and groups (n,) for training.
-
-        They are those of a hosted peer, by local index, or of all peers if the engine pools.
-        """
+        """Return normalised inputs (n, m), targets (n, ...) and groups (n,) of a hosted peer."""
+        # They are those of all peers if the engine pools.
         data, peer = (self._pool, 0) if self._pool else (self.data, peer)
         inputs, targets = data.minibatch(data.everything(np.array([peer])))
         rows = inputs[0].flatten(1).double().cpu().numpy()
@@ -568,10 +495,7 @@ class Engine(Evaluation):
     def collect(
         self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
     ) -> Tensor:
-        """Return weighted sums of letters, each at its hosted recipient's row (P, d).
-
-        A letter carries the row `from_e` of the stack to the hosted peer `to_e`.
-        """
+        """Return weighted sums of letters, from rows of the stack to hosted peers, (P, d)."""
         hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":
             return sums.weighted(weights_e, x_sd, from_e, to_e, hosted)
@@ -585,10 +509,7 @@ class Engine(Evaluation):
         return torch.cat([nothing, *(sums.paired(a_ed[at], b_ed[at]) for at in parts)])
 
     def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
-        """Return the mean cosine between the rows of parameter tensors of pairs of models, (E,).
-
-        A tensor with one dimension is one row. The cosine with a row of zeros is 0.
-        """
+        """Return the mean cosine between the rows of tensors of two models, (E,); 0 for zeros."""
         total_e, count = np.zeros(len(from_e)), 0
         for tensor in self.network.tensors(x_sd):
             rows_src = tensor.flatten(1, -2) if tensor.dim() > _MATRICES else tensor

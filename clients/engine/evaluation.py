@@ -1,8 +1,7 @@
-"""Losses and accuracies of stacked models and of mixtures of them.
+"""Losses and accuracies of stacked models and of mixtures of them, in evaluation mode.
 
-Everything here runs in evaluation mode and differentiates nothing. Equal models on equal data are
-evaluated once. Legend: p = peers of this node, e = models, m = members of a mixture, n = examples
-of a split, b = batch positions, d = parameters.
+Equal models on equal data are evaluated once. Legend: p = peers of this node, e = models, m =
+members of a mixture, n = examples of a split, b = batch positions, d = parameters.
 """
 
 from __future__ import annotations
@@ -107,10 +106,7 @@ class Evaluation:
     def output_distances(
         self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int
     ) -> npt.NDArray[np.float64]:
-        """Return the mean L1 distance between the outputs of two models on a peer's split, (E,).
-
-        Only the `top` classes with the largest outputs count, others are set to 0.
-        """
+        """Return the mean L1 distance of two models' `top` largest outputs on a split, (E,)."""
         top = top if self.kind in ("classification", "language") else 0  # classes are the last axis
         lengths_e = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(x_ed.device)
         total_e = torch.zeros(len(x_ed), dtype=torch.float64, device=x_ed.device)
@@ -247,10 +243,7 @@ class Evaluation:
         return scores, _placed(values, recording.parts), recording.of_e
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
-        """Return the last layer's inputs for each peer's examples, (P, n, m).
-
-        They are undefined beyond a peer's last example.
-        """
+        """Return the last layer's inputs (P, n, m), undefined beyond a peer's last example."""
         longest = int(self.data.shards[split].lengths_p.max(initial=0))
         parts = self._parts(self.embed, x_pd, buffers, split, np.arange(len(x_pd)))
         longest = int(self.data.shards[split].lengths_p.max(initial=0))
@@ -281,12 +274,10 @@ class Evaluation:
         predict: Callable[[Tensor], Tensor] = lambda result: result,
         of_e: Ints | None = None,
     ) -> Scores:
-        """Return mean losses and accuracies of outputs.
-
-        `outputs` maps (backend, models (K,), inputs) to outputs, on the data of `peers` (K,);
-        `losses` maps them and targets to the loss of each example, `predict` to the predictions to
-        record. `of_e` (E,) is the model that each requested one equals; None: all in order.
-        """
+        """Return mean losses and accuracies of outputs."""
+        # `outputs` maps (backend, models (K,), inputs) to outputs, on the data of `peers` (K,);
+        # `losses` maps them and targets to the loss of each example, `predict` to predictions to
+        # record. `of_e` (E,) is the model that each requested one equals; None: all in order.
         lengths_k = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.data.device)
         total = torch.zeros(len(peers), dtype=torch.float64, device=self.data.device)
         right = torch.zeros_like(total)
@@ -347,11 +338,8 @@ class Evaluation:
     def _distinct(
         self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
     ) -> tuple[Ints, Ints]:
-        """Find equal models on equal data.
-
-        Compare a few columns first, then all columns of the models that agree in these. Returns the
-        distinct models (K,), and which of them each model equals (E,).
-        """
+        """Find equal models on equal data: the distinct ones (K,), and which each equals (E,)."""
+        # Compare a few columns first, then all columns of the models that agree in these.
         shard, every = self.data.shards[split], np.arange(len(peers))
         same_p = shard.same_p[peers]
         if len(np.unique(same_p)) == len(peers) or not shard.lengths_p[peers].any():

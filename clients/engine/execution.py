@@ -63,10 +63,8 @@ class Execution:
         self._backends = [backend]
 
     def training(self, models: int, held: int, products: int = 0) -> Plan:
-        """Plan calls of models that each hold `held` bytes between forward and backward pass.
-
-        `products` is the minimum number of multiplications of each parameter in a forward pass.
-        """
+        """Plan calls of models that each hold `held` bytes between forward and backward pass."""
+        # `products` is the minimum number of multiplications of each parameter in a forward pass.
         size = self._fixed or max(1, min(self._largest, self._budget // max(held, 1)))
         return self._plan(models, size, held, products)
 
@@ -75,10 +73,7 @@ class Execution:
         return max(1, min(examples, examples * self._memory // max(held, 1)))
 
     def evaluation(self, models: int, longest: int, held: int) -> Plan:
-        """Plan calls without a backward pass, over splits of up to `longest` examples.
-
-        A model would hold `held` bytes for one example.
-        """
+        """Plan calls without backward pass, over up to `longest` examples of `held` bytes each."""
         room = min(4 * self._budget, self._memory)
         budget = max(1, room // max(held, 1))
         examples = max(1, min(longest, tuning.EVALUATED_EXAMPLES, budget))
@@ -132,11 +127,9 @@ def working(counts_e: Ints) -> Part:
 
 
 def chunked(counts_e: Ints, equal: bool, size: int = 0) -> Sequence[Part]:
-    """Split the models that have examples into calls of `size`, 0 for one call.
-
-    `equal`: the models of a call must have the same number of examples, because batch norm needs
-    whole batches, without padding.
-    """
+    """Split the models that have examples into calls of `size`, 0 for one call."""
+    # `equal`: the models of a call must have the same number of examples, because batch norm needs
+    # whole batches, without padding.
     models = len(counts_e)
     size, low = size or models, counts_e.min(initial=1 << 62)
     if low > 0 and (not equal or low == counts_e.max(initial=0)):
@@ -188,10 +181,7 @@ class Footprint:
 
 
 def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> int:
-    """Return the bytes that autograd keeps for the backward pass of `forward`, each storage once.
-
-    The `shared` tensors exist anyway and are not counted.
-    """
+    """Return the bytes that autograd keeps for `forward`, each storage once, none `shared`."""
     storages: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -211,11 +201,9 @@ def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> 
 def share_out(
     work: Callable[[Worker, Item], None], workers: Sequence[Worker], items: Iterable[Item]
 ) -> None:
-    """Call `work` with each item and an idle worker; a single worker runs in this thread.
-
-    `work` may write only data that no other item writes. The first exception of `work` is raised
-    after all threads have stopped.
-    """
+    """Call `work` with each item and an idle worker; a single worker runs in this thread."""
+    # `work` may write only data that no other item writes. The first exception of `work` is raised
+    # after all threads have stopped.
     if len(workers) == 1:
         for item in items:
             work(workers[0], item)

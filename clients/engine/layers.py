@@ -14,9 +14,7 @@ class Dropout(nn.Module):
     torch's dropout draws from one global stream; under vmap its masks would depend on which peers
     are stacked together. Here the engine writes a key per model and step into a buffer, and a
     counter hash (MurmurHash3's finaliser) turns key and position into a uniform number.
-
-    `dropout_first` is the position of the first example in its minibatch, if a call receives only a
-    part of it.
+    `dropout_first` is the position of the first example in its minibatch, in a call with a part.
     """
 
     def __init__(self, p: float) -> None:

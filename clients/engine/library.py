@@ -80,17 +80,12 @@ class Library:
     def fitted(
         self, data: Data, peer: int, name: int, like_d: Tensor, begun: Begun | None = None
     ) -> Tensor:
-        """Return a model (d,) of a peer of `data`, whose draws are those of peer `name`.
-
-        Its kind is that of the model `like_d`.
-        """
+        """Return a model (d,) of a peer, of the kind of `like_d`, with the draws of peer `name`."""
         return self._fit(like_d, _rows(data, peer), name, 0, begun)
 
     def out_of_fold(self, data: Data, peer: int, name: int, like_d: Tensor) -> Tensor:
-        """Return outputs (n, k) for the training rows, each of a fit without the row's fold.
-
-        Folds have the same classes; with a single row there is no such fit, and outputs are 0.
-        """
+        """Return outputs (n, k) for the training rows, each of a fit without the row's fold."""
+        # Folds have the same classes; with a single row there is no such fit, and outputs are 0.
         if name not in self._folds:
             self._folds[name] = self._out_of_fold(data, peer, name, like_d)
         return self._folds[name]

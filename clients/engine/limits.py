@@ -38,10 +38,8 @@ def ranges(task: Task, outputs: Tensor) -> tuple[Floats, Floats]:
 
 
 def are_inside(task: Task, outputs: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Mark rows (..., 1) whose scores (..., k) are within limits that broadcast to them.
-
-    Infinite limits hold everything, NaN too.
-    """
+    """Mark rows (..., 1) whose scores (..., k) are within limits that broadcast to them."""
+    # Infinite limits hold everything, NaN too.
     scores = _comparable(task, outputs)
     return (((scores >= low) & (scores <= high)) | low.isinf()).all(dim=-1, keepdim=True)
 

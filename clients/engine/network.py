@@ -43,41 +43,12 @@ class ModelError(Error, ValueError):
 class Network:
     """Names, shapes and buffers of a network, with a method that runs one copy.
 
-    Parameters
-    ----------
-    template : nn.Module
-        Network to copy; its dropout is replaced by one with keys.
-    mixed_precision : bool
-        Compute in bfloat16 as `coterie.clients.engine.mixed_precision` defines; the outputs have
-        the type of the models.
-    channels_last : bool
-        Lay out images with channels innermost in calls of a single model on a GPU; on a CPU this is
-        always done.
-    personal : Sequence of str
-        Names of trainable tensors that are kept with the buffers instead of in the rows; see
-        `coterie.clients.engine.personal`.
-
-    Attributes
-    ----------
-    module : nn.Module
-        The template in training mode.
-    names, shapes, sizes : list
-        Names, shapes and numbers of elements of the tensors in a row of `x_ed`, in order.
-    personal : list of str
-        Names of the trainable tensors that are in no row.
-    trained : list of str
-        All names in `names` and `personal`.
-    buffer_names : list of str
-        Names of the buffers of a model, without its personal tensors.
-    d : int
-        Number of parameters in a row.
-    coupled : bool
-        True if the output for an example depends on the rest of its batch (batch norm).
-    convolves : bool
-        True if the network has convolutions.
-    alone : str
-        Reason why torch.func.vmap cannot batch copies; "" if it can. Such a network runs one copy
-        at a time, and draws from torch's generator, seeded with the model's key.
+    `names`, `shapes` and `sizes` are those of the tensors in a row of `x_ed`, `d` in all; the
+    `personal` tensors (`coterie.clients.engine.personal`) are kept with the buffers. `coupled`: the
+    output for an example depends on the rest of its batch (batch norm). `alone` is the reason why
+    torch.func.vmap cannot batch copies, "" if it can: such a network runs one copy at a time, and
+    draws from torch's generator, seeded with the model's key. `channels_last` lays out images with
+    channels innermost in calls of a single model on a GPU; on a CPU this is always done.
     """
 
     def __init__(
@@ -113,11 +84,9 @@ class Network:
     def run(
         self, module: nn.Module, tensors: dict[str, Tensor], inputs: Tensor, kept: Collection[str]
     ) -> tuple[Tensor, Buffers]:
-        """Run one copy; return outputs (b, ...), and the tensors in `kept` after the call.
-
-        `tensors` are parameters and buffers of the copy; buffers may be changed in place. The
-        tensors of `module`, the template or a copy of it, stay as they are.
-        """
+        """Run one copy; return outputs (b, ...), and the tensors in `kept` after the call."""
+        # `tensors` are parameters and buffers of the copy; buffers may be changed in place. The
+        # tensors of `module`, the template or a copy of it, stay as they are.
         placed = {name: tensors[of] for name, of in self._aliases.items() if of in tensors}
         with MixedPrecision() if self.mixed_precision else nullcontext():
             outputs = functional_call(module, placed, (inputs,), tie_weights=False)
@@ -151,10 +120,7 @@ class Network:
         return dict(zip(self.names, self.tensors(x_ed), strict=True))
 
     def tensors(self, x_ed: Tensor, places: Sequence[int] | None = None) -> list[Tensor]:
-        """Return views of rows as tensors (E, *shape), in the order of `names`.
-
-        `places`: the rows have only these tensors, see `places`.
-        """
+        """Return views of rows as tensors (E, *shape), in the order of `names` or of `places`."""
         places = range(len(self.names)) if places is None else places
         parts = x_ed.split([self.sizes[k] for k in places], dim=1)
         return [p.view(len(x_ed), *self.shapes[k]) for p, k in zip(parts, places, strict=True)]
@@ -179,10 +145,7 @@ class Network:
         return [name for name in self._order if _owner(name) == last]
 
     def below_head(self, module: nn.Module) -> Network:
-        """Return the network without its last layer: its outputs are that layer's inputs.
-
-        It shares the tensors of `module`, the template or a copy of it.
-        """
+        """Return the network up to its last layer's inputs; it shares the tensors of `module`."""
         shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
         below = Network(
             without_head(copy.deepcopy(module, shared)),
@@ -212,10 +175,8 @@ class Network:
 
 
 def _aliases(module: nn.Module) -> dict[str, str]:
-    """Map each place of a tensor to the tensor's name; tied tensors have several places.
-
-    A layer that is called in several places is one place, which may be written only once.
-    """
+    """Map each place of a tensor to the tensor's name; tied tensors have several places."""
+    # A layer that is called in several places is one place, which may be written only once.
     names = {id(value): name for name, value in module.named_buffers()}
     names |= {id(value): name for name, value in module.named_parameters()}
     result = {}

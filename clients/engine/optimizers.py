@@ -1,7 +1,4 @@
-"""Optimizers on stacked parameters, with the semantics of torch.optim.
-
-The functional forms of torch.optim have one step count and one norm per tensor; in a stack each
-model has its own.
+"""Optimizers on stacked parameters, with torch.optim's semantics but counts and norms per model.
 
 State is a dict of tensors with a leading axis of models, so that it is stored, sent to another
 process and resumed like everything else a peer keeps. Legend: e = models, d = parameters.
@@ -63,11 +60,9 @@ def step(
     opt_state: Mapping[str, Sequence[Tensor]],
     decays: Sequence[Decay],
 ) -> None:
-    """Take one step down the gradients; change models and opt_state in place.
-
-    Models and gradients are rows (E, d), or tensors (E, ...); `opt_state` is split like them, but
-    "count" may be a single tensor. `rate` is the learning rate of this step.
-    """
+    """Take one step down the gradients; change models and opt_state in place."""
+    # Models and gradients are rows (E, d), or tensors (E, ...); `opt_state` is split like them, but
+    # "count" may be a single tensor.
     if training.gradient_clip:
         gradients = clipped(gradients, training.gradient_clip)
     if training.optimizer == "adamw":
@@ -111,10 +106,8 @@ def _pulled(g: Tensor, x: Tensor, decay: Decay) -> Tensor:
 
 
 def clipped(gradients: Sequence[Tensor], clip: float) -> list[Tensor]:
-    """Scale each model's gradient to norm `clip` if it is longer, over all its tensors (E, ...).
-
-    Equal to torch.nn.utils.clip_grad_norm_, including its 1e-6 below the fraction.
-    """
+    """Scale each model's gradient to norm `clip` if it is longer, over all its tensors (E, ...)."""
+    # Equal to torch.nn.utils.clip_grad_norm_, including its 1e-6 below the fraction.
     factors_e = (clip / (_norms(gradients) + 1e-6)).clamp_max(1.0)
     return [g * factors_e.view(-1, *[1] * (g.dim() - 1)) for g in gradients]
 
@@ -122,11 +115,9 @@ def clipped(gradients: Sequence[Tensor], clip: float) -> list[Tensor]:
 def raised(
     models: Mapping[str, Tensor], gradients: Mapping[str, Tensor], rho: float
 ) -> dict[str, Tensor]:
-    """Return x + rho g / |g| of each model, over all its tensors (E, ...).
-
-    At these points sharpness-aware minimization takes its gradients (Foret et al., ICLR 2021,
-    equation 2 with p = 2); the 1e-12 below the fraction is the authors'.
-    """
+    """Return x + rho g / |g| of each model, over all its tensors (E, ...)."""
+    # At these points sharpness-aware minimization takes its gradients (Foret et al., ICLR 2021,
+    # equation 2 with p = 2); the 1e-12 below the fraction is the authors'.
     sizes_e = rho / (_norms([*gradients.values()]) + 1e-12)
     return {
         name: x + gradients[name] * sizes_e.view(-1, *[1] * (x.dim() - 1))

@@ -47,14 +47,8 @@ account is closed without an error; the account is locked until then."""
 class Guard:
     """Guard that makes the gradients of hosted peers private and charges their budgets.
 
-    Attributes
-    ----------
-    rdp : ndarray, (P, A)
-        Divergences spent per peer in the run, see `coterie.clients.engine.accountant`.
-    account : callable
-        Account of the budget, see `Account`; by default, the costs of the run.
-    exhausted : ndarray of bool, (P,)
-        True if a query of the current stage was beyond the peer's budget.
+    `rdp` (P, A) are divergences spent in the run (`coterie.clients.engine.accountant`), `exhausted`
+    (P,) marks peers with a query of this stage beyond the budget; `account`: see `Account`.
     """
 
     def __init__(
@@ -86,10 +80,8 @@ class Guard:
             return accountant.epsilon(spent_pa, self.options.delta)
 
     def admit(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Charge each peer for its gradients; empty the minibatches of peers that cannot pay.
-
-        The charge is final when this returns, before anything is computed.
-        """
+        """Charge each peer for its gradients; empty the minibatches of peers that cannot pay."""
+        # The charge is final when this returns, before anything is computed.
         with self.account() as (spent_pa, cost_pa):
             return [self._admit(batch, spent_pa, cost_pa) for batch in batches]
 
@@ -151,12 +143,10 @@ def normal(
     sources: Sequence[np.random.Generator], deviations_e: accountant.Floats, d: int,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """Draw normal numbers (E, d) from AES in counter mode, each row's key from its stream.
-
-    Fast and cryptographically secure: unlike with the Mersenne Twister, some numbers do not reveal
-    the others. Box-Muller transform with 32 random bits per number; NumPy computes logarithms and
-    cosines in a half to a third of torch's time.
-    """
+    """Draw normal numbers (E, d) from AES in counter mode, each row's key from its stream."""
+    # Fast and secure: unlike with the Mersenne Twister, some numbers do not reveal the others.
+    # Box-Muller transform with 32 random bits per number; NumPy computes logarithms and cosines in
+    # a half to a third of torch's time.
     half = (d + 1) // 2
     bits = np.empty((len(sources), 2, half), dtype=np.int32)
     zeros = bytes(8 * half)

@@ -45,10 +45,8 @@ _log = logging.getLogger("coterie.models")
 def check(
     model: str, options: object, adaptation: Adaptation, problem: Problem, dtype: str
 ) -> Network:
-    """Build a network and try it on a problem before a run; warn once if it cannot be batched.
-
-    ValueError: it cannot be built, or cannot learn the problem; one line gives the reason.
-    """
+    """Build a network and try it before a run; warn once if it cannot be batched."""
+    # ValueError: it cannot be built, or cannot learn the problem; one line gives the reason.
     shape = problem.inputs.shape[1:]
     with torch.random.fork_rng():
         template = build(model, options, problem.task, shape, problem.outputs, adaptation)
@@ -65,10 +63,8 @@ def _warn(line: str) -> None:
 
 
 def try_out(network: Network, problem: Problem, name: str) -> None:
-    """Check that a network learns the problem; store the reason if it cannot be batched.
-
-    ModelError: the network fails; one line names layer and reason.
-    """
+    """Check that a network learns the problem; store the reason if it cannot be batched."""
+    # ModelError: the network fails; one line names layer and reason.
     task = TASKS[problem.task]
     both = examples(network, problem)
     one = Examples(*(value[:1] for value in both))
@@ -96,10 +92,8 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
 
 
 def min_batch(network: Network, problem: Problem, data: Data) -> int:
-    """Return the size below which the rest of an epoch is left out, and say so once.
-
-    It is 2 if a layer of batch norm would see one value per channel in a rest of one example.
-    """
+    """Return the size below which the rest of an epoch is left out, and say so once."""
+    # It is 2 if a layer of batch norm would see one value per channel in a rest of one example.
     lengths, size = data.shards["train"].lengths_p, data.training.batch_size
     rests = int(((lengths > size) & (lengths % size == 1)).sum())
     if not network.coupled or not rests:
@@ -118,10 +112,7 @@ def min_batch(network: Network, problem: Problem, data: Data) -> int:
 
 
 def examples(network: Network, problem: Problem) -> Examples:
-    """Return two examples for each of two models, with inputs as they are in a run.
-
-    Targets are zeros, in the shape of the task's.
-    """
+    """Return two examples for each of two models, inputs as in a run and zeros as targets."""
     raw = problem.inputs[np.arange(2 * _EXAMPLES) % len(problem.inputs)]
     first = next(network.module.parameters())
     if problem.task == "language":

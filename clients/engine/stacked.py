@@ -95,10 +95,8 @@ def _per_score(z: Tensor) -> Tensor:
 
 @torch.enable_grad()
 def _derivatives(losses: Callable[[Tensor], Tensor], scores_rk: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient (r, k) and each row's second derivatives (r, k, k).
-
-    The loss is a sum over rows, so that no second derivative mixes them.
-    """
+    """Return the gradient (r, k) and each row's second derivatives (r, k, k)."""
+    # The loss is a sum over rows, so that no second derivative mixes them.
     leaf = scores_rk.detach().requires_grad_()
     (slope,) = torch.autograd.grad(losses(leaf), leaf, create_graph=True)
     columns = slope.sum(dim=0)

@@ -36,11 +36,9 @@ class Purpose(IntEnum):
 def stream(
     seed: int, peer: int, round_: int, purpose: Purpose, partner: int = 0
 ) -> np.random.Generator:
-    """Return the generator of (seed, peer, round, purpose, partner).
-
-    `partner` separates the answers that one peer gives to several others in one round. A seed of
-    more than 64 bits, as of secret noise, counts with 128.
-    """
+    """Return the generator of (seed, peer, round, purpose, partner)."""
+    # `partner` separates the answers that one peer gives to several others in one round. A seed of
+    # more than 64 bits, as of secret noise, counts with 128.
     assert 0 <= partner < 2**32
     counter = np.array([0, 0, (int(purpose) << 32) | partner, round_], dtype=np.uint64)
     high = (max(seed, 0) >> 64) + peer

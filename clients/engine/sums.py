@@ -39,10 +39,8 @@ def mixed(weights_ps: npt.NDArray[np.float64], x_sd: Tensor) -> Tensor:
 def weighted(
     weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints, sum_p: Ints
 ) -> Tensor:
-    """Return sums (P, d) of weighted rows, each in the order of its terms.
-
-    `from_e` and `to_e` are row and sum of each term, `sum_p` the sum in each row of the result.
-    """
+    """Return sums (P, d) of weighted rows, each in the order of its terms."""
+    # `from_e` and `to_e` are row and sum of each term, `sum_p` the sum in each row of the result.
     if not len(to_e):
         return x_sd.new_zeros(len(sum_p), x_sd.shape[1])
     result_pd = x_sd.new_empty(len(sum_p), x_sd.shape[1])
@@ -82,10 +80,7 @@ def paired(a_ed: Tensor, b_ed: Tensor) -> Tensor:
 
 @torch.no_grad()
 def cosines(rows_src: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
-    """Return the sum over rows r of the cosines of rows of pairs of models, (E,) float64.
-
-    `rows_src` (S, r, c) are the rows of each model. The cosine with a row of zeros is 0.
-    """
+    """Return the sum over rows of `rows_src` (S, r, c) of cosines of pairs, (E,); 0 for zeros."""
     _, rows, columns = rows_src.shape
 
     def inner(a: Ints, b: Ints) -> Tensor:
@@ -105,11 +100,9 @@ def cosines(rows_src: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
 
 
 def _inner(a: Tensor, b: Tensor, width: int) -> Tensor:
-    """Return inner products over the last dimension; the other dimensions are broadcast.
-
-    The k-th of `width` partial sums takes every `width`-th term from k on. The second half of the
-    partial sums is added to the first until one is left.
-    """
+    """Return inner products over the last dimension; the other dimensions are broadcast."""
+    # The k-th of `width` partial sums takes every `width`-th term from k on. The second half of the
+    # partial sums is added to the first until one is left.
     blocks = zip(a.split(width, -1), b.split(width, -1), strict=True)
     x, y = next(blocks)
     sums: Tensor = x.double() * y.double()

@@ -85,11 +85,9 @@ def _of_voxels(targets: Tensor, classes: int) -> Tensor:
 
 
 def _dice(probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Return the Dice score of each volume (E, b), averaged over the classes except background (0).
-
-    Twice the overlap over the sum of the sizes; 1 if a class is neither present nor predicted
-    (Milletari, Navab, Ahmadi 2016, with sizes that are not squared).
-    """
+    """Return the Dice score of each volume (E, b), averaged over the classes but background (0)."""
+    # Twice the overlap over the sum of the sizes; 1 if a class is neither present nor predicted
+    # (Milletari, Navab, Ahmadi 2016, with sizes that are not squared).
     predicted = probabilities[:, :, 1:].flatten(3)
     truth = _of_voxels(targets, probabilities.shape[2])[:, :, 1:].flatten(3).to(predicted.dtype)
     overlap, sizes = (predicted * truth).sum(dim=3), predicted.sum(dim=3) + truth.sum(dim=3)
@@ -124,12 +122,10 @@ def _lived_and_died(targets_eb3: Tensor, intervals: int) -> tuple[Tensor, Tensor
 
 
 def _hazard_losses(logits_ebk: Tensor, targets_eb3: Tensor) -> Tensor:
-    """Return the negative log-likelihood of discrete-time hazards sigmoid(logits), (E, b).
-
-    Each interval that an example enters and that is observed to its end, or to the event, is a
-    Bernoulli trial (Gensheimer and Narasimhan 2019; Kvamme and Borgan 2021). It is a sum over
-    examples, unlike Cox's partial likelihood.
-    """
+    """Return the negative log-likelihood of discrete-time hazards sigmoid(logits), (E, b)."""
+    # Each interval that an example enters and that is observed to its end, or to the event, is a
+    # Bernoulli trial (Gensheimer and Narasimhan 2019; Kvamme and Borgan 2021). It is a sum over
+    # examples, unlike Cox's partial likelihood.
     lived_ebk, died_ebk = _lived_and_died(targets_eb3, logits_ebk.shape[-1])
     losses_ebk = F.softplus(torch.where(died_ebk, -logits_ebk, logits_ebk))
     return (losses_ebk * (lived_ebk | died_ebk)).sum(dim=-1)
@@ -167,11 +163,9 @@ def _survival_likelihood(survival_ebk: Tensor, targets_eb3: Tensor) -> Tensor:
 
 
 def _observed_survival(targets_en3: Tensor, intervals: int) -> Tensor:
-    """Return the observed survival (E, n, k): 1 before the event, 0 after it.
-
-    After an example was censored, it is the Kaplan-Meier estimate of all n, given survival until
-    then: the mean over the examples is the Kaplan-Meier estimate (Efron 1967).
-    """
+    """Return the observed survival (E, n, k): 1 before the event, 0 after it."""
+    # After an example was censored, it is the Kaplan-Meier estimate of all n, given survival until
+    # then: the mean over the examples is the Kaplan-Meier estimate (Efron 1967).
     lived_enk, died_enk = _lived_and_died(targets_en3, intervals)
     n_died_e1k = died_enk.sum(dim=-2, keepdim=True)
     n_trials_e1k = (lived_enk | died_enk).sum(dim=-2, keepdim=True)

@@ -186,10 +186,8 @@ class Trainer:
         minibatch: Minibatch | None,
         names: Sequence[str],
     ) -> tuple[Tensor, list[Tensor], Buffers]:
-        """Return losses (E, b), weighted gradients of tensors, and buffers after a personal step.
-
-        Privacy and sharpness-aware minimization need the gradients of all tensors.
-        """
+        """Return losses (E, b), weighted gradients of tensors, buffers after a personal step."""
+        # Privacy and sharpness-aware minimization need the gradients of all tensors.
         models = dict(zip(self.network.names, tensors, strict=True))
         models |= {name: buffers[name] for name in self.network.personal}
         states = {name: buffers[name] for name in self.network.buffer_names}
@@ -217,11 +215,9 @@ class Trainer:
         minibatch: Minibatch,
         names: Sequence[str],
     ) -> Result:
-        """Return losses (E, b), gradients of their weighted sums by name, and updated buffers.
-
-        A minibatch that does not fit into memory for a single model is computed in parts, whose
-        gradients are added, unless its examples influence each other (batch norm).
-        """
+        """Return losses (E, b), gradients of their weighted sums by name, and updated buffers."""
+        # A minibatch that does not fit into memory for a single model is computed in parts, whose
+        # gradients are added, unless its examples influence each other (batch norm).
         inputs, targets = minibatch
         whole = batch.rows_eb.shape[1]
         width = self.width(whole)
@@ -253,16 +249,10 @@ class Trainer:
 
 
 class _Stack:
-    """Models in training: their own copies of rows, buffers and optimizer state.
+    """Models in training: their own copies of rows `at` of a stack, buffers, optimizer state.
 
-    Parameters
-    ----------
-    at : Part
-        Rows of the stack that the copies are stored in.
-    origin : Part
-        Rows of the original stack, which terms index.
-    trained : Sequence of int
-        Tensors that train, by their place in a row; the optimizer state has only their columns.
+    Terms index the rows `origin` of the original stack. `trained` are tensors by their place in a
+    row; the optimizer state has only their columns.
     """
 
     def __init__(

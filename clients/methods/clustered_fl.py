@@ -108,11 +108,9 @@ class ClusteredFL(
 
 
 def bipartition(gram: Floats) -> Bools:
-    """Split vectors with inner products `gram` at the smallest maximum cosine across the cut.
-
-    Single linkage: the most similar parts are merged until two are left. Returns a mask of the part
-    that holds the first vector.
-    """
+    """Split vectors with inner products `gram` at the smallest maximum cosine across the cut."""
+    # Single linkage: the most similar parts are merged until two are left; the mask is of the part
+    # that holds the first vector.
     lengths = np.sqrt(np.maximum(gram.diagonal(), 0.0))
     lengths = np.where(lengths > 0, lengths, np.inf)
     cosines = np.round(gram / np.outer(lengths, lengths), 9)  # ignore differences by rounding

@@ -119,10 +119,8 @@ def choosers(inbox: Inbox, models: int) -> Bools:
 
 
 def best_of(engine: Engine, models_pkd: Tensor, buffers: Buffers) -> Ints:
-    """Return which of K models has the smallest loss on each peer's training data, (P,).
-
-    Losses that differ only by rounding are ties, won by the first model.
-    """
+    """Return which of K models has the smallest loss on each peer's training data, (P,)."""
+    # Losses that differ only by rounding are ties, won by the first model.
     models = models_pkd.shape[1]
     peers_e = np.repeat(np.arange(len(models_pkd)), models)
     buffers = {name: value[peers_e] for name, value in buffers.items()}

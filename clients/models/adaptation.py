@@ -1,9 +1,7 @@
 """Adaptation of any network: pretrained weights, frozen and personal layers, adapters.
 
-A pattern matches parameters, or modules with all their parameters: "fc", "layer4", "encoder.*.mlp",
-several separated by commas. It matches whole parts anywhere in a dotted name. Unless a parameter or
-module has that name, "head" is the last layer, "body" all layers before it, and "batch-norm" the
-layers of batch normalisation.
+`coterie.clients.models.options.Adaptation` says what a pattern matches; "body" are all layers
+before "head", and "batch-norm" the layers of batch normalisation.
 """
 
 from __future__ import annotations
@@ -22,10 +20,8 @@ HEAD, BODY, BATCH_NORM = "head", "body", "batch-norm"
 
 
 def matching(names: Sequence[str], pattern: str, norms: Collection[str] = ()) -> list[str]:
-    """Return the parameter names, in the order of the network, that match a pattern.
-
-    `norms` are those of batch normalisation. ValueError: part of the pattern matches nothing.
-    """
+    """Return the parameter names that match a pattern; ValueError: part of it matches none."""
+    # `norms` are those of batch normalisation.
     parts = dict.fromkeys(part.strip() for part in pattern.split(",") if part.strip())
     matched: set[str] = set()
     for part in parts:
@@ -55,10 +51,8 @@ def is_inside(part: str, name: str) -> bool:
 
 
 def adapted(network: nn.Module, adaptation: Adaptation) -> nn.Module:
-    """Load pretrained weights, insert adapters and freeze layers of a network, in place.
-
-    ValueError: a pattern matches nothing, or no weight fits the network.
-    """
+    """Load pretrained weights, insert adapters and freeze layers of a network, in place."""
+    # ValueError: a pattern matches nothing, or no weight fits the network.
     loaded = _load(network, adaptation.weights) if adaptation.weights else frozenset()
     if adaptation.lora_rank:
         _adapt(network, adaptation, loaded)
@@ -73,10 +67,7 @@ def adapted(network: nn.Module, adaptation: Adaptation) -> nn.Module:
 
 
 def personal_names(network: nn.Module, adaptation: Adaptation | None) -> list[str]:
-    """Return the names of the personal parameters, which are not sent.
-
-    ValueError: the pattern matches none of the trainable parameters, or all.
-    """
+    """Return the names of the personal parameters; ValueError: the pattern matches none or all."""
     if adaptation is None or not adaptation.personal:
         return []
     trainable = [name for name, value in network.named_parameters() if value.requires_grad]
@@ -120,11 +111,9 @@ def _matching(network: nn.Module, names: Sequence[str], key: str, pattern: str) 
 
 
 def _load(network: nn.Module, file: str) -> frozenset[str]:
-    """Load the tensors of a file that fit the network, and return their names.
-
-    A tensor of another shape, such as a head for other classes, is ignored. ValueError: the file
-    does not exist, or no tensor fits.
-    """
+    """Load the tensors of a file that fit the network, and return their names."""
+    # A tensor of another shape, such as a head for other classes, is ignored. ValueError: the file
+    # does not exist, or no tensor fits.
     tensors = _read(Path(file))
     current = network.state_dict()
     fitting = {

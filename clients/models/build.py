@@ -33,7 +33,7 @@ from coterie.errors import line_of
 class Theta(nn.Module):
     """Parameter vector of a quadratic problem; its output is the loss f_i(theta).
 
-    An example is (2, d): curvature a and centre c, and f(theta) = 1/2 sum_j a_j (theta_j - c_j)^2.
+    An example is (2, d): curvature a, centre c, and f(theta) = 1/2 sum_j a_j (theta_j - c_j)^2.
     """
 
     def __init__(self, d: int) -> None:
@@ -68,12 +68,11 @@ def build(
     adaptation: Adaptation | None = None,
     max_parameters: int = MAX_PARAMETERS,
 ) -> nn.Module:
-    """Build an initialised network.
+    """Build an initialised network for examples of `shape`.
 
     `model` is a name in `MODELS`, of a library's network or of a plugin, or several, see
-    `kinds_in`; "auto" is `Theta` if the problem is quadratic, else "mlp". `shape` is that of an
-    example. ValueError: the model does not support such examples. SizeError: it has more than
-    `max_parameters` parameters; their memory is not allocated.
+    `kinds_in`; "auto" is `Theta` if the problem is quadratic, else "mlp". ValueError: the model
+    does not support such examples. SizeError: it is too large; its memory is not allocated.
     """
     with Limited(max_parameters):
         return _built(model, options, task, shape, outputs, adaptation)

@@ -40,10 +40,8 @@ def image(shape: Shape) -> Shape:
 
 
 def lenet(shape: Shape, outputs: int) -> nn.Module:
-    """Build LeNet with ReLU and max pooling (DPFL on CIFAR and CINIC, All-for-one on CIFAR).
-
-    62,006 parameters on 3x32x32 with 10 classes.
-    """
+    """Build LeNet with ReLU and max pooling (DPFL on CIFAR and CINIC, All-for-one on CIFAR)."""
+    # 62,006 parameters on 3x32x32 with 10 classes.
     return _two_convolutions(shape, outputs, 32, (6, 16), (120, 84))
 
 
@@ -53,11 +51,9 @@ def lenet_femnist(shape: Shape, outputs: int) -> nn.Module:
 
 
 def cnn_mnist(shape: Shape, outputs: int) -> nn.Module:
-    """Build All-for-one's network for MNIST: 21,840 parameters on 1x28x28 with 10 classes.
-
-    The paper states no layers, only "20 x 10^3" parameters: this reading is the small network of
-    10 and 20 channels of PyTorch's MNIST examples, without dropout.
-    """
+    """Build All-for-one's network for MNIST: 21,840 parameters on 1x28x28 with 10 classes."""
+    # The paper states no layers, only "20 x 10^3" parameters: this reading is the small network of
+    # 10 and 20 channels of PyTorch's MNIST examples, without dropout.
     return _two_convolutions(shape, outputs, 28, (10, 20), (50,))
 
 
@@ -79,10 +75,8 @@ def _two_convolutions(
 
 
 def cnn(shape: Shape, outputs: int) -> nn.Module:
-    """Build FedAvg's network (McMahan et al. 2017): two 5x5 convolutions, 512 hidden units.
-
-    1,663,370 parameters on 1x28x28 with 10 classes, as in the paper.
-    """
+    """Build FedAvg's network (McMahan et al. 2017): two 5x5 convolutions, 512 hidden units."""
+    # 1,663,370 parameters on 1x28x28 with 10 classes, as in the paper.
     channels, height, width = image(shape)
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
@@ -93,10 +87,8 @@ def cnn(shape: Shape, outputs: int) -> nn.Module:
 
 
 def cnn_128(shape: Shape, outputs: int) -> nn.Module:
-    """Build FedeRiCo's network for CIFAR-10: three 3x3 convolutions of 128 channels, one linear.
-
-    The paper states no padding; without any it has 303,882 parameters on 3x32x32 with 10 classes.
-    """
+    """Build FedeRiCo's network for CIFAR-10: three 3x3 convolutions of 128 channels, one linear."""
+    # The paper states no padding; without any it has 303,882 parameters on 3x32x32 with 10 classes.
     channels, *sides = image(shape)
     layers: list[nn.Module] = [AtLeast(32)]
     sides = [max(side, 32) for side in sides]
@@ -126,11 +118,9 @@ class GlobalMaxPool(nn.Module):
 
 
 def resnet9(shape: Shape, outputs: int) -> nn.Module:
-    """Build CoBo's ResNet-9: 6,621,540 parameters on 3x32x32 with 100 classes.
-
-    Eight convolutions with bias and batch norm, two of the four pairs residual, and one linear
-    layer; of the networks of this name it is the one with that number of parameters.
-    """
+    """Build CoBo's ResNet-9: 6,621,540 parameters on 3x32x32 with 100 classes."""
+    # Eight convolutions with bias and batch norm, two of the four pairs residual, and one linear
+    # layer; of the networks of this name it is the one with that number of parameters.
     channels, *_ = image(shape)
     return nn.Sequential(
         AtLeast(16),
@@ -151,10 +141,8 @@ def _normed(before: int, after: int) -> nn.Module:
 
 
 def resnet18(shape: Shape, outputs: int, options: ResNet18Options) -> nn.Module:
-    """Build torchvision's ResNet-18 with a stem for small images: 3x3, stride 1, no pooling.
-
-    11,173,962 parameters on 3x32x32 with 10 classes, with either norm.
-    """
+    """Build torchvision's ResNet-18 with a stem for small images: 3x3, stride 1, no pooling."""
+    # 11,173,962 parameters on 3x32x32 with 10 classes, with either norm.
     from torchvision.models import resnet18 as torchvision_resnet18  # slow import
 
     channels, *_ = image(shape)

@@ -224,16 +224,12 @@ class GradientBoosting(Trees, Generic[B]):
     def boosted(
         self, rows: Rows, seed: int, k: int, begun: Begun | None
     ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
-        """Fit to targets 0 to k - 1, all of which occur, or to numbers if k is 1.
-
-        Returns the scores (k,) before the first stage, as logarithms of shares, and the stages.
-        """
+        """Fit to targets 0 to k - 1, all of which occur, or to numbers if k is 1."""
+        # Returns the scores (k,) before the first stage, as logarithms of shares, and the stages.
 
     def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
-        """Fit stages, or further ones that continue former fits; their `base` is 0.
-
-        Classes that do not occur in the rows neither get trees nor count in residuals.
-        """
+        """Fit stages, or further ones that continue former fits; their `base` is 0."""
+        # Classes that do not occur in the rows neither get trees nor count in residuals.
         arrays = self._empty()
 
         def fit(targets_b: npt.NDArray[Any], to: Sequence[int]) -> None:

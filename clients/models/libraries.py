@@ -31,10 +31,8 @@ SMALLEST = 32
 
 
 def build_of_library(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
-    """Build the network "LIBRARY:NAME" for examples of `shape`.
-
-    PluginError: the library is not installed, has no such network or does not support them.
-    """
+    """Build the network "LIBRARY:NAME" for examples of `shape`."""
+    # PluginError: the library is not installed, has no such network or does not support them.
     library, _, network = name.partition(":")
     build = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[library]
     try:

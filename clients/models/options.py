@@ -342,10 +342,8 @@ class KindOptions:
 
 
 def kinds_in(name: str) -> tuple[str, ...]:
-    """Return the models that a name such as "forest + mlp" joins; one for other names.
-
-    ValueError: several models must be different and built in.
-    """
+    """Return the models that a name such as "forest + mlp" joins; one for other names."""
+    # ValueError: several models must be different and built in.
     kinds = tuple(name.split(AND))
     if len(kinds) > 1:
         for kind in kinds:
@@ -357,10 +355,8 @@ def kinds_in(name: str) -> tuple[str, ...]:
 
 
 def model_of(name: str) -> Model:
-    """Return a built-in model, a network of a library, a plugin or several models by name.
-
-    PluginError: there is no such plugin, or its options are not a frozen dataclass.
-    """
+    """Return a built-in model, a network of a library, a plugin or several models by name."""
+    # PluginError: there is no such plugin, or its options are not a frozen dataclass.
     if name in MODELS:
         return MODELS[name]
     if len(kinds := kinds_in(name)) > 1:

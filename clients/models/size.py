@@ -28,10 +28,7 @@ class SizeError(Error, ValueError):
 
 
 class Limited(TorchFunctionMode):
-    """Mode that counts the elements of new tensors, and rejects those beyond a limit.
-
-    A context manager: what is made inside counts, before it is allocated.
-    """
+    """Context that counts the elements of new tensors, and rejects them beyond a limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()

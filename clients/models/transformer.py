@@ -114,9 +114,9 @@ class Transformer(nn.Module):
 
 
 class Adapted(nn.Module):
-    """Frozen linear layer with a trainable low-rank adapter.
+    """Frozen linear layer with a low-rank adapter: x W^T + b + alpha / r (x A^T) B^T.
 
-    x W^T + b + alpha / r (x A^T) B^T; B starts at zero (Hu et al. 2022, section 4.1).
+    B starts at zero (Hu et al. 2022, section 4.1).
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
@@ -150,11 +150,9 @@ def transformer(shape: Shape, outputs: int, options: TransformerOptions) -> nn.M
 
 
 def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
-    """Load a frozen GPT-2 and add trainable adapters of `options.rank`.
-
-    Supports all sizes of the public GPT-2 and models saved by a run of `transformer`. The small
-    GPT-2 has 124,439,808 parameters and, at rank 4, 589,824 more in its adapters: CoBo's 0.47 %.
-    """
+    """Load a frozen GPT-2 and add trainable adapters of `options.rank`."""
+    # Supports all sizes of the public GPT-2 and models saved by a run of `transformer`. The small
+    # GPT-2 has 124,439,808 parameters and, at rank 4, 589,824 more in its adapters: CoBo's 0.47 %.
     weights = _read(options.base())
     (vocabulary, width), context = weights["wte.weight"].shape, len(weights["wpe.weight"])
     if outputs != vocabulary:

@@ -155,11 +155,9 @@ class AskingRule(Rule[S], strategy=WantedHelp):
         return replace(s.trained(fit), w=w_pn)
 
     def learn(self, s: S, t: int, g_pd: Tensor, b_pd: Tensor, helped_p: Bools) -> S:
-        """Update the estimates of variance and bias.
-
-        `g_pd` are the gradients g_i, `b_pd` the bias g_avg - g_i of the helpers, which is ignored
-        for peers that received no answer (`helped_p`).
-        """
+        """Update the estimates of variance and bias."""
+        # `g_pd` are the gradients g_i, `b_pd` the bias g_avg - g_i of the helpers, which is ignored
+        # for peers that received no answer (`helped_p`).
         if not self.measures:
             return s
         change_pd, variance, zeta2 = g_pd - s.last["g"], s.variance, s.zeta2

@@ -49,21 +49,10 @@ def choose(
 ) -> Choice:
     """Run the greedy choice of all peers in parallel.
 
-    Parameters
-    ----------
-    losses : callable
-        Function from models (E, d) and rows of peers (E,) to validation losses (E,).
-    offers : Letters
-        Models "x" of all candidates and of the choosing peers.
-    drawn : sequence of (ndarray of int, ndarray)
-        Per choosing peer, its candidates in the order of trial, and a uniform draw in [0, 1) for
-        each.
-    samples_n : ndarray, (n,)
-        Weight of each peer's model in averages.
-    max_peers : int
-        Maximum number of peers in a choice, the peer itself included.
-    strict : bool
-        Add a candidate only if that does not lower R(X), also where a = b = 0.
+    `losses` maps models (E, d) and rows of peers (E,) to validation losses (E,). `drawn` has for
+    each choosing peer its candidates in the order of trial, and a uniform draw in [0, 1) for each.
+    `samples_n` are weights in averages; `max_peers` counts the peer itself. `strict`: add a
+    candidate only if that does not lower R(X), also where a = b = 0.
     """
 
     def model(j: Ints) -> Tensor:

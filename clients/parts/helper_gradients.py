@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 def gradients_at(
     engine: Engine, s: State, asked: Inbox, x_ed: Models | None = None, steps: int | None = None
 ) -> Tensor:
-    """Return the mean gradient (E, d) over a round of minibatches, or over some `steps`.
-
-    It is taken at each asking model, or at `x_ed`, on the data of the peers that were asked.
-    """
+    """Return the mean gradient (E, d) over a round of minibatches, or over some `steps`."""
+    # At each asking model, or at `x_ed`, on the data of the peers that were asked.
     x_ed, buffers = asked.rows("x") if x_ed is None else x_ed, s.buffers_at(asked.peer)
     batches = engine.batches(
         asked.round, Purpose.ANSWER, peers=asked.peer, partners=asked.senders, steps=steps
@@ -47,10 +45,8 @@ def gradients_at(
 
 
 def mean_over_steps(values: Iterable[Tensor], batches: Sequence[Batch]) -> Tensor:
-    """Return the mean gradient (E, d) over the steps that each model takes.
-
-    A model that has no minibatch left in a step contributes 0 to it.
-    """
+    """Return the mean gradient (E, d) over the steps that each model takes."""
+    # A model that has no minibatch left in a step contributes 0 to it.
     if len(batches) == 1:
         (only,) = values
         return only

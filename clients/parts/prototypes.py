@@ -98,10 +98,8 @@ class Prototypes(Rule[A], exposes="its letters hold mean features of private exa
         return Features(counts_pk / n_p[:, None], means_pkm, squares_p)
 
     def aligned_gradient(self, s: AlignedState) -> GradientFunction | None:
-        """Return the gradient of the local loss + lambda E |z - c_y|^2 / m, y an example's class.
-
-        It is None if every peer descends the local loss, as those without prototypes do.
-        """
+        """Return the gradient of the local loss + lambda E |z - c_y|^2 / m, y the class of z."""
+        # None if every peer descends the local loss, as those without prototypes do.
         if not self.lambda_ or not s.aligned.any():
             return None
 
@@ -114,11 +112,9 @@ class Prototypes(Rule[A], exposes="its letters hold mean features of private exa
         return gradient
 
     def class_weights(self, inbox: Inbox) -> Floats:
-        """Return the weight of each peer's examples of a class among those known, (K, P, n).
-
-        Rows sum to 1, and are 0 for a class that nobody has. Letters may hold any shares, so these
-        are clipped to [0, 1].
-        """
+        """Return the weight of each peer's examples of a class among those known, (K, P, n)."""
+        # Rows sum to 1, and are 0 for a class that nobody has. Letters may hold any shares, so
+        # these are clipped to [0, 1].
         shares_ks = inbox["shares"].clamp(0, 1).double().cpu().numpy().T
         known_pn = inbox.heard | (self.eye() > 0)
         weight_pn = known_pn * inbox.discount * self.engine.samples

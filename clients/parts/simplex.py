@@ -13,10 +13,7 @@ _STEPS = 10  # maximum number of steps per point; a few are enough
 
 
 def softmax(score_pn: Floats, among_pn: Bools, sharpness: float = 1.0) -> Floats:
-    """Return exp(sharpness * score), normalised over the finite scores of each row in a mask.
-
-    A row without any is 0.
-    """
+    """Return exp(sharpness * score), normalised over the finite scores in each row's mask, or 0."""
     finite_pn = np.isfinite(score_pn) & among_pn
     top_p1 = np.where(finite_pn, score_pn, -np.inf).max(axis=1, keepdims=True)
     away_pn = np.where(finite_pn, score_pn - np.where(np.isfinite(top_p1), top_p1, 0.0), 0.0)

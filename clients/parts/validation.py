@@ -39,10 +39,7 @@ def with_validation_loss(engine: Engine, x_pd: Tensor, buffers: Buffers) -> Kept
 
 
 def better(engine: Engine, kept: Kept, new: Kept) -> Kept:
-    """Return the kept models, or the new ones for peers where they are better.
-
-    A peer without validation data takes the new model.
-    """
+    """Return the kept models, or the new ones where they are better, or without validation data."""
     unmeasured_p = engine.data.shards["validation"].lengths_p == 0
     taken_p = (new["loss"] < kept["loss"]) | new["loss"].new_tensor(unmeasured_p).bool()
     return {

@@ -1,7 +1,6 @@
-"""Interface of the backends, which compute losses and gradients of many models.
+"""Backends compute losses and gradients of many models; they differ in speed only.
 
-Backends differ in speed only. `coterie.clients.engine.backends.choose` picks one. Legend: e =
-models, b = examples of a minibatch.
+Legend: e = models, b = examples of a minibatch.
 """
 
 from __future__ import annotations
@@ -57,13 +56,7 @@ class PerExample(NamedTuple):
 
 
 class Backend(ABC):
-    """Compute losses and gradients of copies of one network.
-
-    Attributes
-    ----------
-    module : nn.Module
-        The module that runs; a twin has a copy.
-    """
+    """Compute losses and gradients of copies of one network; `module` runs, a twin has a copy."""
 
     name: ClassVar[str]  # value of the key `engine.backend`
     stacks: ClassVar[bool]  # a call of many models is one computation instead of a loop
@@ -95,22 +88,16 @@ class Backend(ABC):
         self, models: Models, buffers: Buffers, examples: Examples,
         names: Collection[str] | None = None,
     ) -> Result:  # fmt: skip
-        """Return losses and gradients in training mode; no argument is changed.
-
-        `names`: tensors whose gradients are needed; None: all of the models.
-        """
+        """Return losses and gradients of the tensors `names`, None: all; changes no argument."""
 
     @abstractmethod
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:
         """Return outputs (E, b, ...) in evaluation mode, of inputs (E, b, ...)."""
 
     def per_example(self, models: Models, buffers: Buffers, examples: Examples) -> PerExample:
-        """Return norms and weighted sums of single examples' gradients.
-
-        Each example gets its own copy of the model: a call of E models on b examples becomes a call
-        of E b models on one example each. Therefore examples cannot influence each other's gradient
-        in any network.
-        """
+        """Return norms and weighted sums of single examples' gradients."""
+        # Each example gets its own copy of the model: a call of E models on b examples becomes a
+        # call of E b models on one example each, so that examples cannot influence each other.
         inputs, targets, weights_eb, keys, first = examples
         count, width = weights_eb.shape
         position = torch.arange(width, device=inputs.device).repeat(count)
@@ -184,10 +171,7 @@ def located(module: nn.Module, peers: Callable[[], Ints], when: str) -> Iterator
 
 
 def layer_of(error: BaseException, module: nn.Module) -> str:
-    """Return 'layer "name" (Type)' for the innermost layer on an exception's traceback.
-
-    Returns "" where no frame belongs to a named layer of `module`.
-    """
+    """Return 'layer "name" (Type)' for the innermost layer on an exception's traceback, or ""."""
     names = {id(layer): name for name, layer in module.named_modules() if name}
     place = ""
     for frame, _ in traceback.walk_tb(error.__traceback__):

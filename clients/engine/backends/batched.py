@@ -188,13 +188,7 @@ class Layer(NamedTuple):
 
 
 class Batched(Backend):
-    """Backend that runs each layer for all models in one call.
-
-    Raises
-    ------
-    ValueError
-        A layer has no kernel; the message names it.
-    """
+    """Backend that runs each layer for all models in one call; ValueError: one has no kernel."""
 
     name = "batched"
     stacks = True
@@ -232,14 +226,9 @@ class Batched(Backend):
         return Result(losses, {name: sums[name] for name in models if name in names}, dict(buffers))
 
     def per_example(self, models: Models, buffers: Buffers, examples: Examples) -> PerExample:
-        """Return norms and weighted sums of single examples' gradients.
-
-        Raises
-        ------
-        ValueError
-            An example adds several products to a tensor. If they cancel, rounding may add more to
-            the weighted sum than to the norm, so clipping would be incorrect.
-        """
+        """Return norms and weighted sums of single examples' gradients."""
+        # ValueError: an example adds several products to a tensor. If they cancel, rounding may add
+        # more to the weighted sum than to the norm, so clipping would be incorrect.
         ones = torch.ones_like(examples.weights)
         losses, pairs = self._differentiate(models, examples._replace(weights=ones), models.keys())
         products: dict[str, Outer] = {}

@@ -40,8 +40,7 @@ def choose(
 ) -> Backend:
     """Return the backend of a network; one log line says which and why.
 
-    `examples` are two for each of two models; `private` runs need the gradient of each example.
-    ValueError: the wanted backend cannot run the network.
+    `examples` are two for each of two models. ValueError: `wanted` cannot run the network.
     """
     backend, why = _chosen(wanted, network, task, examples, private)
     _log.info("backend=%s reason=%s", backend.name, why)
@@ -77,10 +76,8 @@ def _chosen(
 def _batched(
     network: Network, task: Task, examples: Examples, private: bool
 ) -> tuple[Backend | None, str]:
-    """Return the batched backend if its gradients equal autograd's, or None and the reason.
-
-    The types of layers do not show hooks or replaced methods; comparing a gradient detects them.
-    """
+    """Return the batched backend if its gradients equal autograd's, or None and the reason."""
+    # Types of layers do not show hooks or replaced methods; comparing a gradient detects them.
     models, buffers = network.copies(len(examples.inputs))
     try:
         backend = Batched(network, task)

@@ -50,10 +50,7 @@ class Clipped(Backend):
 
 
 def factors(norms: Tensor, clip: float) -> Tensor:
-    """Return min(1, clip / norm) of gradients.
-
-    0 if the norm is not finite, or too large to scale down in float32: the gradient would spoil the
-    sum, and so reveal that its example is in the data.
-    """
+    """Return min(1, clip / norm) of gradients; 0 if the norm is not finite, or too large."""
+    # Such a gradient would spoil the sum, and so reveal that its example is in the data.
     sound = norms < LONGEST * clip  # false for NaN
     return torch.where(sound, clip / norms.clamp_min(clip), 0.0)

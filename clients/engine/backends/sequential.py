@@ -1,8 +1,4 @@
-"""Backend that runs one model at a time, by autograd: the reference, and for debugging.
-
-It runs every network. On a CPU images are laid out with channels innermost, which makes pooling and
-convolutions several times faster.
-"""
+"""Backend that runs one model at a time, by autograd: the reference, and for every network."""
 
 from __future__ import annotations
 
