@@ -1,6 +1,6 @@
 """Meaning of a cell of a table, an array or a data frame, and of the classes of an outcome.
 
-The rules are on docs/reference/cells.md. `coterie.datasets.own.cells` applies them to columns.
+The rules are on docs/reference/cells.md.
 """
 
 from __future__ import annotations
@@ -67,11 +67,8 @@ def date(text: str) -> float:
 
 
 def codes(names: Sequence[str]) -> Callable[[str], int]:
-    """Return the function from cells to the indices of named classes or categories.
-
-    A cell is the name itself; else 1.0 also means a class 1, and TRUE the class true, True or 1. It
-    raises ValueError for other texts.
-    """
+    """Return the function from cells to indices of named classes; ValueError for other texts."""
+    # A cell is the name itself; else 1.0 also means a class 1, and TRUE the class true, True or 1.
     exact = {plain(name): index for index, name in enumerate(names)}
     count = Counter(map(_value, exact))
     loose = {_value(name): index for name, index in exact.items() if count[_value(name)] == 1}

@@ -64,10 +64,8 @@ class File:
 def signs(
     files: Mapping[int, File], columns: Sequence[Column]
 ) -> dict[tuple[int, str], tuple[float, str]]:
-    """Return separation and finding of each peer's columns, and of its `ROWS` if they have one.
-
-    Of more than `MAX_PEERS` peers that many are judged.
-    """
+    """Return separation and finding of each peer's columns, and of its `ROWS` if they have one."""
+    # Of more than `MAX_PEERS` peers that many are judged.
     files = {peer: file for peer, file in files.items() if len(file.cells)}
     files = {peer: files[peer] for peer in [*files][:: max(1, -(-len(files) // MAX_PEERS))]}
     result: dict[tuple[int, str], tuple[float, str]] = {}
@@ -136,10 +134,7 @@ def _of_rows(cells: Floats, is_test_n: Bools | None) -> list[str]:
 
 
 def _alone(files: Mapping[int, File]) -> dict[int, Floats]:
-    """Return each peer's separations by column, (c,); those of all peers where it has too few rows.
-
-    NaN without labels.
-    """
+    """Return each peer's separations by column, (c,); all peers' if few rows, NaN if no labels."""
 
     def best(files: Sequence[File], step: int = 1) -> Floats:
         cells_p = [file.cells[::step] for file in files]
@@ -161,10 +156,8 @@ def _alone(files: Mapping[int, File]) -> dict[int, Floats]:
 
 
 def classes_of(targets: npt.NDArray[Any]) -> list[Ints]:
-    """Return classes (n,) of labels: classes (n,) as they are, numbers (n, k) by quarter.
-
-    Numbers of few values are classes; -1 is a missing label.
-    """
+    """Return classes (n,) of labels: classes (n,) as they are, numbers (n, k) by quarter."""
+    # Numbers of few values are classes; -1 is a missing label.
     if targets.ndim == 1:
         return [np.nan_to_num(targets, nan=-1).astype(np.int64)]
     classes = []
@@ -177,13 +170,12 @@ def classes_of(targets: npt.NDArray[Any]) -> list[Ints]:
 
 
 def separations(cells: Floats, class_n: Ints, group_n: Ints | None = None) -> Floats:
-    """Return how well each column alone tells the classes apart, (c,); NaN without two classes.
-
-    It is the AUROC of the two classes that are hardest to tell apart: of the values in either
-    direction, or of the share of the second class among similar values in the other half of the
-    rows, to which all rows of a group belong. NaN is a value; one that exactly one of several
-    classes has suffices. Results below `PREDICTS` are upper bounds. Rows of class -1 do not count.
-    """
+    """Return how well each column alone tells the classes apart, (c,); NaN without two classes."""
+    # It is the AUROC of the two classes that are hardest to tell apart: of the values in either
+    # direction, or of the share of the second class among similar values in the other half of the
+    # rows, to which all rows of a group belong. NaN is a value; one that exactly one of several
+    # classes has suffices. Results below `PREDICTS` are upper bounds. Rows of class -1 do not
+    # count.
     counts = np.bincount(class_n[class_n >= 0], minlength=1)
     frequent = np.argsort(-counts, kind="stable")[:MAX_CLASSES]
     rows_k = [np.flatnonzero(class_n == k) for k in frequent[counts[frequent] >= _MIN_CLASS]]
@@ -238,11 +230,9 @@ def _edges(values_n: Floats, is_second_n: Bools) -> Floats:
 
 
 def pattern_of(values_n: Floats, column: Column, pooled_n: Floats) -> str:
-    """Return whether a column numbers the "rows", or is an "id" of rows or of a "group" of rows.
-
-    `pooled_n` are the values of all peers, among which row numbers may be divided. Integers that
-    all differ although they lie close together are an id: of measurements some would be equal.
-    """
+    """Return whether a column numbers the "rows", or is an "id" of rows or of a "group" of rows."""
+    # `pooled_n` are the values of all peers, among which row numbers may be divided. Integers that
+    # all differ although they lie close together are an id: of measurements some would be equal.
     known_n = values_n[~np.isnan(values_n)]
     sizes_g = np.unique(known_n, return_counts=True)[1]
     n, distinct, name = len(known_n), len(sizes_g), column.name
@@ -265,12 +255,10 @@ def pattern_of(values_n: Floats, column: Column, pooled_n: Floats) -> str:
 
 
 def copied(cells_p: Sequence[Floats]) -> list[Bools]:
-    """Return which rows equal a row of another table, or of a single table another row, (n,) each.
-
-    None do if chance explains it: where rows are equal because their columns have few values, many
-    more pairs of rows differ in just one of these columns. In a column of many values cells are
-    equal as often as elsewhere. Tables of fewer than three columns have none.
-    """
+    """Return which rows equal a row of another table, or of a lone table another row, (n,) each."""
+    # None do if chance explains it: where rows are equal because their columns have few values,
+    # many more pairs of rows differ in just one of these columns. In a column of many values cells
+    # are equal as often as elsewhere. Tables of fewer than three columns have none.
     hash_p, width = [hashes(cells) for cells in cells_p], cells_p[0].shape[1]
     copied_p = [
         is_n & (is_n.sum() >= max(_MIN_COPIES * len(is_n), 4)) for is_n in _repeated(hash_p)
@@ -324,12 +312,11 @@ def _hash(values_n: Floats, c: int) -> Hashes:
 
 
 def near_equal(cells: Floats) -> float:
-    """Return the share of the rows that lie far closer to another one than by chance, 0 of few.
-
-    In D dimensions the nearest neighbour is nearer than the share q of the distance to the tenth
-    with a chance of about 9 q^D; the distances to the tenth and twentieth give D (Levina and Bickel
-    2005). 0 of fewer than three columns of different numbers. Blocks stand for a large table.
-    """
+    """Return the share of the rows that lie far closer to another one than by chance, 0 of few."""
+    # In D dimensions the nearest neighbour is nearer than the share q of the distance to the tenth
+    # with a chance of about 9 q^D; the distances to the tenth and twentieth give D (Levina and
+    # Bickel 2005). 0 of fewer than three columns of different numbers. Blocks stand for a large
+    # table.
     from scipy.spatial import cKDTree  # slow to import
 
     if len(cells) > _BLOCK * _BLOCKS:
@@ -349,11 +336,9 @@ def near_equal(cells: Floats) -> float:
 
 
 def spelled_alike(names: Sequence[str], values_p: Sequence[Collection[str]]) -> list[list[str]]:
-    """Return groups of categories that may mean the same; `values_p` are those of each table.
-
-    They differ in case, spaces, hyphens or form of Unicode; or one is the first letter of the next
-    and no table has both.
-    """
+    """Return groups of categories of tables that may mean the same."""
+    # They differ in case, spaces, hyphens or form of Unicode; or one is the first letter of the
+    # next and no table has both.
     plain = {name: unicodedata.normalize("NFKC", name).casefold().strip() for name in names}
     plain = {name: _BETWEEN_LETTERS.sub("", text) for name, text in plain.items()}
     groups: list[list[str]] = []

@@ -69,10 +69,7 @@ def problem_of_arrays(
 
 
 def problem_of_node(name: str, data: Sequence[Arrays], peer: int, peers: int, seed: int) -> Problem:
-    """Make the problem of a deployed node, which has the arrays of its own peer only.
-
-    DataError: the arrays are invalid, or there are arrays of other peers.
-    """
+    """Make the problem of a deployed node from its own arrays; DataError: invalid, or of others."""
     if len(data) != 1:
         raise DataError(
             f"{name}: {len(data)} peers, but a deployed node must return its own peer's data only"

@@ -51,10 +51,8 @@ class PluginError(DataError):
 
 
 def register(kind: Kind, name: str, part: object, token: bytes = b"") -> str:
-    """Register an object of this process, and return its name in a configuration.
-
-    Runs with the same `token` are of the same object; by default each is new.
-    """
+    """Register an object of this process, and return its name in a configuration."""
+    # Runs with the same `token` are of the same object; by default each is new.
     _here[kind, HERE + name], _tokens[kind, HERE + name] = part, token or secrets.token_bytes(16)
     return HERE + name
 
@@ -92,11 +90,8 @@ def load(kind: Kind, name: str) -> Any:
 
 
 def row(kind: Kind, name: str, built_in: Mapping[str, Row], wanted: type[Row]) -> Row:
-    """Return a built-in row, or load the row of a plugin.
-
-    `wanted` is the type of a row, and part of the API under its name. PluginError: the plugin does
-    not load, or is no such row.
-    """
+    """Return a built-in row, or load a plugin's; PluginError: it does not load, or is no row."""
+    # `wanted` is the type of a row, and part of the API under its name.
     if name in built_in:
         return built_in[name]
     part = load(kind, name)
@@ -133,10 +128,8 @@ def _attribute(kind: Kind, name: str) -> Any:
 
 
 def options_of(function: Callable[..., Any], name: str) -> type | None:
-    """Return the dataclass that annotates a plugin's parameter `options`, or None.
-
-    PluginError: the annotation is not a frozen dataclass.
-    """
+    """Return the dataclass that annotates a plugin's parameter `options`, or None."""
+    # PluginError: the annotation is not a frozen dataclass.
     try:
         parameters = inspect.signature(function, eval_str=True).parameters
     except (NameError, TypeError, ValueError):  # an annotation for type checkers, or a built-in
@@ -157,10 +150,8 @@ def checked_options(table: object, name: str) -> type:
 
 
 def call(function: Callable[..., Any], name: str, **arguments: Any) -> Any:
-    """Call a plugin with the arguments that it has parameters for, by name.
-
-    PluginError: it has other parameters, or raised an error, which is the cause.
-    """
+    """Call a plugin with the arguments that it has parameters for, by name."""
+    # PluginError: it has other parameters, or raised an error, which is the cause.
     parameters = inspect.signature(function).parameters.values()
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
     for parameter in () if takes_any else parameters:
@@ -183,11 +174,9 @@ def call(function: Callable[..., Any], name: str, **arguments: Any) -> Any:
 
 
 def fingerprint(kind: Kind, name: str) -> bytes:
-    """Return bytes that change with the plugin, or a token of an object of this process.
-
-    They are the files of the module that is named, and of those that define the object or, of a
-    row, the classes and functions in it.
-    """
+    """Return bytes that change with the plugin, or a token of an object of this process."""
+    # They are the files of the module that is named, and of those that define the object or, of a
+    # row, the classes and functions in it.
     if name.startswith(HERE):
         return _tokens[kind, name]
     part = load(kind, name)

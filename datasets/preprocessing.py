@@ -1,7 +1,4 @@
-"""Preprocessing of raw examples to model inputs, fitted on a peer's training examples.
-
-It consists of numbers only and is saved with the model, which can then be used without the data.
-"""
+"""Preprocessing of raw examples to model inputs: numbers only, saved with the model."""
 
 from __future__ import annotations
 
@@ -209,10 +206,8 @@ def numbers(value: Any, name: str) -> Floats:
 
 
 def check_scale(mean: Floats, std: Floats, shape: tuple[int, ...]) -> None:
-    """Refuse a mean or a deviation that no example of a shape has.
-
-    The ValueError says why.
-    """
+    """Refuse a mean or a deviation that no example of a shape has."""
+    # The ValueError says why.
     for name, values in (("mean", mean), ("std", std)):
         if np.broadcast_shapes(values.shape, shape) != shape:
             raise ValueError(f"{name} of shape {values.shape} for examples of {shape}")

@@ -103,10 +103,7 @@ class Problem:
         return len(self.samples)
 
     def sizes(self, peer: int, *, in_groups: bool = False) -> dict[str, int]:
-        """Return the number of a peer's "train", "test" and "validation" examples.
-
-        `in_groups`: the number of their groups, if the examples have groups.
-        """
+        """Return the number of a peer's examples by split, or of their groups, if there are any."""
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
         return {
             name: len({*self._units(part, peer)} if in_groups else part.rows[peer])
@@ -162,14 +159,11 @@ class Problem:
     def describe(self) -> list[dict[str, Any]]:
         """Return statistics of the partition, for printing or JSON.
 
-        Returns
-        -------
-        list of dict
-            Per peer: "peer", "name", "cluster" (or None), "samples" (n_i), and for each of "train",
-            "validation" and "test" a dict of "size" and "labels", the count of each class (None
-            without classes); "fixed" in "test" if no seed divides its test rows; "account" of a
-            peer with images. If the examples have groups: "groups" and "group_labels", their
-            number, and that with each class.
+        Per peer: "peer", "name", "cluster" (or None), "samples" (n_i), and for each of "train",
+        "validation" and "test" a dict of "size" and "labels", the count of each class (None
+        without classes); "fixed" in "test" if no seed divides its test rows; "account" if images.
+        If the examples have groups: "groups" and "group_labels", their number, and that with each
+        class.
         """
         return [
             {

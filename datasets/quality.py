@@ -106,12 +106,10 @@ def _percent(share: float) -> str:
 def survey(
     problem: Problem, peers: Sequence[int] | None = None, *, for_leaks: bool = True
 ) -> list[ColumnQuality]:
-    """Return the quality of each peer's columns; empty if the data are no table with named columns.
-
-    The problem has the rows of the peers that are compared: on a deployed node only those of the
-    node's peer, whose columns are then compared with no other. `peers` are those of the result;
-    None for all with rows here. Without `for_leaks`, no signs of leaks are searched.
-    """
+    """Return the quality of each peer's columns; empty if the data have no named columns."""
+    # The problem has the rows of the peers that are compared: on a deployed node only those of the
+    # node's peer, whose columns are then compared with no other. `peers` are those of the result;
+    # None for all with rows here.
     qualities = _survey(problem, for_leaks)
     return [each for each in qualities if peers is None or each.peer in peers]
 
@@ -144,10 +142,8 @@ def _survey(problem: Problem, for_leaks: bool) -> Sequence[ColumnQuality]:
 def survey_files(
     files: Mapping[int, leaks.File], columns: Sequence[Column], label: str | None = None
 ) -> list[ColumnQuality]:
-    """Return the quality of peers' columns with signs of leaks, and a line for rows with one.
-
-    `label` is a column that is no feature.
-    """
+    """Return the quality of peers' columns with signs of leaks, and a line for rows with one."""
+    # `label` is a column that is no feature.
     features = [c for c, column in enumerate(columns) if column.name != label]
     qualities = survey_tables({peer: file.cells for peer, file in files.items()}, columns)
     if len(features) < len(columns):
@@ -165,11 +161,7 @@ def survey_files(
 
 @np.errstate(over="ignore", invalid="ignore")
 def survey_tables(cells_p: Mapping[int, Floats], columns: Sequence[Column]) -> list[ColumnQuality]:
-    """Return the quality of the columns of tables.
-
-    `cells_p` has the cells (n, columns) of each peer's table, as in
-    `coterie.datasets.preprocessing.RawTable`.
-    """
+    """Return the quality of the columns of tables with cells (n, columns), see `RawTable`."""
     cells_p = {peer: cells for peer, cells in cells_p.items() if len(cells)}
     if not cells_p:
         return []
@@ -195,11 +187,9 @@ def shortened(qualities: Sequence[ColumnQuality], most: int) -> Sequence[ColumnQ
 
 
 def remedy(qualities: Sequence[ColumnQuality], source: str) -> str:
-    """Return how values that mean "not measured" become missing, or else what drift may mean.
-
-    `source` is the name of the data set, or "schema" where schema.toml says it (`coterie schema`, a
-    deployed node).
-    """
+    """Return how values that mean "not measured" become missing, or else what drift may mean."""
+    # `source` is the name of the data set, or "schema" where schema.toml says it (`coterie schema`,
+    # a deployed node).
     code_of = {each.column: each.code for each in qualities if not np.isnan(each.code)}
     if not code_of:
         drifts = source == "table" and any(each.drift > MAX_DRIFT for each in qualities)
@@ -228,11 +218,8 @@ def remedy(qualities: Sequence[ColumnQuality], source: str) -> str:
 def grouped(
     qualities: Iterable[ColumnQuality], names: Sequence[str]
 ) -> list[tuple[str, ColumnQuality]]:
-    """Return the findings, most severe first, each with the names of its peers.
-
-    A sign of a leak in the same column of several peers is one finding. `names` are those of the
-    peers, empty if there are none.
-    """
+    """Return the findings, most severe first, each with the names of its peers."""
+    # A sign of a leak in the same column of several peers is one finding. `names` may be empty.
     groups: dict[object, list[ColumnQuality]] = {}
     for each in sorted((each for each in qualities if each.finding), key=lambda each: each.rank):
         key = each.column, each.severity, None if each.leak else each.peer
@@ -249,11 +236,8 @@ def grouped(
 def warnings(
     qualities: Sequence[ColumnQuality], names: Sequence[str], source: str, file: str = FILE
 ) -> list[str]:
-    """Return a line for each sign of a leak, up to eight, and up to two about other problems.
-
-    `names` are those of the peers, empty if there are none; `source` is as in `remedy`; `file` has
-    all problems.
-    """
+    """Return a line for each sign of a leak, up to eight, and up to two about other problems."""
+    # `names` may be empty; `source` is as in `remedy`; `file` has all problems.
     groups = grouped(qualities, names)
     leaky, others = ([each for each in groups if bool(each[1].leak) is k] for k in (True, False))
     lines = [f"{peers}: {each.leak}" for peers, each in leaky[:_SHOWN]]
@@ -302,10 +286,8 @@ def _described(
 def _isolated(
     cells_p: Collection[Floats], code: float, columns: Sequence[Column], wanted: Bools
 ) -> Bools:
-    """Return for each wanted column whether a value lies far from all others, (c,).
-
-    Large tables are judged by evenly spaced rows.
-    """
+    """Return for each wanted column whether a value lies far from all others, (c,)."""
+    # Large tables are judged by evenly spaced rows.
     result = np.zeros(len(columns), dtype=np.bool_)
     step = max(1, sum(map(len, cells_p)) // _JUDGED)
     for c in np.flatnonzero(wanted).tolist():

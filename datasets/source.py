@@ -64,10 +64,7 @@ def spread(rows: Ints, count: int) -> Ints:
 
 
 def examples_of(tokens: Tokens, context: int, part: str) -> tuple[Tokens, Tokens]:
-    """Cut tokens into rows (N, context) and the tokens after each, dropping the remainder.
-
-    DataError: there are too few.
-    """
+    """Cut tokens into rows (N, context) and the tokens after each; DataError: there are too few."""
     count = (len(tokens) - 1) // context
     if count < 1:
         raise DataError(f"{part} has fewer than {context + 1} tokens, the minimum for an example")

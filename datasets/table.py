@@ -274,11 +274,9 @@ def dataset_of(name: str) -> Dataset:
 
 @lru_cache
 def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
-    """Make a data set of a plugin's function of data_dir, peers, seed and options (each optional).
-
-    The function returns a `Source`, or a list with the arrays of each peer (see
-    `coterie.datasets.per_peer`). On a deployed node the list has its own peer's arrays only.
-    """
+    """Make a data set of a plugin's function of data_dir, peers, seed, options (each optional)."""
+    # The function returns a `Source`, or a list with the arrays of each peer (see
+    # `coterie.datasets.per_peer`). On a deployed node the list has its own peer's arrays only.
 
     @remembered(2)
     def called(peers: int, seed: int, data_dir: Path, options: object) -> Any:

@@ -92,10 +92,7 @@ class Clock:
 
 
 def clock(options: Options, peers: int, seed: int) -> Clock | None:
-    """Make the clock of a configuration, or None for `profile` = "none".
-
-    ScheduleError: the file is missing or wrong.
-    """
+    """Make the clock, None for `profile` = "none"; ScheduleError: its file is missing or wrong."""
     if options.profile == "none":
         return None
     if options.profile == "file":

@@ -6,15 +6,7 @@ from coterie.errors import Error, RunError
 
 
 class RelayError(RunError):
-    """The run cannot continue.
-
-    Attributes
-    ----------
-    round : int
-        Round in which it stopped.
-    stage : str
-        Stage of that round.
-    """
+    """The run cannot continue after `stage` of `round`."""
 
     def __init__(self, message: str, round_: int, stage: str) -> None:
         super().__init__(message)

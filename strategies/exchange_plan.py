@@ -116,10 +116,8 @@ class ExchangePlan(ABC):
         return ()
 
     def _ends(self, t: int, *, asked: bool) -> tuple[Marks, Marks]:
-        """Return masks (n,) of the possible senders and recipients of round `t`.
-
-        Both ends of edges that are answered (`asked`) must be awake.
-        """
+        """Return masks (n,) of the possible senders and recipients of round `t`."""
+        # Both ends of edges that are answered (`asked`) must be awake.
         if asked:
             return self.schedule.awake(t), self.schedule.awake(t)
         return self.schedule.offered(t) > 0, self.schedule.ending(t)

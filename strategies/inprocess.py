@@ -9,10 +9,7 @@ from coterie.strategies.protocol import Handler, Request, Response
 
 
 class InProcessTransport:
-    """Transport that calls nodes of this process in order; a node's id is its index.
-
-    `error` is the last error that a node raised.
-    """
+    """Transport that calls nodes of this process in order; `error` is the last one of a node."""
 
     def __init__(self, nodes: Sequence[Handler]) -> None:
         self._nodes = nodes
@@ -23,10 +20,8 @@ class InProcessTransport:
         return list(range(len(self._nodes)))
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
-        """Deliver requests by node; an exception becomes the reason for a missing response.
-
-        It is raised if the same request would fail again: a PartError, or a full disk.
-        """
+        """Deliver requests by node; an exception becomes the reason for a missing response."""
+        # It is raised if the same request would fail again: a PartError, or a full disk.
         return {node: self._call(node, request) for node, request in requests.items()}
 
     def _call(self, node: int, request: Request) -> Response | str:

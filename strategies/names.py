@@ -1,9 +1,7 @@
-"""Names of runs and peers.
+"""Names of runs and peers: folders, words of commands that people copy, and cells of tables.
 
-They become folders, words of commands that people copy, and cells of tables, so they are made of
-letters, digits, ".", "-" and "_", from any source. What users call their own data (folders,
-groups) may be anything: it is escaped where it is shown (`coterie.app.runs.terminal`,
-`coterie.app.runs.atomic`).
+So they are made of letters, digits, ".", "-" and "_". What users call their own data may be
+anything: it is escaped where it is shown (`coterie.app.runs.terminal`, `coterie.app.runs.atomic`).
 """
 
 from __future__ import annotations

@@ -26,10 +26,7 @@ Matrix = npt.NDArray[np.bool_]
 
 
 class PushSum:
-    """Averaging weights and push-sum weights of each round.
-
-    `links` is a function from a round, from 1, to its edges, (n, n), [sender, recipient].
-    """
+    """Averaging and push-sum weights of each round, whose edges are `links`(t), (n, n)."""
 
     def __init__(self, links: Callable[[int], Matrix], peers: int) -> None:
         self._links, self._peers = links, peers
@@ -37,10 +34,8 @@ class PushSum:
 
     @classmethod
     def repeated(cls, graphs: list[Matrix]) -> PushSum:
-        """Return the weights on edges (n, n) of rounds that repeat cyclically.
-
-        TopologyError: no path leads back along some edge, so its sender's weight would vanish.
-        """
+        """Return the weights on edges (n, n) of rounds that repeat cyclically."""
+        # TopologyError: no path leads back along some edge, so its sender's weight would vanish.
         # Imported here, because it would slow down every start and message of a deployment.
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
@@ -55,10 +50,7 @@ class PushSum:
         return cls(lambda t: graphs[(t - 1) % len(graphs)], len(graphs[0]))
 
     def __call__(self, t: int) -> tuple[Floats, Floats]:
-        """Return the averaging weights of round `t`, (n, n), [recipient, sender], and w_t, (n,).
-
-        Rows of the averaging weights sum to 1, w_t sums to n.
-        """
+        """Return averaging weights of round `t`, (n, n), [recipient, sender], and w_t, (n,)."""
         while len(self._w) < t:
             self._w.append(self._sent(len(self._w)).sum(axis=0))
         sent = self._sent(t)

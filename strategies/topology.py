@@ -239,10 +239,8 @@ def _exponential(setting: Setting) -> Matrix:
 
 
 def _exponential_rounds(setting: Setting) -> Rounds:
-    """Make round t, in which peers receive from 2^(t mod log2 n) steps before (Ying et al. 2021).
-
-    Averages of n = 2^k peers are exact after k rounds.
-    """
+    """Make round t: peers receive from 2^(t mod log2 n) steps before (Ying et al. 2021)."""
+    # Averages of n = 2^k peers are exact after k rounds.
     peers, steps, at = setting.peers, _powers_of_two(setting.peers), np.arange(setting.peers)
     if peers < 2:
         raise TopologyError("one-peer-exponential needs more than one peer")
@@ -366,10 +364,8 @@ def _steps(peers: int, steps: Iterable[int]) -> Matrix:
 
 
 def _shuffled(graph: Matrix, rng: np.random.Generator) -> Matrix:
-    """Randomise a graph by double edge swaps, which preserve degrees (Maslov and Sneppen 2002).
-
-    Edges a-b and c-d become a-d and c-b unless that would make a loop or a double edge.
-    """
+    """Randomise a graph by double edge swaps, which preserve degrees (Maslov and Sneppen 2002)."""
+    # Edges a-b and c-d become a-d and c-b unless that would make a loop or a double edge.
     edges = np.argwhere(np.triu(graph))
     for first, second, flip in rng.integers(
         0, (len(edges), len(edges), 2), size=(_SWAPS_PER_EDGE * len(edges), 3)
@@ -385,10 +381,8 @@ def _shuffled(graph: Matrix, rng: np.random.Generator) -> Matrix:
 
 
 def read_rounds(path: Path, peers: int) -> list[Edges]:
-    """Read the edges (E, 2) of rounds 1, 2, ... from a CSV: round, sender, recipient.
-
-    A round may have none. TopologyError: the file is missing or invalid.
-    """
+    """Read the edges (E, 2) of rounds 1, 2, ... from a CSV: round, sender, recipient."""
+    # A round may have none. TopologyError: the file is missing or invalid.
 
     def invalid(reason: str) -> TopologyError:
         return TopologyError(f"topology file {path}: {reason}")

@@ -126,10 +126,8 @@ def of_arrays(owner: str, arrays: Mapping[str, Any]) -> dict[str, str]:
 
 
 def remembered(size: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Cache the last `size` results of a loader while everything that it read is the same.
-
-    Relative paths among its arguments start from the working directory of the call.
-    """
+    """Cache the last `size` results of a loader while everything that it read is the same."""
+    # Relative paths among its arguments start from the working directory of the call.
 
     def decorate(load: Callable[P, T]) -> Callable[P, T]:
         kept: dict[Hashable, tuple[Reads, T]] = {}

@@ -28,10 +28,7 @@ _SYSTEM = (".ds_store", "thumbs.db", "desktop.ini", "dicomdir", "__macosx")
 def folder_with(
     name: str, data_dir: Path, folders: Sequence[str], entries: Sequence[str], remedy: str
 ) -> Path:
-    """Return the first of some folders of data-dir that has all `entries`.
-
-    DataError: none has them; the message names the expected files and how to get them.
-    """
+    """Return the first folder of data-dir with all `entries`; DataError: none, with `remedy`."""
     for folder in folders:
         if all(exists(data_dir / folder / entry) for entry in entries):
             return data_dir / folder

@@ -42,10 +42,8 @@ class Published:
     package: str = ""  # Debian package that installs them in `SYSTEM`; may be empty
 
     def locate(self, data_dir: Path) -> list[Path]:
-        """Return the paths of the files in the first folder that has all, else download them.
-
-        DataError: they are missing and the download failed; the message names the expected files.
-        """
+        """Return the paths of the files in the first folder that has all, else download them."""
+        # DataError: they are missing and the download failed; the message names the expected files.
         folders = [data_dir / self.name, data_dir / self.folder]
         for folder in (*folders, SYSTEM / self.name):
             if paths := self._in(folder):

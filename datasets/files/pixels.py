@@ -72,10 +72,7 @@ class Decoded(NamedTuple):
 
 
 def decode(data: bytes, choices: Choices) -> Decoded:
-    """Decode the image of a file.
-
-    NoImageError: it holds none. BadImageError: it cannot be used.
-    """
+    """Decode an image; NoImageError: the file holds none, BadImageError: it cannot be used."""
     for name in ("PIL", "pydicom", "nibabel.global"):  # they log values of the file
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     with warnings.catch_warnings():

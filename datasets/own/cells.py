@@ -1,7 +1,4 @@
-"""Reading of tables, and encoding of their cells as numbers, with errors by line and column.
-
-The meaning of a cell is that of `coterie.datasets.grammar`.
-"""
+"""Reading of tables, and encoding of their cells as numbers, with errors by line and column."""
 
 from __future__ import annotations
 
@@ -51,10 +48,8 @@ _DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 
 
 
 def open_table(path: Path) -> pa.Table:
-    """Read a .csv file, whose cells are texts as written, or a .parquet file.
-
-    DataError: the file cannot be read, or has duplicate columns.
-    """
+    """Read a .csv file, whose cells are texts as written, or a .parquet file."""
+    # DataError: the file cannot be read, or has duplicate columns.
     import pyarrow as pa  # slow to import
     from pyarrow import parquet
 
@@ -70,10 +65,7 @@ def open_table(path: Path) -> pa.Table:
 
 
 def normalised(table: pa.Table, path: Path) -> pa.Table:
-    """Return a table with names of columns in Unicode NFC, without spaces around them.
-
-    RefusedError: there are duplicates.
-    """
+    """Return a table with stripped column names in Unicode NFC; RefusedError: duplicates."""
     table = table.rename_columns([grammar.plain(name) for name in table.column_names])
     duplicates = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
     if duplicates:
@@ -152,10 +144,8 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 
 
 def _check_csv(path: Path) -> list[str]:
-    """Return the header of a CSV table, after a check of the start of the file.
-
-    The message of the DataError has the cause and the remedy.
-    """
+    """Return the header of a CSV table, after a check of the start of the file."""
+    # The message of the DataError has the cause and the remedy.
     if cause := _start(path):
         raise DataError(f"table: {path.name} {cause}")
     header = next((cells for _, cells in _records(path)), [])
@@ -225,12 +215,9 @@ def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
 
 
 def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Errors]:
-    """Encode the cells of some columns as numbers.
-
-    Categories become their code, dates days since 1970, durations days, truth values 1 and 0, and
-    the `na_values` of a column NaN. Return the cells (N, columns), NaN where one is missing or
-    invalid, and the invalid cells by row. RefusedError: cells of a column have parts.
-    """
+    """Encode some columns' cells as numbers (N, columns); return also the invalid ones by row."""
+    # Categories become their code, dates days since 1970, durations days, truth values 1 and 0, and
+    # missing or invalid cells NaN. RefusedError: cells of a column have parts.
     errors: Errors = defaultdict(list)
     values = np.empty((table.num_rows, len(columns)))
     for index, column in enumerate(columns):

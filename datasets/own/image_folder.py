@@ -160,10 +160,7 @@ class ImageFolderOptions(HeldOptions):
         return tuple(map(int, self.shape.split("x")))
 
     def normalisation(self) -> Floats | None:
-        """Return `mean` and `std`, (2, channels, 1, ...); None for each peer's own.
-
-        ValueError: they are invalid.
-        """
+        """Return `mean` and `std`, (2, channels, 1, ...), None: each peer's own; ValueError."""
         channels, *sides = self.sides
         try:
             mean, std = (list(map(grammar.number, words(each))) for each in (self.mean, self.std))
@@ -263,10 +260,8 @@ class _Reading:
 def read_image_folder(
     folder: Path, options: ImageFolderOptions, seed: int, peer: int
 ) -> tuple[Expected, Holding]:
-    """Read one institution's images.
-
-    DataError: there are no images, or a class or an image does not fit the run.
-    """
+    """Read one institution's images."""
+    # DataError: there are no images, or a class or an image does not fit the run.
     classes = words(options.classes)
     task: Task = "segmentation" if options.masks else "classification"
     scale = options.normalisation()
@@ -301,10 +296,8 @@ def read_image_folder(
 def _folders(
     folder: Path, names: Sequence[str], meaning: str, reading: _Reading
 ) -> dict[str, list[Path]]:
-    """Return the folders of a folder by their expected names, and count the files beside them.
-
-    RefusedError: a folder has none of these names.
-    """
+    """Return the folders by their expected names, and count the files beside them."""
+    # RefusedError: a folder has none of these names.
     found: dict[str, list[Path]] = defaultdict(list)
     plain = {unicodedata.normalize("NFC", name): name for name in names}
     unknown = []
@@ -416,10 +409,8 @@ def _stem(path: Path, folder: Path) -> str:
 def read_examples(
     paths: Sequence[Path], options: ImageFolderOptions, *, is_mask: bool = False
 ) -> tuple[list[tuple[Path, Example]], Counter[str]]:
-    """Read the images among files, and count the others by their kind.
-
-    RefusedError: an image cannot be used, or a file named like one holds none.
-    """
+    """Read the images among files, and count the others by their kind."""
+    # RefusedError: an image cannot be used, or a file named like one holds none.
     what = f"{'masks' if is_mask else 'images'} do not fit the run (shape {options.shape}, fit = "
     return _each(
         paths,
@@ -454,10 +445,8 @@ def _kind(kind: str, path: Path) -> str:
 
 
 def read_pixels(path: Path, options: ImageFolderOptions) -> npt.NDArray[Any] | str:
-    """Read an image as (channels, height, width), or return the reason why it does not fit.
-
-    Images of 8 bits are uint8, others float32.
-    """
+    """Read an image as (channels, height, width), or return the reason why it does not fit."""
+    # Images of 8 bits are uint8, others float32.
     try:
         return read_example(path, options).pixels
     except (BadImageError, NoImageError) as error:
@@ -465,10 +454,7 @@ def read_pixels(path: Path, options: ImageFolderOptions) -> npt.NDArray[Any] | s
 
 
 def read_example(path: Path, options: ImageFolderOptions, *, is_mask: bool = False) -> Example:
-    """Read an image in the shape of the run.
-
-    NoImageError: the file holds none. BadImageError: it does not fit.
-    """
+    """Read an image in the shape of the run; NoImageError: none, BadImageError: it does not fit."""
     channels, *sides = options.sides
     values, limits, properties, patient = _decoded(path, replace(options.choices, is_mask=is_mask))
     is_volume = properties["format"] == "NIfTI"
@@ -502,10 +488,7 @@ def _decoded(path: Path, choices: Choices) -> Decoded:
 
 
 def surveyed(folder: Path) -> tuple[pa.Table, Account]:
-    """Return the properties of all images below a folder, a row per image, and its account.
-
-    RefusedError: an image cannot be read.
-    """
+    """Return a row of properties of each image in a folder, and its account, or a RefusedError."""
     files, left_out = files_below(folder, folder)
     images, others = _each(
         files, lambda path: _decoded(path, Choices()).properties, "images cannot be read"

@@ -51,6 +51,7 @@ class Holding:
     """Data of one institution."""
 
     # (N, *shape), standardised by the institution's own statistics unless the run has common ones.
+
     inputs: npt.NDArray[Any]
     targets: npt.NDArray[Any]  # see `coterie.datasets.problem.Split`
     rows: Mapping[str, Ints]  # disjoint rows of each of `PARTS`
@@ -92,10 +93,8 @@ class HeldOptions:
             raise ValueError("test and validation must together be below 1")
 
     def check_node(self) -> None:
-        """Check that the options suffice for a node that sees only its own peer's data.
-
-        DataError: an option is missing.
-        """
+        """Check that the options suffice for a node that sees only its own peer's data."""
+        # DataError: an option is missing.
 
 
 @dataclass(frozen=True)
@@ -325,10 +324,8 @@ def make_holding(
 
 
 def _numbered(groups: Mapping[str, npt.NDArray[Any]], present: Sequence[str], name: str) -> Ints:
-    """Number the groups of the rows of all parts, (N,), in the order of their first rows.
-
-    Names of groups are in the entries of the RefusedError only: they identify persons.
-    """
+    """Number the groups of the rows of all parts, (N,), in the order of their first rows."""
+    # Names of groups are in the entries of the RefusedError only: they identify persons.
     for one, other in itertools.combinations(present, 2):
         if len(both := np.intersect1d(groups[one], groups[other])):
             raise RefusedError(
@@ -368,11 +365,9 @@ def _interleaved(classes_n: Ints) -> Ints:
 
 
 def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preprocessing:
-    """Fit the preprocessing on the training rows, except statistics that the run defines.
-
-    A missing number is filled as `Expected.fill` says; a missing category is none of its
-    categories.
-    """
+    """Fit the preprocessing on the training rows, except statistics that the run defines."""
+    # A missing number is filled as `Expected.fill` says; a missing category is none of its
+    # categories.
     columns = expected.columns
     source = code = fill = None
     if columns:

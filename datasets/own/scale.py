@@ -19,10 +19,8 @@ from coterie.datasets.quality import FENCE, survey
 
 
 def known(problem: Problem, peer: int) -> Floats:
-    """Return the cells of a peer's training rows, (n, c); NaN of a missing cell.
-
-    A value that may mean "not measured" by `coterie.datasets.quality` counts as missing.
-    """
+    """Return the cells of a peer's training rows, (n, c); NaN of a missing cell."""
+    # A value that may mean "not measured" by `coterie.datasets.quality` counts as missing.
     assert problem.table is not None
     cells = problem.table.cells[problem.train.rows[peer]]
     code_c = np.array([each.code for each in survey(problem, [peer], for_leaks=False)])
@@ -40,13 +38,11 @@ def statistics(problem: Problem, peer: int) -> Floats:
 
 
 def publishable(values: Floats, min_values: int, groups: Ints | None = None) -> Floats:
-    """Return the values without outliers, or none if they are too few.
-
-    An outlier would show in mean and variance, and so would the only value that is not 0. Hence
-    there must be `min_values` values if those equal to the most common one count once, and those of
-    a group, such as a patient, too; `groups` has the group of each value. Outliers lie beyond the
-    outer fences of the values, or of those that are not the most common one.
-    """
+    """Return the values without outliers, or none if they are too few."""
+    # An outlier would show in mean and variance, and so would the only value that is not 0. Hence
+    # there must be `min_values` values if those equal to the most common one count once, and those
+    # of a group, such as a patient, too. Outliers lie beyond the outer fences of the values, or of
+    # those that are not the most common one.
     if not len(values):
         return values
     distinct, counts = np.unique(values, return_counts=True)
@@ -72,10 +68,7 @@ def combined(statistics_p: Sequence[Floats]) -> Floats:
 
 
 def agreed(columns: Sequence[Column]) -> Floats:
-    """Return mean and deviation of each column in schema.toml, (2, c); NaN of a category.
-
-    DataError: schema.toml has none for a column.
-    """
+    """Return mean and deviation of schema.toml, (2, c); NaN of a category; DataError: none."""
     lacking = [c.name for c in columns if c.kind != "category" and (c.mean is None or not c.scale)]
     if lacking:
         raise DataError(
@@ -100,13 +93,10 @@ def on_agreed_scale(problem: Problem, missing: str) -> Problem:
 
 
 def rescaled(problem: Problem, scale_2c: Floats, missing: str) -> Problem:
-    """Return the problem with the numbers of all peers on one scale.
-
-    `scale_2c` has mean and deviation of each column; NaN of a category and of a column without
-    values. `missing` is the run's `table.missing`: with "median" a peer's missing cells keep its
-    own median, or have the scale's mean where it has no values; otherwise they have the scale's
-    mean.
-    """
+    """Return the problem with the numbers of all peers on one scale: mean and deviation (2, c)."""
+    # The scale is NaN of a category and of a column without values. With "median", the run's
+    # `table.missing`, a peer's missing cells keep its own median; otherwise, and where it has no
+    # values, they have the scale's mean.
     table = problem.table
     assert table is not None
     inputs, preprocessing = problem.inputs.copy(), list(problem.preprocessing)

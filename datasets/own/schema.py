@@ -49,10 +49,7 @@ Schema = Mapping[str, Column]
 
 
 def read_schema(folder: Path, dataset: str = "table") -> Schema:
-    """Read schema.toml in a peer's folder, or in its parent.
-
-    DataError: the file is missing or invalid.
-    """
+    """Read schema.toml in a peer's folder, or its parent; DataError: it is missing or invalid."""
     path = next((p for p in (folder / FILE, folder.parent / FILE) if p.is_file()), None)
     if path is None:
         raise DataError(f"{dataset}: {dataset}.schema is set, but there is no {FILE} in data-dir")
@@ -74,10 +71,8 @@ def _parsed(text: str) -> Schema:
 
 
 def agreed(folder: Path, dataset: str, key: str) -> Schema:
-    """Read the schema of a run, whose key `schema` is its digest, "file" or, without one, "".
-
-    DataError: this peer's schema has another digest.
-    """
+    """Read the schema of a run, whose key `schema` is its digest, "file" or, without one, ""."""
+    # DataError: this peer's schema has another digest.
     schema = read_schema(folder, dataset) if key else {}
     if key not in ("", "file", digest(schema)):
         raise DataError(
@@ -141,6 +136,7 @@ class Draft:
     """Draft of a schema, and what the person who corrects it must know."""
 
     # Columns that all tables have. No entry is the value of fewer than `min_rows` rows.
+
     schema: dict[str, Column] = field(default_factory=dict)
     # Reason for each column that is not in the schema.
     left_out: dict[str, str] = field(default_factory=dict)
@@ -155,14 +151,11 @@ class Draft:
 def drafted(
     tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[str] = (), group: str = ""
 ) -> Draft:
-    """Draft the schema of tables (by name) that have the same columns, for publication.
-
-    Limits, mean and scale of a number come from quantiles and moments of values of all tables
-    together, see `coterie.datasets.own.scale.publishable`, and are rounded. At least `min_rows`
-    rows are behind a category or a number, because it becomes public: rows of different patients,
-    if `group` is the column with the patient of a row. `na_values` are cells that mean a missing
-    value, besides `MARKS`.
-    """
+    """Draft the schema of tables (by name) that have the same columns, for publication."""
+    # Limits, mean and scale of a number come from quantiles and moments of values of all tables
+    # together, see `coterie.datasets.own.scale.publishable`, and are rounded. At least `min_rows`
+    # rows are behind a category or a number, because it becomes public: rows of different patients,
+    # if `group` is the column with the patient of a row. `na_values` come on top of `MARKS`.
     draft, unit_n = Draft(), units(tables, group)
     for name in dict.fromkeys(name for table in tables.values() for name in table.column_names):
         lacking = [key for key, table in tables.items() if name not in table.column_names]
@@ -306,10 +299,8 @@ def _digits(value: float, digits: int) -> float:
 
 
 def _rounded_range(values: Floats) -> tuple[float | None, float | None]:
-    """Return a wide range around the middle 90 % of values, rounded outwards; None without width.
-
-    It is three times as wide as that middle. Zero remains a limit.
-    """
+    """Return a range three times as wide as the middle 90 % of values, rounded outwards."""
+    # Zero remains a limit. None without width.
     if {*np.unique(values)} == {0, 1}:
         return 0.0, 1.0
     low, high = (float(value) for value in np.quantile(values, [0.05, 0.95]))

@@ -154,11 +154,9 @@ class TableOptions(HeldOptions):
             raise ValueError("classes must name each class once")
 
     def check_node(self) -> None:
-        """Refuse options of simulations.
-
-        A node cannot see the columns of other peers. A run that chooses the cells that mean a
-        missing value could ask whether a row has one.
-        """
+        """Refuse options of simulations."""
+        # A node cannot see the columns of other peers. A run that chooses the cells that mean a
+        # missing value could ask whether a row has one.
         if self.columns == "all":
             raise DataError('table.columns = "all" is for simulations: name the columns')
         if self.na_values:
@@ -171,10 +169,8 @@ class TableOptions(HeldOptions):
 def read_table(
     folder: Path, options: TableOptions, seed: int, peer: int
 ) -> tuple[Expected, Holding]:
-    """Read one institution's table.
-
-    DataError: the table is missing, or its columns, values or labels do not fit the run.
-    """
+    """Read one institution's table."""
+    # DataError: the table is missing, or its columns, values or labels do not fit the run.
     files = {name: _file(folder, name) for name in PARTS}
     files["train"] = files["train"] or _file(folder, "data")
     if files["train"] is None:
@@ -223,10 +219,8 @@ def read_table(
 
 
 def _outcome(schema: Schema, options: TableOptions) -> tuple[Task, Sequence[str], Sequence[Column]]:
-    """Return the task, its classes or ends of intervals, and the columns of the label.
-
-    DataError: the schema has no cuts of a time to an event.
-    """
+    """Return the task, its classes or ends of intervals, and the columns of the label."""
+    # DataError: the schema has no cuts of a time to an event.
     label = schema.get(options.label, Column(options.label))
     if options.event:
         if not label.cuts:
@@ -243,10 +237,8 @@ def _outcome(schema: Schema, options: TableOptions) -> tuple[Task, Sequence[str]
 
 
 def _roles(schema: Schema, options: TableOptions) -> tuple[str, str]:
-    """Return the names of the columns of groups and of times; "" if they are not used.
-
-    DataError: there is no column of times, or a column has another use too.
-    """
+    """Return the names of the columns of groups and of times; "" if they are not used."""
+    # DataError: there is no column of times, or a column has another use too.
     of = {column.role: name for name, column in schema.items()}
     group, time = options.group or of.get("group", ""), options.time or of.get("time", "")
     if options.split == "time" and not time:
@@ -262,10 +254,8 @@ def _roles(schema: Schema, options: TableOptions) -> tuple[str, str]:
 
 
 def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[Column, ...]:
-    """Add the run's texts and numbers that mean a missing value to the columns.
-
-    DataError: they name a column that the run does not use.
-    """
+    """Add the run's texts and numbers that mean a missing value to the columns."""
+    # DataError: they name a column that the run does not use.
     of_column: dict[str, list[str]] = {column.name: [] for column in columns}
     for word in words(options.na_values):
         name, is_named, value = (part.strip() for part in word.rpartition("="))
@@ -285,10 +275,7 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _described(folder: Path, options: TableOptions) -> Schema:
-    """Read the run's schema; empty if it has none.
-
-    DataError: this peer's schema has another digest, or lacks a column.
-    """
+    """Read the run's schema, empty if it has none; DataError: it has another digest or columns."""
     schema = agreed(folder, "table", options.schema)
     if not options.schema:
         return schema
@@ -310,10 +297,8 @@ def _read_part(
     options: TableOptions,
     marked: Errors,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read inputs and targets of a table, and the rows that are not left out.
-
-    `marked` are rows with errors in other columns.
-    """
+    """Read inputs and targets of a table, and the rows that are not left out."""
+    # `marked` are rows with errors in other columns.
     columns, first = (*expected.columns, *labels), len(expected.columns)
     require(table, [column.name for column in columns], path)
     values, errors = encoded(table, columns)

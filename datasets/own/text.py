@@ -63,10 +63,8 @@ class TextOptions(HeldOptions):
 
 
 def read_text(folder: Path, options: TextOptions, seed: int, peer: int) -> tuple[Expected, Holding]:
-    """Read one institution's texts.
-
-    DataError: a line cannot be read, the tokenizer is not the run's, or there are too few tokens.
-    """
+    """Read one institution's texts."""
+    # DataError: a line cannot be read, the tokenizer is not the run's, or there are too few tokens.
     tokenizer = _tokenizer(_tokenizer_file(folder, options))
     outputs = max(tokenizer.get_vocab().values()) + 1
     split = (folder / "train").is_dir()

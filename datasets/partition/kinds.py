@@ -66,11 +66,9 @@ def label_flip(source: Source, partition: Partition, peers: int, seed: int) -> S
 
 
 def natural(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Assign a group of the source (a writer, a hospital) to each peer, drawn if there are more.
-
-    With `missing_classes`, that number of classes is first removed from every group at random
-    (FEMNIST in DPFL, appendix F.2).
-    """
+    """Assign a group of the source (a writer, a hospital) to each peer, drawn if there are more."""
+    # `missing_classes` are first removed from every group at random (FEMNIST in DPFL, appendix
+    # F.2).
     if source.groups is None:
         raise DataError(
             f"partition.kind = 'natural': {source.name} has no natural groups; choose another "
@@ -113,12 +111,10 @@ def _remaining(source: Source, groups: Ints, missing: int, seed: int) -> npt.NDA
 
 
 def label_groups(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Divide consecutive classes into disjoint groups, and assign one to each peer.
-
-    No group is without peers. A group's training examples are divided evenly among its peers, which
-    share all its test examples. FedeRiCo (section 5) draws each peer's group, All-for-one
-    (definition S1) assigns them in turn, CoBo (section 4.2) fixes the number of peers per group.
-    """
+    """Divide consecutive classes into disjoint groups, and assign one to each peer."""
+    # No group is without peers. A group's training examples are divided evenly among its peers,
+    # which share all its test examples. FedeRiCo (section 5) draws each peer's group, All-for-one
+    # (definition S1) assigns them in turn, CoBo (section 4.2) fixes the number of peers per group.
     clusters = _clusters(
         partition, peers, source.outputs, f"the number of classes of {source.name}"
     )
@@ -137,10 +133,8 @@ def label_groups(source: Source, partition: Partition, peers: int, seed: int) ->
 
 
 def class_counts(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Draw a number of examples of each class for each peer, disjoint, as `class_counts` says.
-
-    Each peer is tested on all test examples of its classes.
-    """
+    """Draw a number of examples of each class for each peer, disjoint, as `class_counts` says."""
+    # Each peer is tested on all test examples of its classes.
     try:
         counts_p = [
             {int(c): int(count) for c, count in (pair.split(":") for pair in share.split("-"))}
@@ -177,11 +171,9 @@ def class_counts(source: Source, partition: Partition, peers: int, seed: int) ->
 
 
 def label_permutation(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Divide the peers into clusters that each have all data, with permuted labels.
-
-    A cluster's training examples are divided evenly among its members (CoBo section 5.1); every
-    peer has the whole test set. The permutations of the clusters are different.
-    """
+    """Divide the peers into clusters that each have all data, with permuted labels."""
+    # A cluster's training examples are divided evenly among its members (CoBo section 5.1); every
+    # peer has the whole test set. The permutations of the clusters are different.
     permutations = factorial(min(source.outputs, 12))
     clusters = _clusters(
         partition, peers, permutations, "the number of permutations of the classes"
@@ -196,11 +188,9 @@ def label_permutation(source: Source, partition: Partition, peers: int, seed: in
 
 
 def rotation(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Divide as `iid` among clusters of peers whose images are rotated.
-
-    Cluster c rotates by c times 180 degrees if there are two, else by c times 90 (Biswas et al.,
-    SaTML 2025). Every peer has the whole test set, rotated as its training examples are.
-    """
+    """Divide as `iid` among clusters of peers whose images are rotated."""
+    # Cluster c rotates by c times 180 degrees if there are two, else by c times 90 (Biswas et al.,
+    # SaTML 2025). Every peer has the whole test set, rotated as its training examples are.
     if source.inputs.ndim != _IMAGES or source.inputs.shape[2] != source.inputs.shape[3]:
         raise DataError(
             f"partition.kind = 'rotation' needs square images, but an example of {source.name} has "
@@ -288,11 +278,9 @@ def kind_of(name: str) -> PartitionKind:
 
 @lru_cache
 def _foreign(name: str, function: Callable[..., Any]) -> PartitionKind:
-    """Make a kind of a plugin's function of source, peers, seed and options (each optional).
-
-    The function returns `Shares`, or the training rows of each peer; then every peer has the whole
-    test set.
-    """
+    """Make a kind of a plugin's function of source, peers, seed and options (each optional)."""
+    # The function returns `Shares`, or the training rows of each peer; then every peer has the
+    # whole test set.
 
     def divide(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
         result = plugins.call(

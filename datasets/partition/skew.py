@@ -33,10 +33,8 @@ def groups_of_classes(classes: int, groups: int) -> Ints:
 
 
 def label_groups_dirichlet(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Divide each of `clusters` groups of classes among all peers by Dir(alpha).
-
-    Within a group, classes are not stratified; a peer has no true cluster.
-    """
+    """Divide each of `clusters` groups of classes among all peers by Dir(alpha)."""
+    # Within a group, classes are not stratified; a peer has no true cluster.
     groups = partition.clusters
     if groups > source.outputs:
         raise DataError(
@@ -81,11 +79,9 @@ def _divide(
     min_samples: int,
     seed: int,
 ) -> Shares:
-    """Divide each unit by Dir(alpha) among its holders; the test set in the same proportions.
-
-    `unit_c` (c,) is the unit of each class, `holders_up` (u, p) the mask of the peers that hold
-    each unit, `min_samples` the minimum number of training examples per peer.
-    """
+    """Divide each unit by Dir(alpha) among its holders; the test set in the same proportions."""
+    # `unit_c` is the unit of each class, `holders_up` the mask of the peers that hold each unit,
+    # `min_samples` the minimum number of training examples per peer.
     rng = stream(seed, DIVIDE)
 
     def units(rows: Ints) -> list[Ints]:
@@ -134,12 +130,10 @@ def _gather(rows_u: list[Ints], cuts_up: Ints) -> list[Ints]:
 def ensure_test_examples(
     labels: Ints, train: list[Ints], test: list[Ints], rng: np.random.Generator
 ) -> list[Ints]:
-    """Give every peer a test example of a class that it trains on.
-
-    A peer without one gets an example of its most frequent class, from the peer with the most test
-    examples of that class. That peer loses the example if it has another one of the class;
-    otherwise both share it.
-    """
+    """Give every peer a test example of a class that it trains on."""
+    # A peer without one gets an example of its most frequent class, from the peer with the most
+    # test examples of that class. That peer loses the example if it has another one of the class;
+    # otherwise both share it.
     test = list(test)
     for peer, rows in enumerate(train):
         if np.isin(labels[test[peer]], labels[rows]).any():

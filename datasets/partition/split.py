@@ -12,10 +12,8 @@ from coterie.datasets.source import Source
 
 
 def split(source: Source, partition: Partition, peers: int, seed: int) -> Problem:
-    """Divide a source among peers.
-
-    DataError: the partition is impossible; the message names the key and the remedy.
-    """
+    """Divide a source among peers."""
+    # DataError: the partition is impossible; the message names the key and the remedy.
     kind = kind_of(partition.kind)
     size = len(source.train)
     if partition.limit > size:

@@ -1,7 +1,6 @@
 """CINIC-10: CIFAR-10 and ImageNet images of the same ten classes (Darlow et al. 2018).
 
-The published training and validation sets, 90,000 images each, are one training set here, as in
-DPFL (appendix F.5).
+Training and validation sets, 90,000 images each, are one training set (DPFL, appendix F.5).
 """
 
 from __future__ import annotations

@@ -104,10 +104,8 @@ def _read_idx_source(published: Published, data_dir: Path) -> Source:
 
 
 def read_idx(path: Path, dimensions: int) -> Images:
-    """Read the unsigned bytes of an IDX file, plain or .gz (format: LeCun's MNIST page).
-
-    DataError: the file has another format or is truncated.
-    """
+    """Read the unsigned bytes of an IDX file, plain or .gz (format: LeCun's MNIST page)."""
+    # DataError: the file has another format or is truncated.
     raw = unpacked(path)
     start = 4 + 4 * dimensions
     if raw[:4] != bytes((0, 0, 8, dimensions)) or len(raw) < start:

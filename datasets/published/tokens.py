@@ -31,11 +31,9 @@ def vocabulary_files(vocabulary: Vocabulary, data_dir: Path) -> list[Path]:
 
 
 def tokeniser(files: Sequence[Path] = ()) -> Callable[[str], Tokens]:
-    """Make the function from a text to its tokens, (n,).
-
-    The vocabulary files are for byte pairs (int32); without files, tokens are bytes (uint8).
-    DataError: a file is damaged.
-    """
+    """Make the function from a text to its tokens, (n,)."""
+    # The vocabulary files are for byte pairs (int32); without files, tokens are bytes (uint8).
+    # DataError: a file is damaged.
     if not files:
         return lambda text: np.frombuffer(text.encode(), dtype=np.uint8)
     from tokenizers import ByteLevelBPETokenizer  # slow to import
@@ -55,11 +53,8 @@ def language_source(
     context: int,
     vocabulary: Vocabulary,
 ) -> Source:
-    """Cut the tokens of each language into examples; the groups are the languages.
-
-    `streams` are the training and test tokens of each language; the remainders after examples of
-    `context` tokens are not used. DataError: a language has too few tokens for an example.
-    """
+    """Cut each language's tokens, (training, test), into examples; groups are the languages."""
+    # The remainders after examples of `context` tokens are not used. DataError: too few tokens.
     inputs: list[Tokens] = []
     targets: list[Tokens] = []
     groups: list[int] = []
@@ -88,10 +83,7 @@ def language_source(
 
 
 def languages_of(codes: str) -> tuple[str, ...]:
-    """Split "ca-es-de-nl" into language codes.
-
-    ValueError: a code is missing, duplicate or invalid.
-    """
+    """Split "ca-es-de-nl" into language codes; ValueError: one is missing, duplicate or invalid."""
     languages = tuple(codes.split("-"))
     is_valid = all(code.replace("_", "").isalpha() for code in languages)
     if len(set(languages)) < len(languages) or not is_valid:

@@ -44,10 +44,8 @@ class LeastSquaresOptions:
 def load_least_squares(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
-    """Make the problem of `options`; partition and data_dir are ignored.
-
-    Centres and a peer's observations depend on the seed, not on the number of peers.
-    """
+    """Make the problem of `options`; partition and data_dir are ignored."""
+    # Centres and a peer's observations depend on the seed, not on the number of peers.
     assert isinstance(options, LeastSquaresOptions)
     d, clusters = options.dimension, options.clusters
     cluster = np.arange(peers) % clusters

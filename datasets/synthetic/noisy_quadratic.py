@@ -77,11 +77,9 @@ class NoisyQuadraticOptions:
 def load_noisy_quadratic(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
-    """Make the problem of `options`; the seed draws the starts, partition and data_dir are ignored.
-
-    Pool row i is peer i's [curvature, centre]; row n + i has the curvature divided by the trials,
-    so that the training loss is the sum over trials and the test loss their mean.
-    """
+    """Make the problem of `options`; the seed draws starts, partition and data_dir are ignored."""
+    # Pool row i is peer i's [curvature, centre]; row n + i has the curvature divided by the trials,
+    # so that the training loss is the sum over trials and the test loss their mean.
     assert isinstance(options, NoisyQuadraticOptions)
     helpers_g, a1_g, c1_g, c0_g = options.groups()
     sizes = helpers_g.astype(np.int64) + 1

@@ -43,11 +43,9 @@ class QuadraticOptions:
 def load_quadratic(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
-    """Read the problem in `options.file`, float64; partition, seed and data_dir are ignored.
-
-    Pool row i is peer i's [curvature, centre]; row n + i the same with the validation centre, if
-    the file has one. DataError: the file is missing, invalid, or has another number of peers.
-    """
+    """Read the problem in `options.file`, float64; partition, seed and data_dir are ignored."""
+    # Pool row i is peer i's [curvature, centre]; row n + i the same with the validation centre, if
+    # the file has one. DataError: the file is missing, invalid, or has another number of peers.
     assert isinstance(options, QuadraticOptions)
     if not options.file:
         raise DataError('quadratic.file: name the JSON file, e.g. quadratic.file="problem.json"')

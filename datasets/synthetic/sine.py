@@ -38,10 +38,8 @@ class SineOptions:
 def load_sine(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
-    """Make the problem of `options`; partition and data_dir are ignored.
-
-    Test points have the same noise as training points.
-    """
+    """Make the problem of `options`; partition and data_dir are ignored."""
+    # Test points have the same noise as training points.
     assert isinstance(options, SineOptions)
     size = options.samples + _TESTS
     width = 2 * np.pi * options.periods / peers

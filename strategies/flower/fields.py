@@ -1,8 +1,4 @@
-"""Checked reading of the fields of Flower's records.
-
-Every function that reads raises a `WireError` that names the key if a field is missing, has another
-type or is out of range.
-"""
+"""Checked reading of the fields of Flower's records; a `WireError` names the key."""
 
 from __future__ import annotations
 

@@ -41,19 +41,15 @@ except (ImportError, AttributeError) as error:
 
 
 def is_simulation(grid: Grid) -> bool:
-    """Return whether a ServerApp's grid is that of a simulation.
-
-    A class with another name is one if this process has loaded flwr.simulation.
-    """
+    """Return whether a ServerApp's grid is that of a simulation."""
+    # A class with another name is one if this process has loaded flwr.simulation.
     names = {kind.__name__ for kind in type(grid).__mro__}
     return "InMemoryGrid" in names or ("HttpGrid" not in names and "flwr.simulation" in sys.modules)
 
 
 def calls(grid: Any) -> list[Callable[[Any], Any]]:
-    """Return calls to the store: heads of replies to IDs, an object of a reply, delete a reply.
-
-    AttributeError: the grid of a deployment or its requests have changed.
-    """
+    """Return calls to the store: heads of replies to IDs, an object of a reply, delete a reply."""
+    # AttributeError: the grid of a deployment or its requests have changed.
     client, run = grid._runtime_client, {"node": grid.node, "run_id": grid.run.run_id}
 
     def call(send: Any, request: Any, field: str, more: dict[str, Any]) -> Callable[[Any], Any]:

@@ -53,10 +53,7 @@ def encode_request(request: Request) -> RecordDict:
 
 
 def decode_request(record: RecordDict) -> Request:
-    """Decode a request on a node; payloads become bytes, and letters a list.
-
-    WireError: the record is not a request.
-    """
+    """Decode a request on a node; payloads become bytes, letters a list; WireError: it is none."""
     header = fields.require(record, "request", ConfigRecord)
     stage: Stage = fields.one_of(fields.require(header, "stage", str), Stage)
     t, last = fields.count(header, "round"), fields.count(header, "last")
@@ -129,10 +126,8 @@ def encode_response(response: Response, request: Request) -> RecordDict:
 
 
 def encode_fault(why: str, *, is_final: bool = False) -> RecordDict:
-    """Encode the line that a node sends if it cannot carry out a request.
-
-    `is_final`: the same request would fail again, because a user's part raised an error.
-    """
+    """Encode the line that a node sends if it cannot carry out a request."""
+    # `is_final`: the same request would fail again, because a user's part raised an error.
     return RecordDict({"fault": ConfigRecord({"why": why, "final": is_final})})
 
 
@@ -143,10 +138,8 @@ def is_final_fault(record: RecordDict) -> bool:
 
 
 def decode_response(record: RecordDict, request: Request) -> Response | str:
-    """Decode the response to `request` on the relay, or the reason of a node that failed.
-
-    Payloads stay closed. WireError: the record is neither, or answers another request.
-    """
+    """Decode the response to `request` on the relay, or the reason of a node that failed."""
+    # Payloads stay closed. WireError: the record is neither, or answers another request.
     if "fault" in record:
         return fields.require(fields.require(record, "fault", ConfigRecord), "why", str)
     header = fields.require(record, "response", ConfigRecord)

@@ -75,10 +75,8 @@ def _cut(array: Array) -> None:
 
 @cache
 def obstacle() -> str:
-    """Return why letters cannot stay in the store with this version of Flower; empty if they can.
-
-    Names may be there and mean something else, so an array is cut, encoded and read.
-    """
+    """Return why letters cannot stay in the store with this version of Flower, or an empty text."""
+    # Names may be there and mean something else, so an array is cut, encoded and read.
     if private.MISSING:
         return private.MISSING
     try:
@@ -117,10 +115,7 @@ class _Reply:
 
 
 class StoredReplies:
-    """Receiver of replies on a deployment's grid.
-
-    A reply is in the SuperLink's store until the relay has dropped all its letters.
-    """
+    """Receiver of a deployment's replies, in the store until all their letters are dropped."""
 
     def __init__(self, grid: Grid) -> None:
         self._replies_to, self._object, self._end = private.calls(grid)
@@ -128,10 +123,7 @@ class StoredReplies:
         self._dropped: list[str] = []
 
     def pull(self, requests: Collection[str]) -> dict[str, Message | str]:
-        """Return the complete replies to some requests, or the reasons why they cannot be read.
-
-        It does not wait for a node that is still sending.
-        """
+        """Return complete replies, or why they cannot be read; never wait for a sending node."""
         self._look(requests)
         result: dict[str, Message | str] = {}
         for request in [request for request in self._arriving if request in requests]:
@@ -146,10 +138,8 @@ class StoredReplies:
         return result
 
     def discard(self, requests: Collection[str]) -> set[str]:
-        """Delete the replies to some requests, also those that are arriving; return their requests.
-
-        The node that is sending such a reply stops at the next chunk.
-        """
+        """Delete the replies to some requests, also arriving ones; return their requests."""
+        # The node that is sending such a reply stops at the next chunk.
         self._look(requests)
         late = self._arriving.keys() & set(requests)
         self._dropped += [self._arriving.pop(request).name for request in late]

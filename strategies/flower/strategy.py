@@ -22,8 +22,7 @@ _log = logging.getLogger("coterie.relay")
 class RelayStrategy(Strategy):
     """Flower strategy that brokers models between peers instead of aggregating them.
 
-    `start` runs the rounds of `plan` instead of Flower's rounds of configuring and aggregating
-    one global model; the methods for a global model do nothing.
+    `start` runs the rounds of `plan`; the methods for a global model do nothing.
     """
 
     def __init__(self, plan: ExchangePlan) -> None:

@@ -36,21 +36,17 @@ class FlowerTransport:
         self._replies = Replies(grid) if self._simulated else _stored(grid)
 
     def nodes(self) -> list[int]:
-        """Return the nodes that are connected and not busy with a request past its deadline.
-
-        Flower loses state updates of a node that has two messages at once.
-        """
+        """Return the nodes that are connected and not busy with a request past its deadline."""
+        # Flower loses state updates of a node that has two messages at once.
         if self._unanswered:
             for message in self._replies.discard(self._unanswered):
                 self._unanswered.pop(message, None)
         return sorted(set(self._grid.get_node_ids()) - set(self._unanswered.values()))
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
-        """Deliver `requests` by node and wait for the responses, at most until the deadline.
-
-        RelayError: a worker process of the simulation died. PartError: a user's part failed on a
-        node of the simulation; it would fail again.
-        """
+        """Deliver `requests` by node and wait for the responses, at most until the deadline."""
+        # RelayError: a worker process of the simulation died. PartError: a user's part failed on a
+        # node of the simulation; it would fail again.
         if not requests:
             return {}
         seconds = self._timeout * max(

@@ -109,10 +109,8 @@ class Broker:
         self._keyframes: Counter[int] = Counter()  # keyframes on request, by peer
 
     def run(self) -> dict[int, dict[str, float]]:
-        """Run all rounds; return the mean metrics of each evaluated round.
-
-        RelayError: a peer is hosted by no node, there is no quorum, or no node is left.
-        """
+        """Run all rounds; return the mean metrics of each evaluated round."""
+        # RelayError: a peer is hosted by no node, there is no quorum, or no node is left.
         self._gather(all_peers=True)
         if self._ledger.round == 0:
             self._commit(0)
@@ -196,10 +194,8 @@ class Broker:
             self._reports.clear()  # recorded before the restart
 
     def _send_samples(self, t: int) -> None:
-        """Start nodes that see only their own data again, now that all n_i are known.
-
-        RelayError: some peers have sent statistics, and others have not.
-        """
+        """Start nodes that see only their own data again, now that all n_i are known."""
+        # RelayError: some peers have sent statistics, and others have not.
         roster = self._roster
         if t == 0 and roster.statistics and (lacking := roster.missing):
             raise RelayError(

@@ -17,12 +17,10 @@ Offers = Mapping[int, PeerMessage]
 
 
 def deliverable(this: Round, hosts: Hosts, offers: Offers) -> Round:
-    """Keep the edges whose letter can be delivered.
-
-    The recipient must be hosted, and the letter available unless both ends share a node. A sealed
-    letter is available only to the recipients that its sender trusts. A letter of an earlier round
-    is delivered even if its sender is gone, except along edges that are answered.
-    """
+    """Keep the edges whose letter can be delivered."""
+    # The recipient must be hosted, and the letter available unless both ends share a node. A sealed
+    # letter is available only to the recipients that its sender trusts. A letter of an earlier
+    # round is delivered even if its sender is gone, except along edges that are answered.
     home = {peer: node for node, peers in hosts.items() for peer in peers}
 
     def is_deliverable(s: int, r: int, asked: bool) -> bool:
@@ -56,10 +54,7 @@ def update_requests(
     answers: Iterable[PeerMessage],
     served: Collection[int],
 ) -> dict[int, Request]:
-    """Return the "update" requests, by node, with answers and offers.
-
-    Nodes in `served` have received their offers already.
-    """
+    """Return the "update" requests by node; those in `served` have had their offers."""
     by_owner: dict[int | None, list[PeerMessage]] = {}
     for answer in answers:
         by_owner.setdefault(answer.recipient, []).append(answer)

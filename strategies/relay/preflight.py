@@ -28,10 +28,8 @@ class Survey:
 
 
 def survey(transport: Transport, peers: int, proves: Proof | None = None) -> Survey:
-    """Ask all nodes to check that they are ready for a run of `peers` peers.
-
-    `proves` verifies a node's claim to a peer; without, the first node that claims a peer counts.
-    """
+    """Ask all nodes to check that they are ready for a run of `peers` peers."""
+    # `proves` verifies a node's claim to a peer; without, the first node that claims a peer counts.
     nodes, by_peer, faults = transport.nodes(), dict[int, Mapping[str, str]](), list[str]()
     attempt = secrets.token_hex(8)
     request = Request("preflight", 0, 0, clock=time.time(), attempt=attempt)

@@ -26,10 +26,8 @@ NAME = 64
 
 
 def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int) -> str | None:
-    """Return the reason to reject the whole response, or None.
-
-    `hosted` are the peers that the node hosts so far; if empty, it may claim any of the `n`.
-    """
+    """Return the reason to reject the whole response, or None."""
+    # `hosted` are the peers that the node hosts so far; if empty, it may claim any of the `n`.
     if hosted and response.peers != tuple(hosted):
         return f"hosts peers {named(response.peers)} now, not {named(hosted)}"
     if not 0 <= response.elapsed <= _LARGEST:
@@ -53,11 +51,10 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
 def vetted(
     response: Response, request: Request, strategy: ExchangePlan, *, deployed: bool = False
 ) -> tuple[Response, list[str]]:
-    """Return the response without what a response to `request` must not contain.
-
-    Also a line per refused item: letters refused by the node, then items refused here. `deployed`:
-    peers are called by names of trust files; in a simulation the user's own data names them.
-    """
+    """Return the response without what a response to `request` must not contain."""
+    # Also a line per refused item: letters refused by the node, then items refused here.
+    # `deployed`: peers are called by names of trust files; in a simulation the user's own data
+    # names them.
     n, peers = strategy.peers, frozenset(response.peers)
     invalid: list[str] = []
     expected = _expected(response, request, strategy.schedule)
