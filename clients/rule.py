@@ -2,9 +2,8 @@
 
 A rule is `init` plus transitions over named state: each returns a new state and mutates nothing.
 Every array in a state has a leading axis over the node's peers, so a node can store, move and
-resume each peer separately. Rules are formulas over the engine's operations and do not import
-torch; `Tensor` is imported for type checkers only. Legend: p = peers of this node, n = all peers,
-e = letters, d = parameters.
+resume each peer separately. Rules do not import torch; `Tensor` is for type checkers only. Legend:
+p = peers of this node, n = all peers, e = letters, d = parameters.
 """
 
 from __future__ import annotations
@@ -105,41 +104,21 @@ T = TypeVar("T", bound=State)
 
 @dataclass_transform(frozen_default=True)
 class Method:
-    """Declaration of a method, known before a run: options, strategy, place in lists.
-
-    Parameters
-    ----------
-    strategy : type[ExchangePlan]
-        Strategy, which selects the edges of a round. Options with the name of one of its fields
-        are also the strategy's.
-    summary : str
-        Description in one line.
-    group : {"unknown", "groups", "personal", "helpers", "alike", "references"} or None
-        Situation in which to choose the method, see `GROUPS`; None for plugins.
-    learns_graph : bool
-        True if the method learns the weights between peers from models and data.
-    validates : bool
-        True if the method needs validation data.
-    true_clusters : bool or Mapping of str to str
-        True if the method is given the true clusters, which other methods must learn; or the
-        option keys and values with which it is.
-    reference : str
-        Reason why the method is not ranked, as in "NAME is trained on the data of all peers".
-        Empty: it is ranked, unless it is told the truth.
-    exposes : str
-        Reason why differential privacy does not cover the method: a dependence on private examples
-        other than gradients. Empty: covered.
-    """
+    """Declaration of a method, known before a run: options, strategy, place in lists."""
 
     strategy: ClassVar[type[ExchangePlan]] = Everyone
+    """Selects the edges of a round; options with the name of one of its fields are also its own."""
     summary: ClassVar[str] = "plugin"
-    group: ClassVar[Group | None] = None
-    learns_graph: ClassVar[bool] = False
-    validates: ClassVar[bool] = False
+    group: ClassVar[Group | None] = None  # situation in which to choose the method, see `GROUPS`
+    learns_graph: ClassVar[bool] = False  # learns the weights between peers from models and data
+    validates: ClassVar[bool] = False  # needs validation data
     true_clusters: ClassVar[bool | Mapping[str, str]] = False
+    """True if the method is given the true clusters, which others must learn; or the option keys
+    and values with which it is."""
     reference: ClassVar[str] = ""
+    """Why the method is not ranked: "NAME is trained on the data of all peers"."""
     exposes: ClassVar[str] = ""
-
+    """Why differential privacy does not cover it: private examples matter beyond gradients."""
     any_model: ClassVar[bool] = False
     """The method neither averages parameters nor computes gradients itself, so that it also works
     with models that a library fits (`coterie.clients.models.fitted`)."""
@@ -249,19 +228,11 @@ class Formulas(Method):
     ) -> T:
         """Return the state after the local training of a round, with `more` fields replaced.
 
-        Parameters
-        ----------
-        batches : sequence of Batch or None
-            One minibatch per step; None: those of the round.
-        gradient : callable or None
-            Gradient to descend, a function of models, buffers and minibatch; None: the local loss.
-        proximal : (float, Tensor) or None
-            Strength mu and centre c (P, d) of a term mu/2 |x - c|^2 of the objective.
-        mask : Tensor, (P, d), or None
-            Factors of the gradient's entries.
-        pull : callable or None
-            Further direction to descend, a function of models (E, d) and their rows; neither
-            momentum nor Adam's scaling applies to it.
+        `batches`: one minibatch per step, None: those of the round. `gradient`, of models, buffers
+        and minibatch, is the one to descend, None: that of the local loss. `proximal`: strength mu
+        and centre c (P, d) of a term mu/2 |x - c|^2. `mask` (P, d): factors of the gradient's
+        entries. `pull`, of models (E, d) and their rows, is a further direction to descend; neither
+        momentum nor Adam's scaling applies to it.
         """
         batches = self.engine.batches(round_) if batches is None else batches
         terms = Terms(pull, proximal, mask)
@@ -333,10 +304,7 @@ class Rule(Formulas, Generic[S]):
         return self.begin()
 
     def begin(self, start: State | None = None, **more: Any) -> S:
-        """Return the state before round 1: the models of `start`, with these fields beside them.
-
-        A field `w` is the identity, unless given.
-        """
+        """Return the state before round 1: `start` and these fields; `w` is the identity if absent."""
         if "w" not in more and any(each.name == "w" for each in fields(self.state)):
             more["w"] = self.eye()
         return cast(S, self.state(**vars(start or self.start()) | more))
@@ -350,14 +318,9 @@ class Rule(Formulas, Generic[S]):
         return None
 
     def offer(self, s: S, t: int) -> tuple[S, Mapping[str, Tensor]]:
-        """Begin the round; methods that train before they share train here.
+        """Begin the round; return also the tensors (P, ...) that each peer sends.
 
-        Returns
-        -------
-        state : State
-            State after local training.
-        offers : Mapping of str to Tensor, (P, ...)
-            Tensors that each peer sends.
+        Methods that train before they share train here.
         """
         return s, {"x": s.x}
 
@@ -374,15 +337,7 @@ class Rule(Formulas, Generic[S]):
         raise NotImplementedError(f"{type(self).__name__} does not implement answer()")
 
     def update(self, s: S, inbox: Inbox) -> S:
-        """End the round.
-
-        Parameters
-        ----------
-        s : State
-            State after `offer` and `answer`.
-        inbox : Inbox
-            Models and answers that the hosted peers received; `inbox.round` is the round.
-        """
+        """End the round: `s` is the state after `offer` and `answer`, `inbox` what arrived."""
         raise NotImplementedError
 
     # ---- the result -------------------------------------------------------------------------
@@ -390,8 +345,7 @@ class Rule(Formulas, Generic[S]):
     def personal(self, s: S) -> S:
         """Return the state whose `x` and `buffers` would be deployed if the run ended here.
 
-        These models are evaluated and saved. The cost of computing them counts for that
-        evaluation only.
+        The cost of computing them counts for the evaluation only.
         """
         return s
 
@@ -451,9 +405,8 @@ class Rule(Formulas, Generic[S]):
         return {}
 
     def weights(self, s: S) -> Floats:
-        """Return the collaboration weights (P, n) that each peer gives every peer.
+        """Return the collaboration weights (P, n) that each peer gives every peer, the state's `w`.
 
-        They are the state's `w` if it has one. The diagonal is the self weight where the method
-        has one, else 1.
+        The diagonal is the self weight where the method has one, else 1.
         """
         return cast(Floats, getattr(s, "w", None)) if hasattr(s, "w") else self.eye()

@@ -67,13 +67,7 @@ def run(
     **more : Any
         Further keys, with `_` for `-` and `__` between a table and its key: `learning_rate=0.1`,
         `partition__alpha=0.3`. `method`, `model`, `dataset`, `partition__kind`, `topology`,
-        `schedule__kind`, `attack__kind` and `defence__rule` can be objects instead of names: a
-        class or a function, and so on.
-
-    Returns
-    -------
-    Run
-        Results of the run.
+        `schedule__kind`, `attack__kind` and `defence__rule` can be objects instead of names.
 
     Raises
     ------
@@ -103,28 +97,10 @@ def load(
 ) -> Run:
     """Read the run directory of a finished or unfinished run, from any source.
 
-    Nothing that it names is imported or opened except what is given here.
-
-    Parameters
-    ----------
-    run_dir : str or Path
-        Run directory.
-    parts : Sequence of Any
-        Code that models of the run may be built with: classes or functions, or their names,
-        "module:attribute".
-    weights : Sequence of str or Path
-        Files of pretrained weights that its networks start from, if the models' files do not
-        contain them.
-
-    Returns
-    -------
-    Run
-        Results of the run.
-
-    Raises
-    ------
-    ResultsError
-        If it is not a run directory, or a file in it is damaged.
+    Nothing that it names is imported or opened except `parts`, code that its models may be built
+    with (classes, functions, or their names, "module:attribute"), and `weights`, pretrained files
+    that its networks start from, if the models' files do not contain them. ResultsError: it is not
+    a run directory, or a file in it is damaged.
     """
     return Run(run_dir, [_name("model", part) for part in parts], weights)
 
@@ -144,9 +120,7 @@ def compare(
     yardsticks: Literal["auto", "none"] = "auto",
     **more: Any,
 ) -> Comparison:
-    """Run the same experiment for several methods and seeds.
-
-    Finished runs on the same data are not repeated.
+    """Run the same experiment for several methods and seeds; finished runs are not repeated.
 
     Parameters
     ----------
@@ -170,11 +144,6 @@ def compare(
     yardsticks : {"auto", "none"}
         "auto" adds rows by scikit-learn where the data are a table with a class or a number to
         predict.
-
-    Returns
-    -------
-    Comparison
-        Results of the comparison.
 
     Raises
     ------
@@ -217,31 +186,9 @@ def sweep(
 ) -> Comparison:
     """Run the same experiment for every combination of some keys' values, and each seed.
 
-    Finished runs on the same data are not repeated.
-
-    Parameters
-    ----------
-    values : Mapping of str to Sequence of Any
-        Values by key, as in {"cobo.rho": [0.01, 0.1], "learning-rate": [0.03, 0.1]}.
-    preset, keys, peers_data, **more : optional
-        As in `run`.
-    seeds, workers : int
-        As in `compare`.
-    out : str or Path or None
-        Directory of the results; None: `runs/sweep/PRESET`, or PRESET-2, ... beside sweeps of
-        other settings.
-
-    Returns
-    -------
-    Comparison
-        Results, with a setting such as "cobo.rho=0.1 learning-rate=0.03" instead of each method.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If a combination cannot run, or `out` has another sweep.
-    SweepError
-        If a run failed; the cause is its error. The next attempt reuses the finished runs.
+    As `compare`, whose errors it raises, with a setting such as "cobo.rho=0.1 learning-rate=0.03"
+    instead of each method. `values` are by key, as in {"cobo.rho": [0.01, 0.1]}; `out` is
+    `runs/sweep/PRESET` by default, or PRESET-2, ... beside sweeps of other settings.
 
     Examples
     --------
@@ -278,7 +225,9 @@ def contribution(
     """Compute the worth of each peer's letters for each peer of a finished simulation.
 
     The experiment is executed again without the letters of some peers. Finished runs are reused,
-    stopped ones are continued.
+    stopped ones are continued. The result is the content of worth.csv, a row per recipient and
+    sender; `leave_one_out` and `shapley` are positive where letters improve the recipient's
+    `measure`.
 
     Parameters
     ----------
@@ -287,17 +236,8 @@ def contribution(
     orders : int
         Number of random orders of the senders for Shapley values, even; 0: leave-one-out only. The
         values are exact if all coalitions are no more runs.
-    workers : int
-        As in `compare`.
-    parts : Sequence of Any
-        Code that the directory names and you trust, as in `load`; a `Run` of this process knows its
-        own.
-
-    Returns
-    -------
-    DataFrame
-        Content of worth.csv, a row per recipient and sender. `leave_one_out` and `shapley` are
-        positive where letters improve the recipient's `measure`.
+    workers, parts : int, Sequence of Any
+        As in `compare` and `load`; a `Run` of this process knows its own parts.
 
     Raises
     ------
@@ -403,10 +343,8 @@ def reproduce(
         "small" runs offline in minutes, "paper" is the paper's size.
     seeds : int, optional
         Number of seeds; by default as many as the figure says.
-    workers : int
-        Maximum number of parallel runs; with 1 all take place in this process.
-    out : path
-        Directory of all reproductions.
+    workers, out : int, path
+        Maximum number of parallel runs, 1: all in this process; directory of all reproductions.
 
     Returns
     -------

@@ -81,12 +81,7 @@ class DivergedError(RunError):
 class PartError(RunError):
     """A method, a model, a data set or a callback raised an error; that error is the `__cause__`.
 
-    Attributes
-    ----------
-    round : int or None
-        Round of the error; None if unknown.
-    peers : tuple of int
-        Peers that were being computed.
+    It has the `round`, None if unknown, and the `peers` that were being computed.
     """
 
     def __init__(self, message: str, round_: int | None = None, peers: Sequence[int] = ()) -> None:
@@ -141,10 +136,7 @@ def peers_of(peers: Sequence[int]) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return file, line and function that an error arose in: "mine.py:12, in offer()".
-
-    That is the innermost call of the user's code, or else of this package; "" if never raised.
-    """
+    """Return "mine.py:12, in offer()": the innermost call of the user's code, or of ours; or ""."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{short_path(error.filename)}:{error.lineno}"
     users, ours = _places(error)

@@ -63,13 +63,7 @@ class Range:
         )
 
     def check(self, value: float) -> None:
-        """Reject a value outside the interval.
-
-        Raises
-        ------
-        RangeError
-            It is outside, or not a number.
-        """
+        """Reject a value outside the interval, or that is not a number, by a RangeError."""
         if value not in self:
             raise RangeError(f"must be {self}")
 
@@ -100,29 +94,11 @@ def option(
 ) -> Any:
     """State an option, the value of a field: `steps: int = option(5, "Steps.", low=1)`.
 
-    Parameters
-    ----------
-    default : bool, int, float or str
-        Default value.
-    text : str
-        Description, for help and documentation.
-    low, high : float
-        Minimum and maximum of a number.
-    above, below : float
-        Bounds that are not allowed themselves.
-    path : bool
-        The string names a file or a directory, which each node has its own.
-    scope : {"run", "site", "relay", "start"}
-        Who sets the key, for options of the application.
-    used_by : collection of str
-        The built-in kinds of the table that use the option; empty: all.
-    grid : sequence
-        Three values that `compare --tune` tries; at most one option of a method has them.
-
-    Raises
-    ------
-    RangeError
-        The default or a value of the grid is out of range; the message has the option's text.
+    `low` and `high` are allowed, `above` and `below` are not. `path`: the string names a file or a
+    directory of each node. `scope`: who sets the key, for options of the application. `used_by`:
+    the built-in kinds of the table that use the option; empty: all. `grid`: three values that
+    `compare --tune` tries; at most one option of a method has them. RangeError: the default or a
+    value of the grid is out of range; the message has the option's text.
     """
     bounds = Range(low, high, above, below)
     for value in (default, *grid):
@@ -151,12 +127,7 @@ class Option:
     def take(self, value: Any) -> Scalar:
         """Return a value of the option's type and range; an int is converted to a float.
 
-        Raises
-        ------
-        ValueError
-            Its type is wrong; the message has the expected type.
-        RangeError
-            It is out of range; the message has the range.
+        ValueError: its type is wrong; RangeError: it is out of range; the message has either.
         """
         for kind in self.kinds:
             if isinstance(kind, str):
@@ -228,15 +199,9 @@ def options_of(table: type) -> Mapping[str, Option]:
 
 
 def check(options: object) -> None:
-    """Check the numbers of a dataclass against its ranges.
+    """Check the numbers of a dataclass against its ranges; a RangeError names the field.
 
-    Values of a configuration are checked when it is read; use this for dataclasses that may also
-    be created in other ways.
-
-    Raises
-    ------
-    RangeError
-        A number is out of range; the message names the field.
+    Values of a configuration are checked when it is read; use this for other dataclasses.
     """
     table: type = type(options)
     for each in options_of(table).values():

@@ -28,21 +28,7 @@ if TYPE_CHECKING:
 class Run:
     """Results of a run, read from its directory, which may come from anywhere.
 
-    Parameters
-    ----------
-    parts : Sequence of str
-        User code that models of the run may be built with, as "module:attribute".
-    weights : Sequence of str or Path
-        Files of pretrained weights that its networks start from.
-
-    Attributes
-    ----------
-    directory : Path
-        Run directory.
-    names : tuple of str
-        Names of the peers, by index.
-    parts : tuple of str
-        `parts`.
+    `names` are those of the peers, by index; `parts` and `weights` are as in `coterie.load`.
     """
 
     def __init__(
@@ -91,13 +77,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Content of summary.json: means, spreads and costs.
-
-        Raises
-        ------
-        ResultsError
-            If the run is not finished.
-        """
+        """Content of summary.json: means, spreads, costs; ResultsError: the run is not finished."""
         content = files.json_of(self.directory, "summary.json", dict)
         if content is None:
             raise ResultsError(f"{self.directory}: the run is not finished, so there is no summary")
@@ -114,24 +94,10 @@ class Run:
         return self._read.settings
 
     def model(self, peer: int | str) -> PersonalModel:
-        """Return a peer's model in evaluation mode, which takes raw inputs.
+        """Return a peer's model in evaluation mode, which takes raw inputs; `peer`: index or name.
 
-        The model includes normalisation and the method's prediction rule (mixtures, votes).
-
-        Parameters
-        ----------
-        peer : int or str
-            Index or name of the peer.
-
-        Returns
-        -------
-        nn.Module
-            The personal model.
-
-        Raises
-        ------
-        ResultsError
-            If there is no such model; the message has the reason.
+        It includes normalisation and the method's prediction rule (mixtures, votes). ResultsError:
+        there is no such model; the message has the reason.
         """
         from coterie.app.trained.personal import Named, personal_model  # imports torch
 
@@ -140,27 +106,11 @@ class Run:
     def predict(
         self, peer: int | str, x: pd.DataFrame | npt.ArrayLike | str | Path
     ) -> npt.NDArray[np.float64]:
-        """Predict raw inputs with a peer's model.
+        """Predict raw inputs by a peer's model: probabilities (N, classes) or values (N, outputs).
 
-        Parameters
-        ----------
-        peer : int or str
-            Index or name of the peer.
-        x : DataFrame or ArrayLike or str or Path
-            Raw inputs: a data frame with the columns of the training data, in any order; an array
-            (N, ...); or a file or folder as for `coterie predict`.
-
-        Returns
-        -------
-        ndarray
-            Probabilities (N, classes); for a regression, values (N, outputs).
-
-        Raises
-        ------
-        ResultsError
-            As in `model`.
-        ConfigError, DataError
-            If the inputs do not fit the model.
+        `x` is a data frame with the columns of the training data, in any order; an array (N, ...);
+        or a file or folder as for `coterie predict`. ResultsError: as in `model`; ConfigError,
+        DataError: the inputs do not fit the model.
         """
         from coterie.app.trained.inputs import fitting, of_frame, read
         from coterie.app.trained.predict import predicted
@@ -191,20 +141,7 @@ class Run:
 
 
 class Comparison:
-    """Results of a comparison, read from its directory.
-
-    Parameters
-    ----------
-    parts : Sequence of str
-        See `Run`.
-    weights : Sequence of str or Path
-        See `Run`.
-
-    Attributes
-    ----------
-    directory : Path
-        Directory of the comparison.
-    """
+    """Results of a comparison, read from its directory; `parts` and `weights` as in `load`."""
 
     def __init__(
         self, directory: str | Path, parts: Sequence[str] = (), weights: Sequence[str | Path] = ()

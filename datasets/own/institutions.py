@@ -51,7 +51,6 @@ class Holding:
     """Data of one institution."""
 
     # (N, *shape), standardised by the institution's own statistics unless the run has common ones.
-
     inputs: npt.NDArray[Any]
     targets: npt.NDArray[Any]  # see `coterie.datasets.problem.Split`
     rows: Mapping[str, Ints]  # disjoint rows of each of `PARTS`

@@ -136,7 +136,6 @@ class Draft:
     """Draft of a schema, and what the person who corrects it must know."""
 
     # Columns that all tables have. No entry is the value of fewer than `min_rows` rows.
-
     schema: dict[str, Column] = field(default_factory=dict)
     # Reason for each column that is not in the schema.
     left_out: dict[str, str] = field(default_factory=dict)
