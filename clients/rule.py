@@ -304,7 +304,7 @@ class Rule(Formulas, Generic[S]):
         return self.begin()
 
     def begin(self, start: State | None = None, **more: Any) -> S:
-        """Return the state before round 1: `start` and these fields; `w` is the identity if absent."""
+        """Return the state before round 1: `start` with these fields, and `w` else the identity."""
         if "w" not in more and any(each.name == "w" for each in fields(self.state)):
             more["w"] = self.eye()
         return cast(S, self.state(**vars(start or self.start()) | more))

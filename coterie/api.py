@@ -236,8 +236,10 @@ def contribution(
     orders : int
         Number of random orders of the senders for Shapley values, even; 0: leave-one-out only. The
         values are exact if all coalitions are no more runs.
-    workers, parts : int, Sequence of Any
-        As in `compare` and `load`; a `Run` of this process knows its own parts.
+    workers : int
+        As in `compare`.
+    parts : Sequence of Any
+        As in `load`; a `Run` of this process knows its own.
 
     Raises
     ------
@@ -343,8 +345,10 @@ def reproduce(
         "small" runs offline in minutes, "paper" is the paper's size.
     seeds : int, optional
         Number of seeds; by default as many as the figure says.
-    workers, out : int, path
-        Maximum number of parallel runs, 1: all in this process; directory of all reproductions.
+    workers : int
+        Maximum number of parallel runs; with 1 all take place in this process.
+    out : path
+        Directory of all reproductions.
 
     Returns
     -------
