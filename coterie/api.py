@@ -142,8 +142,7 @@ def compare(
         Directory of the comparison; None: `runs/compare/PRESET`, or PRESET-2, ... beside
         comparisons of other settings.
     yardsticks : {"auto", "none"}
-        "auto" adds rows by scikit-learn where the data are a table with a class or a number to
-        predict.
+        "auto" adds rows by scikit-learn for tables with a class or a number to predict.
 
     Raises
     ------
@@ -225,9 +224,8 @@ def contribution(
     """Compute the worth of each peer's letters for each peer of a finished simulation.
 
     The experiment is executed again without the letters of some peers. Finished runs are reused,
-    stopped ones are continued. The result is the content of worth.csv, a row per recipient and
-    sender; `leave_one_out` and `shapley` are positive where letters improve the recipient's
-    `measure`.
+    stopped ones are continued. The result is worth.csv, a row per recipient and sender;
+    `leave_one_out` and `shapley` are positive where letters improve the recipient's `measure`.
 
     Parameters
     ----------

@@ -155,8 +155,7 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """Mean and deviation over seeds of the columns of comparison.csv, by method or setting.
 
-        Accuracies and gains are shares: `table["accuracy"]["mean"]` is 0.855 for 85.5 %. The table
-        of the page is `shown`.
+        Accuracies and gains are shares: 0.855 for 85.5 %. The table of the page is `shown`.
         """
         table = io.StringIO(files.text(self.directory, "comparison.csv"))
         rows = pd.read_csv(table).dropna(axis=1, how="all")

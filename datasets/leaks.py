@@ -174,8 +174,7 @@ def separations(cells: Floats, class_n: Ints, group_n: Ints | None = None) -> Fl
     # It is the AUROC of the two classes that are hardest to tell apart: of the values in either
     # direction, or of the share of the second class among similar values in the other half of the
     # rows, to which all rows of a group belong. NaN is a value; one that exactly one of several
-    # classes has suffices. Results below `PREDICTS` are upper bounds. Rows of class -1 do not
-    # count.
+    # classes has suffices. Results below `PREDICTS` are upper bounds. Class -1 does not count.
     counts = np.bincount(class_n[class_n >= 0], minlength=1)
     frequent = np.argsort(-counts, kind="stable")[:MAX_CLASSES]
     rows_k = [np.flatnonzero(class_n == k) for k in frequent[counts[frequent] >= _MIN_CLASS]]
@@ -315,8 +314,7 @@ def near_equal(cells: Floats) -> float:
     """Return the share of the rows that lie far closer to another one than by chance, 0 of few."""
     # In D dimensions the nearest neighbour is nearer than the share q of the distance to the tenth
     # with a chance of about 9 q^D; the distances to the tenth and twentieth give D (Levina and
-    # Bickel 2005). 0 of fewer than three columns of different numbers. Blocks stand for a large
-    # table.
+    # Bickel 2005). 0 of fewer than three columns of numbers. Blocks stand for a large table.
     from scipy.spatial import cKDTree  # slow to import
 
     if len(cells) > _BLOCK * _BLOCKS:

@@ -5,9 +5,8 @@ A mapping has `x` (N, ...) and `y` (N,) or (N, k), and may have `x_test`, `y_tes
 that are integers, booleans or strings are classes, named unless they are 0, 1, 2 and so on; floats
 are regression targets, or classes where `classes` names them. `group` (N,), with `group_test` and
 `group_validation`, has the group, such as the patient, of each example, `time` (N,) its time; see
-`make_holding`. As in all data that peers hold themselves, each peer's inputs are standardised by
-its own mean and standard deviation, and a missing test or validation part is drawn from the
-training examples.
+`make_holding`. Each peer's inputs are standardised by its own mean and standard deviation, and a
+missing test or validation part is drawn from the training examples.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ class Column:
     high: int | float | None = None
     """Valid range of a number; a cell outside is an error."""
     na_values: tuple[str, ...] = ()
-    """Cells that mean a missing value, besides empty ones. Numbers compare by value: "-9" is also
-    -9.0."""
+    """Cells that mean a missing value, besides empty ones, by value: "-9" is also -9.0."""
     cuts: tuple[int | float, ...] = ()
     """Ends of the intervals of a time to an event, ascending, from 0; empty for other columns."""
     mean: int | float | None = None

@@ -60,8 +60,7 @@ class Problem:
     mean: Floats
     std: Floats
     """Constants of the normalisation, broadcast over `shape`: normalised input = (raw - mean) /
-    std. Computed from the source's training examples, so they depend neither on the seed nor on the
-    partition."""
+    std. They are of the source's training examples, whatever seed and partition."""
     samples: Ints  # (n,)
     """Numbers n_i that define the weights p_i: training sizes; quadratic: its `samples`."""
     clusters: Ints | None = None  # (n,)
@@ -162,8 +161,7 @@ class Problem:
         Per peer: "peer", "name", "cluster" (or None), "samples" (n_i), and for each of "train",
         "validation" and "test" a dict of "size" and "labels", the count of each class (None
         without classes); "fixed" in "test" if no seed divides its test rows; "account" if images.
-        If the examples have groups: "groups" and "group_labels", their number, and that with each
-        class.
+        If there are groups: "groups" and "group_labels", their number, and that with each class.
         """
         return [
             {

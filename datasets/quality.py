@@ -188,8 +188,7 @@ def shortened(qualities: Sequence[ColumnQuality], most: int) -> Sequence[ColumnQ
 
 def remedy(qualities: Sequence[ColumnQuality], source: str) -> str:
     """Return how values that mean "not measured" become missing, or else what drift may mean."""
-    # `source` is the name of the data set, or "schema" where schema.toml says it (`coterie schema`,
-    # a deployed node).
+    # `source` is the name of the data set, or "schema" where schema.toml says it.
     code_of = {each.column: each.code for each in qualities if not np.isnan(each.code)}
     if not code_of:
         drifts = source == "table" and any(each.drift > MAX_DRIFT for each in qualities)

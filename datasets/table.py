@@ -62,8 +62,7 @@ class Dataset:
     needs: str  # requirements to load it
     model: str  # default model; empty if the problem defines its parameters
     # From (partition, peers, seed, data_dir, options) to a Problem with read-only arrays, cached
-    # per process. It raises DataError if files are missing or damaged, or the partition is
-    # impossible.
+    # per process. DataError: files are missing or damaged, or the partition is impossible.
     load: Callable[[Partition, int, int, Path, object], Problem]
     options: type | None = None  # option dataclass of the table [<name>]
     local_steps: int = 1  # default of `local-steps`, used for 0

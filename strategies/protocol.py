@@ -2,8 +2,7 @@
 
 Relay (`coterie.strategies.relay.broker`) and nodes communicate only by these dataclasses, which a
 `Transport` carries: Flower's grid, or function calls in one process. Payloads are opaque: the relay
-forwards them by reference and never looks inside. A letter is a message between peers, encrypted in
-a deployment.
+forwards them by reference. A letter is a message between peers, encrypted in a deployment.
 """
 
 from __future__ import annotations
@@ -150,8 +149,7 @@ class Response:
     """Answers of the round ("answer"), or offers for the next one ("start", "update"), or
     statistics ("start")."""
     wants: Edges = field(default_factory=no_edges)
-    """Edges (W, 2) that the node's peers request for the next round; each has one of them at an
-    end."""
+    """Edges (W, 2) requested for the next round; each has one of the node's peers at an end."""
     reports: tuple[Report, ...] = ()
     """Metrics of the evaluated rounds that the request ended."""
     refused: tuple[str, ...] = ()
@@ -172,8 +170,7 @@ class Response:
     elapsed: float = 0.0
     """Seconds on the virtual clock that the request's rounds took on this node."""
     ready: tuple[int, ...] = ()
-    """Round at whose end each hosted peer's work is done, if the schedule follows the clock; else
-    empty."""
+    """Round at whose end each hosted peer's work is done, by the clock; empty without one."""
     backend: str = ""
     """Name of the node's engine backend, in the response to "start"; else empty."""
     missing_from: tuple[int, ...] = ()

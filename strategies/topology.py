@@ -28,8 +28,7 @@ Links = Callable[[int], Matrix]
 """Function from a round to its edges, (n, n), [sender, recipient]."""
 AveragingWeights = Callable[[int], tuple[Floats, Floats]]
 """Function from a round to averaging weights, (n, n) with rows that sum to 1, and push-sum weights,
-(n,): the weight of each peer's model in the mean that averaging preserves; its steps are divided by
-that weight."""
+(n,), by which steps are divided: each model's weight in the mean that averaging preserves."""
 
 _ATTEMPTS = 1000
 _SWAPS_PER_EDGE = 10
@@ -87,8 +86,7 @@ class Topology:
     """Description in one line."""
     graph: Callable[[Setting], Matrix]
     """Function that builds the symmetric adjacency matrix with an empty diagonal; for a changing
-    topology, the union of the edges of all rounds. It raises TopologyError if there is no such
-    graph."""
+    topology, the union of the edges of all rounds. TopologyError: there is no such graph."""
     rounds: Callable[[Setting], Rounds | None] = lambda setting: None
     """Function that makes the edges of each round, or None for a static topology."""
     mixing: Callable[[Setting], AveragingWeights | None] = lambda setting: None

@@ -31,8 +31,7 @@ def query(examples: int, drawn: int, noise: float, times: int) -> Floats:
 
     `drawn` of the peer's `examples` are a uniformly drawn minibatch; all for other queries. `noise`
     is the standard deviation on each gradient, in multiples of the clipping norm; outside the range
-    in which the arithmetic is sound, the divergences are infinite. `times` gradients have
-    independent noise.
+    of sound arithmetic divergences are infinite. `times` gradients have independent noise.
     """
     if not MIN_NOISE <= noise <= MAX_NOISE:
         return np.full(len(ORDERS), np.inf)

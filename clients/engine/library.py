@@ -3,8 +3,7 @@
 A model is fitted once: where its parameters are not all 0, there is nothing left to fit. The fit of
 a peer depends on the run's seed and the peer alone. Only `boosting` continues: it fits a further
 model to what the scores of its former ones leave. If peers have different kinds of model
-(`coterie.clients.models.kinds`), a row says which one is fitted; networks among them take gradient
-steps.
+(`coterie.clients.models.kinds`), a row says which one is fitted; networks take gradient steps.
 """
 
 from __future__ import annotations

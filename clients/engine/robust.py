@@ -5,8 +5,7 @@ for optimal Byzantine ML under heterogeneity" (AISTATS 2023), except "clip": Kar
 "Learning from history for Byzantine robust optimization" (ICML 2021), around the recipient's model
 as in He, Karimireddy, Jaggi, "Byzantine-robust decentralized learning via ClippedGossip" (2022).
 Here letters have weights; with equal weights the rules are those of the papers. f =
-floor(tolerate k) is the number of letters among k that may be malicious. Non-finite letters are
-dropped first.
+floor(tolerate k) of k letters may be malicious. Non-finite letters are dropped first.
 
 Most rules are weighted means whose weights follow from the distances between letters; only the
 coordinate-wise rules use the values. Sums are those of `coterie.clients.engine.sums`, in float64

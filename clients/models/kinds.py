@@ -1,8 +1,7 @@
 """A model of one of several kinds, so that peers with different models have rows of one layout.
 
 A row has a number that says which kind it is, and the parameters of all kinds; those of other
-kinds are 0. All kinds are evaluated and one is selected: no number can make that fail. Legend: s =
-models.
+kinds are 0. All kinds are evaluated and one selected: no number can make that fail; s = models.
 """
 
 from __future__ import annotations

@@ -237,18 +237,15 @@ class Model:
     summary: str
     build: str | Callable[..., nn.Module]
     """Function from (shape, outputs) or (shape, outputs, options) to a network with random weights;
-    as text "module:function" inside `coterie.clients.models`, so that the table does not import
-    torch."""
+    "module:function" inside `coterie.clients.models`, so that the table does not import torch."""
     options: type | None = None
-    """Frozen dataclass of the model's options: the table named after the model, or [model-options]
-    for a plugin."""
+    """Frozen dataclass of the model's table; of a plugin, the table is [model-options]."""
     tasks: tuple[str, ...] = ()
     """Tasks that the model can learn (`coterie.datasets.problem.Problem.task`); empty: any."""
     images: bool = False  # an example must be an image of at least 4x4
     library: str = ""
     """Name of the library that fits the model to the training rows, see
-    `coterie.clients.models.fitted`; empty for networks, which take gradient steps. Its `build` also
-    takes the task."""
+    `coterie.clients.models.fitted`; `build` then takes the task too. Empty for networks."""
 
     def network(
         self, shape: tuple[int, ...], outputs: int, options: object, task: str = ""

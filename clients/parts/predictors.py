@@ -91,8 +91,7 @@ class HeldOut:
 
     def losses(self, outputs: Tensor) -> Floats:
         """Return the losses -log p(y | x) of outputs, (m, r)."""
-        # For numbers p is a normal distribution whose variance is the mean squared error of the
-        # peer's own model.
+        # For numbers p is normal; its variance is the mean squared error of the peer's own model.
         engine, targets = self.rule.engine, self.targets()
         expanded = targets.expand(len(outputs), *targets.shape)
         losses_mr = np.asarray(engine.task.losses(outputs, expanded).double().cpu())

@@ -78,8 +78,7 @@ def ratio(apart: Floats, squared: Floats) -> Floats:
     """Compute the similarity ratio max(0, 1 - |G_k - G_i|^2 / |G_i|^2), at most 1.
 
     `apart` and `squared` are |G_k - G_i|^2 and |G_i|^2, or unbiased estimates. The ratio is 1 where
-    both are 0, 0 where only `squared` is; nan where `squared` is negative, because the gradient is
-    smaller than its noise.
+    both are 0, 0 where only `squared` is; nan where `squared` is negative, less than its noise.
     """
     at_rest = np.where(apart == 0, 1.0, 0.0)
     r = 1 - apart / np.where(squared == 0, 1.0, squared)

@@ -365,8 +365,7 @@ def _interleaved(classes_n: Ints) -> Ints:
 
 def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preprocessing:
     """Fit the preprocessing on the training rows, except statistics that the run defines."""
-    # A missing number is filled as `Expected.fill` says; a missing category is none of its
-    # categories.
+    # A missing number is filled as `Expected.fill` says; a missing category is no category.
     columns = expected.columns
     source = code = fill = None
     if columns:

@@ -67,8 +67,7 @@ def label_flip(source: Source, partition: Partition, peers: int, seed: int) -> S
 
 def natural(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
     """Assign a group of the source (a writer, a hospital) to each peer, drawn if there are more."""
-    # `missing_classes` are first removed from every group at random (FEMNIST in DPFL, appendix
-    # F.2).
+    # `missing_classes` are first removed from every group at random (DPFL, appendix F.2).
     if source.groups is None:
         raise DataError(
             f"partition.kind = 'natural': {source.name} has no natural groups; choose another "
@@ -279,8 +278,7 @@ def kind_of(name: str) -> PartitionKind:
 @lru_cache
 def _foreign(name: str, function: Callable[..., Any]) -> PartitionKind:
     """Make a kind of a plugin's function of source, peers, seed and options (each optional)."""
-    # The function returns `Shares`, or the training rows of each peer; then every peer has the
-    # whole test set.
+    # It returns `Shares`, or training rows by peer; then every peer has the whole test set.
 
     def divide(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
         result = plugins.call(

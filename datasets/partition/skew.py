@@ -131,9 +131,8 @@ def ensure_test_examples(
     labels: Ints, train: list[Ints], test: list[Ints], rng: np.random.Generator
 ) -> list[Ints]:
     """Give every peer a test example of a class that it trains on."""
-    # A peer without one gets an example of its most frequent class, from the peer with the most
-    # test examples of that class. That peer loses the example if it has another one of the class;
-    # otherwise both share it.
+    # A peer without one gets an example of its most frequent class, from the peer with the most of
+    # that class. That peer loses the example if it has another of the class; else both share it.
     test = list(test)
     for peer, rows in enumerate(train):
         if np.isin(labels[test[peer]], labels[rows]).any():

@@ -1,8 +1,7 @@
 """Debian's installation guide in many languages: real text from a Debian package.
 
 It replaces Wiki-40B in CoBo's experiment (section 4.3) without a download: Catalan, Spanish, German
-and Dutch have about 450 kB each. Tokens are bytes. The test set is a fifth of each text, in blocks
-spread over it.
+and Dutch have about 450 kB each. Tokens are bytes. A fifth, in spread blocks, is for testing.
 """
 
 from __future__ import annotations

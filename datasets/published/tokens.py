@@ -1,7 +1,6 @@
 """Text as rows of tokens for language models, which predict the token after each one.
 
-Tokens are UTF-8 bytes (256), or GPT-2's byte pairs (50,257), which need the two files published
-with GPT-2.
+Tokens are UTF-8 bytes (256), or byte pairs (50,257), which need the two files of GPT-2.
 """
 
 from __future__ import annotations

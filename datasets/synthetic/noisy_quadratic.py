@@ -7,8 +7,7 @@ gradients mix all coordinates alike. So one run is `trials` runs of the paper's 
 a user's test loss is their mean, the quantity in the paper's figures.
 
 A list in `helpers`, `helper-curvature`, `helper-centre` or `user-centre` makes one group per entry.
-Peers are numbered by group, the user first; several groups are true clusters. Helpers have no test
-data.
+Peers are numbered by group, the user first; groups are true clusters. Helpers have no test data.
 """
 
 from __future__ import annotations

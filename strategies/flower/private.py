@@ -3,8 +3,7 @@
 They exist in all versions from 1.41.0 to `NEWEST`; public are flwr.app, flwr.clientapp,
 flwr.serverapp and flwr.simulation. Without the imports, attributes and calls below, letters do not
 stay in the SuperLink's store (`stored`): the relay reads whole messages by Flower's public calls.
-A node without them sends letters as Flower cuts them; a relay with them refuses those of which two
-parts of 5 MB are equal.
+A node without them sends letters as Flower cuts them; a relay with them refuses equal parts.
 """
 
 from __future__ import annotations

@@ -151,8 +151,7 @@ class Broker:
         while True:
             reachable = set(self._transport.nodes())
             for gone in roster.hosts.keys() - reachable:
-                # Before the first round it may return under another id; later its peers stay
-                # bound to it.
+                # Before round 1 it may return under another id; later its peers stay bound.
                 (roster.forget if all_peers else roster.drop)(gone)
             missing, n_hosted = roster.missing, len(roster.hosted)
             if not missing or (n_hosted >= minimum and not all_peers):

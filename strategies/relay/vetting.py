@@ -53,8 +53,7 @@ def vetted(
 ) -> tuple[Response, list[str]]:
     """Return the response without what a response to `request` must not contain."""
     # Also a line per refused item: letters refused by the node, then items refused here.
-    # `deployed`: peers are called by names of trust files; in a simulation the user's own data
-    # names them.
+    # `deployed`: peers have names of trust files; in a simulation the user's data names them.
     n, peers = strategy.peers, frozenset(response.peers)
     invalid: list[str] = []
     expected = _expected(response, request, strategy.schedule)

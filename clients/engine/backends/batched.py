@@ -2,8 +2,7 @@
 
 Supports networks that call linear layers, activations, dropout and flatten in order, and the
 quadratic problem. Without it, calling modules and recording the autograd graph takes most of the
-time of a small network's step. In a chain each gradient is read once, so a layer may overwrite the
-gradient of its outputs.
+time of a small network's step. Each gradient is read once: a layer may overwrite its outputs'.
 
 The gradient of a linear layer is a sum of outer products, of the output gradient and the input of
 each example. Norms of single examples follow from the two factors, without a gradient per
