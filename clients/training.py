@@ -185,8 +185,7 @@ class Compute:
         "on NVIDIA's tensor cores; no effect on a CPU.",
     )
     channels_last: bool = option(
-        False,
-        "Use the channels-last memory format for images if a model is computed on its own.",
+        False, "Use the channels-last memory format for images if a model is computed on its own."
     )
 
     def __post_init__(self) -> None:

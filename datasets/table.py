@@ -38,11 +38,7 @@ from coterie.datasets.published.images import (
 from coterie.datasets.published.ixi import IxiOptions, read_ixi
 from coterie.datasets.published.languages import LanguagesOptions, read_languages
 from coterie.datasets.published.office_home import read_office_home
-from coterie.datasets.published.packaged import (
-    read_breast_cancer,
-    read_digits,
-    read_mnist_5000,
-)
+from coterie.datasets.published.packaged import read_breast_cancer, read_digits, read_mnist_5000
 from coterie.datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
 from coterie.datasets.source import Source
 from coterie.datasets.synthetic.least_squares import LeastSquaresOptions, load_least_squares

@@ -140,10 +140,7 @@ def _outputs(backend: Backend, both: Examples) -> Tensor:
 def _check(outputs: Tensor, inputs: Tensor, problem: Problem, name: str) -> None:
     """Reject outputs whose shape does not fit the task."""
     k, count = problem.outputs, inputs.shape[1]
-    shapes = {
-        "language": (*inputs.shape[2:], k),
-        "segmentation": (k, *inputs.shape[3:]),
-    }
+    shapes = {"language": (*inputs.shape[2:], k), "segmentation": (k, *inputs.shape[3:])}
     wanted = (count, *shapes.get(problem.task, (k,)))
     if tuple(outputs.shape[1:]) != wanted:
         raise ModelError(

@@ -51,8 +51,7 @@ def weighted(
         for values in (weights_e[by_sum], from_e[by_sum], first_k, sum_p)
     )
     columns = max(
-        tuning.SUM_COLUMNS.on(x_sd.device),
-        tuning.SUM_CELLS.on(x_sd.device) // (2 * len(x_sd)),
+        tuning.SUM_COLUMNS.on(x_sd.device), tuning.SUM_CELLS.on(x_sd.device) // (2 * len(x_sd))
     )
     for result, x in zip(result_pd.split(columns, 1), x_sd.split(columns, 1), strict=True):
         # Unlike a matrix product, embedding_bag adds term by term.

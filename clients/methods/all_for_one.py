@@ -73,8 +73,7 @@ class AllForOne(
     """All-for-one: descend a weighted sum of the gradients of similar peers."""
 
     criterion: Literal["binary", "continuous", "oracle"] = option(
-        "binary",
-        'Function from similarity to weights; "oracle" uses the true clusters instead.',
+        "binary", 'Function from similarity to weights; "oracle" uses the true clusters instead.'
     )
     weights_: Literal["normalised", "paper"] = option(
         "normalised", "Weights that sum to 1, or those of the paper's definition 1."

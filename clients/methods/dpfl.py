@@ -165,8 +165,7 @@ class DPFL(
     )
     period: int = option(1, "Rounds between two choices of C_k.", low=1)
     refresh: Literal["reuse", "skip"] = option(
-        "reuse",
-        "In the rounds between two choices: reuse the last C_k, or skip averaging.",
+        "reuse", "In the rounds between two choices: reuse the last C_k, or skip averaging."
     )
 
     def chooses(self, t: int) -> bool:

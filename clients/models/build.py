@@ -79,12 +79,7 @@ def build(
 
 
 def _built(
-    model: str,
-    options: Any,
-    task: str,
-    shape: Shape,
-    outputs: int,
-    adaptation: Adaptation | None,
+    model: str, options: Any, task: str, shape: Shape, outputs: int, adaptation: Adaptation | None
 ) -> nn.Module:
     if task == "quadratic":
         if model != "auto":

@@ -413,9 +413,7 @@ def read_examples(
     # RefusedError: an image cannot be used, or a file named like one holds none.
     what = f"{'masks' if is_mask else 'images'} do not fit the run (shape {options.shape}, fit = "
     return _each(
-        paths,
-        lambda path: read_example(path, options, is_mask=is_mask),
-        f"{what}{options.fit})",
+        paths, lambda path: read_example(path, options, is_mask=is_mask), f"{what}{options.fit})"
     )
 
 

@@ -30,11 +30,7 @@ def read_office_home(data_dir: Path) -> Source:
     """Read Office-Home: 512 features, 65 classes, 15,588 images; the groups are the domains."""
     folder = folder_with("office-home", data_dir, FOLDERS, DOMAINS, REMEDY)
     weights = folder_with(
-        "office-home (feature extractor)",
-        data_dir,
-        (".", folder.name),
-        (WEIGHTS,),
-        WEIGHTS_REMEDY,
+        "office-home (feature extractor)", data_dir, (".", folder.name), (WEIGHTS,), WEIGHTS_REMEDY
     )
     classes = sorted(path.name for path in (folder / DOMAINS[0]).iterdir() if path.is_dir())
     files = [

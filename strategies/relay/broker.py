@@ -32,12 +32,7 @@ from coterie.strategies.protocol import (
     has_keyframe,
 )
 from coterie.strategies.relay.commit import Commit, Ledger, Recorder, means
-from coterie.strategies.relay.delivery import (
-    Hosts,
-    answer_requests,
-    deliverable,
-    update_requests,
-)
+from coterie.strategies.relay.delivery import Hosts, answer_requests, deliverable, update_requests
 from coterie.strategies.relay.roster import Proof, Roster
 from coterie.strategies.relay.vetting import fault_of, named, one_line, vetted
 from coterie.strategies.schedule import ByClock
