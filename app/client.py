@@ -51,12 +51,8 @@ def handle(message: Message, context: Context) -> Message:
 
 
 def in_simulation() -> bool:
-    """Return whether Flower's simulation runs this process.
-
-    Its ClientApps run in actors of Ray, those of a SuperNode in processes of `flwr-clientapp`. A
-    process cannot be changed by a configuration, so the author of a configuration cannot
-    decide whether a node is deployed.
-    """
+    """Return whether Flower's simulation runs this process, in an actor of Ray."""
+    # A process cannot be changed by a configuration, so its author cannot decide this.
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return False

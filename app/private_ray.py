@@ -1,9 +1,7 @@
 """Ray that this process starts: it listens to this machine only, to processes with its secret.
 
-Ray executes what its callers send, by default from anyone who reaches its ports. This is the only
-module with names that Ray does not document, which exist in 2.55.1 and 2.60.0: they change settings
-that Ray reads when it is imported, and omit its dashboard. Without them the environment must be set
-before Ray is imported.
+This is the only module with names that Ray does not document, which exist in 2.55.1 and 2.60.0:
+they change settings that Ray reads when it is imported.
 """
 
 from __future__ import annotations
@@ -51,12 +49,9 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def private() -> Iterator[None]:
-    """Make the Ray that this process starts private: start and stop it inside this block.
-
-    Its processes get a new secret through their environment, which other users cannot read, and
-    their files are in a folder that other users cannot open. They listen on loopback addresses.
-    There is no dashboard process, which would ask the metadata services of three clouds.
-    """
+    """Make the Ray that this process starts private: start and stop it inside this block."""
+    # Its processes get a new secret through their environment, which other users cannot read, and
+    # their files are in a closed folder. The omitted dashboard would ask services of three clouds.
     values = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": _TOKEN,
@@ -77,10 +72,7 @@ def private() -> Iterator[None]:
 
 @contextmanager
 def _settings(values: dict[str, str]) -> Iterator[None]:
-    """Set what Ray read from the environment if somebody imported it before; omit the dashboard.
-
-    RunError: Ray was imported, and this version has other names.
-    """
+    """Set what Ray read from the environment if somebody imported it before; omit the dashboard."""
     global _imported_by_us
     is_imported, why = "ray" in sys.modules, ""
     _imported_by_us |= not is_imported

@@ -181,10 +181,7 @@ def of_presets() -> list[Entry]:
 
 
 def notes(preset: str) -> dict[str, str]:
-    """Parse the comment lines at the head of a preset.
-
-    "" has the first line; "reproduces", "needs" and "takes" the rest of a line "# Needs: ...".
-    """
+    """Parse a preset's head: "" has the first line, "needs" the rest of a line "# Needs: ..."."""
     lines = [line[1:].strip() for line in preset.splitlines() if line.startswith("#")]
     marks = (line.partition(": ") for line in lines[1:])
     keyed = {key.lower(): text for key, _, text in marks if key.lower() in _MARKS}

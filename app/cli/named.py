@@ -1,8 +1,4 @@
-"""Command-line options that several commands share.
-
-A run directory may come from anywhere, so code and files that it names are used only if the user
-names them too, in the same words.
-"""
+"""Options that several commands share: code of a run directory runs only if named here too."""
 
 from __future__ import annotations
 

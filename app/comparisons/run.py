@@ -1,8 +1,4 @@
-"""Run a comparison: one experiment for each method and seed, optionally tuned, and its tables.
-
-A sweep is a comparison of combinations of values instead of methods. The commands `compare` and
-`sweep`, `coterie.compare` and `coterie.sweep` call `compare`.
-"""
+"""Run a comparison (methods) or a sweep (values), optionally tuned, and make its tables."""
 
 from __future__ import annotations
 
@@ -72,12 +68,9 @@ class ComparisonRequest:
 
 
 def compare(request: ComparisonRequest, console: Console) -> Path:
-    """Run a comparison and write its tables and its page; return the path of the page.
-
-    After a ConfigError or DataError nothing was started: a method cannot run with these keys, or
-    the directory holds another comparison. After a SweepError (its cause is the error of a run)
-    finished runs are compared, and are not repeated by the next attempt.
-    """
+    """Run a comparison and write its tables and its page; return the path of the page."""
+    # After a ConfigError or DataError nothing was started; after a SweepError finished runs are
+    # compared, and are not repeated by the next attempt.
     for name, value in (("seeds", request.seeds), ("workers", request.workers)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}: must be at least 1")
@@ -151,10 +144,7 @@ def _own_keys(
 
 
 def _combinations(request: ComparisonRequest) -> dict[str, dict[str, Scalar]]:
-    """Return label -> swept values of each combination that differs from the others.
-
-    ConfigError: a combination is invalid, or a key has no effect on any run.
-    """
+    """Return label -> swept values of each combination; ConfigError: invalid, or without effect."""
     if reserved := request.sweep.keys() & _NOT_SWEPT:
         raise ConfigError(f"{min(reserved)} cannot be swept; --seeds repeats every setting")
     combinations: dict[str, dict[str, Scalar]] = {}
@@ -202,11 +192,8 @@ def _columns(names: Sequence[str] | None) -> Collection[str]:
 def _with_validation_split(
     request: ComparisonRequest, own: Mapping[str, Mapping[str, Scalar]], console: Console
 ) -> Mapping[str, Scalar]:
-    """Return the keys, with validation data for all methods if one needs some or tuning does.
-
-    A share that the keys set stays, except a share of 0 under tuning. Prints the changes.
-    ConfigError or DataError: tuning needs validation data, but the data set cannot set any aside.
-    """
+    """Return the keys, with validation data for all methods if one needs some or tuning does."""
+    # A share that the keys set stays, except a share of 0 under tuning.
     flat, after = request.keys, tune.with_validation(request.keys)
     before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
     key, share = config.validation

@@ -49,10 +49,7 @@ class Subject:
 
     @classmethod
     def read(cls, directory: Path) -> Subject:
-        """Return the subject of the comparison in a directory.
-
-        ValueError or TypeError: the file is missing, damaged or of another kind.
-        """
+        """Return a directory's subject; ValueError, TypeError: missing, damaged or another kind."""
         there = cls(**(files.toml_of(directory, _FILE) or {}))
         kinds = list, list, bool, dict, bool
         values = there.methods, there.seeds, there.tuned, there.keys, there.halved
@@ -61,10 +58,7 @@ class Subject:
         return there
 
     def check(self, directory: Path) -> None:
-        """Refuse a directory with a comparison whose results this one would drop.
-
-        The ConfigError names the setting to add.
-        """
+        """Refuse a directory with a comparison whose results this one would drop."""
         if not (directory / "comparison.csv").exists():
             return
         try:
@@ -89,10 +83,7 @@ class Subject:
         raise AssertionError
 
     def _lacks(self, there: Subject) -> str:
-        """Return the first setting of another comparison that this one lacks; empty if none.
-
-        A key that is not there has its default, such as one that did not exist at that time.
-        """
+        """Return the first setting of another comparison that this one lacks; empty if none."""
         known = keys()
         for key in self.keys | there.keys:
             default = known[key][1].default if key in known else ""

@@ -90,10 +90,7 @@ def rate(config: Config, level: int) -> float:
 
 
 def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
-    """Return the second key that is tuned, and its three values, that of the preset first.
-
-    ConfigError: the `grid` of a plugin's options does not name one key and three values.
-    """
+    """Return the second key that is tuned, and its three values, that of the preset first."""
     options = schema.grid(config.row)
     fixed = keys_of(config.recipe)
     if not options or any(f"{config.table_of('method')}.{key}" in fixed for key in options):
@@ -160,10 +157,7 @@ def best(trials: Iterable[Trial], count: int = 1) -> list[Trial]:
 
 
 def quality(run: Run) -> float:
-    """Return the mean validation accuracy of the peers that have one; without any, minus the loss.
-
-    A diverged peer counts with the accuracy of its last model, or with minus infinity.
-    """
+    """Return the mean validation accuracy of the peers that have one, else minus the loss."""
     last = run.last_row()
     value_n = run.at("validation_accuracy", last)
     if np.isnan(value_n).all():
@@ -190,12 +184,8 @@ def tuned(
     console: Console,
     rates: Collection[float] = (),
 ) -> tuple[dict[str, Choice], dict[str, Exception]]:
-    """Tune methods and write tuning.csv; return choices by method, and errors by run directory.
-
-    `configs` has the first seed of each method. `rates` are learning rates that other methods were
-    tried with: these are tried, and no others. A method has a choice if a trial of it succeeded;
-    the errors are those of failed trials.
-    """
+    """Tune methods and write tuning.csv; return choices by method, and errors by run directory."""
+    # `rates`: learning rates that other methods were tried with; no others are tried then.
     search = _Search(configs, directory, workers, console, rates)
     first, *later = RUNGS[tuning]
     left = search.rates(first)
@@ -218,11 +208,7 @@ def tuned(
 
 
 class _Search:
-    """The trials of a comparison.
-
-    `levels` of the learning rates have been tried with every method; `failed` has the errors by run
-    directory.
-    """
+    """Trials of a comparison, `levels` of learning rates tried, and errors by run directory."""
 
     def __init__(
         self,
@@ -287,10 +273,7 @@ class _Search:
         return ended
 
     def regularised(self, left: dict[str, list[Trial]]) -> dict[str, list[Trial]]:
-        """In a cross-validation, add trials of weight-decay: two for methods with an own key.
-
-        While a method is best with the largest decay, ten times as much is tried.
-        """
+        """In a cross-validation, try weight-decay, ten times more while the largest is best."""
         if self._folds == 1:
             return left
         more = {
@@ -337,10 +320,7 @@ class _Search:
         return next(level for level in self.levels if rate(config, level) == settings[_RATE])
 
     def choice(self, method: str, settings: Settings) -> Choice:
-        """Return settings with the edges of the tried ranges at which they lie.
-
-        Only numbers have edges; 0 is none, as it is the minimum.
-        """
+        """Return settings with the edges of the tried ranges at which they lie; 0 is none."""
         config = self._configs[method]
         rates = tuple(rate(config, level) for level in self.levels)
         key, values = grid(config)

@@ -60,11 +60,9 @@ class Config(Settings):
     def of(
         cls, *given: Source | Mapping[str, Any], named: Collection[str] = (), deployed: bool = False
     ) -> Self:
-        """Make the configuration of sources of keys, in ascending order of precedence.
-
-        Files of a run may name only code in `named`; on other machines (`deployed`) only installed
-        code runs. After a ConfigError nothing was loaded.
-        """
+        """Make the configuration of sources of keys, in ascending order of precedence."""
+        # Files of a run may name only code in `named`; on other machines (`deployed`) only
+        # installed code runs. After a ConfigError nothing was loaded.
         sources = tuple(each if isinstance(each, Source) else of_program(each) for each in given)
         return cls._made(sources, resolve(sources, named, deployed=deployed))
 

@@ -46,11 +46,7 @@ def of_keywords(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Return the end of an error message with the word that was meant; empty if there is none.
-
-    In order: the key of the field's word; a name with all its parts ("num-server-rounds" for
-    "rounds"), top level first; the most similar name; a name with the same ending.
-    """
+    """Return the end of an error message with the word that was meant; empty if there is none."""
     words = list(words)
     if _SYNONYMS.get(word) in words:
         return f', did you mean "{_SYNONYMS[word]}"?'

@@ -1,8 +1,4 @@
-"""Maximum sizes in a configuration; larger values are a mistake or an attack.
-
-They are checked before anything is allocated. An institution's policy has smaller limits
-(`coterie.app.institution.security.policy`).
-"""
+"""Maximum sizes in a configuration, checked before anything is allocated."""
 
 from __future__ import annotations
 

@@ -181,10 +181,8 @@ def refuse_modules(flat: Mapping[str, Scalar]) -> None:
 def refuse_unnamed(
     flat: Mapping[str, Scalar], named: Collection[str], file: Path, option: str = "--part "
 ) -> None:
-    """Refuse code in the keys of a run's file, unless the user has named it too; loads nothing.
-
-    `named` is spelled as in the file; `option` names a part on the command line, "" by its key.
-    """
+    """Refuse code in a run's file that the user has not `named` too, as the file spells it."""
+    # `option` names a part on the command line, "" by its key.
     for kind, name in code_named(flat).items():
         if name not in named:
             key = PARTS[kind].key

@@ -23,11 +23,7 @@ _HEADER = 1 << 26
 
 
 def problem_of(config: Config, peer: int | None = None, split: int | None = None) -> Problem:
-    """Load the learning problem of a run.
-
-    A deployed node loads only the data of its `peer` and downloads nothing; `split` is its seed of
-    the division, if it has one.
-    """
+    """Load the learning problem of a run; a deployed node loads only the data of its `peer`."""
     deployed = config.source.deployed
     folder, options = Path(config.data_dir), config.dataset_options
     if deployed is not None and peer is not None:
@@ -66,10 +62,7 @@ def _scaled(config: Config, problem: Problem) -> Problem:
 
 
 def check(config: Config) -> Problem:
-    """Return the run's problem after checking that graph, data, model and method are compatible.
-
-    Options of methods and models can reject a problem with a ValueError in `check_data(problem)`.
-    """
+    """Return the run's problem after checking that graph, data, model and method are compatible."""
     check_paths(config)
     config.graph()
     problem = problem_of(config)

@@ -49,10 +49,7 @@ def keys_of(name: Scalar | None) -> Mapping[str, Scalar]:
 
 
 def expand(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the keys that a recipe named by `method` stands for; none for a method.
-
-    Keys that name the recipe in `recipe`, as in the file of a run, must agree with it.
-    """
+    """Return the keys that a recipe named by `method` stands for; none for a method."""
     name = flat.get("method")
     if isinstance(name, str) and (recipe := recipes().get(name)) is not None:
         if recipe.missing:

@@ -1,11 +1,4 @@
-"""Table of the methods, and plugins by name.
-
-A method is a class, see `coterie.clients.rule`. The tables of the other parts:
-`coterie.clients.models.options.MODELS`, `coterie.datasets.table.DATASETS`,
-`coterie.datasets.partition.kinds.KINDS`, `coterie.strategies.topology.TOPOLOGIES`,
-`coterie.strategies.schedule.SCHEDULES`, `coterie.clients.attack.ATTACKS`,
-`coterie.clients.defence.RULES`.
-"""
+"""Table of the methods (`coterie.clients.rule`), and plugins by name."""
 
 from __future__ import annotations
 

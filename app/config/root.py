@@ -39,10 +39,7 @@ def is_clone(folder: Path) -> bool:
 
 
 def refuse_other_code() -> None:
-    """Refuse code that is not that of the clone in which a bare `flwr run` would write.
-
-    `IMPORT_ROOT` is the app's folder in `flwr run`, and the bundle in the relay.
-    """
+    """Refuse code that is not that of the clone in which a bare `flwr run` would write."""
     if (clone := installed_clone() or IMPORT_ROOT) == IMPORT_ROOT:
         return
     rooms = ("app", "clients", "coterie", "datasets", "strategies")

@@ -1,8 +1,7 @@
 """Keys of a run with their values, and everything that is read from their declaration.
 
-A key is a field: of `Settings`, of a component at the top level ("inline"; an own key replaces its
-key), or of a component with a table of its own ("table"; a "quiet" one is in config.toml only if it
-was changed). Components go on as they are: the engine gets `training`, `compute` and `privacy`.
+A key is a field of `Settings`, or of a component: at the top level ("inline"; an own key replaces
+its key) or with a table ("table"; a "quiet" one is in config.toml only if it was changed).
 """
 
 from __future__ import annotations

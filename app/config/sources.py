@@ -1,8 +1,4 @@
-"""Sources of keys: pyproject.toml, a preset and its bases, the command line, a program.
-
-A source keeps its keys as it wrote them and knows where each of them is; nothing is converted here.
-`Config.of` takes sources in ascending order of precedence.
-"""
+"""Sources of keys, as they wrote them: pyproject.toml, a preset, the command line, a program."""
 
 from __future__ import annotations
 

@@ -20,10 +20,7 @@ _TOKEN = re.compile(r"[\w-]{43}", re.ASCII)
 
 
 def token() -> str:
-    """Return the user's token, 256 random bits; create it if there is none.
-
-    ConfigError: other users can read the token's file, or its content is not a token.
-    """
+    """Return the user's token, 256 random bits; create it if there is none."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     path = Path(home, "coterie", "dashboard-token")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -48,11 +45,7 @@ def _stored(path: Path) -> str:
 
 
 def listen(port: int | None) -> socket.socket:
-    """Return a socket that listens on the loopback interface.
-
-    Without a `port`: `PORT`, or a free port if that is in use. ConfigError: the port is in use or
-    not allowed.
-    """
+    """Return a socket on the loopback interface: at `port`, else at `PORT` or a free one."""
     if port is not None and not 0 <= port < 2**16:
         raise ConfigError(f"--port {port}: a port is a number from 0 to {2**16 - 1}")
     try:

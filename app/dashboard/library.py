@@ -1,7 +1,6 @@
 """Library of the runs and comparisons in a directory, with their states.
 
-A key from an address is looked up among the scanned directories; it never becomes a path. Links are
-not followed, so everything shown is inside the directory.
+A key from an address is looked up among scanned directories; it never becomes a path or a link.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Grid: the configurations of an experiment, by cell and trial.
+"""Grid: configurations of an experiment by cell, a place of the final table, and trial.
 
-Keys are layered: panel < row < point < trial. A cell is one place of the final table; its trials
-repeat it with other seeds or divisions of the data.
+Keys are layered: panel < row < point < trial.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ class Point(NamedTuple):
 
 
 def with_run_dir(config: Config, directory: Path) -> Config:
-    """Return the configuration with its run directory, `<label>-seed<k>-<hash>`.
-
-    The hash is `digest` of every key except those of the results' location and title.
-    """
+    """Return the configuration with its directory, `<label>-seed<k>-<hash>` with the `digest`."""
     flat = {key: value for key, value in config.flat().items() if key not in _OF_RESULTS}
     name = shortened(config.label, f"-seed{config.seed}-{digest(config, flat)}")
     return config.with_(name=name, run_dir=str((directory / name).absolute()))
@@ -51,10 +47,7 @@ def digest(config: Config, flat: Mapping[str, Any]) -> str:
 
 
 def trials(first: int, seeds: Iterable[int], splits: int = 1) -> list[Keys]:
-    """Return the keys of each trial: a division per seed, or every seed with every division.
-
-    Seeds and divisions count from `first`.
-    """
+    """Return the keys of each trial: a division per seed, or every seed with every division."""
     every = [first + seed for seed in seeds]
     if splits == 1:
         return [{"seed": seed} for seed in every]
@@ -79,10 +72,7 @@ class Grid:
         points: Sequence[Point] = (Point(),),
         splits: int = 1,
     ) -> Grid:
-        """Cross the rows of a panel with points and trials; seeds count from the key `seed`.
-
-        `seeds` is their number, or the seeds themselves.
-        """
+        """Cross a panel's rows with points and trials; a number of `seeds` counts from `seed`."""
         every = range(seeds) if isinstance(seeds, int) else seeds
         cells = {}
         for row, own in rows.items():

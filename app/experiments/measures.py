@@ -42,10 +42,9 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class SameTrial:
-    """Results with the same seed and data as the measured one, by row; `local`: peers alone.
+    """Results with the same seed and data as the measured one, by row; `local`: peers alone."""
 
-    `final`: mean over seeds of a row's final accuracy, or of minus its final loss.
-    """
+    # `final`: mean over seeds of a row's final accuracy, or of minus its final loss.
 
     rows: Mapping[str, Any] = field(default_factory=dict)
     local: Any = None
@@ -53,10 +52,7 @@ class SameTrial:
 
     @cached_property
     def best(self) -> Any:
-        """Result of the ranked row with the best mean over seeds; None before all have ended.
-
-        The best of a single seed would be there by chance, and a reference is not to be reached.
-        """
+        """Result of the ranked row with the best mean over seeds; None before all have ended."""
         ranked = {row: of for row, of in self.rows.items() if not reference(of.settings)}
         if not ranked or not all(len(each.rounds) for each in ranked.values()):
             return None
@@ -116,10 +112,7 @@ def reached(trials: Sequence[float]) -> str:
 
 
 def gains(run: Result, local: Result) -> Floats:
-    """Return the gain of each peer over Local with the same seed and split, (n,).
-
-    Test accuracy minus Local's; without accuracies, Local's test loss minus the peer's.
-    """
+    """Return the gain of each peer over Local, (n,): in accuracy, without it in minus the loss."""
     if local.has_accuracy:
         return run.last() - local.last()
     return local.last("test_loss") - run.last("test_loss")
@@ -253,10 +246,7 @@ def _bytes_to_best(run: Run, same_trial: SameTrial) -> float | None:
 
 
 def confusion_by_cluster(run: Run) -> dict[int, Ints] | None:
-    """Return true cluster -> confusion matrix (k, k) of its peers' final models on test data.
-
-    None if clusters are unknown, or not all honest peers have a model card with a matrix.
-    """
+    """Return cluster -> confusion matrix (k, k) on test data; None if one is unknown."""
     honest_n = ~run.attackers
     if run.clusters is None or run.peers > MAX_PEERS:
         return None
@@ -272,22 +262,16 @@ def confusion_by_cluster(run: Run) -> dict[int, Ints] | None:
 
 
 def parity_gap(counts_ckk: Ints) -> float:
-    """Return the gap in demographic parity between clusters.
-
-    Mean over classes y of the largest difference of P(prediction = y) between two clusters.
-    `counts_ckk` are their confusion matrices; rows: true class, columns: predicted class.
-    """
+    """Return the mean over classes y of the largest difference of P(prediction = y) by cluster."""
+    # Demographic parity; `counts_ckk`: confusion matrices, rows are true classes.
     predicted_ck = counts_ckk.sum(axis=1)
     return float(np.ptp(predicted_ck / predicted_ck.sum(axis=1, keepdims=True), axis=0).mean())
 
 
 def odds_gap(counts_ckk: Ints) -> float | None:
-    """Return the gap in equalised odds between clusters.
-
-    Mean over classes y of the largest differences between two clusters of P(prediction = y) given
-    true class y and given another true class, added. `counts_ckk` as in `parity_gap`. Classes that
-    a cluster lacks are left out; None if no class is left.
-    """
+    """Return the gap in equalised odds between clusters; None if every class is missing in one."""
+    # Mean over classes y of the largest differences between two clusters of P(prediction = y) given
+    # true class y and given another true class, added. `counts_ckk` as in `parity_gap`.
     true_ck, hit_ck = counts_ckk.sum(axis=2), np.diagonal(counts_ckk, axis1=1, axis2=2)
     other_ck, false_ck = (
         true_ck.sum(axis=1, keepdims=True) - true_ck,
@@ -312,10 +296,7 @@ def _between_clusters(of: Callable[[Ints], float | None]) -> Measure:
 
 
 def _time_to_best(run: Run, same_trial: SameTrial) -> float | None:
-    """Return the virtual seconds until the run reaches 90 % of the best final accuracy.
-
-    For a loss: until it has covered 90 % of the distance from its start to the best final loss.
-    """
+    """Return the virtual seconds to 90 % of the best accuracy, or of the way to the best loss."""
     runs = same_trial.rows.values()
     if any(np.isnan(each.metric("virtual_seconds")).all() for each in runs):
         return None

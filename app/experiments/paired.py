@@ -43,13 +43,8 @@ Values = Mapping[Any, Floats]
 
 
 def split_ratio(run: Run, peers: Sequence[int] | None = None) -> float:
-    """Return the test rows per training row if every seed divides the same rows again; else 0.
-
-    Where rows have groups, such as patients, it is the test groups per training group.
-
-    `run` is one of the compared runs, `peers` some of its peers (None: all). Test rows that an
-    institution divided itself do not count: every seed keeps them.
-    """
+    """Return the test rows (or groups) per training row if every seed divides the same; else 0."""
+    # Test rows that an institution divided itself do not count: every seed keeps them.
     test_n, train_n = (run.sizes(part, in_groups=True) for part in ("test", "train"))
     is_divided = run.settings.split_seed == "seed"
     if "test" not in run.settings.dataset_options or not is_divided:
@@ -63,12 +58,8 @@ def split_ratio(run: Run, peers: Sequence[int] | None = None) -> float:
 
 
 def p_value(differences: Sequence[Floats], ratio: float = 0.0) -> float:
-    """Return the two-sided p-value of the differences between two methods.
-
-    `differences` are those of the peers, (n,), for each seed; `ratio`: see `split_ratio`. 1 if
-    no test is possible, with too few seeds or without variance; 0 if all peers differ by the same
-    amount with every seed.
-    """
+    """Return the two-sided p-value of differences, (n,) per seed; `ratio`: see `split_ratio`."""
+    # 1 if no test is possible; 0 if all peers differ by the same amount with every seed.
     seeds, mean, deviation = _mean_deviation(differences)
     if np.isnan(deviation):
         return 1.0
@@ -81,12 +72,8 @@ def p_value(differences: Sequence[Floats], ratio: float = 0.0) -> float:
 def interval(
     differences: Sequence[Floats], ratio: float = 0.0, tests: int = 1
 ) -> tuple[float, float, float]:
-    """Return the mean difference, low and high end of its 95 % interval; see `p_value`.
-
-    It holds the values that the test does not reject; the ends are NaN if no test is possible.
-    `tests` is the number of methods from which this one was selected by the same data: the interval
-    has the level of the first step of Holm's correction, 1 - `LEVEL` / `tests`.
-    """
+    """Return the mean difference and its 95 % interval: what the test does not reject, or NaN."""
+    # Selected among `tests` methods, the level is that of Holm's first step, 1 - `LEVEL` / `tests`.
     seeds, mean, deviation = _mean_deviation(differences)
     if np.isnan(deviation):
         return mean, np.nan, np.nan
@@ -98,13 +85,9 @@ def interval(
 
 
 def seeds_needed(differences: Sequence[Floats], ratio: float = 0.0, tests: int = 1) -> int | None:
-    """Return the number of seeds with which the test finds a difference like the measured one.
-
-    The minimum number S for a power of `POWER` at `LEVEL` / `tests`, if mean and standard deviation
-    of the difference stay as measured: t then has a noncentral t-distribution with S - 1 degrees of
-    freedom and noncentrality mean / deviation / sqrt(1/S + ratio). None if S exceeds
-    `MAX_SEEDS` or no test is possible. Arguments: see `interval`.
-    """
+    """Return the number of seeds for a power of `POWER` if mean and deviation stay as measured."""
+    # t then has a noncentral t-distribution with S - 1 degrees of freedom and noncentrality mean /
+    # deviation / sqrt(1/S + ratio). None above `MAX_SEEDS`, or if no test is possible.
     from scipy.special import nctdtr, stdtrit
 
     _, mean, deviation = _mean_deviation(differences)
@@ -119,11 +102,7 @@ def seeds_needed(differences: Sequence[Floats], ratio: float = 0.0, tests: int =
 
 
 def _mean_deviation(differences: Sequence[Floats]) -> tuple[int, float, float]:
-    """Return the number of seeds, and mean and standard deviation of the differences.
-
-    The deviation is 0 if all peers differ by the same amount, other than 0, with every seed; NaN if
-    no test is possible.
-    """
+    """Return the number of seeds, mean and deviation (0: all differ equally; NaN: no test)."""
     kept = [d_p[~np.isnan(d_p)] for d_p in differences]
     kept = [d_p for d_p in kept if len(d_p)]
     mean_s = np.array([d_p.mean() for d_p in kept])
@@ -146,10 +125,7 @@ def holm(p_m: Sequence[float]) -> list[float]:
 
 
 def leaders(values: Mapping[str, Values], ratio: float = 0.0) -> list[str]:
-    """Return the method with the largest mean, and those not significantly worse.
-
-    `values` are by method, larger is better; `ratio` see `split_ratio`.
-    """
+    """Return the method with the largest mean, and those not significantly worse."""
     mean = {
         method: float(np.mean([np.nanmean(v_p) for v_p in of.values()]))
         for method, of in values.items()

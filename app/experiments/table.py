@@ -1,7 +1,6 @@
 """A table of runs: results by cell and trial, with the same measures for all rows.
 
-Bold marks the leading rows by a paired test (`coterie.app.experiments.paired`), unless all rows
-lead. A table does not know whether a run, or a line of a file, lies behind a result.
+Bold marks the leading rows by a paired test (`experiments.paired`), unless all rows lead.
 """
 
 from __future__ import annotations
@@ -148,10 +147,7 @@ class Row:
         return self._table.repeats(self._cell(column), column)
 
     def summary(self, column: Column) -> tuple[float, float] | None:
-        """Return mean and sample deviation over trials (0 for one trial), or None.
-
-        The mean is infinite if the value of a trial is.
-        """
+        """Return mean and sample deviation over trials (0 for one trial), or None."""
         values = self._known(column)
         return (float(np.mean(values)), deviation(values)) if values else None
 
@@ -272,10 +268,7 @@ class Table:
         return np.array([np.nan if number is None else number])
 
     def repeats(self, cell: Cell, column: Column) -> dict[Any, Floats]:
-        """Return repetition -> values of the peers: division of the data -> mean over its seeds.
-
-        Seeds that share a division repeat the training, not the experiment.
-        """
+        """Return division of the data -> mean over its seeds, which repeat the training only."""
         found: dict[Any, list[Floats]] = {}
         for trial in self.results.get(cell, {}):
             if self.number(cell, trial, column) is not None:
@@ -283,11 +276,7 @@ class Table:
         return {at: np.mean(of, axis=0) if len(of) > 1 else of[0] for at, of in found.items()}
 
     def shown(self) -> list[Column]:
-        """Return the columns to show: those that some row has, and that say something new.
-
-        A weighted mean, the worst 10 % and bytes received are left out if they equal the mean, the
-        worst peer and bytes sent.
-        """
+        """Return the columns to show: those that some row has, and that say something new."""
         same = {"weighted": "accuracy", "worst_decile": "worst", "bytes_received": "bytes"}
         redundant = {key for key, other in same.items() if self._agree(key, other)}
         if not any(row.diverged for row in self.rows):
@@ -307,11 +296,7 @@ class Table:
         return True
 
     def candidates(self, column: Column) -> list[Row]:
-        """Return the rows that may lead in a column: ranked and, for a loss, not diverged.
-
-        A row whose every peer diverged leads in none. Rows whose peers have different data are not
-        ranked.
-        """
+        """Return the rows that may lead in a column: ranked, same data, some peer not diverged."""
         if not self.has_same_data or not column.better:
             return []
         is_loss = column.key in LOSSES

@@ -1,9 +1,4 @@
-"""Node of an institution: one peer, its own data, and limits that the institution sets.
-
-It does what every node does, and also: divides its data by its own secret, checks data, models,
-letters and reports against the policy, announces its numbers of examples, shares statistics of
-columns, seals its letters, and counts answers and privacy over all runs.
-"""
+"""Node of an institution: one peer, its own data, and limits that the institution sets."""
 
 from __future__ import annotations
 

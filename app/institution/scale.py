@@ -52,11 +52,9 @@ _log = logging.getLogger("coterie.data")
 
 
 class SharedScale:
-    """Statistics of one peer, and the scale that follows from those of all.
+    """Statistics of one peer, and the scale that follows from those of all."""
 
-    The given problem has this node's data, on their own scale; `problem` is on the common scale, or
-    on its own as long as the scale is not known.
-    """
+    # `problem` is on the common scale once that is known, until then on the node's own.
 
     def __init__(
         self, config: Config, problem: Problem, peer: int, directory: Path, policy: Policy | None
@@ -114,11 +112,9 @@ class SharedScale:
     def combine(
         self, letters: RemoteLetters, samples: Sequence[int] | npt.NDArray[np.int64]
     ) -> bool:
-        """Put the problem on the scale of this node's statistics and of those received.
-
-        Return False if this node has the scale already, and it is the same. DataError: a letter is
-        missing or wrong, a column has no scale, or the run began with another one.
-        """
+        """Put the problem on the scale of all statistics; return False if it is on it already."""
+        # DataError: a letter is missing or wrong, a column has no scale, or the run began with
+        # another one.
         statistics_p = {self._peer: self._sent}
         for (peer, _), content in letters.items():
             if peer < self._peers:  # the trust file can have others
@@ -158,11 +154,7 @@ class SharedScale:
         return True
 
     def _stored(self) -> Floats | None:
-        """Return the scale with which this run began on this node, (2, c); None before.
-
-        DamagedError: the file is not what a node wrote. DataError: the table has other columns
-        since.
-        """
+        """Return the scale with which this run began on this node, (2, c); None before."""
         if not self._file.exists():
             return None
         try:
@@ -192,11 +184,7 @@ def disclosed(
     min_values: int,
     groups: npt.NDArray[np.int64] | None = None,
 ) -> Floats:
-    """Return the statistics that may leave an institution, (3, c), rounded; zero: none.
-
-    `cells` (n, c) are the result of `coterie.datasets.own.scale.known`; `min_values` and the
-    `groups` (n,) of the rows are as in `publishable`.
-    """
+    """Return the statistics that may leave, (3, c), rounded; zero: none. See `publishable`."""
     result = np.zeros((3, len(columns)))
     for c, column in enumerate(columns):
         at = ~np.isnan(cells[:, c])
@@ -211,21 +199,14 @@ def disclosed(
 
 
 class Memory:
-    """Statistics that a node has sent in all its runs, in its folder `own` that belongs to no run.
-
-    Of the values that they are about it has keyed hashes, which without the node's secret tell
-    nothing.
-    """
+    """Statistics sent in all runs, with keyed hashes of the values that they are about."""
 
     def __init__(self, own: Path) -> None:
         self._file, self._key = own / _MEMORY, secret(own)
 
     def held(self, sent_3c: Floats, cells: Floats, columns: Sequence[Column], least: int) -> Floats:
-        """Return the statistics that leave, (3, c): earlier ones until `least` values are new.
-
-        `cells` (n, c) are those of all the peer's rows, so that another division of them into
-        training and test rows is nothing new. A column without statistics sends none.
-        """
+        """Return the statistics that leave, (3, c): earlier ones until `least` values are new."""
+        # `cells` (n, c) are those of all the peer's rows: another division of them is nothing new.
         result = sent_3c.copy()
         with atomic.locked(self._file.with_suffix(".lock")):
             earlier = atomic.lines(self._file) if self._file.exists() else []
@@ -253,10 +234,7 @@ def _new(one: Counter[str], other: Counter[str]) -> int:
 
 
 def completed(scale_2c: Floats, columns: Sequence[Column]) -> Floats:
-    """Return the scale, that of schema.toml for columns of which no peer sent statistics.
-
-    DataError: schema.toml has none for such a column; its raw values would be inputs.
-    """
+    """Return the scale, that of schema.toml (else DataError) where no peer sent statistics."""
     schema_2c = np.array([(each.mean, each.scale) for each in columns], dtype=np.float64).T
     scale_2c = np.where(np.isnan(scale_2c), schema_2c, scale_2c)
     unscaled = np.isnan(scale_2c[0]) & [each.kind != "category" for each in columns]
@@ -270,10 +248,7 @@ def completed(scale_2c: Floats, columns: Sequence[Column]) -> Floats:
 
 
 def check_sound(peer: int, statistics_3c: Floats, samples: float) -> None:
-    """Refuse statistics that no rows of a peer with so many training examples have.
-
-    The DataError names the peer.
-    """
+    """Refuse statistics that no rows of a peer with so many training examples have."""
     count_c, mean_c, variance_c = statistics_3c
     most = min(_LARGEST, samples * (1 + 0.5 * 10.0 ** (1 - DIGITS)))  # a count is rounded too
     is_sound = (count_c >= 0) & (variance_c >= 0) & (np.abs(mean_c) <= _LARGEST)
@@ -287,11 +262,7 @@ def check_near(
     columns: Sequence[Column],
     statistics_p: Mapping[int, Floats],
 ) -> None:
-    """Refuse a scale on which single cells of this node stand out, or all its cells are alike.
-
-    A peer may have invented it. The DataError names the columns, and the peer that differs most in
-    each.
-    """
+    """Refuse a scale, perhaps invented, on which cells stand out here, or all are alike."""
     (count_c, mean_c, variance_c), (common_c, scale_c) = np.nan_to_num(own_3c), scale_2c
     own_c = np.sqrt(variance_c)
     is_far_c = np.maximum(own_c, np.abs(mean_c - common_c)) > _FAR * scale_c

@@ -74,12 +74,9 @@ def run(
     console: Console,
     named: Collection[str] = (),
 ) -> None:
-    """Measure the missing cells of problems, the plain ones of all problems first.
-
-    `methods` may name recipes; `named` is code that the user has named and a problem may name. A
-    problem without its data is left out. After a ConfigError nothing was started; after a
-    SweepError the next attempt tries the failed run again.
-    """
+    """Measure the missing cells of problems, the plain ones of all problems first."""
+    # A problem without its data is left out. After a ConfigError nothing was started; after a
+    # SweepError the next attempt tries the failed run again.
     tables, failed = [], dict[str, Exception]()
     for name in names:
         problem = league.problem(name, directory, named)
@@ -179,11 +176,7 @@ class _Problem:
 def configurations(
     problem: Problem, condition: str, method: str, settings: Mapping[str, Any]
 ) -> list[Config]:
-    """Return the configurations of a method's runs under a condition, one per seed.
-
-    ConfigError: the method cannot run under the condition, or the settings, which come from a file,
-    have other keys than those that tuning sets. DataError: the problem's data are missing.
-    """
+    """Return the configurations of a method's runs under a condition, one per seed."""
     keys: dict[str, Scalar] = {**problem.keys, **problem.conditions[condition]}
     flat = {**tune.with_validation(keys), "method": method}
     tuned = {"learning-rate", "weight-decay", tune.grid(Config.from_flat(flat))[0]}
@@ -239,10 +232,7 @@ def _digits(values: Floats) -> list[float | None]:
 def repeat(
     problem: Problem, method: str, column: str, cell: Line, console: Console
 ) -> list[tuple[Any, Any]]:
-    """Run a cell again; return the values that differ: what is kept, and what came out.
-
-    ConfigError: the cell's configuration is not that of its digest.
-    """
+    """Run a cell again; return the values that differ: what is kept, and what came out."""
     condition = next(name for name, of in CONDITIONS.items() if column in of)
     configs = configurations(problem, condition, method, cell.choice.settings)
     if not _is_of(cell, configs):

@@ -60,11 +60,8 @@ def exact(game: Game, players: int) -> Floats:
 
 
 def sampled(game: Game, drawn: Sequence[Order]) -> tuple[Floats, Floats]:
-    """Estimate Shapley values (R, n) and their standard errors (R, n) from pairs of `orders`.
-
-    Values are mean marginal contributions: each order's sum to v(all) - v(nobody), and so do the
-    means. Errors are of the means, from the deviation over pairs; NaN for a single pair.
-    """
+    """Estimate Shapley values (R, n) and their standard errors (R, n) from pairs of `orders`."""
+    # Errors are of the means, from the deviation over pairs; NaN for a single pair.
     marginal_orn = np.stack([_marginals(game, order) for order in drawn])
     pair_prn = (marginal_orn[::2] + marginal_orn[1::2]) / 2
     pairs = len(pair_prn)

@@ -1,10 +1,8 @@
 """Worth of letters: the experiment of a run, executed again without the letters of some peers.
 
-For recipient i and a set S of senders, v_i(S) is the measure of i's final model in the run in which
-only the letters of S reach other peers (the key `withhold`); everybody else still trains and
-receives. One run gives v_i(S) for all recipients. Leave-one-out values and Shapley values
-(`coterie.app.lab.shapley`) divide v_i(all) - v_i(nobody) among the senders; i itself is one
-of them, because its letters come back to it in the models of others.
+v_i(S) is the measure of recipient i's final model where only the letters of S reach other peers
+(key `withhold`); one run gives it for all i. Leave-one-out and Shapley values divide
+v_i(all) - v_i(nobody) among the senders, i itself included.
 """
 
 from __future__ import annotations
@@ -74,11 +72,9 @@ class _Plan:
 
 
 def worth(request: WorthRequest, console: Console) -> Worth:
-    """Compute the worth of letters; write worth.json and worth.csv into the run directory.
-
-    Finished runs are reused, stopped ones are continued. After a ConfigError, DataError or
-    ResultsError nothing was started. SweepError: a run failed; the cause is its error.
-    """
+    """Compute the worth of letters; write worth.json and worth.csv into the run directory."""
+    # Finished runs are reused, stopped ones are continued. After a ConfigError, DataError or
+    # ResultsError nothing was started.
     directory = request.run_dir.absolute()
     _check_request(request)
     config = config_of(directory, request.parts)

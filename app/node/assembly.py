@@ -30,10 +30,7 @@ def engine_of(
     doubts: bool = False,
     max_parameters: int = MAX_PARAMETERS,
 ) -> Engine:
-    """Return the engine of some peers; `doubts`: not all peers of the run are known to be honest.
-
-    A model above `max_parameters` raises a SizeError.
-    """
+    """Return the engine of some peers; `doubts`: not all peers are known to be honest."""
     return Engine(
         problem,
         config.network,

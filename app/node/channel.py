@@ -1,8 +1,6 @@
 """Channel of a node: writes the letters of its peers, and reads those that a request brings.
 
-A letter is read only if an edge of the request ends at this node; any unexpected or invalid letter
-is refused with one line. Letters are plain here; those of an institution are sealed
-(`coterie.app.institution.security.channel`).
+Unexpected or invalid letters are refused with one line. An institution seals its letters.
 """
 
 from __future__ import annotations
@@ -21,11 +19,7 @@ UNEXPECTED = "was not expected: no edge of this round delivers it to this node"
 
 
 class Channel:
-    """Writer and reader of the letters of a node in a run.
-
-    An offer is accepted if it is at most `max_age` rounds old; a peer's older offer is never
-    accepted after a newer one.
-    """
+    """Writer and reader of the letters of a node; offers are at most `max_age` rounds old."""
 
     overhead = 0
     """Bytes by which a letter is longer than its content."""

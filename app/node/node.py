@@ -1,8 +1,7 @@
 """Node: executes the relay's requests for the peers it hosts, and keeps state in between.
 
-Another process may handle the next message, so the complete state of a peer is on the node's
-disk (`coterie.app.node.storage.checkpoints`) at the end of each request; a version names the
-state that a request builds on. `coterie.app.institution.node` is the node of an institution.
+The complete state is on disk at the end of each request, because another process may handle the
+next one; a version names the state that a request builds on.
 """
 
 from __future__ import annotations
@@ -39,11 +38,10 @@ _log = logging.getLogger("coterie.data")
 
 
 class Node:
-    """Node with the peers `peers` (ascending) of a simulation, and the run directory.
+    """Node with the peers `peers` (ascending) of a simulation, and the run directory."""
 
-    `gpu` is modulo the number of visible GPUs. `on_round` is called with the number of each round
-    that the node ends without the relay. ConfigError, DataError: the data do not fit the run.
-    """
+    # `gpu` is modulo the number of visible GPUs. `on_round` is called with the number of each round
+    # that the node ends without the relay.
 
     _limits: Mapping[str, Scalar] | None = None
     """Policy of an institution, by key."""
@@ -134,12 +132,9 @@ class Node:
         return ConfigError(str(error))
 
     def handle(self, request: Request) -> Response:
-        """Execute a request.
-
-        StateError: the state that the request builds on is not on this node's disk, or the relay
-        that sent it has been superseded. BusyError: another process uses the state. DamagedError,
-        LedgerError: the memory of the run or a ledger was changed by someone else.
-        """
+        """Execute a request; StateError: its state is missing, or its relay is superseded."""
+        # BusyError: another process uses the state. DamagedError, LedgerError: the memory of the
+        # run or a ledger was changed by someone else.
         self._check_data(request)
         self._channel.begin(request)
         if request.stage == "start":
@@ -235,10 +230,7 @@ class Node:
         return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t), ages)
 
     def _end(self, t: int, reports: Sequence[Report], since: int = 0) -> Response:
-        """Save the state, and write the letters that the relay needs for round `t` + 1.
-
-        `since` is the round of the oldest offers that it needs; 0: only those of round `t` + 1.
-        """
+        """Save the state; write the letters for round `t` + 1, the oldest of round `since`."""
         cohort, since = self._cohort, since or t + 1
         self._checkpoints.save((t, 0))
         offers: tuple[PeerMessage, ...] = ()

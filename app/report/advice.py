@@ -1,7 +1,6 @@
-"""Advice to an institution: from the numbers of a comparison to one of six answers.
+"""Advice to an institution: the first rule of `ADVICE` that holds for a comparison's numbers.
 
-The rules are tried in the order of `ADVICE`; the first that holds decides. A number "gains" or
-"loses" if its whole interval lies above or below 0.
+A number "gains" or "loses" if its whole interval lies above or below 0.
 """
 
 from __future__ import annotations

@@ -23,11 +23,9 @@ SHOWN = 100
 
 
 def compared(comparison: Comparison) -> Panel | None:
-    """Return the results by peer, means over the seeds; None without measurements.
-
-    A peer is identified by its name: where the split of each seed has other institutions, a row
-    has the seeds that have the peer. Methods whose peers have different data have the file only.
-    """
+    """Return the results by peer, means over the seeds; None without measurements."""
+    # A peer is identified by its name: where the split of each seed has other institutions, a row
+    # has the seeds that have the peer. Methods whose peers have different data have the file only.
     import pandas as pd
 
     table = comparison.table

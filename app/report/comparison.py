@@ -156,10 +156,7 @@ def in_terminal(table: Table, title: str) -> Group:
 def as_rich(
     table: Table, title: str, columns: Sequence[Column], with_deviation: Collection[str] = ()
 ) -> Group:
-    """Return a table for a terminal of 80 columns, the leaders in bold.
-
-    Columns that do not fit beside whole names go on in a second table.
-    """
+    """Return a table for a terminal of 80 columns, or two if needed; the leaders are bold."""
     texts = [
         [Text(each.text if column.key in with_deviation else each.mean,
               "bold" if each.leads else "") for each in table.entries(column).values()]
@@ -210,10 +207,7 @@ def as_csv(table: Table) -> str:
 
 
 def as_latex(table: Table, keys: Collection[str] = IN_LATEX) -> str:
-    """Return a LaTeX table (booktabs) of these columns, leaders in bold, tuned settings last.
-
-    Columns without values are left out.
-    """
+    """Return a LaTeX table (booktabs) of these columns, leaders in bold, tuned settings last."""
     import pandas as pd
 
     columns = _columns(table, keys, *(LOSSES if keys is IN_LATEX else ()))

@@ -62,10 +62,7 @@ def common_data(compared: Comparison) -> dict[str, Any]:
 
 
 def curves(compared: Comparison) -> Figure | None:
-    """Return the learning curves.
-
-    `rounds`; `metrics`: each field's `mean` and `std` over seeds of the mean over peers, (M, R).
-    """
+    """Return the learning curves: `mean` and `std` over seeds of the peers' mean, (M, R)."""
     every = _union(run.rounds for run in compared.runs)
     rounds = every[thin(len(every), CURVE_POINTS)]
     metrics = {}
@@ -79,11 +76,7 @@ def curves(compared: Comparison) -> Figure | None:
 
 
 def _over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Floats]:
-    """Return mean and sample deviation over seeds of a field's mean over peers, (R,) each.
-
-    The deviation is 0 for one seed. Values are NaN if no seed has the field, and not finite if a
-    peer diverged.
-    """
+    """Return mean and deviation over seeds of a field's mean over peers, (R,) each."""
     import pandas as pd
 
     with np.errstate(invalid="ignore"):
@@ -94,11 +87,8 @@ def _over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, F
 
 
 def gain_dots(compared: Comparison) -> Figure | None:
-    """Return each peer's gain over Local; None if there is no run of Local.
-
-    `accuracy`: whether gains are of accuracy or of loss. `gain` and `final` (the peer's final
-    value): (M, S, n); empty for a seed that the method or Local lacks.
-    """
+    """Return each peer's gain over Local; None if there is no run of Local."""
+    # `gain` and `final` (the peer's final value): (M, S, n); empty for a missing seed.
     rows = compared.table.rows
     alone = [local for row in rows for local in row.local if local is not None]
     if not alone or not compared.table.has_same_data:

@@ -46,11 +46,10 @@ _OF_PROBABILITIES = (
 
 
 class Decision(NamedTuple):
-    """Decision of one institution; `advice` is a key of `ADVICE`, or "" if nothing is advised.
+    """Decision of one institution; `advice` is a key of `ADVICE`, or "" if nothing is advised."""
 
-    `gain` and `ranking` are UNKNOWN, and `numbers`, which says what decided, is "" where the
-    institution cannot be judged.
-    """
+    # `gain` and `ranking` are UNKNOWN, and `numbers`, which says what decided, is "" where the
+    # institution cannot be judged.
 
     institution: str
     advice: str
@@ -160,10 +159,7 @@ def compared(comparison: Comparison) -> Decisions | None:
 
 
 def of_run(run: Run) -> Decisions | None:
-    """Return what a single run tells each institution; None without institutions.
-
-    Only institutions that no comparison can judge get an advice.
-    """
+    """Return advice for institutions that no comparison can judge; None without institutions."""
     if not _can_decide(run):
         return None
     cards, decided = run.diagnostics, []
@@ -350,11 +346,9 @@ def _estimate(
     reach: Callable[[_Place], float],
     tests: int,
 ) -> Estimate:
-    """Return mean and interval of a difference, averaged over institutions.
-
-    Where the seeds do not divide the rows of an institution again, or are too few for a test, half
-    the interval is at least `reach`, that of the test rows; NaN if unknown.
-    """
+    """Return mean and interval of a difference, averaged over institutions."""
+    # Where the seeds do not divide the rows of an institution again, or are too few for a test,
+    # half the interval is at least `reach`, that of the test rows; NaN if unknown.
     differences: dict[Path, list[float]] = {}
     for place in chain(*institutions):
         differences.setdefault(place.run.directory, []).append(float(value(place)))

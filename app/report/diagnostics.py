@@ -50,11 +50,7 @@ def at_thresholds(run: Run) -> Panel | None:
 
 
 def compared(comparison: Comparison) -> Panel | None:
-    """Return the diagnostics of a comparison: a row for each peer and method, means over seeds.
-
-    A peer is identified by its name, as in `by_peer`; those that cannot be judged are left out,
-    unless none can.
-    """
+    """Return the diagnostics of a comparison: a row for each peer and method, means over seeds."""
     results: dict[str, dict[str, list[Diagnostics]]] = {}
     lines: list[list[object]] = [["method", "seed", *diagnostics.HEAD]]
     for row in comparison.table.rows:

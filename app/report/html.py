@@ -17,19 +17,12 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 def render(template: str, **values: object) -> str:
-    """Fill a template of templates/.
-
-    Every text in `values` is escaped. `data` becomes the JSON that the page's scripts read; it
-    cannot close its script element.
-    """
+    """Fill a template of templates/ with escaped texts; `data` becomes JSON for the scripts."""
     return _ENVIRONMENT.get_template(template).render(values)
 
 
 def script(entry: str | Path) -> Markup:
-    """Bundle a module of static/ and its imports into one script, dependencies first.
-
-    The modules share one top level, so their top-level names must be unique.
-    """
+    """Bundle a module of static/ and its imports into one script; top-level names are unique."""
     joined: dict[Path, str] = {}
 
     def join(path: Path) -> None:

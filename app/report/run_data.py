@@ -122,11 +122,7 @@ def _held_out(run: Run) -> dict[str, list[int]] | None:
 
 
 def _predictions(run: Run) -> dict[int, Any] | None:
-    """Return the prediction curves of the first peers, up to `PREDICTIONS` characters.
-
-    They come from the model cards. In a deployment these stay on the nodes, so the relay's page
-    has no predictions.
-    """
+    """Return the prediction curves of the first peers, from cards that are here, up to a length."""
     curves: dict[int, Any] = {}
     room = PREDICTIONS
     for peer in range(run.peers):
@@ -209,10 +205,7 @@ def peer_order(run: Run) -> Ints:
 
 
 def recovered_clusters(run: Run) -> Ints | None:
-    """Return the groups of the last learnt graph, (n,).
-
-    None if the true clusters are known, or if the method learns no graph.
-    """
+    """Return the groups of the last learnt graph, (n,), if clusters are unknown; else None."""
     if run.clusters is not None or not len(run.weights) or not learns_graph(run.settings):
         return None
     return components(learnt_edges(run.weights[-1]))

@@ -126,11 +126,7 @@ def page(run: Run, pictures: Sequence[str] = ()) -> Page:
 
 
 def write(run_dir: str | Path) -> Page:
-    """Write report.html, curves.png and collaboration.png into a run directory; return the page.
-
-    It states if the run is unfinished. ResultsError: it is not a run directory, or a file in it is
-    damaged.
-    """
+    """Write report.html, curves.png and collaboration.png into a run directory; return the page."""
     run = Run.read(run_dir)
     made = page(run, [path.name for path in png.draw(run)])
     made.write(run.directory)

@@ -1,9 +1,4 @@
-"""Pages as lists of sections: each part of a run's or a comparison's results is computed once.
-
-A section is made by a function of a `Run` or of a `Comparison`, which returns None where there is
-nothing to show. The lists are `run_page.SECTIONS` and `comparison_page.SECTIONS`; the page, the
-terminal and the files of results follow their order.
-"""
+"""Pages as lists of sections, each made by a function of a `Run` or `Comparison`, or None."""
 
 from __future__ import annotations
 

@@ -26,12 +26,9 @@ def finite(weights: Floats) -> Floats:
 
 
 def block_starts(group_n: Ints, limit: int) -> Ints:
-    """Divide peers in display order into at most `limit` blocks of similar size.
-
-    Returns the index of the first peer of each block, (B,); blocks of one peer if n <= `limit`.
-    `group_n` (n,) is the group of each peer in display order; the peers of a group are adjacent. A
-    block has peers of one group only, unless the number of groups exceeds half of `limit`.
-    """
+    """Return the first peers (B,) of at most `limit` similar blocks of peers in display order."""
+    # A block has peers of one group only (of `group_n`, whose peers are adjacent), unless the
+    # number of groups exceeds half of `limit`.
     n = len(group_n)
     if n <= limit:
         return np.arange(n)
@@ -47,10 +44,7 @@ def block_starts(group_n: Ints, limit: int) -> Ints:
 
 
 def block_means(weights_nn: Floats, order_n: Ints, start_b: Ints) -> Floats:
-    """Return the mean weight that the peers of one block give to those of another, (B, B).
-
-    A peer's own weight counts only if it is the only peer of its block.
-    """
+    """Return the mean weight, (B, B), that peers of one block give to those of another."""
     ordered_nn = weights_nn[np.ix_(order_n, order_n)]
     own_n = np.diagonal(ordered_nn).copy()
     np.fill_diagonal(ordered_nn, 0.0)
@@ -70,11 +64,9 @@ def block_rows(values_nc: Floats, order_n: Ints, start_b: Ints) -> Floats:
 
 
 def strongest_links(weights_nn: Floats, limit: int) -> tuple[Ints, Floats]:
-    """Return the peers to which each peer gives the largest weights, and these, descending.
-
-    Both are (n, K), K = min(`limit`, n - 1). Ties are broken at random with a fixed seed, so that
-    peers with uniform weights do not all select the same peers.
-    """
+    """Return the peers to which each gives the largest weights, and these; at most (n, limit)."""
+    # Ties are broken at random with a fixed seed, so that peers with uniform weights do not all
+    # select the same peers.
     n = len(weights_nn)
     limit = min(limit, n - 1)
     noise_nn = np.random.default_rng(0).random((n, n))
@@ -87,10 +79,7 @@ def strongest_links(weights_nn: Floats, limit: int) -> tuple[Ints, Floats]:
 
 
 def encode(values: npt.NDArray[Any], nbytes: int) -> str:
-    """Encode numbers in base64 as the upper `nbytes` of little-endian float32, rounded.
-
-    Two bytes keep two significant digits, three bytes keep four. NaN stays NaN.
-    """
+    """Encode numbers in base64 as the upper `nbytes` of little-endian float32, rounded."""
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(values, dtype="<f4")
     half = np.where(np.isfinite(floats), 1 << (31 - 8 * nbytes), 0).astype("<u4")

@@ -28,10 +28,7 @@ from coterie.app.runs.rundir import Floats
 
 
 def outcome(table: Table) -> str:
-    """Name the best method if the paired test supports it, else those it cannot separate.
-
-    References are not ranked. Neither is a method that diverged, if there is no accuracy.
-    """
+    """Name the best ranked method if the paired test supports it, else those it cannot separate."""
     columns, rows = {column.key: column for column in table.shown()}, table.rows
     main = columns.get("accuracy") or columns.get("loss")
     sentences = [] if main is None else [*_at_home(table, main), *_ranking(table, main, columns)]

@@ -33,11 +33,7 @@ _LARGEST = 1e300
 
 @dataclass(frozen=True)
 class Worth:
-    """Worth of the letters of each sender for each recipient.
-
-    A worth is positive if letters improve the recipient's measure: if they raise its accuracy, or
-    lower its loss. Numbers of a recipient that diverged or attacks are NaN.
-    """
+    """Worth of each sender's letters for each recipient, > 0 if they improve it; NaN if unknown."""
 
     measure: str  # field of metrics.jsonl, one of `MEASURES`
     orders: int
@@ -70,10 +66,7 @@ class Worth:
         return np.where(counts, np.nansum(self.for_others, axis=0) / np.maximum(counts, 1), np.nan)
 
     def judged(self, run: Run) -> Worth:
-        """Return the worth without the numbers of recipients with too few examples of the measure.
-
-        See `coterie.app.runs.quality`.
-        """
+        """Return the worth without the numbers of recipients with too few examples."""
         few = [*quality.too_few_rows(run, self.measure.partition("_")[0])]
         names = (*_OF_RECIPIENT, *_OF_PAIR)
         kept = {name: of.copy() for name in names if (of := getattr(self, name)) is not None}
@@ -107,10 +100,7 @@ def write(worth: Worth, directory: Path, names: Sequence[str]) -> None:
 
 
 def read(directory: Path, peers: int) -> Worth | None:
-    """Read worth.csv of a run directory; None without it.
-
-    ResultsError: the file is damaged, or of another number of peers.
-    """
+    """Read worth.csv of a run directory; None without it."""
     text = files.text(directory, FILE)
     if text is None:
         return None

@@ -1,8 +1,4 @@
-"""Model card: training data, collaborators and measurements of a saved model.
-
-It lies beside the model, on the machine that hosts the peer, and is sent nowhere: unlike a
-report to the relay it is complete.
-"""
+"""Model card: training data, collaborators and measurements; it stays beside the model."""
 
 from __future__ import annotations
 
@@ -46,13 +42,11 @@ def card(
     has_examples: bool,
     model_of: Callable[[int, str], str] | None = None,
 ) -> dict[str, Any]:
-    """Return the content of the card; of `qualities` no values of single rows, such as a range.
-
-    `sizes` and `groups` count the peer's examples and their groups by part of the split. `report`
-    is its last one, before a policy limits it. `policy`: keys of the institution's, None in a
-    simulation. `curves`: figure data of the evaluation. `has_examples`: the model file contains the
-    training examples. `model_of`: model of a peer by number and name, if they differ.
-    """
+    """Return the content of the card; of `qualities` no values of single rows, such as a range."""
+    # `report` is the peer's last one, before a policy limits it; `curves` has figure data of the
+    # evaluation. `policy`: keys of the institution's, None in a simulation. `has_examples`: the
+    # model file contains the training examples. `model_of`: a peer's model by number and name, if
+    # they differ.
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
     own = weights_k[peers_k == about.peer].tolist()

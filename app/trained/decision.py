@@ -76,12 +76,9 @@ def decide(
     *,
     recalibrate: bool = False,
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Return the probabilities and the decided class of each example of predictions (N, classes).
-
-    `threshold` is for the second of two classes ("validation": the one that validation examples
-    chose; None: the most probable class). `recalibrate` scales the probabilities by the temperature
-    that they chose.
-    """
+    """Return probabilities and decided class of each example of predictions (N, classes)."""
+    # `threshold` is for the second of two classes ("validation": the one that validation examples
+    # chose; None: the most probable class), like the temperature with which to `recalibrate`.
     if threshold is not None and about.outputs != 2:
         raise ConfigError(f"--threshold is for two classes, the model has {about.outputs}")
     own = {"threshold": threshold == "validation", "temperature": recalibrate}

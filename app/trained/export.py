@@ -1,8 +1,4 @@
-"""Export a saved model to PyTorch's pt2 format or to ONNX, for use without Coterie.
-
-A model of a table takes its columns by name, so that their order cannot be wrong. The file's
-metadata describe columns, classes and preprocessing.
-"""
+"""Export a saved model to PyTorch's pt2 format or to ONNX, for use without Coterie."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Personal model: a peer's trained model as a torch module that takes raw examples.
-
-All prediction steps of its method - normalisation, averaging a mixture, voting examples - are
-inside, so that the module reproduces the run's evaluation.
-"""
+"""Personal model: a peer's model with all prediction steps inside, as a torch module."""
 
 from __future__ import annotations
 
@@ -338,18 +334,12 @@ class _Prepare(nn.Module):
 def personal_model(
     run_dir: str | Path, peer: int | str | None = None, named: Named = NOTHING
 ) -> PersonalModel:
-    """Load the model of a peer, by number or name, from the run directory of its host.
-
-    `peer` None: the only model here. ResultsError: it is not here, or cannot be used.
-    """
+    """Load the model of a peer, by number or name, or (None) the only one in a run directory."""
     return load(find(run_dir, peer), named)
 
 
 def load(path: Path, named: Named = NOTHING) -> PersonalModel:
-    """Load the model of an untrusted file; ResultsError if it cannot be used.
-
-    It uses built-in parts, installed packages, and the code and files that the user has named.
-    """
+    """Load the model of an untrusted file, with code that the user has named only."""
     with _refusing(path):
         strings, tensors = _read(path)
         about, point = About.read(strings), of_strings(strings)
@@ -362,10 +352,7 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
 
 
 def read(path: Path) -> tuple[About, dict[str, Tensor]]:
-    """Read metadata and named tensors of an untrusted file, without building a network.
-
-    ResultsError: the file cannot be used.
-    """
+    """Read metadata and named tensors of an untrusted file, without building a network."""
     with _refusing(path):
         strings, tensors = _read(path)
         return About.read(strings), tensors

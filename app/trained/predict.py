@@ -50,12 +50,7 @@ def write(
     *,
     recalibrate: bool = False,
 ) -> npt.NDArray[np.float64]:
-    """Predict examples, write the predictions as a table (.csv) or arrays (.npz), and return them.
-
-    `threshold` and `recalibrate` are for classes only, see `coterie.app.trained.decision.decide`.
-    ConfigError: the predictions do not fit a table, the input has columns of the same names, or the
-    model cannot decide in this way.
-    """
+    """Predict examples, write the predictions as a table or arrays (.npz), and return them."""
     about = model.about
     if about.task != "classification" and (threshold is not None or recalibrate):
         raise ConfigError(f"{about.task} has no threshold and no temperature")

@@ -37,11 +37,7 @@ class Copy(NamedTuple):
 
 
 class IncrementFormat:
-    """Encoder and decoder of offers with a public copy.
-
-    `layout` has shape and type of each tensor of an offer, `MODEL` included; `precision` is that of
-    an increment's numbers and of the other tensors.
-    """
+    """Encoder and decoder of offers with a public copy, in the `precision` of the run."""
 
     def __init__(self, layout: Layout, operator: Operator, precision: Precision) -> None:
         self._operator, (self._shape, self._dtype) = operator, layout[MODEL]
@@ -95,11 +91,7 @@ class IncrementFormat:
         return stamp + self.increment.encode(rows, 0)
 
     def decode(self, payload: bytes, before: Copy, author: int) -> tuple[dict[str, Tensor], Copy]:
-        """Decode a payload; return the tensors of the offer and the copy after it.
-
-        `before` is the reader's copy of the author's model. PayloadError: the payload is not valid,
-        or not an increment to `before`.
-        """
+        """Decode a payload, perhaps an increment to the copy `before`, to tensors and copy."""
         kind, version, signed = _STAMP.unpack(payload[: _STAMP.size].ljust(_STAMP.size, b"\0"))
         body = payload[_STAMP.size :]
         if not version:

@@ -43,11 +43,7 @@ Shape = tuple[int, ...]
 
 
 class Operator(ABC):
-    """Compression operator for the flat models of a network.
-
-    `shapes` are those of the network's tensors, in the order of a flat model; `ratio` is the
-    fraction of the numbers that an increment carries, for "top-k" and "low-rank".
-    """
+    """Compression operator for the flat models of a network with tensors of these `shapes`."""
 
     def __init__(self, shapes: Sequence[Shape], ratio: float) -> None:
         self.shapes, self.ratio = list(shapes), ratio
@@ -202,11 +198,9 @@ def _low_bits(k: int, d: int) -> int:
 
 
 def packed_indices(at_k: Ints, d: int) -> npt.NDArray[np.uint8]:
-    """Pack ascending indices below `d` by Elias-Fano: a length that depends on k and d only.
-
-    Index i_j is divided into low bits, written as they are, and the rest h_j, for which bit
-    h_j + j is set.
-    """
+    """Pack ascending indices below `d` by Elias-Fano: a length that depends on k and d only."""
+    # Index i_j is divided into low bits, written as they are, and the rest h_j, for which bit h_j +
+    # j is set.
     k, low = len(at_k), _low_bits(len(at_k), d)
     lows = (at_k[:, None] >> np.arange(low)) & 1
     highs = np.zeros(k + (d >> low) + 1, dtype=np.uint8)

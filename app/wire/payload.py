@@ -54,11 +54,9 @@ class Readable(Protocol):
 
 
 class LetterFormat:
-    """Encoder and decoder of the payloads of one kind of letter.
+    """Encoder and decoder of the payloads of one kind of letter."""
 
-    `precision` is that of the tensors in the payload, except the `exact` ones, which are not
-    reduced.
-    """
+    # `precision` is that of the tensors in the payload, except the `exact` ones.
 
     def __init__(
         self, layout: Layout, precision: Precision = "full", exact: Collection[str] = ()
@@ -94,11 +92,7 @@ class LetterFormat:
         return b"".join([self._header, *(each.view(torch.uint8).numpy().data for each in flat)])
 
     def decode(self, payload: bytes, sender: int = -1) -> dict[str, Tensor]:
-        """Decode a payload; the tensors are read-only, because they can be views of the payload.
-
-        `sender` is without effect, see `Readable`. PayloadError: the payload is not safetensors,
-        has another layout, or is not finite.
-        """
+        """Decode a payload into tensors that can be read-only views of it, or PayloadError."""
         if payload.startswith(self._header) and len(payload) == len(self._header) + self.nbytes:
             tensors = _views(payload, len(self._header), self._travels)
         else:

@@ -133,12 +133,10 @@ def whole(nibbles_b: Tensor, size: int) -> Tensor:
 def microscaled(
     flat_sd: Tensor, bits: int, draws_sd: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Round rows to whole multiples, of this many bits, of a power of two per block.
-
-    The uniform draws (S, numbers) round a multiple up or down; None: to the nearest. Return the
-    multiples (S, numbers) as int8, at most 2^(bits - 1) - 1 in size, and the exponents of the
-    powers (S, blocks) as int8, -128 for a block that is not finite.
-    """
+    """Round rows to whole multiples, of this many bits, of a power of two per block."""
+    # The uniform draws (S, numbers) round a multiple up or down; None: to the nearest. Returns the
+    # multiples (S, numbers), at most 2^(bits - 1) - 1 in size, and the exponents of the powers (S,
+    # blocks), -128 for a block that is not finite; both int8.
     most = 2 ** (bits - 1) - 1
     blocks_sbk = _blocks(flat_sd)
     largest_sb = blocks_sbk.abs().amax(dim=2)

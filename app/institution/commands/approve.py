@@ -1,8 +1,6 @@
 """`coterie approve`: let one run of a configuration start on this node.
 
-Before the run arrives, the agreed preset is approved; afterwards, or without the preset, the
-configuration that the node received. The approval is for the digest of the configuration shown: a
-configuration that arrives in the meantime needs another approval.
+The approval is for the digest of the configuration shown; another one needs another approval.
 """
 
 from __future__ import annotations

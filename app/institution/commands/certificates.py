@@ -92,10 +92,7 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
 
 
 def for_node(directory: Path, name: str) -> Path:
-    """Make the key that authenticates a SuperNode unless it exists, and return the public file.
-
-    None is made beside a public file alone: that key was made elsewhere.
-    """
+    """Make the key of a SuperNode unless it exists (made elsewhere: a public file alone)."""
     if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
         raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
     home = directory / name

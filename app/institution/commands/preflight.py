@@ -1,8 +1,6 @@
 """`coterie preflight`: check whether nodes are ready for a run.
 
-On a node, run it on the machine and as the user of the node's executor, with the same
---node-config. On the relay's machine, with --federation, it asks all nodes through Flower; the
-answers are "ok", a band or a code. Numbers of examples are shown as bands.
+On a node, as its executor's user; with --federation it asks all nodes from the relay's machine.
 """
 
 from __future__ import annotations

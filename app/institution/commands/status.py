@@ -1,10 +1,4 @@
-"""`coterie status`: show the state of a run on one screen.
-
-On the relay's machine: the round, participating and missing peers, and the last refusals and
-errors. On a node's machine: the node's states and letters of the run; for the node's `out`, its
-last runs, approvals that are waited for, and the privacy that its peer has spent. For a connection:
-Flower's runs and SuperNodes.
-"""
+"""`coterie status`: show the state of a run, a node or a connection on one screen."""
 
 from __future__ import annotations
 

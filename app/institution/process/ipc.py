@@ -1,8 +1,6 @@
 """Send Flower records over a local socket: a line of JSON, then the raw bytes it refers to.
 
-Supports the content of `coterie.strategies.flower.records`: scalars, lists, bytes and arrays of
-bytes. Arrays are written without a copy and read into one buffer in which they
-stay.
+Supports the content of `coterie.strategies.flower.records`; arrays are read into one buffer.
 """
 
 from __future__ import annotations

@@ -47,11 +47,7 @@ class Job:
 
 
 def hosted(job: Job, peers: int) -> tuple[int, ...]:
-    """Return the peers that a node hosts, out of `peers`.
-
-    A simulated node has an equal share, which can be empty. The configuration of a deployed node
-    names its peer, else StartError.
-    """
+    """Return the peers that a node hosts: the one of its configuration, or an equal share."""
     node_config = job.node_config
     if job.simulated:
         shares = np.array_split(np.arange(peers), int(str(node_config["num-partitions"])))
@@ -67,9 +63,6 @@ def hosted(job: Job, peers: int) -> tuple[int, ...]:
 
 @lru_cache(_RUNS_IN_MEMORY)
 def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None) -> Config:
-    """Parse a run's configuration, flat keys, once per process.
-
-    `base` is the base of relative paths in a simulation; a deployed node keeps paths unchanged.
-    """
+    """Parse a run's flat keys, once per process; `base`: base of relative paths in a simulation."""
     config = Config.from_flat(dict(flat))
     return (config if base is None else config.absolute(base)).located(str(run_id))

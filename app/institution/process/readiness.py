@@ -1,8 +1,6 @@
 """Check whether a node is ready for a run, before any training.
 
-The institution's own `coterie preflight` shows the result of each check. The relay gets
-a code for each, and numbers of examples as bands, if the policy lets
-the run look at the data and discloses its reports.
+The relay gets a code or a band per check, if the policy lets the run look at the data.
 """
 
 from __future__ import annotations
@@ -73,10 +71,7 @@ def run_checks(job: Job) -> Iterator[Check]:
 
 
 def answer(request: Request, job: Job) -> Response:
-    """Return "ok", a band or a code per check for the relay; details go to the node's log.
-
-    RequestError: the relay asks for more.
-    """
+    """Return "ok", a band or a code per check for the relay; details go to the node's log."""
     if len(request.edges) or request.letters:
         raise RequestError("a preflight with edges or letters")
     config = job.config()

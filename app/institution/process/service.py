@@ -1,8 +1,4 @@
-"""Handle a message to a node: from the request's record to the response's record.
-
-Flower's process of a message calls this itself, or lets the node's worker do it
-(`coterie.app.institution.process.worker`).
-"""
+"""Handle a message to a node, in Flower's process or the worker: from record to record."""
 
 from __future__ import annotations
 
@@ -57,10 +53,7 @@ _log = logging.getLogger("coterie.node")
 
 
 class Nodes:
-    """Cache of the nodes that this process keeps between messages, with data, models and state.
-
-    Above `limit` the least recently used one is dropped.
-    """
+    """Cache of up to `limit` nodes that this process keeps between messages, with their state."""
 
     def __init__(self, limit: int = _NODES_IN_MEMORY) -> None:
         self._limit = limit
@@ -108,10 +101,7 @@ _nodes = Nodes()
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Execute a request; return its response or fault, and the round of the resulting state.
-
-    Files that a deployed node writes meanwhile are readable by its own user only.
-    """
+    """Execute a request; return its response or fault, and the round of the resulting state."""
     if job.simulated:
         return _handle(record, job)
     logs.begin()
@@ -143,10 +133,7 @@ def _handle(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
 
 
 def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
-    """Log an error and return it as a record; the relay of a deployment gets a code.
-
-    `where` has fields of the log line.
-    """
+    """Log an error with the fields `where` and return it; a deployment's relay gets a code."""
     is_expected = isinstance(error, Error) and error.__cause__ is None
     is_full = is_full_disk(error)
     is_part = isinstance(error, PartError) or (not isinstance(error, Error) and is_users(error))
@@ -184,11 +171,7 @@ def _respond(request: Request, job: Job) -> Response:
 
 
 def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
-    """Return the institution's policy if it allows the run, and record the decision.
-
-    ApprovalError, ConfigError or PolicyError: the run is refused, and no data were read.
-    StartError: the node was started without a policy.
-    """
+    """Return the institution's policy if it allows the run, and record the decision."""
     if "policy" not in node_config:
         raise StartError(
             "this SuperNode has no policy: write one (coterie policy init policy.toml) and "

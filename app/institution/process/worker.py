@@ -1,10 +1,8 @@
 """Worker of a node: a process that keeps data, model and GPU between messages.
 
-Flower starts a process for every message. That process finds the worker of its run behind a Unix
-socket in the node's run directory, starts it if there is none, forwards the request and takes
-the response back. If a worker dies, its request fails; the next message starts another. It
-ends by itself after a long time without a message, or when the process that starts the message
-processes is gone.
+Flower's process of a message finds it behind a Unix socket in the node's run directory, starts it
+if there is none, and forwards the request. If it dies, its request fails; the next message starts
+another. It ends after a long time without a message, or with the parent of those processes.
 """
 
 from __future__ import annotations
@@ -47,20 +45,15 @@ class WorkerError(Error):
 
 
 def lift_limit() -> None:
-    """Lift this process's own limit of memory, under which it has received its message.
-
-    An operator sets it on the executor (`LimitDATA`, `ulimits`): Flower joins the letters of a
-    message before any code of ours runs, and one that the relay has forged ends there.
-    """
+    """Lift this process's own limit of memory, under which it has received its message."""
+    # An operator sets it on the executor (`LimitDATA`, `ulimits`): Flower joins the letters of a
+    # message before any code of ours runs, and one that the relay has forged ends there.
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Run `coterie.app.institution.process.service.handle_request` in the worker process.
-
-    The record is empty afterwards: the worker has its letters.
-    """
+    """Run `service.handle_request` in the worker process, which takes the record's letters."""
     try:
         config = job.config()
         peers = hosted(job, config.peers)
@@ -106,10 +99,7 @@ def _connected(directory: Path, name: str, timeout: float) -> Iterator[socket.so
 
 
 def _connect(directory: Path, name: str, timeout: float) -> socket.socket | None:
-    """Connect to a worker that is free within `timeout` and runs the same code, else None.
-
-    Any other worker is ended.
-    """
+    """Connect to a worker with the same code that is free within `timeout`; end any other."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         with _address(directory, name) as address:
@@ -176,11 +166,7 @@ def _address(directory: Path, name: str) -> Iterator[str]:
 
 
 def main(directory: Path, name: str, parent: int, idle: float = IDLE_SECONDS) -> None:
-    """Serve messages until `idle` seconds pass without one, or the process `parent` ends.
-
-    The socket is `name`, without suffix, in `directory`; `parent` starts the processes of the
-    messages.
-    """
+    """Serve messages until `idle` seconds pass without one, or the process `parent` ends."""
     with socket.socket(socket.AF_UNIX) as listener, _address(directory, name) as address:
         (directory / f"{name}.sock").unlink(missing_ok=True)
         before = os.umask(0o177)

@@ -1,8 +1,4 @@
-"""Error codes that a deployed node sends to the relay instead of error messages.
-
-A message that depends on data, files or keys would disclose something that nobody approved, so
-the relay gets one of these lines, and the log of the node has the details.
-"""
+"""Error codes that a deployed node sends to the relay: messages could disclose data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Check requests at a deployed node: the relay may request only what the run allows.
-
-The node knows the run's configuration, hence the number of rounds and the possible
-edges and questions: the relay's choice must be among these.
-"""
+"""Check requests at a deployed node: the relay may request only what the run's keys allow."""
 
 from __future__ import annotations
 
@@ -21,11 +17,7 @@ class RequestError(Error, ValueError):
 
 
 def check_request(request: Request, strategy: ExchangePlan, peers: Sequence[int]) -> None:
-    """Refuse a request that does not follow the strategy.
-
-    RequestError: rounds or stage are not the run's, or an edge is not possible in that round or
-    does not concern this node.
-    """
+    """Refuse rounds, a stage or edges that the run's strategy does not have for this node."""
     n, stage = strategy.peers, request.stage
     if request.last > strategy.rounds or (stage != "start" and request.round < 1):
         raise RequestError(f"rounds {request.round} to {request.last} of {strategy.rounds}")

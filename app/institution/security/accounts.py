@@ -1,8 +1,4 @@
-"""Accounts of a deployed peer: files that persist over requests, processes and runs.
-
-In `institution/` of the node's `out`: the ledgers of answers and of privacy, for all runs. In each
-run directory: the run's memory.
-"""
+"""Accounts of a deployed peer: ledgers in `institution/`, memory in each run directory."""
 
 from __future__ import annotations
 
@@ -30,10 +26,7 @@ class Accounts:
 
     @classmethod
     def of(cls, directory: Path, peer: int, limits: AnswerPolicy) -> Accounts:
-        """Open the accounts of a peer in the run with this directory.
-
-        LedgerError: `out` has the ledgers of another peer, whose spending would not count.
-        """
+        """Open the accounts of a peer in a run; LedgerError: the ledgers are another peer's."""
         out, run = directory.parent, directory.name
         for path in sorted((out / OWN).glob("*.jsonl")):
             kind, _, number = path.stem.partition("-")

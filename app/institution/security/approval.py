@@ -45,10 +45,7 @@ def approve(out: Path, digest: str) -> None:
 
 
 def require_approval(out: Path, run: str, digest: str) -> None:
-    """Consume an approval of a run's configuration, or raise ApprovalError; the run keeps it.
-
-    If several runs ask at once, also in different processes, one gets it.
-    """
+    """Consume an approval of a configuration, for one run, or raise ApprovalError."""
     with _locked(out):
         used, approved = _approvals(out, digest)
         if run in used:
@@ -78,11 +75,7 @@ def unused(out: Path) -> dict[str, int]:
 def record(
     directory: Path, config: Config, digest: str, policy: bytes | None, decision: str
 ) -> None:
-    """Record a run's configuration and the decision about it, unless it is the last record.
-
-    The decision is "allowed", or "refused: ..." with the reason; of the policy file that decided,
-    the SHA-256 is recorded, "" without one.
-    """
+    """Record a run's configuration and its decision, "allowed" or "refused: ...", once."""
     file = config_file(directory, digest)
     used = "" if policy is None else hashlib.sha256(policy).hexdigest()
     line = {"digest": digest, "config": file.name, "policy": used}
@@ -98,10 +91,7 @@ def record(
 
 
 def newest_config(directory: Path) -> tuple[Path, str]:
-    """Return the configuration file of a node's last decision about a run, and its digest.
-
-    DecisionError: there is no such file.
-    """
+    """Return the configuration file of a node's last decision about a run, and its digest."""
     path = directory / DECISIONS
     if not path.is_file():
         raise DecisionError(f"{directory} has no {DECISIONS}: no such run was sent to this node")

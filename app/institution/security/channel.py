@@ -22,12 +22,10 @@ from coterie.strategies.protocol import Kind, PeerMessage, Request
 
 
 class SecureChannel(Channel):
-    """Channel with the encryption settings, accounts and audit log of a node.
+    """Channel with the encryption settings, accounts and audit log of a node."""
 
-    The name of the run directory, on the node's disk, is the run's name. Accounts of a deployed
-    node count received letters and answers; without accounts there is only a memory, on disk if
-    letters are sealed. Without keys letters are plain.
-    """
+    # Accounts of a deployed node count received letters and answers; without them there is only a
+    # memory, on disk if letters are sealed.
 
     overhead = TAG
     refusals: ClassVar[tuple[type[Exception], ...]] = (PayloadError, SealError)
@@ -53,12 +51,9 @@ class SecureChannel(Channel):
         self.names: dict[int, str] = {}  # peer -> name in the trust file
 
     def begin(self, request: Request) -> None:
-        """Prepare for the letters of a request.
-
-        KeysError: a key file is missing or invalid. DamagedError, LedgerError: the memory of the
-        run or a ledger was changed. SealError: the request is of a round that the relay has
-        committed; letters of that round are never accepted again.
-        """
+        """Prepare for the letters of a request; SealError if the relay has committed its round."""
+        # KeysError: a key file is missing or invalid. DamagedError, LedgerError: the memory of the
+        # run or a ledger was changed.
         super().begin(request)
         self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)
         self._foreign_offers: dict[int, bytes] = {}  # sender -> digest of its offer
@@ -104,10 +99,7 @@ class SecureChannel(Channel):
         return sealed
 
     def read(self, kind: Kind, form: Readable) -> RemoteLetters:
-        """Also record the received letters, and the answers to them.
-
-        LedgerError: the request exceeds the limits of the peer's institution.
-        """
+        """Also record the received letters and the answers; LedgerError: above the limits."""
         self._plain: dict[int, str] = {}  # sender -> digest of the opened letter
         result, request, plain = super().read(kind, form), self._request, self._plain
         if (ledger := self._ledger) is not None:
@@ -129,12 +121,7 @@ class SecureChannel(Channel):
         return refused
 
     def _open(self, letter: PeerMessage, max_bytes: int) -> bytes:
-        """Return the content of a letter.
-
-        PayloadError: the content exceeds `max_bytes`, or is not bytes. SealError: the sender is not
-        trusted, the letter was altered or is for another peer, run or round; or it is plain where
-        letters are sealed.
-        """
+        """Return a letter's content; PayloadError: too large or not bytes; SealError: forged."""
         if not self._sealing.keys:
             return super()._open(letter, max_bytes)
         bytes_of(letter, max_bytes, TAG if letter.keys else 0)

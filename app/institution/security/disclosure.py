@@ -22,11 +22,7 @@ _log = logging.getLogger("coterie.node")
 
 
 class Reports:
-    """Reports of a deployed peer as the relay gets them, limited by the institution's policy.
-
-    `own` data are private to this institution; public data need no protection. The ledger counts
-    reported numbers over all runs.
-    """
+    """Reports of a deployed peer to the relay: limited by the policy, counted by the ledger."""
 
     def __init__(
         self,
@@ -60,11 +56,7 @@ class Reports:
 
 
 def limited(report: Report, disclosure: Disclosure) -> Report:
-    """Return the report without the metrics that are not disclosed.
-
-    "loss" keeps losses, traffic and the collaboration weights; "none" keeps traffic, and its
-    weights are those of a peer that received nothing.
-    """
+    """Return the report with its losses, traffic and weights only, or ("none") its traffic."""
     if disclosure == "all":
         return report
     kept = TRAFFIC + (LOSSES if disclosure == "loss" else ())
@@ -83,12 +75,9 @@ def protected(
     """Return the report of a peer on own data, rounded so that it does not identify examples.
 
     A number taken over m examples is rounded to `precision(m)`: a share as it is, anything else
-    relative to its own power of ten. Weights keep two decimals. What was measured on training
-    examples stays here unless the policy allows them.
-
-    `sizes` are numbers of examples by part of the split; `rarest` is the number of test examples of
-    the rarest class, or with an event; 0 if too few: then measures per class are omitted, since
-    they may concern one person.
+    relative to its own power of ten. Weights keep two decimals. `sizes` are examples by part;
+    `rarest` is the number of test examples of the rarest class, or with an event, 0 if too few:
+    then measures per class, which may concern one person, are omitted.
     """
     metrics = {
         name: value
@@ -101,20 +90,14 @@ def protected(
 
 
 def numbers_in(report: Report) -> dict[str, float]:
-    """Return the metrics of a `protected` report that depend on own examples.
-
-    Counts of work, traffic and epsilon are excluded.
-    """
+    """Return the metrics of a `protected` report that depend on own examples."""
     free = (*TRAFFIC, "epsilon")
     return {k: v for k, v in report.metrics.items() if isinstance(v, float) and k not in free}
 
 
 def precision(examples: int) -> float:
-    """Return the largest of 1, 0.5, 0.2, 0.1, 0.05, ... up to 0.5 / sqrt(examples).
-
-    That bound is the largest standard error of a share over this number of examples: finer digits
-    describe these examples only, and do not generalise.
-    """
+    """Return the largest of 1, 0.5, 0.2, 0.1, ... up to 0.5 / sqrt(examples)."""
+    # The bound is a share's largest standard error: finer digits describe these examples only.
     return step_below(0.5 / math.sqrt(examples))
 
 

@@ -13,11 +13,7 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def writable_by_others(path: Path) -> str:
-    """Return the way in which others could change a file, with the remedy; "" if they cannot.
-
-    As for OpenSSH, the file, each folder above it and each link on the way to it belong to this
-    user or to root, and nobody else may write to them, except to a sticky folder like /tmp.
-    """
+    """Return how others could change a file, with the remedy; "" if they cannot (as in OpenSSH)."""
     places = [path.absolute()]
     for place in places:  # grows
         about = place.lstat()
@@ -40,10 +36,7 @@ def writable_by_others(path: Path) -> str:
 
 @contextmanager
 def closed(mask: int = 0o077) -> Iterator[None]:
-    """Create files and folders that only their owner can access, inside this context.
-
-    With the mask 0o022, others can read but not change them.
-    """
+    """Create files and folders that only their owner can access (0o022: others can read them)."""
     before = os.umask(mask)
     try:
         yield

@@ -53,11 +53,8 @@ class Journal:
 
     @contextmanager
     def locked(self, parse: Callable[[dict[str, Any]], T]) -> Iterator[list[T]]:
-        """Lock the ledger over all processes; yield the lines that others have added.
-
-        `parse` validates and converts a line; if it fails, no line counts as read. LedgerError: the
-        ledger was changed, or `parse` refuses a line; names the file.
-        """
+        """Lock the ledger over all processes; yield the lines that others have added."""
+        # LedgerError: it was changed, or `parse` refuses a line; then no line counts as read.
         with atomic.locked(self._lock):
             yield self._read(parse)
 

@@ -1,8 +1,4 @@
-"""Key pairs of a peer, for signatures and encryption.
-
-A peer has three key pairs: Ed25519 for signatures, and ML-KEM-768 with X25519 for encryption (one
-hybrid key for HPKE, so that a future quantum computer cannot decrypt recorded letters).
-"""
+"""Key pairs of a peer: Ed25519 for signatures, ML-KEM-768 with X25519 for encryption (HPKE)."""
 
 from __future__ import annotations
 

@@ -37,11 +37,7 @@ class Ledger:
     def heard(
         self, request: Request, kind: Kind, letters: Mapping[int, str], committed: int = 0
     ) -> None:
-        """Record that a round is run with these letters; LedgerError if it was repeated too often.
-
-        `letters` are digests of the plain letters by sender; `committed` is the last committed
-        round.
-        """
+        """Record a round's letters, digests by sender; LedgerError: repeated too often."""
         about = {"run": self._run, "round": request.round, "heard": kind}
         with self._open():
             before = [line for line in self._mine if about.items() <= line.items()]
@@ -61,11 +57,8 @@ class Ledger:
             self._add({**about, **line})
 
     def answering(self, request: Request, models: Mapping[int, str]) -> None:
-        """Count answers before they are given; `models` has digests of answered models by owner.
-
-        LedgerError: the answers exceed the limit of a round, of a recipient in this run, or of all
-        runs.
-        """
+        """Count answers to models, digests by owner, in advance; LedgerError at a limit."""
+        # The limits are of a round, of a recipient in this run, and of all runs.
         with self._open():
             mine = [line for line in self._mine if "answer-to" in line]
             known = {(line["round"], line["answer-to"], line["model"]) for line in mine}
@@ -82,12 +75,8 @@ class Ledger:
     def reporting(
         self, t: int, metrics: Mapping[str, float], weights: Mapping[int, float], budget: float
     ) -> bool:
-        """Count the numbers of a report and return True, unless they exceed the budget of all runs.
-
-        The same metrics of a round count once, and so do weights until they change. The metrics are
-        of the peer's own examples; `weights` are the collaboration weights of other peers; `budget`
-        is the maximum number of numbers over all runs.
-        """
+        """Count the numbers of a report, unless they exceed the `budget` of all runs (False)."""
+        # The same metrics of a round count once, and so do weights until they change.
         parts: list[tuple[dict[str, Any], int]] = [
             ({"round": t, "report": _digest(sorted(metrics.items()))}, len(metrics)),
             ({"weights": _digest(sorted(weights.items()))}, len(weights)),

@@ -18,11 +18,7 @@ from coterie.app.runs import atomic
 
 
 class Memory:
-    """Memory of a node about a run; empty before the first `keep`.
-
-    Without a path it ends with the process. The heads of `journals` are recorded. If `durable`,
-    `keep` waits until the file is on disk.
-    """
+    """Memory of a node about a run, empty before the first `keep`; on disk only with a path."""
 
     def __init__(
         self, path: Path | None, journals: Sequence[Journal] = (), *, durable: bool = False
@@ -34,11 +30,8 @@ class Memory:
         self._heads: dict[str, Head] = {}
 
     def recall(self, at_least: int = 0) -> None:
-        """Read the file again; another process may have written it.
-
-        Another file records `at_least` as committed. DamagedError: the file was changed, or it was
-        removed or rolled back to before that round.
-        """
+        """Read the file again; another process may have written it."""
+        # DamagedError: it was changed, removed, or rolled back to before round `at_least`.
         assert self.path is not None
         record = _read(self.path) if self.path.exists() else {}
         self.committed = record.get("committed", 0)

@@ -1,8 +1,6 @@
-"""Policy of an institution: the runs that may start on this machine.
+"""Policy of an institution: the runs that may start on this machine, from its `policy.toml`.
 
-The institution writes and checks `policy.toml` (`coterie policy`); neither a run nor the relay can
-change it. A node without a policy takes part in no run, and a run outside the policy is refused
-before any data are read. The docstring of each table and the text of each option become the
+A node without a policy takes part in no run. Docstrings of tables and texts of options become the
 comments of the file.
 """
 
@@ -217,10 +215,7 @@ class Policy:
     limits: LimitPolicy = field(default_factory=LimitPolicy)
 
     def check(self) -> None:
-        """Reject unknown names and, without approval, keys that allow anything.
-
-        The message of the PolicyError names the key and the remedy.
-        """
+        """Reject unknown names and, without approval, keys that allow anything."""
         for key, text, known in (
             ("methods", self.methods, {*METHODS, *plugins.installed("method")}),
             ("models", self.models, {*MODELS, *plugins.installed("model")}),
@@ -294,11 +289,7 @@ RENAMED: Mapping[str, str] = {
 
 
 def read_policy(path: Path, content: bytes | None = None) -> Policy:
-    """Read a policy file, of which `content` was read before, if given.
-
-    PolicyError: it is missing or wrong, or others may write to it; names the file, the key and the
-    remedy.
-    """
+    """Read a policy file; PolicyError: missing, wrong, or others may write to it."""
     try:
         if how := writable_by_others(path):
             raise PolicyError(how)
@@ -313,10 +304,7 @@ def read_policy(path: Path, content: bytes | None = None) -> Policy:
 
 
 def policy_of(flat: Mapping[str, Any]) -> Policy:
-    """Return the policy of dotted keys; a key that is not given has its default, which is strict.
-
-    PolicyError: a key is unknown or its value wrong.
-    """
+    """Return the policy of dotted keys; a missing key has its default, which is strict."""
     values: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
     for dotted, value in flat.items():
         table, each = locate(dotted)
@@ -331,11 +319,7 @@ def policy_of(flat: Mapping[str, Any]) -> Policy:
 
 
 def locate(dotted: str) -> tuple[str, Option]:
-    """Return table and option of a key of policy.toml.
-
-    PolicyError: there is no such key; names the new name of a key of an earlier version, else the
-    nearest.
-    """
+    """Return table and option of a key of policy.toml; PolicyError names a key that is near."""
     table, _, key = dotted.rpartition(".")
     if table in TABLES and key in options_of(TABLES[table]):
         return table, options_of(TABLES[table])[key]

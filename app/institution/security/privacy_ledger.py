@@ -27,10 +27,7 @@ _PREFIX = "privacy-"
 
 
 def spent_by_peer(own: Path, delta: float) -> dict[str, float]:
-    """Return the epsilon that each peer has spent in all runs, from a node's `institution/`.
-
-    LedgerError: a ledger was changed.
-    """
+    """Return the epsilon that each peer has spent in all runs, from a node's `institution/`."""
     return {
         path.stem.removeprefix(_PREFIX).lstrip("0") or "0": float(
             accountant.epsilon(PrivacyLedger(Journal(path), "").spent()[None], delta)[0]
@@ -47,21 +44,15 @@ class PrivacyLedger:
         self._spent = np.zeros(len(ORDERS))
 
     def spent(self) -> Floats:
-        """Return the Rényi divergences of all runs so far, (A,).
-
-        LedgerError: the file was changed, or has other orders.
-        """
+        """Return the Rényi divergences of all runs so far, (A,); LedgerError: changed."""
         with self._open():
             return self._spent.copy()
 
     @contextmanager
     def account(self, round_: int) -> Iterator[tuple[Floats, Floats]]:
-        """Lock the ledger in order to spend: a `coterie.clients.engine.privacy.Account`.
-
-        Yields the divergences spent so far (1, A), and zeros (1, A) to which the caller adds its
-        cost. The cost is on disk when the context ends; after an error nothing is written.
-        LedgerError: as in `spent`, or the cost is negative or not finite.
-        """
+        """Lock the ledger in order to spend: a `coterie.clients.engine.privacy.Account`."""
+        # Yields the divergences spent so far (1, A), and zeros (1, A) to which the caller adds its
+        # cost, which is on disk when the context ends; after an error nothing is written.
         with self._open():
             cost_1a = np.zeros((1, len(ORDERS)))
             yield self._spent[None].copy(), cost_1a

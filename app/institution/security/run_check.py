@@ -30,10 +30,7 @@ def is_own(dataset: str) -> bool:
 
 
 def check_run(policy: Policy, config: Config) -> None:
-    """Refuse a run that the policy does not allow, and one whose peers lie; reads no data.
-
-    The PolicyError names the first key that is violated.
-    """
+    """Refuse a run that the policy does not allow, and one whose peers lie; reads no data."""
     data, options = policy.data, config.dataset_options
     if config.attack.kind != "none":
         raise PolicyError(
@@ -83,10 +80,7 @@ def check_run(policy: Policy, config: Config) -> None:
 
 
 def _check_sizes(limits: LimitPolicy, config: Config) -> None:
-    """Refuse a run that takes more memory or time than the policy allows, as far as its keys say.
-
-    The message of the PolicyError names the first such key.
-    """
+    """Refuse a run whose keys ask for more memory or time than the policy allows."""
     of_keys = {
         "steps": ("max-steps", limits.max_steps),
         "epochs": ("max-epochs", limits.max_epochs),
@@ -125,19 +119,13 @@ def max_parameters(policy: Policy, config: Config) -> int:
 
 
 def check_letters(policy: Policy, nbytes: int) -> None:
-    """Refuse a run whose letters of one round take too much memory.
-
-    The PolicyError names the key.
-    """
+    """Refuse a run whose letters of one round take too much memory."""
     _at_most("limits.max-bytes", policy.limits.max_bytes, "letters of a round: bytes", nbytes)
 
 
 def check_own_data(policy: Policy, config: Config, problem: Problem, peer: int) -> None:
-    """Refuse own data with too few examples, or groups of them, and statistics that may not leave.
-
-    A part that is not used may be empty. The DataError is that of any unsuitable data, so that a
-    run cannot probe the number of examples; the PolicyError names the key.
-    """
+    """Refuse own data with too few examples or groups, and statistics that may not leave."""
+    # The DataError is that of any unsuitable data: a run cannot probe the number of examples.
     if not is_own(config.dataset):
         return
     minimum, sizes = policy.data.min_examples, problem.sizes(peer, in_groups=True)
@@ -169,10 +157,7 @@ def shares_statistics(policy: Policy, config: Config) -> bool:
 
 
 def _check_statistics(policy: Policy, config: Config, problem: Problem) -> None:
-    """Refuse a common scale if no statistics may leave, and schema.toml has no scale.
-
-    The PolicyError names the key and the remedies.
-    """
+    """Refuse a common scale if no statistics may leave, and schema.toml has no scale."""
     if scale_of(config) != "common" or shares_statistics(policy, config):
         return
     assert problem.table is not None

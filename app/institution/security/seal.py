@@ -64,10 +64,8 @@ def seal(
     recipients: Mapping[int, PublicKeys],
     about: bytes = b"",
 ) -> tuple[PeerMessage, bytes]:
-    """Encrypt and sign a plain letter for some peers; return it with the digest of its payload.
-
-    `about` is the digest of the plain letter that this letter answers.
-    """
+    """Encrypt and sign a plain letter for some peers; return it with the digest of its payload."""
+    # `about` is the digest of the plain letter that this letter answers.
     assert isinstance(letter.payload, bytes)
     assert not letter.keys
     content_key = ChaCha20Poly1305.generate_key()
@@ -91,13 +89,9 @@ def unseal(
     digest: bytes,
     about: bytes = b"",
 ) -> bytes:
-    """Verify and decrypt a letter; `sender` are the keys of the sender that the letter names.
-
-    `digest` is that of the letter's payload, from `digest_of`; `about` is the digest of the plain
-    letter that this letter must answer. SealError: the letter was altered, or was not written by
-    this sender for this recipient, run, round, kind and size; the reason is unknown, because the
-    header is not sent.
-    """
+    """Verify and decrypt a letter of `sender`, whose payload has this digest, else SealError."""
+    # `about`: digest of the plain letter that it must answer. Which part is wrong is unknown,
+    # because the header is not sent.
     key = letter.keys.get(recipient)
     if key is None:
         raise SealError(f"holds no key for peer {recipient}")

@@ -1,8 +1,7 @@
 """Encryption settings of a node: keys and trusted peers.
 
-A deployed node seals with the keys that its operator gave it, to the peers that its trust file
-names; the run configuration can neither make it trust others nor make it send plain letters. A
-simulated node sends plain letters unless `sealing = true`, which makes keys for the run.
+A deployed node has those of its operator, and the run cannot change them. A simulated node sends
+plain letters unless `sealing = true`, which makes keys for the run.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ from coterie.app.institution.security.trust import (
 
 @dataclass(frozen=True)
 class Sealing:
-    """Encryption settings of a node: keys, trust file and audit log.
-
-    With keys, letters are encrypted and plain letters refused; without keys, letters are plain and
-    encrypted letters refused.
-    """
+    """Encryption settings: with keys plain letters are refused, without keys encrypted ones."""
 
     config_digest: bytes  # see `config_digest_of`
     keys: tuple[tuple[int, str], ...] = ()  # (hosted peer, file of its private keys)
@@ -39,10 +34,7 @@ class Sealing:
     audited: bool = False  # there is an audit log
 
     def read(self) -> tuple[dict[int, PrivateKeys], Mapping[int, Entry]]:
-        """Read the keys of the hosted peers and of all trusted peers.
-
-        KeysError: a file is missing or invalid, or the trust file has other keys for a hosted peer.
-        """
+        """Read the keys of the hosted peers and of all trusted ones, which must agree."""
         keys = {peer: read_private(Path(path)) for peer, path in self.keys}
         trust = read_trust(Path(self.trust))
         for peer, path in self.keys:
@@ -69,11 +61,7 @@ def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:
 def deployed(
     config: Config, node_config: Mapping[str, object], peer: int, *, required: bool = True
 ) -> Sealing:
-    """Return the encryption settings of a SuperNode from `keys` and `trust` of --node-config.
-
-    `required`: the institution's policy demands encryption. KeysError: run and node disagree about
-    encryption, or a file is missing.
-    """
+    """Return the settings of a SuperNode from --node-config; `required`: the policy wants them."""
     keys, trust = (str(node_config.get(key, "")) for key in ("keys", "trust"))
     plain = config.sealing is False
     if bool(keys) != bool(trust):
@@ -90,10 +78,7 @@ def deployed(
 
 
 def peer_of(node_config: Mapping[str, object]) -> int | None:
-    """Return the peer with the SuperNode's `name` in its trust file; None without name or file.
-
-    KeysError: the file has no such entry.
-    """
+    """Return the peer with the SuperNode's `name` in its trust file; None without name or file."""
     name, trust = node_config.get("name"), node_config.get("trust")
     if not name or not trust:
         return None

@@ -1,10 +1,8 @@
 """Seed of a deployed node's division of own data into training, validation and test part.
 
-With the run's seed the relay would know which rows a reported number is about, and could solve for
-their labels after enough runs. This seed comes from a secret of the node instead, drawn once and
-kept in `institution/split.key` of its `out`, and from the run's keys of data and model. So all
-methods are compared on the same test part; a run with another seed, other columns or another model
-has another one.
+With the run's seed the relay would know which rows a number is about, and could solve for their
+labels after enough runs. This seed comes from a secret of the node, `institution/split.key` of its
+`out`, and from the run's keys of data and model, so all methods have the same test part.
 """
 
 from __future__ import annotations
@@ -27,10 +25,7 @@ _BITS = 63  # valid seed of every random generator
 
 
 def split_seed(own: Path, config: Config) -> int:
-    """Return the seed of a run's split on this node; KeysError if the secret is damaged.
-
-    `own` is the folder of the node that belongs to no run.
-    """
+    """Return the seed of a run's split here; KeysError if the secret in `own` is damaged."""
     tables = {config.table_of("dataset"), config.table_of("model"), "model"}
     bound = {
         key: value

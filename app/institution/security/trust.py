@@ -49,10 +49,7 @@ class Entry:
 
 
 def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, Path, Entry]:
-    """Make a peer's keys: `<name>.key` (mode 0600) and `<name>.pub.toml` in `directory`.
-
-    KeysError: one of the files exists already, or the name is not a valid file name.
-    """
+    """Make a peer's new keys: `<name>.key` (mode 0600) and `<name>.pub.toml` in `directory`."""
     checked(name)
     private, public = directory / f"{name}.key", directory / f"{name}.pub.toml"
     with closed(0o022):  # not by umask: see read_private
@@ -80,10 +77,7 @@ def checked(name: str) -> str:
 
 
 def read_private(path: Path) -> PrivateKeys:
-    """Read a file that `create` made.
-
-    KeysError: the file is missing or invalid, or others may read or replace it.
-    """
+    """Read a file of `create`; KeysError: missing, invalid, or others may read or replace it."""
     try:
         if path.stat().st_mode & 0o077:
             raise KeysError(f"{path} is open to others: chmod 600 {path}")
@@ -99,10 +93,7 @@ def read_private(path: Path) -> PrivateKeys:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Read the tables of a public file or a trust file.
-
-    KeysError: it is missing or invalid; the message names the table.
-    """
+    """Read the tables of a public file or a trust file; the KeysError names the table."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -113,11 +104,7 @@ def read_entries(path: Path) -> list[Entry]:
 
 
 def read_trust(path: Path) -> Mapping[int, Entry]:
-    """Read a trust file: peer -> its expected entry.
-
-    KeysError: as `read_entries`; or others may change or replace it, an entry has no number, or two
-    have the same number or keys.
-    """
+    """Read a trust file that only its owner may change: peer -> its expected entry."""
     if path.exists() and (how := writable_by_others(path)):
         raise KeysError(f"{path}: {how}")
     trust: dict[int, Entry] = {}

@@ -21,12 +21,9 @@ _NAME = re.compile(r"\w[\w .-]*")
 
 
 def fetch(name: str, entry: PublicSet, data_dir: Path, source: Path | None = None) -> bool:
-    """Write the tables of a data set to `data_dir`/`name`; False if they are there already.
-
-    The files come from the folder `source`, or are downloaded without one. Either everything is
-    written or nothing; DataError: a file is missing or is not the published one, or the folder has
-    other content.
-    """
+    """Write the tables of a data set to `data_dir`/`name`; False if they are there already."""
+    # The files come from the folder `source`, or are downloaded without one. Either everything is
+    # written or nothing.
     target, origin = data_dir / name, origin_of(name, entry)
     if target.exists():
         note = target / ORIGIN

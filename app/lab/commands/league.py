@@ -74,10 +74,7 @@ def _print_tables(options: argparse.Namespace, console: Console) -> None:
 
 
 def _check(options: argparse.Namespace, console: Console) -> None:
-    """Run a cell again, drawn from those that the arguments leave open; SweepError if it differs.
-
-    Code that a file names runs only if the user names it, too.
-    """
+    """Run a cell again, drawn from those that the arguments leave open; it must not differ."""
     names = options.cell[:1] or list(league.problems(options.directory))
     problems = {
         name: league.problem(name, options.directory, (*options.cell, *options.part))

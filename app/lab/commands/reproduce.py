@@ -72,10 +72,7 @@ def _chosen(names: list[str], size: Size) -> Iterator[str]:
 
 
 def listed(names: Iterable[str], width: int) -> Iterator[str]:
-    """Yield a line for each table and figure: minutes, title, and what size "paper" needs.
-
-    `names` are papers or figures. Only titles are cut to the width.
-    """
+    """Yield a line for each table and figure: minutes, title, and what size "paper" needs."""
     rows = [("figure", "min", "title", "size paper")]
     rows += [
         (f"{paper}/{figure.name}", _minutes(figure), figure.title, _paper(figure))

@@ -1,10 +1,7 @@
 """The league's tables: problems, measured cells, and the standings of the methods.
 
 `league/<problem>.toml` defines a problem, `league/<problem>.csv` has a line per method and measured
-column, with what each seed gave; means, tests and `bytes_to_best` are computed from the lines.
-There is no score over columns or problems.
-
-Shapes: n peers, R evaluated rounds.
+column, with what each seed gave. Shapes: n peers, R evaluated rounds.
 """
 
 from __future__ import annotations
@@ -154,10 +151,7 @@ def problems(directory: Path) -> dict[str, Path]:
 
 
 def problem(name: str, directory: Path, named: Collection[str] = ()) -> Problem:
-    """Return a problem; ConfigError if there is none, or it is wrong or names other code.
-
-    `named` is code that the user has named and the definition may name; see `parts.refuse_unnamed`.
-    """
+    """Return a problem, which may name code that the user has `named`, else ConfigError."""
     known = problems(directory)
     if name not in known:
         raise ConfigError(f'unknown problem "{name}"{nearest(name, known)}')
@@ -187,10 +181,7 @@ def problem(name: str, directory: Path, named: Collection[str] = ()) -> Problem:
 
 
 def read(name: str, directory: Path) -> Lines:
-    """Return the measured cells of a problem: those in a directory, or else those published.
-
-    ResultsError: a line is damaged.
-    """
+    """Return the measured cells of a problem: those in a directory, or else those published."""
     here = next((p for p in (directory, PUBLISHED) if (p / f"{name}.csv").is_file()), None)
     text = None if here is None else files.text(here, f"{name}.csv")
     try:

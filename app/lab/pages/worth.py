@@ -23,10 +23,7 @@ SHOWN = 40
 def by_recipient(
     worth: Worth, names: Sequence[str], top: int, unjudged: Mapping[int, str] = MappingProxyType({})
 ) -> Table:
-    """Return a table of the `top` senders of each recipient, those with the largest effect.
-
-    Recipients in `unjudged` are grey, with the reason instead of numbers.
-    """
+    """Return a table of the `top` senders of each recipient; `unjudged` ones have a reason."""
     table = Table(title=f"Worth of letters: {_what(worth)}", box=SIMPLE_HEAD, title_justify="left")
     for heading in ("recipient", "alone", "together"):
         table.add_column(heading, justify="left" if heading == "recipient" else "right")

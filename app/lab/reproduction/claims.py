@@ -46,10 +46,7 @@ NO_NUMBERS, NO_RUN = "no numbers", "no run at this size"
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on a claim, with the numbers that support it.
-
-    `ours`, `paper` and `p` are those of the weakest comparison, `evidence` has all comparisons.
-    """
+    """Verdict on a claim: `ours`, `paper` and `p` of the weakest comparison, `evidence` of all."""
 
     claim: str
     quote: str  # the paper's words; empty: the claim is ours
@@ -317,10 +314,7 @@ def _compared(
 
 
 def tested(values_s: Floats, low: float, high: float, ratio: float) -> tuple[bool | None, float]:
-    """Return whether the mean of (S,) values lies from `low` to `high`, and the p-value.
-
-    The values must differ. True and False are significant at `paired.LEVEL`, None is neither.
-    """
+    """Return whether the mean of (S,) values lies from `low` to `high` (None: open), and p."""
     mean = float(values_s.mean())
     two_sided = {
         end: p_value([np.array([value - end]) for value in values_s], ratio)

@@ -1,8 +1,6 @@
 """Tables, figures and claims of a paper, read from `papers/<paper>.toml`.
 
-A file names each table and figure of one paper: the runs (presets, keys, rows), the form in which
-the paper shows it, the paper's numbers, and its claims as checkable statements. Sizes: "small" runs
-offline in minutes, "paper" is the paper's own size.
+Sizes: "small" runs offline in minutes, "paper" is the paper's own size.
 """
 
 from __future__ import annotations

@@ -38,10 +38,7 @@ def drawing(function: Callable[[], Figure]) -> Callable[[], Figure]:
 
 
 def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return eta, a0, a1, sigma, N and the distance of the centres of a noisy quadratic.
-
-    N is that of the first group where there are several.
-    """
+    """Return eta, a0, a1, sigma, N (of the first group) and the distance of the centres."""
     of = config["noisy-quadratic"]
     apart = float(of["helper-centre"]) - float(of["user-centre"])
     curvatures = float(of["user-curvature"]), float(of["helper-curvature"])

@@ -1,7 +1,5 @@
 """Measures of the papers' figures, beside those of comparisons; see `experiments.measures`.
 
-A number is NaN if it does not exist, infinite if the event would come after the end of the run.
-
 Shapes: n peers, R evaluated rounds, C recorded graphs, K components of a mixture.
 """
 
@@ -24,11 +22,8 @@ SHARES = {"asymmetry", "symmetry", "one_way", "sparsity", "to_attackers"}
 
 
 def graph_measure(run: Run, name: str, at: int = -1) -> float:
-    """Return a measure of the recorded graph number `at`; NaN without links.
-
-    Measures are those of `coterie.app.runs.graph.measures_csv`, asymmetry = 1 - symmetry, and
-    one_way, the share of all pairs of peers that have a link in one direction only.
-    """
+    """Return a measure of the recorded graph number `at`; NaN without links."""
+    # Also: asymmetry = 1 - symmetry; one_way, the share of pairs with a link in one direction only.
     if not -len(run.weights) <= at < len(run.weights):
         return np.nan
     if name == "one_way":

@@ -52,10 +52,7 @@ _LISTED = 6
 
 
 class Number(NamedTuple):
-    """A number of a figure over its trials, and the paper's; None if there is none.
-
-    The mean is infinite if a trial is: it is not that of the trials in which an event came.
-    """
+    """Number of a figure over its trials (infinite if a trial is), and the paper's, or None."""
 
     mean: float | None
     deviation: float | None
@@ -289,11 +286,7 @@ def _scattered(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str
 
 
 def _maps(made: Reproduction) -> Drawing:
-    """Draw collaboration graphs: a line of maps for each row, one for each of the rounds.
-
-    The runs are those of the first seed; with a column F1 also of the seed with the lowest, if it
-    is lower. Peers that have names are named.
-    """
+    """Draw collaboration graphs of the first seed, and of the one with the lowest F1, by row."""
     figure, results = made.figure, made.results
     runs = [each for cell in results.results if cell.x is None
             for each in _mapped(results, cell, has_f1="f1" in figure.columns)]  # fmt: skip
@@ -336,11 +329,8 @@ def _mapped(results: Results, cell: Cell, *, has_f1: bool) -> list[tuple[Cell, T
 
 
 def links(shown_nn: Floats, initial_nn: Floats, attackers_n: Bools) -> Ints:
-    """Return the kind of each link, (n, n).
-
-    0: no link; 1: of the initial graph and not used; 2: used; 3: used, to an attacker. A peer's
-    link to itself counts as none.
-    """
+    """Return each link's kind, (n, n)."""
+    # 0: none, or to itself; 1: of the initial graph and not used; 2: used; 3: used, to an attacker.
     off = ~np.eye(len(shown_nn), dtype=np.bool_)
     used, known = (shown_nn > 0) & off, (initial_nn > 0) & off
     marks = np.where(used, np.where(attackers_n, 3, 2), np.where(known, 1, 0))
@@ -349,11 +339,8 @@ def links(shown_nn: Floats, initial_nn: Floats, attackers_n: Bools) -> Ints:
 
 
 def _weights(made: Reproduction) -> Drawing:
-    """Draw each client's weights over rounds: a line of plots for each row, of its first seed.
-
-    A curve is the weight of a peer, coloured by its true cluster, or of a component of a mixture.
-    Curves are shifted by a little, so that equal ones stay visible.
-    """
+    """Draw each client's weights over rounds: a line of plots for each row, of its first seed."""
+    # Curves are shifted by a little, so that equal ones stay visible.
     lines = [(cell, *next(iter(of.items()))) for cell, of in made.results.results.items()]
     clients = made.figure.clients or tuple(range(lines[0][2].peers))
     width = max(4.6, 1.6 * len(clients) + 0.6)

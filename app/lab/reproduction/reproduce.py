@@ -57,12 +57,8 @@ class Reproduction:
 
 
 def reproduce(request: FigureRequest, console: Console) -> Reproduction:
-    """Make one figure. Runs that are finished are reused, stopped ones are continued.
-
-    After a ConfigError or DataError nothing was started: there is no such figure, it is not
-    reproduced at this size, or data or a GPU are missing. After a SweepError, a failed run,
-    finished runs are not run again by the next attempt.
-    """
+    """Make one figure. Runs that are finished are reused, stopped ones are continued."""
+    # After a ConfigError or DataError nothing was started; after a SweepError finished runs stay.
     paper, figure = figures.find(request.name)
     if figure.missing:
         raise ConfigError(f"{request.name} is not reproduced: {figure.missing}")

@@ -55,11 +55,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class SeedNumbers:
-    """The numbers of one place: one per seed.
-
-    Seeds that share a division of the data are averaged: they repeat the training, not the
-    experiment. `closed_form` is NaN without one, `ratio` see `paired.split_ratio`.
-    """
+    """Numbers of one place, one per seed, or per division of the data where seeds share one."""
 
     values: Mapping[str, float]
     closed_form: float = np.nan

@@ -55,10 +55,8 @@ def _like(before: Any, value: Tensor) -> Any:
 
 
 def unsound(state: object) -> Tensor:
-    """Mark the rows of a state in which a tensor with at least two dimensions is not finite, (P,).
-
-    Infinity and NaN are valid in tensors of shape (P,), such as losses, and in NumPy arrays.
-    """
+    """Mark the rows (P,) of a state with a tensor of two dimensions or more that is not finite."""
+    # Infinity and NaN are valid in tensors of shape (P,), such as losses, and in NumPy arrays.
     masks = []
     for value in _arrays(state).values():
         if not (isinstance(value, Tensor) and value.is_floating_point()):

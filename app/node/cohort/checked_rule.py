@@ -1,9 +1,7 @@
 """Rule wrapper that checks the results and reports errors with their location.
 
-A model that a user's method makes non-finite ends the run at once. If its training diverged, the
-peer keeps its last finite model instead, as with every built-in method.
-
-Legend: P = hosted peers, n = all peers, d = parameters, E = messages.
+A model that a user's method makes non-finite ends the run; if training did, the peer keeps its
+last finite model. Legend: P = hosted peers, n = all peers, d = parameters, E = messages.
 """
 
 from __future__ import annotations
@@ -227,10 +225,7 @@ def _is_foreign(rule: Rule[Any]) -> bool:
 
 
 def _first_non_finite(call: Callable[[], object]) -> str:
-    """Return the first place in the user's code after which a tensor is not finite.
-
-    Empty if there is none, or if training made it: its statement calls `fit`.
-    """
+    """Return the first place in the user's code, not in `fit`, that makes a tensor non-finite."""
     place = ""
     lines: dict[FrameType, int] = {}
 

@@ -50,13 +50,9 @@ class Visible(NamedTuple):
 
 
 class HostedPeers(Members):
-    """All peers of a node, under one rule.
+    """All peers of a node, under one rule, with `filters` between the rule and the `wire`."""
 
-    `rounds` is the total number of rounds. `filters` stand between the rule and what every cohort
-    has: checks of size and budget, and the `wire` (None: whole letters in full precision). Without
-    a `schedule` all peers are always awake. `keeps_all`: keep the models of every evaluation, with
-    the measures that only the last one has otherwise.
-    """
+    # `keeps_all`: keep the models of every evaluation, with the measures of the last one.
 
     def __init__(
         self,
@@ -95,10 +91,7 @@ class HostedPeers(Members):
     # --- a round: offer, answer, update
 
     def step(self, this: Round, mail: Mail = no_mail) -> tuple[Report, ...]:
-        """Run a round, or the rest of it after `exchange`, and make the offers of the next round.
-
-        Returns the reports if the round is evaluated, else an empty tuple.
-        """
+        """Run a round, or the rest of it after `exchange`; return its reports if evaluated."""
         if not self.answered:
             self.exchange(this, mail)
         self.update(this.t, mail("answer", self.answer_format(this.t)))
@@ -139,10 +132,7 @@ class HostedPeers(Members):
     def receive(
         self, edges: Edges, foreign: RemoteLetters, ages: Mapping[int, int] = MappingProxyType({})
     ) -> None:
-        """Collect the round's offers along its edges, (E, 2); those without a letter are dropped.
-
-        `foreign` are the offers from other nodes; `ages` has the ages in rounds of older ones.
-        """
+        """Collect the round's offers along its edges, (E, 2), with the `ages` of older ones."""
         own, sound, _ = self.visible_offers()
         leaving = edges[self._hosted[edges[:, 0]]]
         nbytes = self.wire.cost(own, leaving, sent=True)
@@ -239,10 +229,7 @@ class HostedPeers(Members):
     # --- offers, wants and messages
 
     def visible_offers(self) -> Visible:
-        """Return the offers of hosted peers, and the models of peers that end the round without.
-
-        Nobody receives these models, but the rules expect them.
-        """
+        """Return the hosted peers' offers, or models of those without, which nobody receives."""
         if self._visible is None or self._visible.of != (self.round, self.offers):
             several, ending = [self.offers], self.rows(self.schedule.ending(self.round))
             missing = np.setdiff1d(ending, np.searchsorted(self.peers, self.offers.authors))
@@ -295,18 +282,12 @@ class HostedPeers(Members):
     # --- checkpoints
 
     def snapshot(self, rows: Ints) -> dict[str, Tensor]:
-        """Return the complete state of some peers (local indices), by dotted name.
-
-        Tensors have a row for each of these peers, offers a row for each peer with an offer.
-        """
+        """Return the complete state of some peers (local indices), by dotted name."""
         tensors = self.packed(self.filters.saved(), rows)
         return tensors | post.packed_offers("offer", self.offers, self.peers[rows])
 
     def restore(self, pieces: Sequence[Piece], letters: Tensors | None = None) -> None:
-        """Restore the state of snapshots that together have each hosted peer once.
-
-        `letters` are those of a round whose offers were received and answered, by dotted name.
-        """
+        """Restore snapshots that together have each peer once, and an answered round's letters."""
         device = self.engine.device
         self.filters.restore(self.unpack(pieces))
         self.offers = post.unpacked_offers("offer", pieces, self.peers, device)

@@ -152,10 +152,7 @@ class Withhold(LetterFilter):
 
 
 class Budget(LetterFilter):
-    """A peer that has used up its privacy budget answers no more.
-
-    The engine charges for gradients; this filter saves what each peer has spent.
-    """
+    """A peer that has used up its privacy budget answers no more; saves what each has spent."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -234,11 +231,9 @@ def oversized(letters: Letters) -> Bools:
 
 
 def limit(sizes_k: Floats, times: float) -> float:
-    """Return `times` m exp(6 s) with median m and spread s of some norms; infinity if m is 0.
-
-    Of an even number of norms, m is the lower median and s the upper one: if half of the peers have
-    converged, the others are not refused.
-    """
+    """Return `times` m exp(6 s) with median m and spread s of some norms; infinity if m is 0."""
+    # Of an even number of norms, m is the lower median and s the upper one: if half of the peers
+    # have converged, the others are not refused.
     median = np.sort(sizes_k)[(len(sizes_k) - 1) // 2]
     if median == 0:
         return np.inf

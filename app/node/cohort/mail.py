@@ -82,10 +82,7 @@ def together(several: Sequence[Letters]) -> Letters:
 
 
 def zeroed(letters: Letters) -> tuple[Letters, Bools]:
-    """Return letters with zeros in rows that are not finite, and a mask (S,) of the finite rows.
-
-    Such a row is refused on other nodes. Here it shares a stack with rows that are read.
-    """
+    """Return letters with zeros in rows that are not finite, and a mask (S,) of the finite rows."""
     sound: Bools = np.ones(len(letters.authors), dtype=np.bool_)
     for value in letters.tensors.values():
         if value.is_floating_point() and value.numel():
@@ -109,12 +106,9 @@ def delivered(
     t: int,
     ages: Mapping[int, int],
 ) -> Letters:
-    """Return the offers that arrive along `edges` (E, 2); edges without a letter are dropped.
-
-    `own` are the visible offers of hosted peers and `sound` marks the finite ones, (S,). They are
-    in the stack whether an edge carries them or not. `foreign` is emptied; `ages` has the ages of
-    its letters from earlier rounds.
-    """
+    """Return the offers that arrive along `edges` (E, 2); edges without a letter are dropped."""
+    # `sound` (S,) marks the finite ones of `own`, the visible offers. `foreign` is emptied; `ages`
+    # has the ages of its letters from earlier rounds.
     authors = np.array(sorted({*own.authors.tolist(), *(k for k, _ in foreign)}), dtype=np.int64)
     arrives = ~np.isin(authors, own.authors[~sound])
     stack, rows = dict(own.tensors), np.searchsorted(authors, own.authors)

@@ -47,14 +47,10 @@ class Part(NamedTuple):
         *,
         attendance: bool,
     ) -> Iterator[Report]:
-        """Evaluate the personal models, each on its peer's own data.
-
-        `costs` are those of the whole cohort; the costs of making the personal models count in this
-        report only. `heard`: peer -> peers with a weight in the collaboration matrix, ascending;
-        None: all peers. `curves`, of the last report, which has more measures, receives the figure
-        data by peer; `models` receives copies of the models by peer, see `models`. `attendance`
-        includes the number of rounds in which a peer was awake.
-        """
+        """Evaluate the personal models, each on its peer's own data."""
+        # `costs` are those of the whole cohort; the costs of making the personal models count in
+        # this report only. `heard`: peer -> peers with a weight in the collaboration matrix, None:
+        # all. `curves` (last report only) and `models` receive figure data and models by peer.
         splits: tuple[SplitName, ...] = ("test", "validation", "train")
         columns: dict[str, list[Any]] = {}
         spent, before = self.engine.n_gradients, self.engine.n_gradients.copy()

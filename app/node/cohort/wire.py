@@ -150,10 +150,7 @@ class Increments(Wire):
         return self.rounded(letters if letters.kind == "answer" else self._advanced(letters, t))
 
     def _advanced(self, offers: Letters, t: int) -> Letters:
-        """Return offers with the next copies; a model that is not finite stays, as none reads it.
-
-        The parts of each increment are kept for the message.
-        """
+        """Return offers with the next copies; non-finite models stay, as nobody reads them."""
         form, state, x_sd = self._form(offers), self.state, offers[MODEL]
         after_sd, sound = form.first.rounded(offers.tensors)[MODEL].clone(), finite(x_sd).tolist()
         for s, p in enumerate(np.searchsorted(self._engine.peers, offers.authors).tolist()):

@@ -25,12 +25,10 @@ from coterie.strategies.protocol import Report
 
 
 class ModelFiles:
-    """Files `models/peer-0003.safetensors`, `.json` and `.md` of the peers of a node.
+    """Files `models/peer-0003.safetensors`, `.json` and `.md` of the peers of a node."""
 
-    They are below the run directory. Cards state the keys of the institution's `policy` (None in a
-    simulation) and the `qualities` of the peers' columns (empty without columns). `durable`: flush
-    files to the disk.
-    """
+    # Cards state the keys of the institution's `policy` (None in a simulation) and the `qualities`
+    # of the peers' columns. `durable`: flush files to the disk.
 
     def __init__(
         self,
@@ -72,12 +70,8 @@ class ModelFiles:
         reports: Sequence[Report],
         curves: Mapping[int, Mapping[str, Any]],
     ) -> None:
-        """Write the models of round `t` that are kept, and the card of each peer with a report.
-
-        `models` are peers and their named tensors, `names` those of the peers that this node knows,
-        `reports` those of the round before a policy limits them, `curves` the figure data of each
-        peer's evaluation.
-        """
+        """Write the models of round `t` that are kept, and the card of each peer with a report."""
+        # `reports` are those of the round before a policy limits them.
         by_peer = {report.peer: report for report in reports}
         for peer, tensors in models:
             report = by_peer.get(peer)
@@ -105,10 +99,7 @@ class ModelFiles:
                 atomic.write(file.with_suffix(".md"), as_markdown(content))
 
     def _is_better(self, t: int, report: Report | None, peer: int, file: Path) -> bool:
-        """Return whether a peer's model of round `t` replaces the kept one.
-
-        Without validation data the newest model with a report does.
-        """
+        """Return whether a model of round `t` is kept: better on validation data, or newer."""
         if not file.exists():
             return report is not None or t == self._rounds
         if report is None or not self._sizes[peer]["validation"]:

@@ -42,10 +42,7 @@ def write_checked(
     bound: bytes,
     durable: bool = False,
 ) -> None:
-    """Write tensors for `read_checked`; identical tensors are written once.
-
-    `bound`: see `atomic.replacing_checked`; `durable`: sync the file to disk.
-    """
+    """Write tensors for `read_checked`, identical ones once; `durable`: sync the file to disk."""
     distinct, same = _apart(tensors)
     with atomic.replacing_checked(path, bound=bound, durable=durable) as draft:
         save_file(distinct, draft, {_ABOUT: json.dumps({**metadata, _SAME: same})})
@@ -63,20 +60,15 @@ def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
 
 
 def metadata(file: BinaryIO) -> Mapping[str, Any]:
-    """Return the metadata of a checked file.
-
-    ValueError, TypeError, AttributeError, OverflowError or MemoryError: it is not such a file.
-    """
+    """Return the metadata of a checked file."""
+    # ValueError, TypeError, AttributeError, OverflowError or MemoryError: it is not such a file.
     header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     entries: Mapping[str, Any] = header.get("__metadata__", {})
     return json.loads(entries[_ABOUT]) if _ABOUT in entries else entries
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return tensors without shared memory, as safetensors requires, and the omitted duplicates.
-
-    A state and its offers are often the same models.
-    """
+    """Return tensors without shared memory, as safetensors requires, and the omitted duplicates."""
     distinct, same = dict[str, Tensor](), dict[str, str]()
     names, seen = dict[object, str](), set[int]()
     for name, value in tensors.items():
