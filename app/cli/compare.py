@@ -28,7 +28,6 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options other than preset and overrides."""
     parser.add_argument("--methods", required=True, help='names with commas, or "all"')
     add_comparison(parser, "compare")
     parser.add_argument(

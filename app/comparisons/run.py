@@ -119,7 +119,6 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
 
 
 def _methods(names: Sequence[str]) -> list[str]:
-    """Return the names of the methods, each once."""
     if [name.strip() for name in names] == [ALL]:
         return list(METHODS)
     unique = list(dict.fromkeys(name.strip() for name in names if name.strip()))

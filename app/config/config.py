@@ -208,7 +208,6 @@ class Config(Settings):
         )  # fmt: skip
 
     def _check(self) -> None:
-        """Check conditions that involve several tables."""
         data = getattr(self.dataset_options, "check_peers", None)
         parts.checked_by_part(self.method, self.options.check, self)
         if data is not None:

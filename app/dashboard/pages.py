@@ -42,8 +42,6 @@ STATIC: Mapping[str, tuple[str, Callable[[], str]]] = {
 
 @dataclass
 class _CachedPage:
-    """Cached page."""
-
     lock: threading.Lock = field(default_factory=threading.Lock)  # held by the thread that renders
     version: str = ""  # "" before the first rendering
     page: str = ""  # HTML

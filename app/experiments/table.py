@@ -203,7 +203,6 @@ class Table:
 
     @cached_property
     def _names(self) -> list[str]:
-        """Keys of the rows."""
         return list(dict.fromkeys([cell.row for cell in (*self.results, *self.refused)]))
 
     @cached_property

@@ -179,7 +179,6 @@ def _announce(
     workers: int | None,
     console: Console,
 ) -> None:
-    """Print number and estimated duration of the runs."""
     missing = sum(not sweep.is_finished(config) for config in configs.values())
     total, seconds = units.plural(len(configs), "run"), float(run.progress.get("seconds") or 0)
     text = f"{plan.described}, {units.plural(run.peers, 'sender')}: {total}"

@@ -79,7 +79,6 @@ class Channel:
         return tuple(self._refused)
 
     def _open(self, letter: PeerMessage, max_bytes: int) -> bytes:
-        """Return the content of a letter, of at most `max_bytes`."""
         payload = bytes_of(letter, max_bytes)
         if letter.keys:
             raise PayloadError("is sealed, and this node has no keys")

@@ -73,7 +73,6 @@ class Node:
         self._set_up(problem)
 
     def _problem(self) -> Problem:
-        """Load the data."""
         problem = problem_of(self._config)
         self._data = provenance.content_of(self._config, problem)
         return self._checked(problem)
@@ -92,7 +91,6 @@ class Node:
         return deceived(problem, config.attack, attackers)
 
     def _set_up(self, problem: Problem) -> None:
-        """Build engine and cohort."""
         config, directory = self._config, self._directory
         # In a simulation of honest peers, received letters need no checks.
         doubts = self._doubts or config.attack.kind != "none"
@@ -117,7 +115,6 @@ class Node:
         )
 
     def _engine(self, problem: Problem, *, doubts: bool) -> Engine:
-        """Build the models of the hosted peers."""
         try:
             return engine_of(
                 self._config, problem, self.peers, doubts=doubts, gpu=self._gpu,
@@ -165,7 +162,6 @@ class Node:
             self._is_same = provenance.check(self._directory, self._data)
 
     def _respond(self, request: Request) -> Response:
-        """Run the stage that a request asks for."""
         self._cohort.wire.request_keyframes(request.keyframes_wanted)
         match request.stage:
             case "start":
@@ -196,7 +192,6 @@ class Node:
         return replace(self._end(t, reports), restored=-1)
 
     def _begin(self) -> None:
-        """Start from the beginning."""
         self._checkpoints.restart()
 
     def _answer(self, request: Request) -> Response:

@@ -440,7 +440,6 @@ def _gain_sentence(method: str, places: Sequence[_Place], change: str) -> str:
 
 
 def _change(gain: Estimate, *, accuracy: bool) -> str:
-    """Write a gain with its interval."""
     scale, form, unit = (100, "+.1f", " points") if accuracy else (1, "+.3g", " lower")
     value, low, high = (f"{scale * x:{form}}" for x in gain)
     ends = "no interval" if np.isnan(gain[1]) else f"{low} to {high}"
@@ -448,7 +447,6 @@ def _change(gain: Estimate, *, accuracy: bool) -> str:
 
 
 def _ranked(ranking: Estimate) -> str:
-    """Write a gain in AUROC or C-index with its interval."""
     return f"{ranking[0]:+.3f} ({ranking[1]:+.3f} to {ranking[2]:+.3f})"
 
 
@@ -536,7 +534,6 @@ def _count(number: int, total: int) -> str:
 
 
 def _line(decision: Decision) -> str:
-    """Write a decision in a line."""
     if not decision.advice:
         return f"{decision.institution}: {' '.join(decision.sentences[:-1])}"
     why = decision.numbers or f"{decision.reason[0].lower()}{decision.reason[1:]}".rstrip(".")

@@ -88,13 +88,11 @@ def _columns(
 
 
 def _counts(*of: Diagnostics) -> list[Cell]:
-    """Write the mean numbers of test examples and of positives."""
     means = np.mean([(each.examples, each.positives) for each in of], axis=0)
     return [Cell(f"{mean:,.0f}") for mean in means]
 
 
 def _cell(estimate: Estimate | None) -> Cell:
-    """Write a value and its interval."""
     if estimate is None or np.isnan(estimate[0]):
         return Cell(units.NONE)
     value, low, high = estimate

@@ -134,7 +134,6 @@ class About:
         return about
 
     def _check(self) -> None:
-        """Refuse inconsistent metadata."""
         if not _DIGEST.fullmatch(self.config_digest):
             raise ValueError(f"its config_digest {schema.brief(self.config_digest)} is no SHA-256")
         if math.prod(self.shape) > _NUMBERS:

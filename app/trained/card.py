@@ -42,11 +42,12 @@ def card(
     has_examples: bool,
     model_of: Callable[[int, str], str] | None = None,
 ) -> dict[str, Any]:
-    """Return the content of the card; of `qualities` no values of single rows, such as a range."""
-    # `report` is the peer's last one, before a policy limits it; `curves` has figure data of the
-    # evaluation. `policy`: keys of the institution's, None in a simulation. `has_examples`: the
-    # model file contains the training examples. `model_of`: a peer's model by number and name, if
-    # they differ.
+    """Return the content of the card; of `qualities` no values of single rows, such as a range.
+
+    `report` is the last one, before a `policy` (None in a simulation) limits it, `curves` has figure
+    data; `has_examples`: the model file contains training examples. `model_of`: model of a peer by
+    number and name, if they differ.
+    """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
     own = weights_k[peers_k == about.peer].tolist()

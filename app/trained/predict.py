@@ -91,7 +91,6 @@ def _decided(
 
 
 def _header(about: About) -> list[str]:
-    """Return the names of the columns of predictions."""
     if about.task == "regression":
         return ["prediction", *(f"prediction_{k}" for k in range(1, about.outputs))]
     if about.task == "survival":
@@ -102,7 +101,6 @@ def _header(about: About) -> list[str]:
 def _cells(
     about: About, predictions: npt.NDArray[np.float64], decided: npt.NDArray[np.int64]
 ) -> Sequence[Sequence[Any]]:
-    """Return the cells of each column of predictions."""
     columns: list[Sequence[Any]] = list(predictions.T.tolist())
     if about.task == "regression":
         return columns

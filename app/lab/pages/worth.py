@@ -81,7 +81,6 @@ def _shown(worth: Worth, value: float) -> str:
 
 
 def _level(worth: Worth, value: float) -> str:
-    """Write a value of the measure."""
     if not math.isfinite(value):
         return units.NONE
     return units.percent(value) if worth.is_accuracy else units.number(value)

@@ -283,7 +283,6 @@ _KINDS: dict[str, Callable[[_Of], Iterator[_Statistic]]] = {
 def _compared(
     claim: Claim, statistic: _Statistic, rows: Mapping[str, Row], panel: str
 ) -> Comparison:
-    """Test a statistic."""
     name, values, low, high, ratio, *_ = statistic
     paper = claim.paper or _printed(claim, statistic, rows, panel)
     known_s = np.array([value for value in values.values() if not np.isnan(value)])
