@@ -44,9 +44,9 @@ def card(
 ) -> dict[str, Any]:
     """Return the content of the card; of `qualities` no values of single rows, such as a range.
 
-    `report` is the last one, before a `policy` (None in a simulation) limits it, `curves` has figure
-    data; `has_examples`: the model file contains training examples. `model_of`: model of a peer by
-    number and name, if they differ.
+    `report` is the last one, before a `policy` (None in a simulation) limits it, `curves` has
+    figure data; `has_examples`: the model file contains training examples. `model_of`: model of a
+    peer by number and name, if they differ.
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
