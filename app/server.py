@@ -1,7 +1,4 @@
-"""ServerApp: the relay of a run. It brokers letters and records the reports of the peers.
-
-It never imports torch and never opens a payload.
-"""
+"""ServerApp of the relay: brokers letters, records reports, has no torch, opens no payload."""
 
 from __future__ import annotations
 

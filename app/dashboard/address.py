@@ -1,7 +1,4 @@
-"""Address of the dashboard: a port on the loopback interface, and a secret token.
-
-The token is kept per user, so that open pages reconnect to a restarted server.
-"""
+"""Address of the dashboard: a port on the loopback interface, and a secret token kept per user."""
 
 from __future__ import annotations
 

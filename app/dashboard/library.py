@@ -1,7 +1,4 @@
-"""Library of the runs and comparisons in a directory, with their states.
-
-A key from an address is looked up among scanned directories; it never becomes a path or a link.
-"""
+"""Library of the runs and comparisons in a directory; a key is looked up, and never a path."""
 
 from __future__ import annotations
 

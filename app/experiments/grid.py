@@ -1,7 +1,4 @@
-"""Grid: configurations of an experiment by cell, a place of the final table, and trial.
-
-Keys are layered: panel < row < point < trial.
-"""
+"""Configurations of an experiment by cell and trial; keys: panel < row < point < trial."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Channel of a node: writes the letters of its peers, and reads those that a request brings.
-
-Unexpected or invalid letters are refused with one line. An institution seals its letters.
-"""
+"""Channel of a node: writes the letters of its peers, and reads those that a request brings."""
 
 from __future__ import annotations
 

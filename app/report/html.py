@@ -1,7 +1,4 @@
-"""Render a page from its template: one HTML file that opens offline and fetches nothing.
-
-templates/ has the markup, static/ the style sheet and the scripts that are inlined.
-"""
+"""Render a page from its template: one HTML file that opens offline and fetches nothing."""
 
 from __future__ import annotations
 

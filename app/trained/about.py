@@ -1,7 +1,4 @@
-"""Metadata of a saved model: enough to build and use it without the run.
-
-It is part of models/peer-XXXX.safetensors: strings by name, JSON for values that are not strings.
-"""
+"""Metadata of a saved model, strings by name: enough to build and use it without the run."""
 
 from __future__ import annotations
 

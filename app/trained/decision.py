@@ -1,7 +1,4 @@
-"""Decisions of a model of two classes: threshold and temperature that validation examples chose.
-
-They are optional metadata of the model's file, and used only if the user of `predict` asks for it.
-"""
+"""Threshold and temperature that validation examples chose, if a user of `predict` asks for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`coterie approve`: let one run of a configuration start on this node.
-
-The approval is for the digest of the configuration shown; another one needs another approval.
-"""
+"""`coterie approve`: let one run of a configuration, by its digest, start on this node."""
 
 from __future__ import annotations
 

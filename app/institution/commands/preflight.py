@@ -1,7 +1,4 @@
-"""`coterie preflight`: check whether nodes are ready for a run.
-
-On a node, as its executor's user; with --federation it asks all nodes from the relay's machine.
-"""
+"""`coterie preflight`: check this node, or (--federation) ask all nodes from the relay's machine."""
 
 from __future__ import annotations
 

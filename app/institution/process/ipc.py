@@ -1,7 +1,4 @@
-"""Send Flower records over a local socket: a line of JSON, then the raw bytes it refers to.
-
-Supports the content of `coterie.strategies.flower.records`; arrays are read into one buffer.
-"""
+"""Send Flower records over a local socket: a line of JSON, then the raw bytes it refers to."""
 
 from __future__ import annotations
 

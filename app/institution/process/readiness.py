@@ -1,7 +1,4 @@
-"""Check whether a node is ready for a run, before any training.
-
-The relay gets a code or a band per check, if the policy lets the run look at the data.
-"""
+"""Check whether a node is ready for a run; the relay gets codes and bands, if the policy agrees."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Encryption settings of a node: keys and trusted peers.
-
-A deployed node has those of its operator, and the run cannot change them. A simulated node sends
-plain letters unless `sealing = true`, which makes keys for the run.
-"""
+"""Encryption settings of a node: keys and trusted peers, which no run of a deployment can change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tables, figures and claims of a paper, read from `papers/<paper>.toml`.
-
-Sizes: "small" runs offline in minutes, "paper" is the paper's own size.
-"""
+"""Tables, figures and claims of `papers/<paper>.toml`, "small" (minutes) or of the paper's size."""
 
 from __future__ import annotations
 
