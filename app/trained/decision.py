@@ -1,4 +1,4 @@
-"""Threshold and temperature that validation examples chose, if a user of `predict` asks for them."""
+"""Threshold and temperature that validation examples chose, for `predict` if asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coterie preflight`: check this node, or (--federation) ask all nodes from the relay's machine."""
+"""`coterie preflight`: check this node, or with --federation all nodes from the relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encryption settings of a node: keys and trusted peers, which no run of a deployment can change."""
+"""Encryption settings of a node: keys and trusted peers; a run cannot change those deployed."""
 
 from __future__ import annotations
 
