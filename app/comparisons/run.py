@@ -215,11 +215,7 @@ def _with_validation_split(
 
 
 def _grid(
-    request: ComparisonRequest,
-    flat: Keys,
-    own: Mapping[str, Keys],
-    is_all: bool,
-    console: Console,
+    request: ComparisonRequest, flat: Keys, own: Mapping[str, Keys], is_all: bool, console: Console
 ) -> Grid:
     """Return the configurations of the rows, whose keys are `own`; of all, those that can run."""
     grid, refused = Grid({}), list[ConfigError]()

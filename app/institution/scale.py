@@ -257,10 +257,7 @@ def check_sound(peer: int, statistics_3c: Floats, samples: float) -> None:
 
 
 def check_near(
-    own_3c: Floats,
-    scale_2c: Floats,
-    columns: Sequence[Column],
-    statistics_p: Mapping[int, Floats],
+    own_3c: Floats, scale_2c: Floats, columns: Sequence[Column], statistics_p: Mapping[int, Floats]
 ) -> None:
     """Refuse a scale, perhaps invented, on which cells stand out here, or all are alike."""
     (count_c, mean_c, variance_c), (common_c, scale_c) = np.nan_to_num(own_3c), scale_2c

@@ -56,10 +56,7 @@ class About:
     def of(cls, config: Config, problem: Problem, peer: int, refused: str = "") -> Self:
         """Describe a peer's model in a run; the peer has its name in the data."""
         fitted = problem.preprocessing[peer] if problem.preprocessing else None
-        normalisation: dict[str, Any] = {
-            "mean": problem.mean.tolist(),
-            "std": problem.std.tolist(),
-        }
+        normalisation: dict[str, Any] = {"mean": problem.mean.tolist(), "std": problem.std.tolist()}
         if fitted is not None:
             normalisation["preprocessing"] = fitted.as_json()
         return cls(

@@ -113,10 +113,7 @@ class Int4(Operator):
 
     def layout(self, dtype: torch.dtype) -> Layout:
         blocks = -(-self.d // quantise.BLOCK)
-        return {
-            "nibbles": ((-(-self.d // 2),), torch.uint8),
-            "exponents": ((blocks,), torch.int8),
-        }
+        return {"nibbles": ((-(-self.d // 2),), torch.uint8), "exponents": ((blocks,), torch.int8)}
 
     def encode(self, x_d: Tensor, memory: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         whole_1d, exponent_1b = quantise.microscaled(x_d.cpu()[None], 4)

@@ -22,10 +22,7 @@ from coterie.app.institution.security import approval
 from coterie.app.institution.security.approval import ApprovalError
 from coterie.app.institution.security.policy import Policy, read_policy
 from coterie.app.institution.security.proof import claim
-from coterie.app.institution.security.run_check import (
-    check_own_data,
-    check_run,
-)
+from coterie.app.institution.security.run_check import check_own_data, check_run
 from coterie.app.institution.security.seal import Scope
 from coterie.app.institution.security.sealing import deployed
 from coterie.app.institution.security.split import split_seed

@@ -45,8 +45,7 @@ class DataPolicy:
     group: str = option(ANY, "Column of patients that a run on a table must have as `table.group`.")
     label: str = option(ANY, "Columns that a run may predict; of survival, time and event.")
     classes: str = option(
-        ANY,
-        'Values of the label, in the order of the model\'s outputs; "": a number is predicted.',
+        ANY, 'Values of the label, in the order of the model\'s outputs; "": a number is predicted.'
     )
     mean: str = option(
         "",

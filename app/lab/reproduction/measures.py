@@ -263,8 +263,5 @@ _FIGURES = (
             about="Number of FedEM's components that have the largest weight at some peer.",
             of_run=_of(_components_used)),
 )  # fmt: skip
-MEASURES: dict[str, Column] = {
-    **measures.MEASURES,
-    **{column.key: column for column in _FIGURES},
-}
+MEASURES: dict[str, Column] = {**measures.MEASURES, **{column.key: column for column in _FIGURES}}
 """Key -> measure: the columns of a comparison, and those of figures."""

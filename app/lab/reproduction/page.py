@@ -23,12 +23,7 @@ from coterie.app.lab.reproduction import formulas
 from coterie.app.lab.reproduction.claims import counted
 from coterie.app.lab.reproduction.figures import Figure, Row, Size, data_name, ours_of
 from coterie.app.lab.reproduction.measures import components
-from coterie.app.lab.reproduction.results import (
-    Results,
-    course,
-    is_share,
-    title_of,
-)
+from coterie.app.lab.reproduction.results import Results, course, is_share, title_of
 from coterie.app.report import html
 from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Bools, Floats, Ints, Run
@@ -377,11 +372,7 @@ def _weights(made: Reproduction) -> Drawing:
     return drawing
 
 
-_DRAW: dict[str, Callable[..., None]] = {
-    "curves": _curve,
-    "sweep": _swept,
-    "scatter": _scattered,
-}
+_DRAW: dict[str, Callable[..., None]] = {"curves": _curve, "sweep": _swept, "scatter": _scattered}
 
 
 def shown(value: float | None, column: str) -> str:
