@@ -82,7 +82,10 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
     if not request.sweep:
         request = replace(request, methods=_methods(request.methods))
         _check_settings(request)
-    own = _own_keys(request, swept)
+    own = {label: {"method": _method(request), **values} for label, values in swept.items()}
+    own = own or {
+        each: {**request.settings.get(each, {}), "method": each} for each in request.methods
+    }
     flat = _with_validation_split(request, own, console)
     grid = _grid(request, flat, own, is_all, console)
     header.data_quality(problem_of(next(iter(grid))), console)
@@ -131,15 +134,6 @@ def _methods(names: Sequence[str]) -> list[str]:
 
 def _method(request: ComparisonRequest) -> str:
     return str(request.keys.get("method", Config.method))
-
-
-def _own_keys(
-    request: ComparisonRequest, swept: Mapping[str, Mapping[str, Scalar]]
-) -> dict[str, dict[str, Scalar]]:
-    """Return row -> the keys in which it differs from others, and its method."""
-    if swept:
-        return {label: {"method": _method(request), **values} for label, values in swept.items()}
-    return {name: {**request.settings.get(name, {}), "method": name} for name in request.methods}
 
 
 def _combinations(request: ComparisonRequest) -> dict[str, dict[str, Scalar]]:

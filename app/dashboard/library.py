@@ -159,7 +159,7 @@ class Library:
                 sweeps[place] = plan.read(directory) or ()
         self._known = known
         groups = {}
-        for place in {_subject(place) for place in sweeps}:
+        for place in {each.parent if each.name == _TRIALS else each for each in sweeps}:
             trying = place / _TRIALS
             runs, pending = _pop_runs(entries.get(place, {}), sweeps.get(place, ()))
             trials, untried = _pop_runs(entries.get(trying, {}), sweeps.get(trying, ()))
@@ -218,11 +218,6 @@ def _judged(entry: Entry, held: frozenset[int]) -> Entry:
         return replace(entry, state=entry.state.judged(entry.directory, held))
     except OSError:
         return _damaged(entry.key, entry.directory, f"{entry.directory} was removed")
-
-
-def _subject(sweep: PurePosixPath) -> PurePosixPath:
-    """Return the directory of the comparison to which a sweep belongs."""
-    return sweep.parent if sweep.name == _TRIALS else sweep
 
 
 def _pop_runs(entries: dict[str, Entry], names: tuple[str, ...]) -> tuple[tuple[Entry, ...], int]:

@@ -273,18 +273,14 @@ def odds_gap(counts_ckk: Ints) -> float | None:
     # Mean over classes y of the largest differences between two clusters of P(prediction = y) given
     # true class y and given another true class, added. `counts_ckk` as in `parity_gap`.
     true_ck, hit_ck = counts_ckk.sum(axis=2), np.diagonal(counts_ckk, axis1=1, axis2=2)
-    other_ck, false_ck = (
-        true_ck.sum(axis=1, keepdims=True) - true_ck,
-        counts_ckk.sum(axis=1) - hit_ck,
-    )
+    other_ck = true_ck.sum(axis=1, keepdims=True) - true_ck
+    false_ck = counts_ckk.sum(axis=1) - hit_ck
     common_k = (true_ck > 0).all(axis=0) & (other_ck > 0).all(axis=0)
     if not common_k.any():
         return None
-    rates = (
-        hit_ck[:, common_k] / true_ck[:, common_k],
-        false_ck[:, common_k] / other_ck[:, common_k],
-    )
-    return float(sum(np.ptp(rate_ck, axis=0) for rate_ck in rates).mean())
+    shares = (hit_ck, true_ck), (false_ck, other_ck)
+    gaps = (np.ptp(part[:, common_k] / of[:, common_k], axis=0) for part, of in shares)
+    return float(sum(gaps).mean())
 
 
 def _between_clusters(of: Callable[[Ints], float | None]) -> Measure:

@@ -106,7 +106,7 @@ class CheckedRule(Rule[Any]):
         with self._called(inbox.round):
             after = self.rule.update(state, inbox)
         after = self._state("update", after)
-        if _is_foreign(self.rule):
+        if type(self.rule).__module__.partition(".")[0] != "coterie":  # a user's method
             self._require_finite(state, after, inbox)
         return after
 
@@ -217,11 +217,6 @@ class CheckedRule(Rule[Any]):
         file = "" if code is None else f"{short_path(code.co_filename)}:{code.co_firstlineno}, "
         peers = self.engine.peers.tolist()
         raise PartError.at(f"{file}in {hook}()", why, self.clock.round, peers)
-
-
-def _is_foreign(rule: Rule[Any]) -> bool:
-    """Return whether a method is a user's."""
-    return type(rule).__module__.partition(".")[0] != "coterie"
 
 
 def _first_non_finite(call: Callable[[], object]) -> str:
