@@ -271,7 +271,7 @@ def parity_gap(counts_ckk: Ints) -> float:
 def odds_gap(counts_ckk: Ints) -> float | None:
     """Return the gap in equalised odds between clusters; None if every class is missing in one."""
     # Mean over classes y of the largest differences between two clusters of P(prediction = y) given
-    # true class y and given another true class, added. `counts_ckk` as in `parity_gap`.
+    # true class y and given another true class, added; classes that a cluster lacks are left out.
     true_ck, hit_ck = counts_ckk.sum(axis=2), np.diagonal(counts_ckk, axis1=1, axis2=2)
     other_ck = true_ck.sum(axis=1, keepdims=True) - true_ck
     false_ck = counts_ckk.sum(axis=1) - hit_ck
