@@ -38,9 +38,10 @@ from coterie.app.config.recipes import keys_of
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import FILE, Choice
 from coterie.app.experiments.grid import with_run_dir
+from coterie.app.experiments.measures import known_mean
 from coterie.app.runners import sweep
 from coterie.app.runs import atomic, units
-from coterie.app.runs.rundir import Floats, Run
+from coterie.app.runs.rundir import Run
 from coterie.datasets.own.institutions import HeldOptions
 
 Tuning = Literal["whole", "halving"]
@@ -162,18 +163,13 @@ def quality(run: Run) -> float:
     value_n = run.at("validation_accuracy", last)
     if np.isnan(value_n).all():
         value_n = -run.at("validation_loss", last)
-    return _mean(value_n, -np.inf)
+    return known_mean(value_n, -np.inf)
 
 
 def _minus_loss(run: Run) -> float:
     """Return `quality` by the loss; minus infinity if a peer diverged."""
     loss_n = run.at("validation_loss", run.last_row())
-    return -np.inf if run.diverged.any() else -_mean(loss_n, np.inf)
-
-
-def _mean(values_n: Floats, otherwise: float) -> float:
-    known_n = values_n[~np.isnan(values_n)]
-    return float(known_n.mean()) if len(known_n) else otherwise
+    return -np.inf if run.diverged.any() else -known_mean(loss_n, np.inf)
 
 
 def tuned(

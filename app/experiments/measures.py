@@ -111,6 +111,12 @@ def reached(trials: Sequence[float]) -> str:
     return f"{count} of {len(trials)} seeds" if count else "never"
 
 
+def known_mean(values: Sequence[float] | Floats, otherwise: float = np.nan) -> float:
+    """Return the mean of the values that are not NaN; `otherwise` if all are."""
+    known = np.asarray(values)[~np.isnan(values)]
+    return float(known.mean()) if len(known) else otherwise
+
+
 def gains(run: Result, local: Result) -> Floats:
     """Return the gain of each peer over Local, (n,): in accuracy, without it in minus the loss."""
     if local.has_accuracy:

@@ -80,7 +80,8 @@ def worth(request: WorthRequest, console: Console) -> Worth:
     config = config_of(directory, request.parts)
     recorded = Run.read(directory)
     _check(config, recorded)
-    base = _base(config)
+    every = config.num_server_rounds if config.keep_models == "last" else config.evaluate_every
+    base = replace(config, evaluate_every=every, track="")
     forget_plugins()
     now = provenance.content_of(base, preflight.check(base))
     if changed := listed(provenance.since(directory, now) or ()):
@@ -128,14 +129,6 @@ def _check(config: Config, run: Run) -> None:
         raise ConfigError(f"{where}: no letters, because the peers of {config.method} train alone")
     if config.peers > MATRIX:
         raise ConfigError(f"{where}: {config.peers:,} peers; at most {MATRIX:,} are supported")
-
-
-def _base(config: Config) -> Config:
-    """Return the configuration that all runs share; it is evaluated where the value needs it."""
-    every = config.evaluate_every
-    if config.keep_models == "last":
-        every = config.num_server_rounds
-    return replace(config, evaluate_every=every, track="")
 
 
 def _plan(config: Config, count: int) -> _Plan:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.app.experiments.measures import gains
+from coterie.app.experiments.measures import gains, known_mean
 from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, seeds_needed, split_ratio
 from coterie.app.experiments.table import Row
 from coterie.app.report import advice, diagnostics
@@ -357,14 +357,9 @@ def _estimate(
     mean, low, high = interval([*map(np.array, differences.values())], ratio, tests)
     half = (high - low) / 2
     if np.isnan(half) or not all(split_ratio(local, [peer]) for peer in peers):
-        reaches = [_mean(map(reach, places)) for places in institutions]
+        reaches = [known_mean([*map(reach, places)]) for places in institutions]
         half = float(np.fmax(half, _widened(math.hypot(*reaches) / len(reaches), tests)))
     return mean, mean - half, mean + half
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.mean(known)) if known else float("nan")
 
 
 def _widened(reach: float, tests: int) -> float:
@@ -497,7 +492,7 @@ def _may_be_chance(places: Sequence[_Place], gain: Estimate, tests: int) -> str:
     ratio = split_ratio(places[0].local, [places[0].peer])
     needed = seeds_needed(differences, ratio, tests)
     remedy = ""
-    reach = _mean(map(_gain_reach, places))
+    reach = known_mean([*map(_gain_reach, places)])
     if not ratio and abs(gain[0]) <= _widened(reach, tests):
         remedy = "; more test rows would judge it, not more seeds"
     elif len(places) < MIN_SEEDS:

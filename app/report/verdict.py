@@ -11,7 +11,7 @@ from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import YARDSTICKS
 from coterie.app.experiments import methods
-from coterie.app.experiments.measures import Column
+from coterie.app.experiments.measures import Column, known_mean
 from coterie.app.experiments.paired import (
     LEVEL,
     MAX_SEEDS,
@@ -217,7 +217,7 @@ def _without_few(among: Sequence[Row], main: Column) -> list[str]:
     for row in among:
         pairs = zip(row.runs, row.repeats(main).items(), strict=False)
         signed[row.name] = {at: sign * v_n[quality.enough_rows(run)] for run, (at, v_n) in pairs}
-    mean = {name: float(np.mean([*map(_mean, of.values())])) for name, of in signed.items()}
+    mean = {name: float(np.mean([*map(known_mean, of.values())])) for name, of in signed.items()}
     if not without or np.isnan([*mean.values()]).any():
         return []
     order = sorted(mean, key=lambda name: -mean[name])
@@ -226,8 +226,3 @@ def _without_few(among: Sequence[Row], main: Column) -> list[str]:
     lead = leaders(signed, split_ratio(among[0].runs[0]))
     best = f", {lead[0]} is the best (paired test)" if len(lead) == 1 < len(order) else ""
     return [f"Without {without}: {listed(ranked)}{best}"]
-
-
-def _mean(values_p: Floats) -> float:
-    known = values_p[~np.isnan(values_p)]
-    return float(known.mean()) if len(known) else np.nan

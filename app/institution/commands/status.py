@@ -95,7 +95,9 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
         yield line
     for _, run, decision in decided:
         if decision.startswith(approval.WAITS) and run in configs:
-            yield _waiting(run, configs[run])
+            until = approval.first_asked(run) + configs[run].join_seconds
+            command = shlex.join(["coterie", "approve", str(run)])
+            yield f"{run.name} waits for approval: {command}; {minutes_left(until)}"
     for digest, count in approval.unused(out).items():
         yield f"approved in advance, for {units.plural(count, 'run')}: {digest}"
     rows = [
@@ -106,13 +108,6 @@ def of_institution(out: Path) -> Iterator[RenderableType]:
         for at, run, decision in decided
     ]  # fmt: skip
     yield _table(("run", "method", "decided (UTC)", "decision"), rows)
-
-
-def _waiting(run: Path, config: Config) -> str:
-    """Return what lets a run start that waits for approval, and the minutes left."""
-    until = approval.first_asked(run) + config.join_seconds
-    command = shlex.join(["coterie", "approve", str(run)])
-    return f"{run.name} waits for approval: {command}; {minutes_left(until)}"
 
 
 def of_connection(connection: str) -> Iterator[RenderableType]:

@@ -63,10 +63,8 @@ def _until_graph(run: Run, test: Callable[[GraphScores], bool]) -> float:
 def _components(run: Run) -> float:
     if not len(run.weights):
         return np.nan
-    from scipy.sparse import csr_array  # a tenth of a run's start, for one measure
-    from scipy.sparse.csgraph import connected_components
-
-    return float(connected_components(csr_array(learnt_edges(run.weights[-1])))[0])
+    edges_nn = learnt_edges(run.weights[-1])
+    return float(graph.components(edges_nn | edges_nn.T).max() + 1)
 
 
 def _consensus(run: Run) -> float:

@@ -69,7 +69,9 @@ def reproduce(request: FigureRequest, console: Console) -> Reproduction:
     if not figure.exists(request.size):
         (other,) = {*get_args(Size)} - {request.size}
         raise ConfigError(f"{request.name} has no size {request.size}; use --size {other}")
-    _run_bases(figure, request, console)
+    bases = [_base(panel, request) for panel in figure.panels if panel.base]
+    if bases and request.size == "small":
+        report_failures(sweep.run_all(bases, request.workers, console), console)
     grid = _grid(figure, request)
     _require(figure, request, grid)
     report_failures(sweep.run_all([*grid], request.workers, console), console)
@@ -95,13 +97,6 @@ def _effort(made: Reproduction) -> dict[str, object]:
         "runs": len(runs),
         "minutes": round(seconds / 60, 2),
     }
-
-
-def _run_bases(figure: Figure, request: FigureRequest, console: Console) -> None:
-    """Run the presets that panels start from."""
-    bases = [_base(panel, request) for panel in figure.panels if panel.base]
-    if bases and request.size == "small":
-        report_failures(sweep.run_all(bases, request.workers, console), console)
 
 
 def _base(panel: Panel, request: FigureRequest) -> Config:
