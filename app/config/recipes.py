@@ -1,8 +1,6 @@
 """Recipes: methods of the literature that are a built-in method with certain keys.
 
-A recipe is a file of `recipes/`: title, reference, the base method and its keys, and a note on
-readings; or what is missing for the method. `method = "NAME"` stands for its keys; the key `recipe`
-of the run keeps the name.
+A file of `recipes/`; `method = "NAME"` stands for its keys, the run's key `recipe` keeps the name.
 """
 
 from __future__ import annotations

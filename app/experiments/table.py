@@ -1,7 +1,4 @@
-"""A table of runs: results by cell and trial, with the same measures for all rows.
-
-Bold marks the leading rows by a paired test (`experiments.paired`), unless all rows lead.
-"""
+"""A table of runs: results by cell and trial; bold leads by the test of `experiments.paired`."""
 
 from __future__ import annotations
 
@@ -173,19 +170,14 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Results by cell and trial.
-
-    `choices`: settings that tuning chose for a row. `swept`: values that name a row of a sweep.
-    `refused`: why a cell has no results. `dash`: text of a cell without a number. `ratio`: see
-    `paired.split_ratio`; None: that of the first run.
-    """
+    """Results by cell and trial."""
 
     results: Mapping[Cell, Mapping[Trial, Any]]
-    choices: Mapping[str, Choice] = field(default_factory=dict)
-    swept: Mapping[str, plan.Values] = field(default_factory=dict)
-    refused: Mapping[Cell, str] = field(default_factory=dict)
-    dash: str = "-"
-    ratio: float | None = None
+    choices: Mapping[str, Choice] = field(default_factory=dict)  # by tuning, of a row
+    swept: Mapping[str, plan.Values] = field(default_factory=dict)  # values that name a row
+    refused: Mapping[Cell, str] = field(default_factory=dict)  # why a cell has no results
+    dash: str = "-"  # text of a cell without a number
+    ratio: float | None = None  # see `paired.split_ratio`; None: that of the first run
     _numbers: dict[tuple[Cell, Trial, str], float | None] = field(default_factory=dict, repr=False)
     _same: dict[tuple[Cell, Trial], SameTrial] = field(default_factory=dict, repr=False)
     _entries: dict[Column, dict[str, Entry]] = field(default_factory=dict, repr=False)

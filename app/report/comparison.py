@@ -37,16 +37,12 @@ IN_LATEX = ("accuracy", "worst", "worst_decile", "loss", "gain", "loss_gain", "b
 
 @dataclass(frozen=True)
 class Comparison:
-    """Compared runs; the table has at least one row.
-
-    `title` is the preset or directory; `failed`: run -> error, no row contains such a run;
-    `latex`: keys of the columns of comparison.tex.
-    """
+    """Compared runs; the table has at least one row."""
 
     table: Table
-    title: str = ""
-    failed: Mapping[str, str] = field(default_factory=dict)
-    latex: Collection[str] = IN_LATEX
+    title: str = ""  # the preset or directory
+    failed: Mapping[str, str] = field(default_factory=dict)  # run -> error; in no row
+    latex: Collection[str] = IN_LATEX  # keys of the columns of comparison.tex
 
     @property
     def runs(self) -> list[Run]:

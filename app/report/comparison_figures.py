@@ -42,11 +42,7 @@ class Figure(Section):
 
 
 def common_data(compared: Comparison) -> dict[str, Any]:
-    """Return what all figures share, ready for JSON.
-
-    `methods`, `seeds`, `peers` (number), `names`, `clusters` and `order` of the peers, (S, n);
-    clusters are null if unknown.
-    """
+    """Return what all figures share, ready for JSON; `names`, `clusters` and `order` are (S, n)."""
     of_seed = {run.settings.seed: run for run in reversed(compared.runs)}
     runs = [of_seed[seed] for seed in compared.seeds]
     known = all(run.clusters is not None for run in runs)

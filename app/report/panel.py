@@ -12,14 +12,10 @@ from coterie.app.report.section import Section
 
 
 class Heading(NamedTuple):
-    """Heading of a column, its explanation and CSS classes.
-
-    `better`: the end of the column that is better, "high", "low" or "" for neither; a click sorts
-    the table by it. None: the table is not sorted.
-    """
+    """Heading of a column, its explanation and CSS classes."""
 
     title: str
-    better: str | None = None
+    better: str | None = None  # end that is better, "high", "low" or ""; None: not sorted
     about: str | None = None
     mark: str | None = None
 

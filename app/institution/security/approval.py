@@ -1,8 +1,6 @@
-"""Approvals of runs by a person, and a node's record of its decisions.
+"""Approvals of runs by a person, and a node's record of its decisions, as lines of JSON.
 
 An approval is for a configuration, by its digest, and for one run: the first with that digest.
-Both are lines of JSON: `institution/approvals.jsonl` in the node's `out`, and beside the audit log
-of each run `decisions.jsonl` with the configurations that it refers to.
 """
 
 from __future__ import annotations
