@@ -137,9 +137,6 @@ def _predictions(run: Run) -> dict[int, Any] | None:
 def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     """Return the collaboration matrices; None if no peer ever gave another one any weight.
 
-    `order` (n,) has the peers in display order, `blocks` (B,) the index in it of the first peer of
-    each block.
-
     Keys: `rounds`, those kept of `recorded`; `weights`, for each of them (B, B) means over blocks
     of `order`, encoded in two bytes per number; `links`, null unless the peers are a crowd; `top`,
     the largest weight between two peers; `scales` (B,) of each round's rows, means over blocks of

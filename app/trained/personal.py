@@ -83,17 +83,11 @@ class PersonalModel(nn.Module):
     (B, classes): their softmax are probabilities, also of a mixture, whose scores are logarithms of
     averaged probabilities. A regression returns its values, a survival model the logits of its
     hazards.
-
-    Attributes
-    ----------
-    about : About
-        Metadata of the file.
-    point : OperatingPoint
-        Threshold and temperature that validation examples chose; the scores do not use them.
-    authors : tuple of str
-        Names of the peers whose models are its members, if their scores are limited; else empty.
     """
 
+    about: About
+    point: OperatingPoint  # that validation examples chose; the scores do not use it
+    authors: tuple[str, ...]  # names of the members' peers if their scores are limited; else empty
     weights: Tensor | None
     offset: Tensor | None
     low: Tensor | None
