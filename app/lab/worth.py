@@ -92,7 +92,8 @@ def worth(request: WorthRequest, console: Console) -> Worth:
     _announce(plan, configs, recorded, request.workers, console)
     failed = sweep.run_all(
         list(configs.values()), request.workers, console,
-        {of.run_dir: _label(each, of) for each, of in configs.items()}, on_end=_trim,
+        {of.run_dir: _label(each, of) for each, of in configs.items()},
+        on_end=lambda of: shutil.rmtree(Path(of.run_dir, "models"), ignore_errors=True),
     )  # fmt: skip
     report_failures(failed, console)
     result = _result(plan, {each: _read(of) for each, of in configs.items()}, recorded)
@@ -158,11 +159,6 @@ def _label(senders: Coalition, config: Config) -> str:
     silent = config.peers - len(senders)
     which = f"peer {config.withhold}" if silent == 1 else units.plural(silent, "peer")
     return f"without the letters of {which}"
-
-
-def _trim(config: Config) -> None:
-    """Delete the models of a finished run; its metrics are all that is needed."""
-    shutil.rmtree(Path(config.run_dir, "models"), ignore_errors=True)
 
 
 def _announce(
