@@ -24,7 +24,7 @@ from coterie.app.runners import sweep
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Floats, Run
 from coterie.errors import SweepError
-from tests.baselines import digits
+from tests.kit import digits
 from tests.problems import write_quadratic
 
 RATE = 0.3

@@ -15,8 +15,8 @@ from coterie.app.config.preflight import check
 from coterie.clients.engine.engine import Engine
 from coterie.clients.training import ClassWeights, Training
 from coterie.datasets.problem import Problem, Split
-from tests.baselines import digits, stacked
 from tests.inline import run
+from tests.kit import digits, stacked
 from tests.problems import classification
 
 BACKENDS = ("sequential", "batched", "vmapped")

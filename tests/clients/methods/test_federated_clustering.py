@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from coterie.clients.methods.federated_clustering import FederatedClustering, clipped_mean
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, D, N, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, D, N, Plain, camps, digits, one_peer, rule_of, stacked
 from tests.problems import write_quadratic
-from tests.stepping import bound
 
 
 def centre(z: Floats, first: int, quantile: float, iterations: int) -> Floats:
@@ -131,6 +129,6 @@ def test_a_true_radius_holds_the_true_cluster(tmp_path: Path) -> None:
 
 
 def test_everybody_asks_everybody(tmp_path: Path) -> None:
-    rule = bound(FederatedClustering(), camps(tmp_path, "federated-clustering"), [1, 4])
+    rule = rule_of(FederatedClustering(), camps(tmp_path, "federated-clustering"), [1, 4])
     asked = set(map(tuple, rule.edges(rule.wants(rule.init(), 1)).tolist()))
     assert asked == {(i, k) for i in (1, 4) for k in range(6) if k != i}

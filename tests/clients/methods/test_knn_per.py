@@ -18,8 +18,8 @@ from coterie.clients.models.build import build
 from coterie.clients.models.options import MlpOptions
 from coterie.clients.training import Training
 from coterie.datasets.problem import Problem
-from tests.baselines import digits, quadratic, stacked
 from tests.inline import Floats, run
+from tests.kit import digits, quadratic, stacked
 from tests.problems import classification
 
 SIZES, CLASSES = (23, 5, 12), 3  # one peer has fewer examples than neighbours

@@ -15,13 +15,10 @@ from coterie.app.config.config import Config
 from coterie.app.config.keys import flatten
 from coterie.clients.letters import Letters
 from coterie.clients.parts.simplex import softmax
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, Plain, camps, digits, one_peer, stacked
 from tests.stepping import Stepping
 
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 SIMILARITIES = ["validation", "predictions", "weights"]
 
 
