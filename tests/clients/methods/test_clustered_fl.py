@@ -14,7 +14,7 @@ import torch
 from coterie.clients.letters import Bools, Letters
 from coterie.clients.methods.clustered_fl import ClusteredFL, bipartition
 from tests.inline import Floats, run
-from tests.kit import CAMP, N, Plain, camps, digits, one_peer, rule_of, stacked
+from tests.kit import CAMP, N, Plain, camps, digits, rule_of, stacked
 from tests.kit import CAMP_SAMPLES as SAMPLES
 from tests.problems import write_quadratic
 
@@ -200,9 +200,3 @@ def test_parts_go_their_own_way(tmp_path: Path) -> None:
     assert np.array_equal(result.weights() > 0, same)
     received = result.metric("bytes_received", 150) - result.metric("bytes_received", 149)
     assert (received == 2 * 3 * 8).all()
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "clustered-fl", **SPLIT), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())

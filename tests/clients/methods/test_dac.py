@@ -15,7 +15,7 @@ from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Letters
 from coterie.clients.methods.dac import DAC, decoded, encoded, learned, similarity
 from tests.inline import Floats, run
-from tests.kit import CAMP, Plain, camps, digits, one_peer, rule_of, stacked
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
 from tests.problems import parabolas
 
 
@@ -215,9 +215,3 @@ def test_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
             part.edges(part.wants(part.init(), t)),
         )
         assert some.tolist() == every[np.isin(every[:, 1], [2, 5])].tolist()
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "dac"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from coterie.clients.letters import Letters
 from coterie.clients.methods.facade import Facade
 from tests.inline import Floats, run
-from tests.kit import CAMP, Plain, camps, configured, digits, one_peer, rule_of, stacked
+from tests.kit import CAMP, Plain, camps, configured, digits, rule_of, stacked
 
 BODY, HEAD = 64 * 6 + 6, 6 * 10 + 10
 
@@ -139,12 +139,6 @@ def test_it_finds_the_camps(tmp_path: Path) -> None:
     same = CAMP[:, None] == CAMP
     assert np.allclose(result.weights(), same / 3, atol=1e-15)
     assert np.allclose(result.theta(), same @ (q.a * q.c) / (same @ q.a), atol=1e-12)
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "facade"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
 
 
 def test_heads_by_hand(tmp_path: Path) -> None:

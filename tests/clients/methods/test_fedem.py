@@ -18,7 +18,7 @@ from coterie.clients.methods.fedem import FedEM, FedEMState
 from coterie.clients.models.options import MODELS
 from coterie.clients.training import Training
 from tests.inline import Floats, run
-from tests.kit import CAMP, D, N, Plain, camps, digits, normed, one_peer, rule_of, stacked
+from tests.kit import CAMP, D, N, Plain, camps, digits, normed, rule_of, stacked
 from tests.networks import outputs
 from tests.problems import classification
 
@@ -98,12 +98,6 @@ def test_components_and_peers_have_batch_norm_statistics_of_their_own(
     assert len(torch.unique(means.flatten(0, 1), dim=0)) == 6
     weights = stacked(result, "members.1.weight")
     assert weights[1:].equal(weights[:1].expand(2, -1, -1, -1))  # parameters are shared
-
-
-def test_one_peer_alone_learns_its_own_mixture(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "fedem", **{"fedem.components": 1}), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
 
 
 def everybody_hears(offers: dict[str, torch.Tensor]) -> Letters:

@@ -10,7 +10,7 @@ import pytest
 
 from coterie.clients.methods.federated_clustering import FederatedClustering, clipped_mean
 from tests.inline import Floats, run
-from tests.kit import CAMP, D, N, Plain, camps, digits, one_peer, rule_of, stacked
+from tests.kit import CAMP, D, N, Plain, camps, digits, rule_of, stacked
 from tests.problems import write_quadratic
 
 
@@ -101,12 +101,6 @@ def test_a_ball_that_holds_nobody_else_is_local_training(tmp_path: Path) -> None
     local = run(alike(tmp_path / "b", "local"), tmp_path / "b")
     assert np.abs(result.theta() - local.theta()).max() < 1e-14
     assert np.array_equal(result.weights(), np.eye(N))
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "federated-clustering"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.abs(result.theta() - local.theta()).max() < 1e-15
 
 
 def test_far_camps_are_told_apart(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedfomo import FedFomo, first_order
 from tests.inline import Floats, run
-from tests.kit import CAMP, Plain, camps, one_peer, rule_of
+from tests.kit import CAMP, Plain, camps, rule_of
 from tests.problems import write_quadratic
 
 
@@ -175,13 +175,3 @@ def test_a_peer_whom_nobody_helps_trains_alone(tmp_path: Path) -> None:
     local = run(flat | {"method": "local"}, tmp_path / "local")
     assert np.array_equal(result.theta(), local.theta())
     assert np.array_equal(result.weights(), np.eye(n))
-
-
-@pytest.mark.parametrize("baseline", ["trained", "previous"])
-def test_one_peer_alone_trains(tmp_path: Path, baseline: str) -> None:
-    """Compared with the previous model, the peer's better trained one gets all weight."""
-    options = {"fedfomo.baseline": baseline}
-    result = run(one_peer(tmp_path / "a", "fedfomo", **options), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.abs(result.theta() - local.theta()).max() < 1e-15
-    assert result.weights().item() == 1.0

@@ -12,7 +12,7 @@ import torch
 from coterie.clients.letters import Letters
 from coterie.clients.methods.ifca import Ifca
 from tests.inline import Floats, run
-from tests.kit import CAMP, Plain, camps, digits, one_peer, rule_of, stacked
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
 from tests.kit import CAMP_SAMPLES as SAMPLES
 
 
@@ -115,12 +115,6 @@ def test_the_true_number_of_clusters_is_the_default(tmp_path: Path) -> None:
     assert stacked(known).equal(stacked(explicit))
     other = run(digits("ifca", **{"ifca.clusters": 2}), tmp_path / "c")
     assert not stacked(other).equal(stacked(explicit))
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "ifca", **{"ifca.clusters": 2}), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
 
 
 def test_means_are_means_and_a_model_that_nobody_chose_stays(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.l2c import L2C, WEIGHT_DECAY, slope
 from tests.inline import Floats, run
-from tests.kit import CAMP, Plain, camps, digits, one_peer, rule_of, stacked
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
 
 
 def softmax(logits: Floats) -> Floats:
@@ -90,13 +90,6 @@ def test_weights_that_are_not_learnt_are_fedavg(tmp_path: Path) -> None:
     fedavg = run(digits("fedavg"), tmp_path / "b")  # all peers have as many examples
     assert torch.allclose(stacked(result), stacked(fedavg), rtol=0, atol=1e-6)
     assert np.allclose(result.weights(), 1 / 3, atol=1e-15)
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "l2c"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
-    assert result.weights().item() == 1.0
 
 
 def test_the_weights_leave_the_other_camp(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.methods.pens import PENS
 from tests.inline import Floats, run
-from tests.kit import CAMP, Plain, camps, digits, one_peer, rule_of, stacked
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
 from tests.problems import parabolas
 from tests.stepping import Stepping
 
@@ -108,9 +108,3 @@ def test_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
             part.edges(part.wants(part.init(), t)),
         )
         assert some.tolist() == every[np.isin(every[:, 1], [2, 5])].tolist()
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "pens"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())

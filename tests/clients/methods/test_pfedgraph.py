@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from coterie.clients.letters import Letters
 from coterie.clients.methods.pfedgraph import PFedGraph
 from tests.inline import Floats, run
-from tests.kit import CAMP, Plain, camps, digits, one_peer, rule_of, stacked
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
 from tests.kit import CAMP_SAMPLES as SAMPLES
 
 
@@ -101,14 +101,6 @@ def test_a_small_alpha_takes_the_own_model_alone(tmp_path: Path) -> None:
     local = run(camps(tmp_path / "b", "local"), tmp_path / "b")
     assert np.array_equal(result.weights(), np.eye(6))
     assert np.abs(result.theta() - local.theta()).max() < 1e-14
-
-
-def test_one_peer_alone_turns_towards_itself_only(tmp_path: Path) -> None:
-    """<x0, x> / |x0| |x|: its own last model, so lambda = 0 is local training exactly."""
-    result = run(one_peer(tmp_path / "a", "pfedgraph", **{"pfedgraph.lambda": 0.0}), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
-    assert result.weights().item() == 1.0
 
 
 def test_the_turn_is_the_gradient_of_a_cosine(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from coterie.app.config.keys import flatten
 from coterie.clients.letters import Letters
 from coterie.clients.parts.simplex import softmax
 from tests.inline import Floats, run
-from tests.kit import CAMP, Plain, camps, digits, one_peer, stacked
+from tests.kit import CAMP, Plain, camps, digits, stacked
 from tests.stepping import Stepping
 
 SIMILARITIES = ["validation", "predictions", "weights"]
@@ -144,13 +144,6 @@ def test_a_softmax_by_hand() -> None:
     assert w[0].tolist() == pytest.approx([1 / 4, 3 / 4, 0])
     assert w[1].tolist() == [0, 0, 0]
     assert w[2].tolist() == [0, 0, 1]
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    for kind in SIMILARITIES:
-        flat = one_peer(tmp_path / kind, "trust", **{"trust.similarity": kind})
-        local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-        assert np.array_equal(run(flat, tmp_path / kind).theta(), local.theta())
 
 
 def test_its_options_and_the_trust_file_share_a_name() -> None:
