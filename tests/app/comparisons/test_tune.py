@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -29,6 +28,7 @@ from coterie.clients.rule import State
 from coterie.datasets import plugins
 from coterie.ranges import option
 from tests.app.fake_run import write_config, write_metrics
+from tests.output import Terminal, csv_rows
 
 Peers = Sequence[Mapping[str, Any]]
 """Last metrics of each peer of a trial."""
@@ -205,16 +205,15 @@ def tuned(
     configs: Mapping[str, Config], directory: Path, how: tune.Tuning = "whole"
 ) -> tuple[dict[str, Choice], list[dict[str, str]]]:
     """The choices, and the lines of tuning.csv."""
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal()
     choices, failed = tune.tuned(configs, how, directory, 1, console)
     assert not failed
-    assert isinstance(console.file, io.StringIO)
     for method, choice in choices.items():
         line = f"tuned {method}: {choice.described()}; {choice.trials} trials"
-        assert line in console.file.getvalue()
+        assert line in console.text
     path = directory / FILE
     assert read_choices(directory) == choices
-    return choices, list(csv.DictReader(io.StringIO(path.read_text())))
+    return choices, csv_rows(path)
 
 
 @pytest.mark.some(2)
@@ -396,7 +395,7 @@ def test_weight_decay_grows_as_long_as_it_helps(tmp_path: Path) -> None:
     configs = {m: Config.from_flat({**flat, "method": m}) for m in ("local", "ditto")}
     console = Console(file=io.StringIO())
     choices, _ = tune.tuned(configs, "whole", tmp_path / "out", 1, console, rates=[0.03])
-    rows_of = [*csv.DictReader((tmp_path / "out" / FILE).read_text().splitlines())]
+    rows_of = csv_rows(tmp_path / "out" / FILE)
     for method, choice in choices.items():
         tried = {
             json.loads(row["settings"]).get("weight-decay", 0.0)
@@ -420,7 +419,7 @@ def test_every_method_is_judged_by_the_mean_loss_over_the_folds(tmp_path: Path) 
     assert not failed
     assert "cross-validation of 3 folds" in text.getvalue()
     assert choices["ditto"].trials == choices["local"].trials + 2
-    rows = list(csv.DictReader((tmp_path / "out" / FILE).read_text().splitlines()))
+    rows = csv_rows(tmp_path / "out" / FILE)
     for method in configs:
         of_method = [row for row in rows if row["method"] == method]
         (chosen,) = (row for row in of_method if row["chosen"] == "1")

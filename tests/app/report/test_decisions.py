@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ from coterie.app.runs import quality
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
 from tests.app.fake_run import write_config, write_metrics, write_progress
+from tests.output import csv_rows
 
 SEEDS = 5
 HOSPITALS = ("north", "south", "village", "cardiology")
@@ -133,7 +132,7 @@ def test_patients_are_counted_instead_of_their_visits(tmp_path: Path) -> None:
     assert north.text == "too few rows to judge"
     assert north.sentences[0].startswith("240 rows of 40 groups: 180 for training")
     assert north.reason == "Only 5 groups with test rows of the rarer class; 20 are needed."
-    lines = list(csv.DictReader(io.StringIO(made.files()[decisions.FILE])))
+    lines = csv_rows(made.files()[decisions.FILE])
     assert (lines[0]["rows"], lines[0]["groups"]) == ("240", "40")
     tests = ((120, 120), *TEST[1:])
     options: dict[str, Any] = {"tests": tests, "seeds": 1, "gains": {"dpfl": (0.1, 0.0, 0.9, 0.0)}}
@@ -147,7 +146,7 @@ def test_patients_are_counted_instead_of_their_visits(tmp_path: Path) -> None:
         shown = by_peer.compared(Comparison(table))
         assert shown is not None
         assert shown.rows[0][1][2].text == f"240 ({240 // visits} groups)"
-        line = next(csv.DictReader(io.StringIO(shown.files()[by_peer.FILE])))
+        line = csv_rows(shown.files()[by_peer.FILE])[0]
         assert float(line["train_groups"]) == 720 // visits
     assert width[4] == pytest.approx(2 * width[1], rel=0.05), "a quarter of independent rows"
 
@@ -204,7 +203,7 @@ def test_an_advice_names_the_number_that_decides(tmp_path: Path) -> None:
     assert north.reason.startswith("It ranks the rows worse than your own model: AUROC -0.050 (-0")
     assert "gain of dpfl +10.0 points (+" in made.lines()[0]
     assert ", AUROC -0.050 (-0" in made.lines()[0]
-    line = next(csv.DictReader(io.StringIO(made.files()[decisions.FILE])))
+    line = csv_rows(made.files()[decisions.FILE])[0]
     assert float(line["auroc_low"]) < -0.05 < float(line["auroc_high"]) < 0
 
 
@@ -226,7 +225,7 @@ def test_a_better_ranking_with_worse_decisions_says_so(tmp_path: Path) -> None:
 
 def test_decision_csv_has_a_line_per_institution(tmp_path: Path) -> None:
     made = of(tmp_path)
-    lines = list(csv.DictReader(io.StringIO(made.files()[decisions.FILE])))
+    lines = csv_rows(made.files()[decisions.FILE])
     assert [*lines[0]] == [
         "institution", "advice", "method", "gain", "low", "high",
         "auroc_gain", "auroc_low", "auroc_high", "rows", "reason",

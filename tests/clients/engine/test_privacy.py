@@ -405,7 +405,7 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
         keys = {"method": name, "privacy.kind": "examples"}
         if name == "boosting":  # its only model has no gradients
             keys["model"] = "boosted-trees"
-            with pytest.raises(ConfigError, match="boosted-trees.*noise is added to gradients"):
+            with pytest.raises(ConfigError, match=r"boosted-trees.*noise is added to gradients"):
                 Config.from_flat(keys)
         elif method.exposes:
             with pytest.raises(ConfigError, match=f"does not cover {name}: .*private examples"):
