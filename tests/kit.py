@@ -41,7 +41,7 @@ def engine_of(
 ) -> Engine:
     """An engine of some peers of a problem (all), on the CPU."""
     hosted = range(problem.peers) if peers is None else peers
-    return Engine(problem, model, options, hosted, training, dtype=dtype, device="cpu", **more)  # type: ignore[arg-type]
+    return Engine(problem, model, options, hosted, training, dtype=dtype, device="cpu", **more)
 
 
 def configured(flat: Mapping[str, Scalar], peers: Sequence[int] | None = None) -> Engine:

@@ -86,7 +86,7 @@ def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
 def test_the_oracle_listens_inside_its_cluster(tmp_path: Path) -> None:
     flat = quadratic(tmp_path, "fedavg")
     problem = replace(problem_of(Config.from_flat(flat)), clusters=np.array([0, 1, 0, 1]))
-    rule = Oracle().bind(engine_of(problem, "auto"), 10)
+    rule: Oracle = Oracle().bind(engine_of(problem, "auto"), 10)
     state = rule.init()
     assert sorted(map(tuple, rule.edges(rule.wants(state, 1)).tolist())) == [
         (0, 2),
