@@ -73,7 +73,7 @@ def test_one_local_step_of_everybody_is_a_step_down_the_mean_loss(tmp_path: Path
 
 
 def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
-    rule = rule_of(FedAvg(), quadratic(tmp_path, "fedavg"))
+    rule: FedAvg[Any] = rule_of(FedAvg(), quadratic(tmp_path, "fedavg"))
     x = torch.tensor([[1.0] * 3, [2.0] * 3, [4.0] * 3, [8.0] * 3], dtype=torch.float64)
     state = replace(rule.init(), x=x)
     senders, recipients = np.array([[2, 0], [3, 1], [0, 1]]).T
