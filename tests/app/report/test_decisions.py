@@ -14,7 +14,6 @@ from coterie.app.experiments.table import Table
 from coterie.app.report import by_peer, decisions, words
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.decisions import Decisions
-from coterie.app.report.verdict import outcome
 from coterie.app.runs import quality
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
@@ -109,20 +108,8 @@ def test_each_institution_has_an_advice_with_its_rule(tmp_path: Path) -> None:
         ("village", "too few rows to judge"),
         ("cardiology", "collect data"),
     ]
-    north, _, village, cardiology = (" ".join(d.sentences) for d in made.institutions)
-    assert north.startswith(
-        "240 rows: 180 for training (90 healthy, 90 ill), 0 for validation, 60 for testing "
-        "(30 healthy, 30 ill). dpfl decides 90.0 % of the test rows correctly, your own model "
-        "80.0 %: +10.0 points ("
-    )
-    assert village.endswith("Only 1 test row of the rarer class; 20 are needed.")
-    assert "One class only (ill): accuracy is trivially 100 %" in cardiology
+    village = " ".join(made.institutions[2].sentences)
     assert "90.0 points" not in village, "no number about two patients"
-    assert made.consortium[0].startswith("4 institutions: ")
-    assert "use dpfl: 1" in made.consortium[0]
-    assert made.consortium[1].startswith(
-        "Over the institutions with enough test rows, dpfl gains +5.0 points"
-    )
 
 
 def test_patients_are_counted_instead_of_their_visits(tmp_path: Path) -> None:
@@ -265,11 +252,3 @@ def test_a_single_run_says_rows_and_what_cannot_be_judged(tmp_path: Path) -> Non
     assert "the lowest peer reaches 75.0 %" in text, "not the 0 % of two patients"
     assert "77.5 % on average" in text
     assert "Not counted: village (fewer than 20 test rows) and cardiology (one class only)" in text
-
-
-def test_headline_and_ranking_also_without_those_that_cannot_be_judged(tmp_path: Path) -> None:
-    text = outcome(rows(tmp_path)).replace("\xa0", " ")
-    assert (
-        "Without village (fewer than 20 test rows) and cardiology (one class only): dpfl 82.50 %, "
-        "local 77.50 % and fedavg 62.50 %"
-    ) in text
