@@ -1,4 +1,4 @@
-"""What tests of engines and methods begin with: small problems, an engine, a rule, plain loops."""
+"""Small problems, an engine, a rule and plain loops, for tests of engines and methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print and write: a terminal that keeps its text, and rows of CSV files."""
+"""Output of commands: a terminal that keeps its text, and rows of CSV files."""
 
 from __future__ import annotations
 

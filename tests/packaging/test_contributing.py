@@ -62,7 +62,7 @@ def follow(checkout: Path) -> list[str]:
 
 
 def test_every_shared_module_of_tests_is_named() -> None:
-    """Those of the pages themselves, and what is run by hand, have their own paragraphs."""
+    """Commands of this folder and modules of two or three functions are not in the table."""
     table = PAGE.partition("| a test needs | take |")[2].partition("\n\n")[0]
     named = set(re.findall(r"`([\w/]+\.py)`", table))
     assert not [path for path in named if not (ROOT / "tests" / path).is_file()]

@@ -29,6 +29,7 @@ from coterie.datasets import plugins
 from coterie.ranges import option
 from tests.app.fake_run import write_config, write_metrics
 from tests.output import Terminal, csv_rows
+from tests.problems import write_quadratic
 
 Peers = Sequence[Mapping[str, Any]]
 """Last metrics of each peer of a trial."""
@@ -189,13 +190,8 @@ def quadratic(
 ) -> dict[str, Config]:
     """Two peers with minima at 1 and 2, which start at 0; the preset's rate is 0.1."""
     file = directory / "problem.json"
-    problem = {
-        "curvature": [[curvature]] * 2, "centre": [[1.0], [2.0]], "noise": [0.0] * 2,
-        "start": [0.0],
-    }  # fmt: skip
-    file.write_text(json.dumps(problem))
     flat: dict[str, Any] = {
-        "dataset": "quadratic", "quadratic.file": str(file), "peers": 2, "num-server-rounds": 1,
+        **write_quadratic(file, [[curvature]] * 2, [[1.0], [2.0]], [0.0]), "num-server-rounds": 1,
         "evaluate-every": 1, "learning-rate": 0.1, **keys,
     }  # fmt: skip
     return {method: Config.from_flat({**flat, "method": method}) for method in methods}

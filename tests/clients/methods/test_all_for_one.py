@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import erf, sqrt
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,11 @@ LAMBDA, MEMORY = 0.1, 0.8  # the defaults
 
 def quadratic(path: Path, centre: Floats, noise: Any = 0.0, **more: Any) -> dict[str, Any]:
     """Peers on 1/2 |x - centre_i|^2 from 0; one round of one step."""
-    flat: dict[str, Any] = write_quadratic(
-        path / "problem.json", np.ones_like(centre), centre, np.zeros(centre.shape[1]), **more
-    )
-    file = path / "problem.json"
-    content = json.loads(file.read_text())
-    content["noise"] = np.broadcast_to(noise, len(centre)).tolist()
-    file.write_text(json.dumps(content))
-    return flat | {
+    start = np.zeros(centre.shape[1])
+    return {
+        **write_quadratic(
+            path / "problem.json", np.ones_like(centre), centre, start, noise=noise, **more
+        ),
         "method": "all-for-one", "num-server-rounds": 1, "local-steps": 1, "learning-rate": 0.1,
     }  # fmt: skip
 
