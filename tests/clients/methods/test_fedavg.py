@@ -61,11 +61,8 @@ def test_it_equals_a_plain_loop(tmp_path: Path, topology: str, nodes: int) -> No
 
 def test_one_local_step_of_everybody_is_a_step_down_the_mean_loss(tmp_path: Path) -> None:
     """From a common start FedAvg with one step is SGD on sum p_k f_k, so it finds its minimum."""
-    flat = quadratic(tmp_path, "fedavg") | {
-        "num-server-rounds": 250,
-        "local-steps": 1,
-        "momentum": 0.0,
-    }
+    one = {"num-server-rounds": 250, "local-steps": 1, "momentum": 0.0}
+    flat = quadratic(tmp_path, "fedavg", **one)
     result = run(flat, tmp_path)
     q, p = Plain(flat), np.array(SAMPLES)[:, None]
     minimum = (p * q.a * q.c).sum(axis=0) / (p * q.a).sum(axis=0)
