@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from coterie.app.comparisons import tune
 from coterie.app.config import schema
@@ -315,7 +313,7 @@ def test_the_edge_of_a_method_s_own_key(tmp_path: Path) -> None:
     """Without collaboration Ditto is Local at any lambda, so its preset stays; 1.0 is an edge."""
     configs = quadratic(tmp_path, 10.0, ["ditto"], **{"ditto.lambda": 1.0, "topology": "ring"})
     (config,) = configs.values()
-    search = tune._Search(configs, tmp_path, 1, Console(file=io.StringIO()))
+    search = tune._Search(configs, tmp_path, 1, Terminal())
     choice = search.choice("ditto", {"learning-rate": 0.1, "ditto.lambda": 1.0})
     assert choice.edges == {"ditto.lambda": "high"}
     assert search.choice("ditto", {"learning-rate": 0.1, "ditto.lambda": 0.1}).edges == {
@@ -324,7 +322,7 @@ def test_the_edge_of_a_method_s_own_key(tmp_path: Path) -> None:
     assert search.choice("ditto", {"learning-rate": 0.1, "ditto.lambda": 0.3}).edges == {}
     assert tune.grid(config)[1][0] == 1.0
     wga = quadratic(tmp_path, 10.0, ["wga"])
-    search = tune._Search(wga, tmp_path, 1, Console(file=io.StringIO()))
+    search = tune._Search(wga, tmp_path, 1, Terminal())
     assert search.choice("wga", {"learning-rate": 1.0, "wga.alpha": 0.75}).edges == {
         "learning-rate": "high"
     }, "a key with words among its values has no edge"
@@ -389,7 +387,7 @@ def test_weight_decay_grows_as_long_as_it_helps(tmp_path: Path) -> None:
         rows = [f"{line.split(',')[0]},{('no', 'yes')[k % 2]}" for k, line in enumerate(lines)]
         file.write_text("\n".join([header, *rows]) + "\n")
     configs = {m: Config.from_flat({**flat, "method": m}) for m in ("local", "ditto")}
-    console = Console(file=io.StringIO())
+    console = Terminal()
     choices, _ = tune.tuned(configs, "whole", tmp_path / "out", 1, console, rates=[0.03])
     rows_of = csv_rows(tmp_path / "out" / FILE)
     for method, choice in choices.items():
@@ -408,12 +406,11 @@ def test_weight_decay_grows_as_long_as_it_helps(tmp_path: Path) -> None:
 def test_every_method_is_judged_by_the_mean_loss_over_the_folds(tmp_path: Path) -> None:
     """Methods without a key of their own have 15 trials of rate and decay, others 2 more decays."""
     flat = tables(tmp_path / "data", 50)
-    text = io.StringIO()
-    console = Console(file=text, width=200)
+    console = Terminal()
     configs = {m: Config.from_flat({**flat, "method": m}) for m in ("local", "ditto")}
     choices, failed = tune.tuned(configs, "whole", tmp_path / "out", 1, console)
     assert not failed
-    assert "cross-validation of 3 folds" in text.getvalue()
+    assert "cross-validation of 3 folds" in console.text
     assert choices["ditto"].trials == choices["local"].trials + 2
     rows = csv_rows(tmp_path / "out" / FILE)
     for method in configs:
