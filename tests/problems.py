@@ -82,7 +82,7 @@ def write_quadratic(
     centre: npt.ArrayLike,
     start: npt.ArrayLike,
     *,
-    noise: float = 0.0,
+    noise: npt.ArrayLike = 0.0,
     samples: Sequence[int] | None = None,
     validation_centre: npt.ArrayLike | None = None,
 ) -> dict[str, str | int]:
@@ -91,7 +91,7 @@ def write_quadratic(
     table: dict[str, object] = {
         "curvature": np.asarray(curvature, dtype=float).tolist(),
         "centre": np.asarray(centre, dtype=float).tolist(),
-        "noise": [noise] * n,
+        "noise": np.broadcast_to(noise, n).tolist(),
         "start": np.asarray(start, dtype=float).tolist(),
     }
     if samples is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -13,24 +13,13 @@ from coterie.app.config.preflight import problem_of
 from coterie.app.config.schema import Scalar
 from coterie.app.node.assembly import cohort_of, engine_of
 from coterie.clients.letters import Bools
-from coterie.clients.rule import Method
 from coterie.datasets.problem import Problem
 from coterie.strategies.protocol import Edges
 
-Bindable = TypeVar("Bindable", bound=Method)
 Reaches = Callable[[int, Edges], Bools]
 """(round, edges (E, 2)) -> (E,) which letters arrive."""
 Ended = Callable[[int, Edges, Bools], object]
 """(round, its edges (E, 2), which of them were asked (E,))."""
-
-
-def bound(
-    options: Bindable, flat: Mapping[str, Scalar], peers: Sequence[int] | None = None
-) -> Bindable:
-    """Bind a rule to the engine of some peers of a configuration (all), for ten rounds."""
-    config = Config.from_flat({"method": "local"} | dict(flat))
-    hosted = range(config.peers) if peers is None else peers
-    return options.bind(engine_of(config, problem_of(config), hosted), 10)
 
 
 class Stepping:

@@ -139,15 +139,6 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def package_of(imported: str) -> str:
-    """The top-level folder of an imported name of ours; another library's first name.
-
-    The root itself, `import coterie`, is open to all.
-    """
-    first, second = (*imported.split("."), "")[:2]
-    return second if first == "coterie" and (second in ALLOWED or not second) else first
-
-
 def module_of(path: Path) -> str:
     """The import name of a file."""
     parts = path.relative_to(ROOT).with_suffix("").parts

@@ -22,8 +22,8 @@ from coterie.app.config.registry import METHODS
 from coterie.clients.methods import fedem
 from coterie.clients.models.options import MODELS
 from coterie.strategies.protocol import MEASURES, METRICS
-from tests.baselines import normed
 from tests.inline import Run, run
+from tests.kit import normed
 from tests.problems import write_quadratic
 
 PEERS, ROUNDS = 4, 4

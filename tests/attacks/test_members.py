@@ -40,7 +40,6 @@ CASES = [
     ("mixture", "mlp", "numbers"),
     ("selection", "boosted-trees", "numbers"),
 ]
-SCORES = ("low", "high")
 
 
 def attacked(

@@ -28,6 +28,7 @@ from coterie.strategies.relay.vetting import vetted
 from tests.app.fake_run import Story, write_run
 from tests.attacks.consortium import institutions
 from tests.checkout import of_this_checkout
+from tests.output import csv_rows
 from tests.strategies.relay.runs import make
 
 START = Request("start", 0, 0, attempt="a")
@@ -134,8 +135,7 @@ def test_folders_of_the_users_own_data_may_be_called_anything(
     assert main(["predict", "runs/run", "--peer", "none", "x.csv"]) == 2
     out, error = capsys.readouterr()
     assert harmless(out + error)
-    with Path("runs/run/graph.csv").open(newline="") as file:
-        edges = list(csv.DictReader(file))
+    edges = csv_rows(Path("runs/run/graph.csv"))
     assert {edge["from"] for edge in edges} == {
         "?[2J?vil", "'=cmd|' \u00fc'!A1", "[bold]x[red] :smile:"
     }  # fmt: skip

@@ -5,19 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from coterie.clients.engine.engine import Engine
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Ints, Letters
 from coterie.clients.rule import State
-from coterie.clients.training import Training
+from tests.kit import engine_of
 from tests.problems import classification
 
 HOSTED = [1, 3]
-
-
-def engine_of() -> Engine:
-    problem = classification([6, 7, 8, 9])
-    return Engine(problem, "linear", None, HOSTED, Training(), dtype="float64", device="cpu")
 
 
 def letters(edges: list[tuple[int, int]], authors: list[int], name: str, d: int) -> Letters:
@@ -29,7 +23,7 @@ def letters(edges: list[tuple[int, int]], authors: list[int], name: str, d: int)
 
 
 def test_tables_of_the_received_models() -> None:
-    engine = engine_of()
+    engine = engine_of(classification([6, 7, 8, 9]), peers=HOSTED)
     inbox = Inbox(engine, 1, letters([(0, 1), (3, 1), (2, 3)], [0, 1, 2, 3], "x", engine.d))
     heard = np.array([[1, 0, 0, 1], [0, 0, 1, 0]]) > 0
     assert np.array_equal(inbox.heard, heard)
@@ -45,7 +39,7 @@ def test_tables_of_the_received_models() -> None:
 
 def test_products_of_pairs_that_answered_each_other() -> None:
     """Peer 1 answered 0 and 2 and heard back from 2 and 3: only the pair with 2 met."""
-    engine = engine_of()
+    engine = engine_of(classification([6, 7, 8, 9]), peers=HOSTED)
     sent = letters([(1, 0), (1, 2)], [1], "g", engine.d)
     back = letters([(2, 1), (3, 1)], [2, 3], "g", engine.d)
     inbox = Inbox(engine, 1, letters([], [1, 3], "x", engine.d), sent, back)
@@ -54,7 +48,7 @@ def test_products_of_pairs_that_answered_each_other() -> None:
 
 
 def test_losses_of_received_models_on_own_data() -> None:
-    engine = engine_of()
+    engine = engine_of(classification([6, 7, 8, 9]), peers=HOSTED)
     inbox = Inbox(engine, 1, letters([(0, 1)], [0, 1, 3], "x", engine.d))
     own = State(inbox["x"][inbox.own], engine.network.buffers(2), {})
     losses = inbox.losses(own, "train", own=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 
 from tests.coterie import macos
 from tests.hospitals import write_hospitals
+from tests.output import csv_rows
 
 KEYS = ["peers=3", "num-server-rounds=2", "evaluate-every=1", "partition.clusters=1"]
 TABLE = [
@@ -56,8 +56,7 @@ def test_commands_of_this_process_work_on_macos(folder: Path) -> None:
     done = on_macos(folder, COMMANDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (folder / "runs" / "first" / "report.html").is_file()
-    with (folder / "predictions.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == 30
+    assert len(csv_rows(folder / "predictions.csv")) == 30
 
 
 @pytest.mark.long

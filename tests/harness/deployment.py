@@ -7,7 +7,6 @@ or a network namespace of its own.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -33,6 +32,7 @@ from coterie.datasets.table import DATASETS
 from tests import private_names
 from tests.checkout import free_port
 from tests.fuzz import node as hostile_node
+from tests.problems import write_quadratic
 
 BIN = Path(sys.executable).parent
 CONNECTION = "drill"
@@ -423,14 +423,9 @@ def committed(state: Mapping[str, Any]) -> int:
 def quadratics(path: Path, peers: int) -> dict[str, Scalar]:
     """A problem of `peers` quadratics in two camps, written to `path`; its run configuration."""
     camps = [peer % 2 for peer in range(peers)]
-    problem = {
-        "curvature": [[1.0 + 0.1 * peer, 0.5] for peer in range(peers)],
-        "centre": [[4.0 * camp + 0.1 * peer, 1.0] for peer, camp in enumerate(camps)],
-        "noise": [0.1] * peers,
-        "start": [1.0, 1.0],
-    }
-    path.write_text(json.dumps(problem))
-    return {"dataset": "quadratic", "quadratic.file": str(path), "peers": peers}
+    curvature = [[1.0 + 0.1 * peer, 0.5] for peer in range(peers)]
+    centre = [[4.0 * camp + 0.1 * peer, 1.0] for peer, camp in enumerate(camps)]
+    return {**write_quadratic(path, curvature, centre, [1.0, 1.0], noise=0.1)}
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -61,6 +61,20 @@ def follow(checkout: Path) -> list[str]:
     return titles
 
 
+def test_every_shared_module_of_tests_is_named() -> None:
+    """Commands of this folder and modules of two or three functions are not in the table."""
+    table = PAGE.partition("| a test needs | take |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`([\w/]+\.py)`", table))
+    assert not [path for path in named if not (ROOT / "tests" / path).is_file()]
+    tests = ROOT / "tests"
+    shared = {path for folder in (tests, tests / "harness") for path in folder.glob("*.py")}
+    names = {path.relative_to(tests).as_posix() for path in shared if path.name[:5] != "test_"}
+    assert names - named == {
+        "budget.py", "changed.py", "conftest.py", "defences.py", "flower_versions.py", "marks.py",
+        "mutants.py", "networks.py", "topologies.py", "walks.py",
+    }  # fmt: skip
+
+
 @pytest.mark.long
 def test_the_page_adds_a_method_a_model_a_topology_and_more(tmp_path: Path) -> None:
     checkout = copy(tmp_path / "checkout")

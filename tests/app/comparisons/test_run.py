@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -28,6 +26,7 @@ from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
 from coterie.clients.training import Training
 from coterie.errors import PartError, RunError, SweepError
+from tests.output import Terminal, csv_rows
 
 TINY: dict[str, Scalar] = {
     "peers": 4,
@@ -47,15 +46,14 @@ def request(directory: Path, methods: str, **more: Any) -> ComparisonRequest:
 
 def compared(directory: Path, methods: str, **more: Any) -> str:
     """Return the output of a comparison, whose runs may fail."""
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal()
     with suppress(SweepError):
         compare(request(directory, methods, **more), console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return console.text
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(path.read_text())))
+    return csv_rows(path)
 
 
 @pytest.mark.e2e
@@ -123,16 +121,13 @@ def test_a_comparison_survives_a_run_that_fails(
 
     inline_run = inline.run
     monkeypatch.setattr(inline, "run", run)
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal()
     with pytest.raises(SweepError, match=r"^1 run failed") as failure:
         compare(request(tmp_path, "local,fedavg", seeds=2), console)
     cause = failure.value.__cause__
     assert isinstance(cause, PartError)
     assert isinstance(cause.__cause__, ZeroDivisionError)
-    assert isinstance(console.file, io.StringIO)
-    (line,) = [
-        x for x in console.file.getvalue().splitlines() if x.startswith("failed: fedavg-seed1")
-    ]
+    (line,) = [x for x in console.lines if x.startswith("failed: fedavg-seed1")]
     log = re.search(r"ZeroDivisionError: by a test \(traceback: (.*)\)", line)
     assert log is not None
     assert "Traceback" in Path(log[1]).read_text()
@@ -185,11 +180,10 @@ def test_other_settings_take_the_next_free_name(tmp_path: Path) -> None:
         ("local,cobo", "of-2"), ("local,fedavg,wga", "of"),
     ):  # fmt: skip
         more = {"flat": flat, "numbered": True, "command": "tune it"}
-        console = Console(file=io.StringIO(), width=200)
+        console = Terminal()
         page = compare(request(tmp_path / "of", methods, **more), console)
         assert page.parent.name == name
-        assert isinstance(console.file, io.StringIO)
-        last = console.file.getvalue().splitlines()[-1]
+        last = console.lines[-1]
         assert re.fullmatch(r"not tuned: .*, in about \d[^:]*: tune it", last)
         sums[name] = [each["method"] for each in read(page.parent / "comparison.csv")]
     assert sums == {
@@ -276,14 +270,11 @@ def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
         return {config.run_dir: RunError("enough") for config in configs}
 
     monkeypatch.setattr("coterie.app.runners.sweep.run_all", only_listed)
-    output = Console(file=io.StringIO(), width=200)
+    output = Terminal()
     flat: dict[str, Scalar] = {**TINY, "partition.kind": "iid"}  # no true clusters: no oracle
     with pytest.raises(SweepError):
         compare(request(tmp_path, "all", flat=flat), output)
-    assert isinstance(output.file, io.StringIO)
-    refused = [
-        line for line in output.file.getvalue().splitlines() if line.startswith("left out: ")
-    ]
+    refused = [line for line in output.lines if line.startswith("left out: ")]
     assert any("oracle" in line for line in refused)
     methods = {config.method for config in seen}
     assert {"local", "fedavg", "cobo", "dpfl"} <= methods

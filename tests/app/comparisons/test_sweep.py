@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import coterie
 from coterie.app.cli import sweep as command
@@ -21,6 +18,7 @@ from coterie.app.dashboard.library import Library
 from coterie.app.dashboard.pages import Pages
 from coterie.app.runs import plan
 from coterie.app.runs.rundir import Run
+from tests.output import Terminal, csv_rows
 
 TINY: dict[str, Scalar] = {
     "method": "cobo", "peers": 4, "num-server-rounds": 4, "evaluate-every": 2,
@@ -30,15 +28,14 @@ TINY: dict[str, Scalar] = {
 
 def swept(directory: Path, seeds: int = 1, flat: dict[str, Any] = TINY, **values: Any) -> str:
     """Return the output of a sweep; "cobo__rho" is the key cobo.rho."""
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal()
     sweep = {key.replace("__", ".").replace("_", "-"): of_key for key, of_key in values.items()}
     compare(ComparisonRequest("tiny", flat, (), directory, seeds, workers=1, sweep=sweep), console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return console.text
 
 
 def rows_of(directory: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO((directory / "comparison.csv").read_text())))
+    return csv_rows(directory / "comparison.csv")
 
 
 @pytest.mark.slow

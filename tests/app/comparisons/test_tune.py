@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from coterie.app.comparisons import tune
 from coterie.app.config import schema
@@ -29,6 +26,8 @@ from coterie.clients.rule import State
 from coterie.datasets import plugins
 from coterie.ranges import option
 from tests.app.fake_run import write_config, write_metrics
+from tests.output import Terminal, csv_rows
+from tests.problems import write_quadratic
 
 Peers = Sequence[Mapping[str, Any]]
 """Last metrics of each peer of a trial."""
@@ -189,13 +188,8 @@ def quadratic(
 ) -> dict[str, Config]:
     """Two peers with minima at 1 and 2, which start at 0; the preset's rate is 0.1."""
     file = directory / "problem.json"
-    problem = {
-        "curvature": [[curvature]] * 2, "centre": [[1.0], [2.0]], "noise": [0.0] * 2,
-        "start": [0.0],
-    }  # fmt: skip
-    file.write_text(json.dumps(problem))
     flat: dict[str, Any] = {
-        "dataset": "quadratic", "quadratic.file": str(file), "peers": 2, "num-server-rounds": 1,
+        **write_quadratic(file, [[curvature]] * 2, [[1.0], [2.0]], [0.0]), "num-server-rounds": 1,
         "evaluate-every": 1, "learning-rate": 0.1, **keys,
     }  # fmt: skip
     return {method: Config.from_flat({**flat, "method": method}) for method in methods}
@@ -205,16 +199,15 @@ def tuned(
     configs: Mapping[str, Config], directory: Path, how: tune.Tuning = "whole"
 ) -> tuple[dict[str, Choice], list[dict[str, str]]]:
     """The choices, and the lines of tuning.csv."""
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal()
     choices, failed = tune.tuned(configs, how, directory, 1, console)
     assert not failed
-    assert isinstance(console.file, io.StringIO)
     for method, choice in choices.items():
         line = f"tuned {method}: {choice.described()}; {choice.trials} trials"
-        assert line in console.file.getvalue()
+        assert line in console.text
     path = directory / FILE
     assert read_choices(directory) == choices
-    return choices, list(csv.DictReader(io.StringIO(path.read_text())))
+    return choices, csv_rows(path)
 
 
 @pytest.mark.some(2)
@@ -320,7 +313,7 @@ def test_the_edge_of_a_method_s_own_key(tmp_path: Path) -> None:
     """Without collaboration Ditto is Local at any lambda, so its preset stays; 1.0 is an edge."""
     configs = quadratic(tmp_path, 10.0, ["ditto"], **{"ditto.lambda": 1.0, "topology": "ring"})
     (config,) = configs.values()
-    search = tune._Search(configs, tmp_path, 1, Console(file=io.StringIO()))
+    search = tune._Search(configs, tmp_path, 1, Terminal())
     choice = search.choice("ditto", {"learning-rate": 0.1, "ditto.lambda": 1.0})
     assert choice.edges == {"ditto.lambda": "high"}
     assert search.choice("ditto", {"learning-rate": 0.1, "ditto.lambda": 0.1}).edges == {
@@ -329,7 +322,7 @@ def test_the_edge_of_a_method_s_own_key(tmp_path: Path) -> None:
     assert search.choice("ditto", {"learning-rate": 0.1, "ditto.lambda": 0.3}).edges == {}
     assert tune.grid(config)[1][0] == 1.0
     wga = quadratic(tmp_path, 10.0, ["wga"])
-    search = tune._Search(wga, tmp_path, 1, Console(file=io.StringIO()))
+    search = tune._Search(wga, tmp_path, 1, Terminal())
     assert search.choice("wga", {"learning-rate": 1.0, "wga.alpha": 0.75}).edges == {
         "learning-rate": "high"
     }, "a key with words among its values has no edge"
@@ -394,9 +387,9 @@ def test_weight_decay_grows_as_long_as_it_helps(tmp_path: Path) -> None:
         rows = [f"{line.split(',')[0]},{('no', 'yes')[k % 2]}" for k, line in enumerate(lines)]
         file.write_text("\n".join([header, *rows]) + "\n")
     configs = {m: Config.from_flat({**flat, "method": m}) for m in ("local", "ditto")}
-    console = Console(file=io.StringIO())
+    console = Terminal()
     choices, _ = tune.tuned(configs, "whole", tmp_path / "out", 1, console, rates=[0.03])
-    rows_of = [*csv.DictReader((tmp_path / "out" / FILE).read_text().splitlines())]
+    rows_of = csv_rows(tmp_path / "out" / FILE)
     for method, choice in choices.items():
         tried = {
             json.loads(row["settings"]).get("weight-decay", 0.0)
@@ -413,14 +406,13 @@ def test_weight_decay_grows_as_long_as_it_helps(tmp_path: Path) -> None:
 def test_every_method_is_judged_by_the_mean_loss_over_the_folds(tmp_path: Path) -> None:
     """Methods without a key of their own have 15 trials of rate and decay, others 2 more decays."""
     flat = tables(tmp_path / "data", 50)
-    text = io.StringIO()
-    console = Console(file=text, width=200)
+    console = Terminal()
     configs = {m: Config.from_flat({**flat, "method": m}) for m in ("local", "ditto")}
     choices, failed = tune.tuned(configs, "whole", tmp_path / "out", 1, console)
     assert not failed
-    assert "cross-validation of 3 folds" in text.getvalue()
+    assert "cross-validation of 3 folds" in console.text
     assert choices["ditto"].trials == choices["local"].trials + 2
-    rows = list(csv.DictReader((tmp_path / "out" / FILE).read_text().splitlines()))
+    rows = csv_rows(tmp_path / "out" / FILE)
     for method in configs:
         of_method = [row for row in rows if row["method"] == method]
         (chosen,) = (row for row in of_method if row["chosen"] == "1")

@@ -12,8 +12,8 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import result_keys
 from coterie.app.config.schema import Scalar
 from coterie.app.config.settings import keys
-from tests.baselines import digits, stacked
 from tests.inline import run
+from tests.kit import digits, stacked
 
 RUNS: dict[str, dict[str, Any]] = {
     "local": {"dtype": "float64"},

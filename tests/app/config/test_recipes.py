@@ -103,23 +103,14 @@ def digits(method: str, **more: Any) -> dict[str, Any]:
     return {
         "method": method, "peers": 4, "num-server-rounds": 3, "evaluate-every": 3,
         "local-steps": 2, "batch-size": 50, "momentum": 0.5, "dtype": "float64", "topology": "ring",
-        "model": "tests.app.config.test_recipes:network", "device": "cpu",
+        "model": "tests.kit:normed", "device": "cpu",
         "partition.kind": "dirichlet", "partition.alpha": 0.5, "partition.samples-per-peer": 0,
         **more,
     }  # fmt: skip
 
 
-def network(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Build two layers with batch normalisation in between."""
-    inside = int(np.prod(shape))
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(inside, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, outputs)
-    )
-
-
 BODY = ["1.weight", "1.bias", "2.weight", "2.bias"]
 HEAD = ["4.weight", "4.bias"]
-NORM = BODY[2:]
 
 
 def twin(

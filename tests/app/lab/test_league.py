@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from coterie.app.cli import main as command
 from coterie.app.comparisons import tune
@@ -27,6 +24,7 @@ from coterie.app.lab.pages import league
 from coterie.app.runs.rundir import Run
 from coterie.clients.letters import LetterOptions
 from coterie.errors import SweepError
+from tests.output import Terminal, csv_rows
 
 TINY = """
 title = "Tiny"
@@ -84,14 +82,13 @@ def place(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def run(methods: list[str]) -> str:
     """Measure missing cells and return the output."""
-    console = Console(file=io.StringIO(), width=200)
+    console = Terminal()
     runner.run(["tiny"], methods, Path("league"), 1, console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return console.text
 
 
 def lines(place: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((place / "league" / "tiny.csv").read_text().splitlines()))
+    return csv_rows(place / "league" / "tiny.csv")
 
 
 def without(place: Path, *dropped: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
 import coterie
 from coterie.app.config.config import Config, ConfigError
@@ -24,7 +22,8 @@ from coterie.app.runners import sweep
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Floats, Run
 from coterie.errors import SweepError
-from tests.baselines import digits
+from tests.kit import digits
+from tests.output import Terminal
 from tests.problems import write_quadratic
 
 RATE = 0.3
@@ -53,11 +52,7 @@ def executed(directory: Path, flat: dict[str, Any]) -> Path:
 
 def computed(run_dir: Path, orders: int = 100, **more: Any) -> Worth:
     """Return the worth of letters; few enough peers have exact values."""
-    return worth(WorthRequest(run_dir, orders, workers=1, **more), silent())
-
-
-def silent() -> Console:
-    return Console(file=io.StringIO(), width=300)
+    return worth(WorthRequest(run_dir, orders, workers=1, **more), Terminal(300))
 
 
 def closed_form(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
@@ -207,17 +202,17 @@ def test_the_kept_models_count(tmp_path: Path) -> None:
 
 def test_finished_runs_are_used_again_and_leave_only_metrics(tmp_path: Path) -> None:
     run_dir = executed(tmp_path, quadratics(tmp_path, 3))
-    console = silent()
+    console = Terminal(300)
     first = worth(WorthRequest(run_dir, 0, workers=1), console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = console.text
     assert "leave-one-out, 3 senders: 5 runs" in text
     assert "without the letters of peer 1" in text
     assert [*(run_dir / FOLDER).rglob("metrics.jsonl")]
     assert not [*(run_dir / FOLDER).rglob("*.safetensors")]
     assert not [*(run_dir / FOLDER).rglob("*.state")]
-    console = silent()
+    console = Terminal(300)
     second = worth(WorthRequest(run_dir, 100, workers=1), console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = console.text
     assert "exact Shapley values and leave-one-out, 3 senders: 8 runs, 5 of them finished" in text
     assert "3 runs to do" in text
     assert np.array_equal(first.leave_one_out, second.leave_one_out)
@@ -226,15 +221,15 @@ def test_finished_runs_are_used_again_and_leave_only_metrics(tmp_path: Path) -> 
 def test_a_run_that_comes_out_differently_is_said(tmp_path: Path) -> None:
     flat = quadratics(tmp_path, 3)
     run_dir = executed(tmp_path, flat)
-    console = silent()
+    console = Terminal(300)
     worth(WorthRequest(run_dir, 0, workers=1), console)
-    assert "changed" not in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "changed" not in console.text
     metrics = run_dir / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     lines[-1]["validation_loss"] += 0.1
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    worth(WorthRequest(run_dir, 0, workers=1), console := silent())
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    worth(WorthRequest(run_dir, 0, workers=1), console := Terminal(300))
+    text = console.text
     assert "repeating the run changed the validation loss of 1 peer" in text
 
 
@@ -294,7 +289,7 @@ def test_an_unfinished_run_and_odd_numbers_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="must be even"):
             computed(run_dir, orders)
     with pytest.raises(ConfigError, match="workers = 0"):
-        worth(WorthRequest(run_dir, workers=0), silent())
+        worth(WorthRequest(run_dir, workers=0), Terminal(300))
     (run_dir / "progress.json").write_text('{"status": "stopped", "round": 0, "rounds": 1}')
     with pytest.raises(ConfigError, match=f"coterie resume {re.escape(str(run_dir))}"):
         computed(run_dir)
@@ -312,14 +307,14 @@ def test_a_failed_run_is_named_and_tried_again(
         return OSError("disk full") if config.withhold == "1" else execute(config, watch)
 
     monkeypatch.setattr(sweep, "run_one", fails)
-    console = silent()
+    console = Terminal(300)
     with pytest.raises(SweepError, match="1 run failed"):
         worth(WorthRequest(run_dir, 0, workers=1), console)
-    assert "disk full" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "disk full" in console.text
     assert not (run_dir / FILE).exists()
     monkeypatch.undo()
-    worth(WorthRequest(run_dir, 0, workers=1), console := silent())
-    assert "1 run to do" in console.file.getvalue()  # type: ignore[attr-defined]
+    worth(WorthRequest(run_dir, 0, workers=1), console := Terminal(300))
+    assert "1 run to do" in console.text
 
 
 @pytest.mark.parametrize(

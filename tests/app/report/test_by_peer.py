@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from coterie.app.report.comparison import Comparison
 from coterie.app.report.panel import Cell
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
+from tests.output import csv_rows
 
 
 def made(
@@ -94,7 +93,7 @@ def test_losses_where_there_is_no_accuracy(tmp_path: Path) -> None:
 def test_the_csv_has_every_peer_of_every_run(tmp_path: Path) -> None:
     panel = by_peer.compared(Comparison(hospitals(tmp_path)))
     assert panel is not None
-    lines = list(csv.DictReader(io.StringIO(panel.files()[by_peer.FILE])))
+    lines = csv_rows(panel.files()[by_peer.FILE])
     assert len(lines) == 8
     assert lines[4] == {
         "method": "cobo", "seed": "0", "peer": "0", "peer_name": "Basel", "samples": "10.0",

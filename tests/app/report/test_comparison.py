@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -11,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console, RenderableType
 
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COLUMNS, MEASURES, SameTrial, odds_gap, parity_gap
@@ -21,6 +18,7 @@ from coterie.app.report import comparison, comparison_figures, run_data, verdict
 from coterie.app.report.comparison import Comparison
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
+from tests.output import csv_rows, printed
 
 COLUMN = {column.key: column for column in COLUMNS}
 Final = Sequence[float | None]
@@ -408,7 +406,7 @@ def test_csv_gives_every_number_back(tmp_path: Path) -> None:
     }
     table = Table.of_runs(runs, {"cobo": CHOICE})
     written = comparison.results(Comparison(table)).files()["comparison.csv"]
-    lines = list(csv.DictReader(io.StringIO(written)))
+    lines = csv_rows(written)
     assert [line["method"] for line in lines] == ["local", "cobo"]
     for row, line in zip(table, lines, strict=True):
         for column in COLUMNS:
@@ -509,14 +507,6 @@ def test_names_are_never_cut(tmp_path: Path) -> None:
     shown = [column.title for column in table.shown() if column.key in comparison._IN_TERMINAL]
     for word in (*names, *(title for title in shown if title != "test loss")):
         assert word in text
-
-
-def printed(table: RenderableType) -> str:
-    """Return a table as a terminal of 80 columns shows it."""
-    console = Console(width=80, file=io.StringIO())
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
 
 
 def test_plugins_have_display_names_unless_two_would_be_the_same(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,11 +14,11 @@ from coterie.app.experiments.table import Table
 from coterie.app.report import by_peer, decisions, words
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.decisions import Decisions
-from coterie.app.report.verdict import outcome
 from coterie.app.runs import quality
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
 from tests.app.fake_run import write_config, write_metrics, write_progress
+from tests.output import csv_rows
 
 SEEDS = 5
 HOSPITALS = ("north", "south", "village", "cardiology")
@@ -110,20 +108,8 @@ def test_each_institution_has_an_advice_with_its_rule(tmp_path: Path) -> None:
         ("village", "too few rows to judge"),
         ("cardiology", "collect data"),
     ]
-    north, _, village, cardiology = (" ".join(d.sentences) for d in made.institutions)
-    assert north.startswith(
-        "240 rows: 180 for training (90 healthy, 90 ill), 0 for validation, 60 for testing "
-        "(30 healthy, 30 ill). dpfl decides 90.0 % of the test rows correctly, your own model "
-        "80.0 %: +10.0 points ("
-    )
-    assert village.endswith("Only 1 test row of the rarer class; 20 are needed.")
-    assert "One class only (ill): accuracy is trivially 100 %" in cardiology
+    village = " ".join(made.institutions[2].sentences)
     assert "90.0 points" not in village, "no number about two patients"
-    assert made.consortium[0].startswith("4 institutions: ")
-    assert "use dpfl: 1" in made.consortium[0]
-    assert made.consortium[1].startswith(
-        "Over the institutions with enough test rows, dpfl gains +5.0 points"
-    )
 
 
 def test_patients_are_counted_instead_of_their_visits(tmp_path: Path) -> None:
@@ -133,7 +119,7 @@ def test_patients_are_counted_instead_of_their_visits(tmp_path: Path) -> None:
     assert north.text == "too few rows to judge"
     assert north.sentences[0].startswith("240 rows of 40 groups: 180 for training")
     assert north.reason == "Only 5 groups with test rows of the rarer class; 20 are needed."
-    lines = list(csv.DictReader(io.StringIO(made.files()[decisions.FILE])))
+    lines = csv_rows(made.files()[decisions.FILE])
     assert (lines[0]["rows"], lines[0]["groups"]) == ("240", "40")
     tests = ((120, 120), *TEST[1:])
     options: dict[str, Any] = {"tests": tests, "seeds": 1, "gains": {"dpfl": (0.1, 0.0, 0.9, 0.0)}}
@@ -147,7 +133,7 @@ def test_patients_are_counted_instead_of_their_visits(tmp_path: Path) -> None:
         shown = by_peer.compared(Comparison(table))
         assert shown is not None
         assert shown.rows[0][1][2].text == f"240 ({240 // visits} groups)"
-        line = next(csv.DictReader(io.StringIO(shown.files()[by_peer.FILE])))
+        line = csv_rows(shown.files()[by_peer.FILE])[0]
         assert float(line["train_groups"]) == 720 // visits
     assert width[4] == pytest.approx(2 * width[1], rel=0.05), "a quarter of independent rows"
 
@@ -204,7 +190,7 @@ def test_an_advice_names_the_number_that_decides(tmp_path: Path) -> None:
     assert north.reason.startswith("It ranks the rows worse than your own model: AUROC -0.050 (-0")
     assert "gain of dpfl +10.0 points (+" in made.lines()[0]
     assert ", AUROC -0.050 (-0" in made.lines()[0]
-    line = next(csv.DictReader(io.StringIO(made.files()[decisions.FILE])))
+    line = csv_rows(made.files()[decisions.FILE])[0]
     assert float(line["auroc_low"]) < -0.05 < float(line["auroc_high"]) < 0
 
 
@@ -226,7 +212,7 @@ def test_a_better_ranking_with_worse_decisions_says_so(tmp_path: Path) -> None:
 
 def test_decision_csv_has_a_line_per_institution(tmp_path: Path) -> None:
     made = of(tmp_path)
-    lines = list(csv.DictReader(io.StringIO(made.files()[decisions.FILE])))
+    lines = csv_rows(made.files()[decisions.FILE])
     assert [*lines[0]] == [
         "institution", "advice", "method", "gain", "low", "high",
         "auroc_gain", "auroc_low", "auroc_high", "rows", "reason",
@@ -266,11 +252,3 @@ def test_a_single_run_says_rows_and_what_cannot_be_judged(tmp_path: Path) -> Non
     assert "the lowest peer reaches 75.0 %" in text, "not the 0 % of two patients"
     assert "77.5 % on average" in text
     assert "Not counted: village (fewer than 20 test rows) and cardiology (one class only)" in text
-
-
-def test_headline_and_ranking_also_without_those_that_cannot_be_judged(tmp_path: Path) -> None:
-    text = outcome(rows(tmp_path)).replace("\xa0", " ")
-    assert (
-        "Without village (fewer than 20 test rows) and cardiology (one class only): dpfl 82.50 %, "
-        "local 77.50 % and fedavg 62.50 %"
-    ) in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from coterie.app.trained.personal import personal_model
 from coterie.clients.diagnostics import recalibrated
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import dataset_of
+from tests.output import csv_rows
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def rows(done: Path, folder: Path, *options: str) -> tuple[list[str], np.ndarray
     out = folder / "predictions.csv"
     command = ["predict", str(done), "--peer", "1", str(patients(folder, 1)), "--out", str(out)]
     assert main([*command, *options]) == 0
-    lines = [*csv.DictReader(out.read_text().splitlines())]
+    lines = csv_rows(out)
     return [row["prediction"] for row in lines], np.array(
         [float(row["probability_ill"]) for row in lines]
     )

@@ -16,6 +16,7 @@ import coterie
 from coterie.app.cli.main import main
 from tests.hospitals import HEADER, TABLE, write_hospitals
 from tests.inline import Run, run
+from tests.output import csv_rows
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +28,7 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 
 
 def lines(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return csv_rows(path)
 
 
 def test_a_table_with_gaps_is_predicted_as_it_was_evaluated(

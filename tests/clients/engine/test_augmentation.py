@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.clients.engine.augmentation import crop_flip
-from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import LAYER_STEP
 from coterie.clients.training import Training
 from coterie.datasets.problem import Problem
+from tests.kit import engine_of
 from tests.problems import classification
 
 TRAINING = Training(batch_size=4, local_steps=3, augment="crop-flip", momentum=0.9)
@@ -29,14 +29,6 @@ def images_problem() -> Problem:
     pool = g.integers(1, 256, problem.inputs.shape, dtype=np.uint8)
     mean, std = np.array([90.0, 110.0])[:, None, None], np.array([30.0, 50.0])[:, None, None]
     return replace(problem, inputs=pool, mean=mean, std=std)
-
-
-def engine_of(
-    problem: Problem, peers: list[int], training: Training = TRAINING, chunk: int = 0
-) -> Engine:
-    return Engine(
-        problem, "linear", None, peers, training, device="cpu", dtype="float64", chunk=chunk
-    )
 
 
 def hash32(h: int) -> int:
@@ -60,7 +52,7 @@ def moved(image: npt.NDArray[np.uint8], key: int, place: int) -> npt.NDArray[np.
 
 def test_training_on_moved_images_is_a_plain_loop_over_them() -> None:
     problem = images_problem()
-    engine = engine_of(problem, [0, 1, 2])
+    engine = engine_of(problem, training=TRAINING)
     x, buffers = engine.initial()
     batches = engine.batches(1)
     fit = engine.fit(x, buffers, engine.opt_state(x), batches)
@@ -91,15 +83,15 @@ def test_training_on_moved_images_is_a_plain_loop_over_them() -> None:
 
 def test_who_is_stacked_with_whom_does_not_matter() -> None:
     problem = images_problem()
-    together = engine_of(problem, [0, 1, 2])
+    together = engine_of(problem, training=TRAINING)
     x, buffers = together.initial()
     models = together.fit(x, buffers, together.opt_state(x), together.batches(1)).x
     for chunk in (1, 2):
-        engine = engine_of(problem, [0, 1, 2], chunk=chunk)
+        engine = engine_of(problem, training=TRAINING, chunk=chunk)
         other = engine.fit(x, buffers, engine.opt_state(x), engine.batches(1)).x
         assert torch.allclose(other, models, rtol=1e-10)
     for peer in range(3):
-        engine = engine_of(problem, [peer])
+        engine = engine_of(problem, training=TRAINING, peers=[peer])
         alone = engine.fit(
             x[peer : peer + 1],
             engine.network.buffers(1),
@@ -112,7 +104,7 @@ def test_who_is_stacked_with_whom_does_not_matter() -> None:
 def test_evaluation_and_whole_gradients_see_the_images_as_they_are() -> None:
     problem = images_problem()
     plain, augmented = (
-        engine_of(problem, [0, 1, 2], replace(TRAINING, augment=augment))
+        engine_of(problem, training=replace(TRAINING, augment=augment))
         for augment in ("none", "crop-flip")
     )
     x, buffers = plain.initial()

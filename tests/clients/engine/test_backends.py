@@ -38,6 +38,7 @@ from coterie.datasets import plugins
 from coterie.datasets.problem import Problem
 from tests import marks
 from tests.clients.methods.test_twins import CASES, case
+from tests.kit import engine_of
 from tests.problems import classification
 
 BACKENDS: dict[str, Callable[..., Backend]] = {
@@ -73,14 +74,12 @@ def pairs() -> list[Any]:
     return [marks.case(*pair, is_long=pair[0] in SLOW) for pair in cases if pair not in WITHOUT]
 
 
-def engine_of(
+def on(
     problem: Problem, model: str, options: Any, backend: str, *, training: Any = None, **more: Any
 ) -> Engine:
     setting = Training(batch_size=2, local_steps=2, learning_rate=0.01)
-    return Engine(
-        problem, model, options, [0, 1], replace(setting, **(training or {})), dtype="float64",
-        device="cpu", backend=backend, **more,  # type: ignore[arg-type]
-    )  # fmt: skip
+    training = replace(setting, **(training or {}))
+    return engine_of(problem, model, options, training=training, backend=backend, **more)
 
 
 def computed(of: Engine) -> dict[str, Tensor]:
@@ -112,9 +111,9 @@ def test_backends_agree(name: str, option: str, tmp_path: Path) -> None:
     for backend in BACKENDS:
         if backend == "batched" and (name not in ("linear", "mlp") or option == "lora"):
             with pytest.raises(ValueError, match="has no batched kernel"):
-                engine_of(problem, model, options, backend, **keys)
+                on(problem, model, options, backend, **keys)
             continue
-        engine = engine_of(problem, model, options, backend, **keys)
+        engine = on(problem, model, options, backend, **keys)
         assert engine.backend == backend
         results[backend] = computed(engine)
     expected = results.pop("sequential")
@@ -331,14 +330,14 @@ def test_the_choice_on_a_cpu_is_logged(
         options, problem = None, classification([4, 4])
     privacy = Privacy("examples") if private else None
     with caplog.at_level(logging.INFO, "coterie.engine"):
-        assert engine_of(problem, model, options, "auto", privacy=privacy).backend == expected
+        assert on(problem, model, options, "auto", privacy=privacy).backend == expected
     (line,) = [text for text in caplog.messages if "backend" in text]
     assert f"backend={expected} reason=" in line
 
 
 def test_a_network_that_vmap_cannot_batch_refuses_it() -> None:
     with pytest.raises(ValueError, match=r'"vmapped" cannot run the network: use torch.where'):
-        engine_of(classification([4, 4]), "tests.plugins:branching", None, "vmapped")
+        on(classification([4, 4]), "tests.plugins:branching", None, "vmapped")
     assert set(get_args(training_options.BackendName)) == {"auto", *BACKENDS}
 
 
@@ -529,7 +528,7 @@ def mean_of_rounds(engine: Engine, x: Tensor, buffers: Any) -> Tensor:
 @pytest.mark.parametrize("backend", ["sequential", "vmapped"])
 def test_an_error_names_peer_round_and_layer(backend: str) -> None:
     model = plugins.register("model", "fragile", _fragile)
-    engine = engine_of(classification([4, 4]), model, None, backend)
+    engine = on(classification([4, 4]), model, None, backend)
     x, buffers = engine.initial()
     with pytest.raises(KeyError) as caught:
         mean_of_rounds(engine, x, buffers)
@@ -542,7 +541,7 @@ def test_batch_norm_of_one_example_is_named() -> None:
     model = plugins.register("model", "normed", lambda shape, outputs: nn.Sequential(
         nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Linear(4, outputs)
     ))  # fmt: skip
-    engine = engine_of(classification([1, 4]), model, None, "auto")
+    engine = on(classification([1, 4]), model, None, "auto")
     x, buffers = engine.initial()
     with pytest.raises(ValueError, match="more than 1 value") as caught:
         engine.gradients(x, buffers, engine.batches(3)[0])

@@ -15,8 +15,8 @@ from coterie.app.config.preflight import check
 from coterie.clients.engine.engine import Engine
 from coterie.clients.training import ClassWeights, Training
 from coterie.datasets.problem import Problem, Split
-from tests.baselines import digits, stacked
 from tests.inline import run
+from tests.kit import digits, engine_of, stacked
 from tests.problems import classification
 
 BACKENDS = ("sequential", "batched", "vmapped")
@@ -29,17 +29,15 @@ def skewed() -> Problem:
     return replace(problem, train=Split(problem.train.rows, labels))
 
 
-def engine_of(problem: Problem, backend: str, weights: ClassWeights = "balanced") -> Engine:
+def trained_by(problem: Problem, backend: str, weights: ClassWeights = "balanced") -> Engine:
     training = Training(batch_size=4, local_epochs=1, learning_rate=0.1, class_weights=weights)
-    return Engine(
-        problem, "mlp", None, [0, 1], training, dtype="float64", device="cpu", backend=backend,  # type: ignore[arg-type]
-    )  # fmt: skip
+    return engine_of(problem, "mlp", training=training, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_gradient_of_all_examples_is_the_mean_of_the_classes_gradients(backend: str) -> None:
     problem = skewed()
-    engine = engine_of(problem, backend)
+    engine = trained_by(problem, backend)
     x, buffers = engine.initial()
     both = engine.gradients(x, buffers, engine.data.everything()).values
     for peer, labels in enumerate(problem.train.targets):
@@ -50,14 +48,14 @@ def test_the_gradient_of_all_examples_is_the_mean_of_the_classes_gradients(backe
             targets = tuple(
                 own[at] if p == peer else own for p, own in enumerate(problem.train.targets)
             )
-            alone = engine_of(replace(problem, train=Split(rows, targets)), backend, "none")
+            alone = trained_by(replace(problem, train=Split(rows, targets)), backend, "none")
             of_classes.append(alone.gradients(x, buffers, alone.data.everything()).values[peer])
         torch.testing.assert_close(both[peer], torch.stack(of_classes).mean(dim=0))
 
 
 def test_the_weights_are_those_of_scikit_learn() -> None:
     problem = skewed()
-    engine = engine_of(problem, "sequential")
+    engine = trained_by(problem, "sequential")
     for batch in engine.batches(1):
         for e, count in enumerate(batch.counts_e):
             labels = problem.train.targets[e]
@@ -73,7 +71,7 @@ def test_the_weights_are_those_of_scikit_learn() -> None:
 
 
 def test_some_of_the_peers_keep_their_weights() -> None:
-    whole = engine_of(skewed(), "sequential")
+    whole = trained_by(skewed(), "sequential")
     some = whole.narrowed(np.array([1]))
     for one, other in zip(some.batches(1), whole.batches(1, peers=np.array([1])), strict=True):
         assert torch.equal(one.weights_eb, other.weights_eb)
@@ -81,7 +79,7 @@ def test_some_of_the_peers_keep_their_weights() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_evaluations_have_no_weights(backend: str) -> None:
-    weighted, plain = (engine_of(skewed(), backend, w) for w in ("balanced", "none"))
+    weighted, plain = (trained_by(skewed(), backend, w) for w in ("balanced", "none"))
     x, buffers = weighted.initial()
     one, other = (e.losses(x, buffers, "train", np.arange(2)) for e in (weighted, plain))
     assert torch.equal(one.losses, other.losses)
@@ -92,7 +90,7 @@ def test_equal_classes_change_nothing(tmp_path: Path) -> None:
     problem = classification((6, 6))
     labels = np.array([0, 1, 2] * 2), np.array([2, 1, 0] * 2)
     problem = replace(problem, train=Split(problem.train.rows, labels))
-    weighted, plain = (engine_of(problem, "batched", w) for w in ("balanced", "none"))
+    weighted, plain = (trained_by(problem, "batched", w) for w in ("balanced", "none"))
     for one, other in zip(weighted.batches(1), plain.batches(1), strict=True):
         assert torch.equal(one.weights_eb, other.weights_eb)
 

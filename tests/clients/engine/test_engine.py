@@ -26,6 +26,7 @@ from coterie.clients.models.options import MODELS, Model
 from coterie.clients.training import BackendName as Backend
 from coterie.clients.training import Terms, Training
 from coterie.datasets.problem import Problem
+from tests.kit import engine_of
 from tests.problems import classification
 
 SIZES = (11, 5, 8, 11)  # batches of 4: last ones of 3, 1, 0 and 3; 3, 2, 2 and 3 steps an epoch
@@ -43,31 +44,6 @@ TRAININGS = {
     "sam": Training(sam_radius=0.3, momentum=0.9),
 }
 Penalty = Callable[[Tensor], Tensor]
-
-
-def engine_of(
-    problem: Problem,
-    model: str = "linear",
-    *,
-    peers: Sequence[int] | None = None,
-    training: Training | None = None,
-    dtype: str = "float64",
-    chunk: int = 0,
-    memory: int = 0,
-    backend: Backend = "auto",
-) -> Engine:
-    return Engine(
-        problem,
-        model,
-        None,
-        range(problem.peers) if peers is None else peers,
-        training or Training(batch_size=4, local_steps=3),
-        dtype=dtype,
-        device="cpu",
-        chunk=chunk,
-        memory=memory,
-        backend=backend,
-    )
 
 
 def module_of(engine: Engine, problem: Problem, model: str, x_d: Tensor) -> nn.Module:

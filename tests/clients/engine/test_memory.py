@@ -18,6 +18,7 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters, Part
 from coterie.clients.methods.cobo import CoBo
 from coterie.clients.training import Terms, Training
+from tests.kit import engine_of
 from tests.problems import classification
 
 PEERS, BATCH = 16, 8
@@ -65,13 +66,13 @@ def peak(call: Callable[[], object]) -> int:
     return most
 
 
-def engine_of(model: str, shape: tuple[int, ...], chunk: int, **training: Any) -> Engine:
+def small(model: str, shape: tuple[int, ...], chunk: int, **training: Any) -> Engine:
     problem = classification([BATCH] * PEERS, shape=shape, classes=10)
     setting = Training(batch_size=BATCH, local_steps=2, **training)
-    return Engine(
-        problem, model, None, range(PEERS), setting, device="cpu", chunk=chunk,
-        backend="auto" if model == "mlp" or chunk == 1 else "vmapped",
-    )  # fmt: skip
+    backend = "auto" if model == "mlp" or chunk == 1 else "vmapped"
+    return engine_of(
+        problem, model, training=setting, dtype="float32", chunk=chunk, backend=backend
+    )
 
 
 MODELS = [("mlp", (1, 28, 28)), ("lenet", (3, 32, 32))]
@@ -80,7 +81,7 @@ MODELS = [("mlp", (1, 28, 28)), ("lenet", (3, 32, 32))]
 @pytest.mark.parametrize(("model", "shape"), MODELS)
 def test_an_engine_holds_no_model(model: str, shape: tuple[int, ...]) -> None:
     """A deployed node has one model: a template of its own would be a second one."""
-    engine = engine_of(model, shape, 1)
+    engine = small(model, shape, 1)
     assert sum(each.untyped_storage().nbytes() for each in engine.network.module.parameters()) < 100
 
 
@@ -92,7 +93,7 @@ def test_training_holds_the_new_state_and_one_chunk(
     """Weights and momentum of everyone, and what the engine says that one model holds, for each
     model of a chunk: by this bound it chooses chunks. The old state is the caller's.
     """
-    engine = engine_of(model, shape, chunk, momentum=0.9)
+    engine = small(model, shape, chunk, momentum=0.9)
     x_pd, buffers = engine.initial()
     opt_state, batches = engine.opt_state(x_pd), engine.batches(1)
     most = peak(lambda: engine.fit(x_pd, buffers, opt_state, batches))
@@ -106,7 +107,7 @@ def test_training_holds_the_new_state_and_one_chunk(
 def test_answers_hold_the_gradients_and_one_chunk(
     model: str, shape: tuple[int, ...], chunk: int
 ) -> None:
-    engine = engine_of(model, shape, chunk)
+    engine = small(model, shape, chunk)
     x_pd, buffers = engine.initial()
     batch = engine.batches(1)[0]
     most = peak(lambda: engine.gradients(x_pd, buffers, batch))
@@ -119,7 +120,7 @@ def test_answers_hold_the_gradients_and_one_chunk(
 def test_a_round_of_cobo_holds_the_gradients_of_all_pairs_and_nothing_else_of_that_size(
     chunk: int,
 ) -> None:
-    engine = engine_of("mlp", (1, 28, 28), chunk)
+    engine = small("mlp", (1, 28, 28), chunk)
     rule = CoBo().bind(engine, rounds=1)
     state = rule.init()
     ends = np.array([(i, k) for k in range(PEERS) for i in range(PEERS) if i != k])
@@ -140,7 +141,7 @@ def test_a_round_of_cobo_holds_the_gradients_of_all_pairs_and_nothing_else_of_th
 
 def test_a_drift_adds_one_chunk_of_it() -> None:
     """CoBo's pull: a direction of the chunk that takes its step, not of everyone."""
-    engine = engine_of("mlp", (1, 28, 28), 1, momentum=0.9)
+    engine = small("mlp", (1, 28, 28), 1, momentum=0.9)
     x_pd, buffers = engine.initial()
     opt_state, batches = engine.opt_state(x_pd), engine.batches(1)
 
@@ -155,7 +156,7 @@ def test_a_drift_adds_one_chunk_of_it() -> None:
 def test_mixing_needs_no_second_copy_of_the_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "SUM_COLUMNS", tuning.Threshold(1000, 1000))
     monkeypatch.setattr(tuning, "SUM_CELLS", tuning.Threshold(1000, 1000))
-    engine = engine_of("mlp", (1, 28, 28), 1)
+    engine = small("mlp", (1, 28, 28), 1)
     x_pd, _ = engine.initial(common=False)
     weights_pp = torch.full((PEERS, PEERS), 1 / PEERS)
     block = 8 * 1000 * PEERS  # float64

@@ -12,6 +12,7 @@ from coterie.clients.engine.engine import Engine, Fit
 from coterie.clients.models.options import TransformerOptions
 from coterie.clients.training import Training
 from tests.clients.methods.test_twins import problem_of
+from tests.kit import engine_of
 
 TRAINING = Training(batch_size=4, local_steps=2, learning_rate=0.01, momentum=0.9)
 NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -23,10 +24,11 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-def engine_of(model: str, **options: Any) -> Engine:
-    model_options, shape = NETWORKS[model]
-    problem = problem_of(model, shape)
-    return Engine(problem, model, model_options, [0, 1], TRAINING, device="cpu", **options)
+def narrow(model: str, dtype: str = "float32", **more: Any) -> Engine:
+    options, shape = NETWORKS[model]
+    return engine_of(
+        problem_of(model, shape), model, options, training=TRAINING, dtype=dtype, **more
+    )
 
 
 def trained(engine: Engine) -> Fit:
@@ -47,7 +49,7 @@ def test_mixed_precision_rounds_products_and_keeps_everything_else(model: str, c
     def note(layer: nn.Module, inputs: tuple[Tensor, ...], got: Tensor) -> None:
         seen[got.dtype] = seen.get(got.dtype, 0) + 1
 
-    full, mixed = engine_of(model, chunk=chunk), engine_of(model, chunk=chunk, mixed_precision=True)
+    full, mixed = narrow(model, chunk=chunk), narrow(model, chunk=chunk, mixed_precision=True)
     for layer in mixed.network.module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d):
             layer.register_forward_hook(note)
@@ -66,9 +68,9 @@ def test_mixed_precision_rounds_products_and_keeps_everything_else(model: str, c
 
 
 def test_mixed_precision_leaves_alone_what_it_is_not_for() -> None:
-    assert not engine_of("mlp").network.mixed_precision
+    assert not narrow("mlp").network.mixed_precision
     with pytest.raises(ValueError, match="float32"):
-        engine_of("mlp", dtype="float64", mixed_precision=True)
+        narrow("mlp", dtype="float64", mixed_precision=True)
 
 
 @pytest.mark.slow
@@ -82,7 +84,7 @@ def test_channels_last_is_a_layout_and_nothing_else(model: str) -> None:
 
     results: list[Tensor] = []
     for channels_last in (False, True):
-        engine = engine_of(model, chunk=1, channels_last=channels_last)
+        engine = narrow(model, chunk=1, channels_last=channels_last)
         for layer in engine.network.module.modules():
             if channels_last and isinstance(layer, nn.Conv2d):
                 layer.register_forward_pre_hook(note)
@@ -94,17 +96,17 @@ def test_channels_last_is_a_layout_and_nothing_else(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["unet3d", "transformer"])
 def test_channels_last_is_nothing_to_what_is_no_image(model: str) -> None:
-    results = [trained(engine_of(model, chunk=1, channels_last=on)).x for on in (False, True)]
+    results = [trained(narrow(model, chunk=1, channels_last=on)).x for on in (False, True)]
     assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet", "transformer"])
 def test_a_batch_too_large_for_one_model_is_worked_off_in_parts(model: str) -> None:
     """Its gradient, loss and dropout are those of the whole."""
-    whole = engine_of(model, dtype="float64", memory=10**9)
+    whole = narrow(model, dtype="float64", memory=10**9)
     for parts in (2, 4):
         bound = whole.holds(4) // parts
-        cut = engine_of(model, dtype="float64", memory=bound)
+        cut = narrow(model, dtype="float64", memory=bound)
         assert cut._trainer.execution.width(4, whole.holds(4)) == 4 // parts
         x_pd, buffers = whole.initial()
         batch = whole.batches(1)[0]
@@ -114,5 +116,5 @@ def test_a_batch_too_large_for_one_model_is_worked_off_in_parts(model: str) -> N
 
 
 def test_batch_norm_sees_the_whole_batch_however_large() -> None:
-    whole, cut = engine_of("unet3d", memory=10**9), engine_of("unet3d", memory=1)
+    whole, cut = narrow("unet3d", memory=10**9), narrow("unet3d", memory=1)
     assert torch.allclose(trained(whole).x, trained(cut).x, atol=1e-4)

@@ -27,21 +27,19 @@ from coterie.clients.training import Training
 from coterie.datasets import plugins
 from coterie.datasets.problem import Problem
 from tests.inline import run
+from tests.kit import engine_of
 from tests.problems import classification, write_quadratic
 
 SIZES = (9, 6, 12)
+STEPS = Training(batch_size=4, local_steps=2)
 NETWORKS = {"linear": (1, 4, 4), "mlp": (1, 4, 4), "lenet": (3, 32, 32)}
 
 
-def engine_of(
-    problem: Problem, model: str = "linear", peers: Any = None, seed: int = 0, **keys: Any
-) -> Engine:
-    privacy = Privacy("examples", **keys) if keys else None
-    return Engine(
-        problem, model, None, range(problem.peers) if peers is None else peers,
-        Training(batch_size=4, local_steps=2), seed=seed, dtype="float64", device="cpu",
-        privacy=privacy,
-    )  # fmt: skip
+def clipping(problem: Problem, model: str = "linear", peers: Any = None, **keys: Any) -> Engine:
+    """An engine that clips the gradient of every example."""
+    return engine_of(
+        problem, model, peers=peers, training=STEPS, privacy=Privacy("examples", **keys)
+    )
 
 
 def guard_of(engine: Engine) -> Guard:
@@ -55,7 +53,7 @@ def charges(batches: Any) -> list[list[int]]:
 
 def clipped_by_hand(problem: Problem, model: str, x_pd: Tensor, clip: float) -> Tensor:
     """Each example's gradient by itself, from an engine that looks at one example at a time."""
-    plain = engine_of(problem, model)
+    plain = engine_of(problem, model, training=STEPS)
     batch = plain.batches(1)[0]
     rows = []
     for p in range(len(x_pd)):
@@ -74,14 +72,14 @@ def clipped_by_hand(problem: Problem, model: str, x_pd: Tensor, clip: float) -> 
 @pytest.mark.parametrize("clip", [0.3, 3.0])
 def test_clipping_is_the_plain_loop(model: str, clip: float) -> None:
     problem = classification(SIZES, shape=NETWORKS[model])
-    engine = engine_of(problem, model, clip=clip, noise=0.0)
+    engine = clipping(problem, model, clip=clip, noise=0.0)
     x_pd, buffers = engine.initial(common=False)
     x_pd = (
         x_pd + 0.03 * torch.randn(x_pd.shape, generator=torch.Generator().manual_seed(1)).double()
     )
     gradients = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
     torch.testing.assert_close(gradients, clipped_by_hand(problem, model, x_pd, clip))
-    plain = engine_of(problem, model)
+    plain = engine_of(problem, model, training=STEPS)
     whole = plain.gradients(x_pd, buffers, plain.batches(1)[0]).values
     assert (gradients - whole).abs().max() > 1e-3, "clipping did something"
 
@@ -134,7 +132,7 @@ def _overwriting_in_a_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
 def test_what_is_there_twice_or_overwritten_is_clipped_by_its_whole_gradient(build: Any) -> None:
     model = plugins.register("model", build.__name__, build)
     problem = classification(SIZES)
-    engine = engine_of(problem, model, clip=0.3, noise=0.0)
+    engine = clipping(problem, model, clip=0.3, noise=0.0)
     x_pd, buffers = engine.initial(common=False)
     gradients = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
     torch.testing.assert_close(gradients, clipped_by_hand(problem, model, x_pd, 0.3))
@@ -192,9 +190,9 @@ def test_an_example_whose_gradient_is_not_finite_adds_nothing(model: Any, value:
     bad = [rows[0] for rows in problem.train.rows]
     inputs = problem.inputs.copy()
     inputs[bad] = value
-    without = engine_of(problem, name, clip=0.3, noise=0.0)
+    without = clipping(problem, name, clip=0.3, noise=0.0)
     x_pd, buffers = without.initial(common=False)
-    engine = engine_of(replace(problem, inputs=inputs), name, clip=0.3, noise=0.0)
+    engine = clipping(replace(problem, inputs=inputs), name, clip=0.3, noise=0.0)
     batch, same = (e.batches(1, epochs=1)[0] for e in (engine, without))
     assert (batch.rows_eb == 0).any(), "somebody has it"
     result = engine.gradients(x_pd, buffers, batch).values
@@ -209,7 +207,7 @@ def test_crafted_weights_do_not_tell_whether_an_example_is_there() -> None:
     inputs = problem.inputs.copy()
     inputs[:, :, 0, 0] = 0
     inputs[problem.train.rows[1][2], :, 0, 0] = 10
-    engine = engine_of(replace(problem, inputs=inputs), "mlp", clip=0.3, noise=0.0)
+    engine = clipping(replace(problem, inputs=inputs), "mlp", clip=0.3, noise=0.0)
     x_pd, buffers = engine.initial()
     x_pd[:, 0] = 1e308
     for batch in engine.batches(2, epochs=1):
@@ -279,7 +277,10 @@ def test_no_gradient_is_longer_than_the_clip_where_large_numbers_cancel(apart: f
 @pytest.mark.parametrize("model", ["mlp", "lenet"])
 def test_without_noise_and_with_a_large_clip_nothing_changes(model: str) -> None:
     problem = classification(SIZES, shape=NETWORKS[model])
-    private, plain = engine_of(problem, model, clip=1e6, noise=0.0), engine_of(problem, model)
+    private, plain = (
+        clipping(problem, model, clip=1e6, noise=0.0),
+        engine_of(problem, model, training=STEPS),
+    )
     x_pd, buffers = plain.initial()
     fits = [e.fit(x_pd, buffers, e.opt_state(x_pd), e.batches(1)).x for e in (private, plain)]
     torch.testing.assert_close(*fits, rtol=1e-12, atol=1e-12)
@@ -288,8 +289,8 @@ def test_without_noise_and_with_a_large_clip_nothing_changes(model: str) -> None
 @pytest.mark.slow
 def test_noise_is_normal_unbiased_and_of_its_size() -> None:
     problem = classification(SIZES)
-    quiet = engine_of(problem, clip=0.5, noise=0.0)
-    loud = engine_of(problem, clip=0.5, noise=2.0)
+    quiet = clipping(problem, clip=0.5, noise=0.0)
+    loud = clipping(problem, clip=0.5, noise=2.0)
     x_pd, buffers = quiet.initial()
     batch = quiet.batches(1)[0]
     mean_pd = quiet.gradients(x_pd, buffers, batch).values
@@ -309,7 +310,7 @@ def test_noise_is_normal_unbiased_and_of_its_size() -> None:
 
 def test_noise_belongs_to_the_peer_wherever_it_is_hosted() -> None:
     problem = classification(SIZES)
-    every, alone = (engine_of(problem, clip=1.0, noise=1.0, peers=p) for p in ([0, 1, 2], [2]))
+    every, alone = (clipping(problem, clip=1.0, noise=1.0, peers=p) for p in ([0, 1, 2], [2]))
     for engine in (every, alone):
         engine.enter(3, 1)
     x_pd, buffers = every.initial()
@@ -336,7 +337,7 @@ def test_normal_numbers_are_normal_and_their_stream_s_own() -> None:
 
 
 def test_minibatches_are_charged_for_what_they_are() -> None:
-    engine = engine_of(classification(SIZES), clip=1.0, noise=4.0)
+    engine = clipping(classification(SIZES), clip=1.0, noise=4.0)
     drawn, epoch, estimate = (
         engine.batches(1), engine.batches(2, epochs=2),
         engine.batches(1, Purpose.ESTIMATE, steps=1, halves=True),
@@ -404,7 +405,7 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
         keys = {"method": name, "privacy.kind": "examples"}
         if name == "boosting":  # its only model has no gradients
             keys["model"] = "boosted-trees"
-            with pytest.raises(ConfigError, match="gradients, which it does not have"):
+            with pytest.raises(ConfigError, match=r"boosted-trees.*noise is added to gradients"):
                 Config.from_flat(keys)
         elif method.exposes:
             with pytest.raises(ConfigError, match=f"does not cover {name}: .*private examples"):
@@ -423,4 +424,4 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no examples"):
         check(Config.from_flat(problem | {"method": "local", "privacy.kind": "examples"}))
     with pytest.raises(ValueError, match="batch norm"):
-        engine_of(classification((4,), shape=(3, 32, 32)), "resnet9", clip=1.0)
+        clipping(classification((4,), shape=(3, 32, 32)), "resnet9", clip=1.0)

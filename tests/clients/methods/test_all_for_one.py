@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import erf, sqrt
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from hypothesis.extra.numpy import arrays
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
-from coterie.app.node import assembly
 from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
@@ -24,6 +22,7 @@ from coterie.clients.methods.all_for_one import AllForOne
 from coterie.clients.parts.similarity import by_definition, normalised, ratio
 from coterie.clients.training import Training
 from tests.inline import Floats, run
+from tests.kit import configured
 from tests.problems import classification, write_quadratic
 
 LAMBDA, MEMORY = 0.1, 0.8  # the defaults
@@ -31,22 +30,13 @@ LAMBDA, MEMORY = 0.1, 0.8  # the defaults
 
 def quadratic(path: Path, centre: Floats, noise: Any = 0.0, **more: Any) -> dict[str, Any]:
     """Peers on 1/2 |x - centre_i|^2 from 0; one round of one step."""
-    flat: dict[str, Any] = write_quadratic(
-        path / "problem.json", np.ones_like(centre), centre, np.zeros(centre.shape[1]), **more
-    )
-    file = path / "problem.json"
-    content = json.loads(file.read_text())
-    content["noise"] = np.broadcast_to(noise, len(centre)).tolist()
-    file.write_text(json.dumps(content))
-    return flat | {
+    start = np.zeros(centre.shape[1])
+    return {
+        **write_quadratic(
+            path / "problem.json", np.ones_like(centre), centre, start, noise=noise, **more
+        ),
         "method": "all-for-one", "num-server-rounds": 1, "local-steps": 1, "learning-rate": 0.1,
     }  # fmt: skip
-
-
-def engine_of(flat: dict[str, Any]) -> Engine:
-    config = Config.from_flat(flat)
-    problem = problem_of(config)
-    return assembly.engine_of(config, problem, range(config.peers))
 
 
 def camps(path: Path) -> dict[str, Any]:
@@ -219,7 +209,7 @@ def test_products_across_halves_are_unbiased(tmp_path: Path) -> None:
     """
     d, sigma, refreshes = 4, 1.0, 1500
     centre = np.array([[0.5, 0, 0, 0.5], [0, 0.5, 0.5, 0.5]])
-    engine = engine_of(quadratic(tmp_path, centre, sigma))
+    engine = configured(quadratic(tmp_path, centre, sigma))
     truth = np.array([0.75, 0.5])  # |grad R_1 - grad R_0|^2 and |grad R_0|^2 at 0
     x_pd, _ = engine.initial()
     result = []
@@ -309,7 +299,7 @@ def test_bytes_are_those_of_the_edges_that_are_needed(
 def test_a_missing_helper_is_left_out_of_the_average(tmp_path: Path) -> None:
     centre = np.array([[1.0, 0.0], [1.2, 0.1], [0.9, 0.2]])
     flat = quadratic(tmp_path, centre, samples=[1, 2, 4]) | {"num-server-rounds": 3}
-    engine = engine_of(flat)
+    engine = configured(flat)
     rule = AllForOne().bind(engine, 3)
     cohort = HostedPeers(engine, rule, 3)
     x = cohort.state.x.numpy()

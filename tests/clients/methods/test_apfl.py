@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
+from tests.kit import PEERS, Plain, digits, quadratic, stacked
 from tests.stepping import Stepping
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
     """Return mixtures, global models, and the shares alpha of a plain loop."""
-    q, momentum = quadratics(flat), flat["momentum"]
+    q, momentum = Plain(flat), flat["momentum"]
     w, v = q.start.copy(), q.start.copy()
     pace_w, pace_v = np.zeros_like(w), np.zeros_like(v)
     alpha = np.full(PEERS, flat["apfl.alpha"])
@@ -31,7 +31,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
                 pace_v[i] = momentum * pace_v[i] + alpha[i] * at_mixture
                 w[i], v[i] = w[i] - eta * pace_w[i], v[i] - eta * pace_v[i]
             alpha[i] = moved
-        w = q.mean(w)
+        w = q.averaged(w)
     return alpha[:, None] * v + (1 - alpha[:, None]) * w, w, alpha
 
 
@@ -42,9 +42,7 @@ def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int, adaptive: bool) -> N
     flat = quadratic(tmp_path, "apfl", **options)
     result, (mixture, w, alpha) = run(flat, tmp_path, nodes), twin(flat)
     assert np.abs(result.theta() - mixture).max() < 1e-12
-    q = quadratics(flat)
-    global_loss = (q.a * (w - q.c) ** 2).sum(axis=1) / 2
-    assert np.allclose(result.metric("global_test_loss"), global_loss, rtol=1e-12)
+    assert np.allclose(result.metric("global_test_loss"), Plain(flat).losses(w), rtol=1e-12)
     assert (np.ptp(alpha) > 1e-3) == adaptive
 
 

@@ -12,8 +12,8 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.models.options import MODELS
-from tests.baselines import SAMPLES, digits, normed, quadratic, stacked
 from tests.inline import run
+from tests.kit import SAMPLES, digits, normed, quadratic, stacked
 
 RELATIVES = (
     "fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "apfl", "perfedavg", "fedrep",

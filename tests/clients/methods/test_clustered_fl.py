@@ -13,14 +13,11 @@ import torch
 
 from coterie.clients.letters import Bools, Letters
 from coterie.clients.methods.clustered_fl import ClusteredFL, bipartition
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, SAMPLES, N, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, N, Plain, camps, digits, rule_of, stacked
+from tests.kit import CAMP_SAMPLES as SAMPLES
 from tests.problems import write_quadratic
-from tests.stepping import bound
 
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 SPLIT = {"clustered-fl.eps1": 0.5, "clustered-fl.eps2": 0.1}
 
 
@@ -65,11 +62,11 @@ def test_who_has_not_moved_is_like_nobody() -> None:
     assert bipartition(np.zeros((2, 2))).tolist() == [True, False]
 
 
-def rule_of(directory: Path, options: ClusteredFL, peers: int = 4, **more: Any) -> ClusteredFL:
-    flat: dict[str, Any] = write_quadratic(
+def bowls(directory: Path, peers: int = 4, **more: Any) -> dict[str, Any]:
+    """f_i(x) = |x|^2 / 2 in two dimensions, from 0."""
+    return write_quadratic(
         directory / "problem.json", np.ones((peers, 2)), np.zeros((peers, 2)), np.zeros(2), **more
     )
-    return bound(options, flat)
 
 
 def letters(x: torch.Tensor, edges: Bools) -> Letters:
@@ -99,16 +96,16 @@ def test_a_cluster_splits_exactly_when_the_criterion_says_so(tmp_path: Path, rou
         (0.3001, longest + 1e-4, together),
         (0.2999, longest + 1e-4, together),
     ):
-        rule = rule_of(tmp_path, ClusteredFL(eps1, eps2))
+        rule = rule_of(ClusteredFL(eps1, eps2), bowls(tmp_path))
         assert np.array_equal(members(rule, x, round_), expected > 0)
 
 
 def test_the_mean_weighs_by_samples(tmp_path: Path) -> None:
     """3 (2, 0) + 1 (-6, 0) = 0 although the plain mean is not."""
     x = np.array([[2.0, 0], [-6, 0]])
-    fair = rule_of(tmp_path, ClusteredFL(0.1, 1.0), 2)
+    fair = rule_of(ClusteredFL(0.1, 1.0), bowls(tmp_path, 2))
     assert members(fair, x).all()
-    rule = rule_of(tmp_path, ClusteredFL(0.1, 1.0), 2, samples=[3, 1])
+    rule = rule_of(ClusteredFL(0.1, 1.0), bowls(tmp_path, 2, samples=[3, 1]))
     assert np.array_equal(members(rule, x), np.eye(2) > 0)
 
 
@@ -117,14 +114,14 @@ def test_whoever_is_not_heard_has_no_say_and_stays(tmp_path: Path) -> None:
     x = np.array([[1.0, 0], [1, 0], [-2, 0], [9, 9]])
     edges = np.ones((4, 4), dtype=bool)
     edges[3, :3] = edges[:3, 3] = False
-    result = members(rule_of(tmp_path, ClusteredFL(0.1, 0.5)), x, 1, edges)
+    result = members(rule_of(ClusteredFL(0.1, 0.5), bowls(tmp_path)), x, 1, edges)
     expected = [[1, 1, 0, 1], [1, 1, 0, 1], [0, 0, 1, 1], [1, 1, 1, 1]]
     assert np.array_equal(result, np.array(expected) > 0)
 
 
 def test_whoever_is_in_another_cluster_does_not_count(tmp_path: Path) -> None:
     """Unrequested letters count neither in the mean update nor in the mean model."""
-    rule = rule_of(tmp_path, ClusteredFL(0.1, 0.5))
+    rule = rule_of(ClusteredFL(0.1, 0.5), bowls(tmp_path))
     x = torch.tensor([[1.0, 0], [1, 0.1], [-2, 0], [0, 0]], dtype=torch.float64)
     apart = np.kron(np.eye(2), np.ones((2, 2))) > 0
     state = replace(rule.init(), x=x, members=apart)
@@ -203,9 +200,3 @@ def test_parts_go_their_own_way(tmp_path: Path) -> None:
     assert np.array_equal(result.weights() > 0, same)
     received = result.metric("bytes_received", 150) - result.metric("bytes_received", 149)
     assert (received == 2 * 3 * 8).all()
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "clustered-fl", **SPLIT), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())

@@ -17,8 +17,9 @@ from coterie.clients.letters import Letters
 from coterie.clients.methods.cobo import CoBo
 from coterie.clients.parts.simplex import project_onto_simplex
 from tests.inline import Floats, run
+from tests.kit import rule_of
 from tests.problems import write_quadratic
-from tests.stepping import Stepping, bound
+from tests.stepping import Stepping
 
 ROUNDS = 30
 
@@ -166,12 +167,10 @@ def test_clusters_separate_and_each_contracts_at_the_known_rate(tmp_path: Path) 
     assert np.allclose(ends[1], rate**10 * ends[0], rtol=1e-6, atol=1e-16)
 
 
-def rule_of(
-    tmp_path: Path, curvature: npt.ArrayLike, centre: npt.ArrayLike, **options: Any
-) -> CoBo:
+def pulls(tmp_path: Path, curvature: npt.ArrayLike, centre: npt.ArrayLike) -> dict[str, Any]:
     n, d = np.shape(centre)
     flat = write_quadratic(tmp_path / "rule.json", curvature, centre, np.zeros((n, d)))
-    return bound(CoBo(**options), {**flat, "learning-rate": 0.1, "local-steps": 1})
+    return {**flat, "learning-rate": 0.1, "local-steps": 1}
 
 
 def letters(ends: list[tuple[int, int]], stack: torch.Tensor, name: str) -> Letters:
@@ -184,7 +183,7 @@ def test_answers_are_gradients_at_the_midpoint_and_collaborators_align(tmp_path:
     """With f_j = s f_i the pair is collaborative with M = (1 - s) / (1 + s) everywhere, and
     4 <grad f_i, grad f_j> >= (1 - M^2) |grad f_i + grad f_j|^2 holds with equality."""
     s, centre = 0.25, np.array([1.0, -2.0, 0.5])
-    rule = rule_of(tmp_path, np.outer([1, s], np.ones(3)), np.tile(centre, (2, 1)))
+    rule = rule_of(CoBo(), pulls(tmp_path, np.outer([1, s], np.ones(3)), np.tile(centre, (2, 1))))
     g = np.random.default_rng(0)
     x = torch.from_numpy(g.normal(size=(2, 3)))
     state = rule.init()
@@ -200,7 +199,9 @@ def test_answers_are_gradients_at_the_midpoint_and_collaborators_align(tmp_path:
 
 
 def test_a_pair_moves_only_if_both_answered(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, np.ones((3, 2)), np.array([[1.0, 0], [-1, 0], [0, 1]]), gamma=0.1)
+    rule = rule_of(
+        CoBo(gamma=0.1), pulls(tmp_path, np.ones((3, 2)), np.array([[1.0, 0], [-1, 0], [0, 1]]))
+    )
     state, nothing = rule.init(), letters([], torch.empty(0, 2), "g")
     x = letters([(k, i) for i in range(3) for k in range(3) if k != i], state.x[[0] * 6], "x")
     gradient = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
@@ -212,7 +213,7 @@ def test_a_pair_moves_only_if_both_answered(tmp_path: Path) -> None:
 
 
 def test_only_who_was_heard_pulls(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, np.zeros((3, 1)), np.zeros((3, 1)), rho=0.5)
+    rule = rule_of(CoBo(rho=0.5), pulls(tmp_path, np.zeros((3, 1)), np.zeros((3, 1))))
     state = rule.init()
     x = torch.tensor([[0.0], [1.0], [5.0]], dtype=torch.float64)
     state = type(state)(x, state.buffers, state.opt_state, state.w)
@@ -225,7 +226,7 @@ def test_only_who_was_heard_pulls(tmp_path: Path) -> None:
 def test_a_pull_that_overshoots_is_told_once(tmp_path: Path) -> None:
     """Learning rate 0.1 times rho times n - 1 = 3 weights of 1."""
     for rho, warned in ((3.3, False), (3.4, True)):
-        rule = rule_of(tmp_path, np.zeros((4, 1)), np.zeros((4, 1)), rho=rho)
+        rule = rule_of(CoBo(rho=rho), pulls(tmp_path, np.zeros((4, 1)), np.zeros((4, 1))))
         state = rule.init()
         ends = [(k, i) for i in range(4) for k in range(4) if k != i]
         rows = np.array([k for k, _ in ends])
@@ -275,7 +276,7 @@ def test_a_simplex_row_sums_to_one(tmp_path: Path) -> None:
 
 
 def test_wants_are_those_with_weight(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, np.ones((3, 1)), np.zeros((3, 1)))
+    rule = rule_of(CoBo(), pulls(tmp_path, np.ones((3, 1)), np.zeros((3, 1))))
     w = np.array([[0, 0.2, 0], [0.2, 0, 1], [0, 1, 0]])
     state = rule.init()
     wanted = rule.edges(rule.wants(type(state)(state.x, state.buffers, state.opt_state, w), 2))

@@ -14,14 +14,9 @@ import torch
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Letters
 from coterie.clients.methods.dac import DAC, decoded, encoded, learned, similarity
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
 from tests.problems import parabolas
-from tests.stepping import bound
-
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 
 
 def taken_over(s: Floats, s_before: Floats, i: int, asked: Sequence[int], j: int) -> float:
@@ -98,7 +93,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     Both know peer 3, so peer 0 believes 1, which is closer; only 2 knows peer 4, and its claim of
     70 is cut to 2. Nobody is asked about the sender itself or about peer 0.
     """
-    rule = bound(DAC(models=2), parabolas(tmp_path, 5))
+    rule = rule_of(DAC(models=2), parabolas(tmp_path, 5))
     x = torch.tensor([[4.0], [1.0], [2.0], [9.0], [9.0]], dtype=torch.float64)
     claims = np.array([[0.0] * 5, [9, 0, 9, 1.5, 0], [9, 9, 0, 0.3, 70], [0] * 5, [0] * 5])
     senders = np.array([1, 2])
@@ -124,7 +119,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
 
 
 def test_gossip_never_replaces_what_a_peer_measured(tmp_path: Path) -> None:
-    rule = bound(DAC(models=1), parabolas(tmp_path, 3))
+    rule = rule_of(DAC(models=1), parabolas(tmp_path, 3))
     x = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
     measured = np.array([[False, False, True]] * 3)
     state = replace(rule.init(), x=x, scores=np.array([[0.0, 0, 0.25]] * 3), measured=measured)
@@ -173,18 +168,18 @@ def test_the_draw_has_the_probabilities_of_the_paper(tmp_path: Path) -> None:
     group = np.array([0, 0, 0, 1, 1, 1, 1])
     scores = np.where(group[:, None] == group, 2.0, 1.0) * (1 - np.eye(7))
     rounds = 2000
-    rule = bound(DAC(1, 1.5, "constant"), parabolas(tmp_path, 7))
+    rule = rule_of(DAC(1, 1.5, "constant"), parabolas(tmp_path, 7))
     inside = drawn(rule, scores, rounds)[0, 1:3].sum()
     expected = 1 / (1 + 4 / 2 * np.exp(-1.5 * (2 - 1)))
     assert inside == pytest.approx(expected, abs=5 * (expected * (1 - expected) / rounds) ** 0.5)
-    uniform = drawn(bound(DAC(2, 0.0, "constant"), parabolas(tmp_path, 7)), scores, rounds)
+    uniform = drawn(rule_of(DAC(2, 0.0, "constant"), parabolas(tmp_path, 7)), scores, rounds)
     assert np.abs(uniform - 2 / 6 * (1 - np.eye(7))).max() < 5 * (2 / 9 / rounds) ** 0.5
-    certain = drawn(bound(DAC(2, 1e6, "constant"), parabolas(tmp_path, 7)), scores, 50)
+    certain = drawn(rule_of(DAC(2, 1e6, "constant"), parabolas(tmp_path, 7)), scores, 50)
     assert certain[0].tolist() == [0, 1, 1, 0, 0, 0, 0]
 
 
 def test_tau_rises_from_1_to_tau_plus_1(tmp_path: Path) -> None:
-    rising = bound(DAC(tau=30.0, tau_schedule="rising"), parabolas(tmp_path, 2))
+    rising = rule_of(DAC(tau=30.0, tau_schedule="rising"), parabolas(tmp_path, 2))
     assert rising.temperature(2) == 1
     assert rising.temperature(7) == pytest.approx(60 / (1 + np.exp(-1)) - 29)
     assert rising.temperature(200) == pytest.approx(31)
@@ -192,7 +187,7 @@ def test_tau_rises_from_1_to_tau_plus_1(tmp_path: Path) -> None:
 
 def test_permuting_peers_permutes_a_round(tmp_path: Path) -> None:
     n, g = 5, np.random.default_rng(4)
-    rule = bound(DAC(models=2), parabolas(tmp_path, n))
+    rule = rule_of(DAC(models=2), parabolas(tmp_path, n))
     x, scores = g.normal(size=(n, 1)), g.random((n, n)) * (1 - np.eye(n))
     order = g.permutation(n)
 
@@ -212,17 +207,11 @@ def test_permuting_peers_permutes_a_round(tmp_path: Path) -> None:
 
 
 def test_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
-    whole = bound(DAC(models=2), parabolas(tmp_path, 7))
-    part = bound(DAC(models=2), parabolas(tmp_path, 7), [2, 5])
+    whole = rule_of(DAC(models=2), parabolas(tmp_path, 7))
+    part = rule_of(DAC(models=2), parabolas(tmp_path, 7), [2, 5])
     for t in (1, 2, 3):
         every, some = (
             whole.edges(whole.wants(whole.init(), t)),
             part.edges(part.wants(part.init(), t)),
         )
         assert some.tolist() == every[np.isin(every[:, 1], [2, 5])].tolist()
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "dac"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())

@@ -15,15 +15,12 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Letters
 from coterie.clients.methods.dispfl import DisPFL, entries
-from tests.baselines import digits, quadratic, stacked
-from tests.camps import Plain
 from tests.inline import Floats, run
+from tests.kit import Plain, digits, quadratic, stacked
 from tests.problems import write_quadratic
 from tests.stepping import Stepping
 
 N, D = 5, 11
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 
 
 def problem(directory: Path, **more: Any) -> dict[str, Any]:

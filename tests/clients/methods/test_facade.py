@@ -10,19 +10,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node import assembly
-from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.facade import Facade
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
-from tests.stepping import bound
+from tests.kit import CAMP, Plain, camps, configured, digits, rule_of, stacked
 
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 BODY, HEAD = 64 * 6 + 6, 6 * 10 + 10
 
 
@@ -63,14 +55,9 @@ def test_without_a_core_it_equals_a_plain_loop(
     assert np.abs(result.weights() - w).max() < 1e-14
 
 
-def engine_of(flat: dict[str, Any]) -> Engine:
-    config = Config.from_flat(flat)
-    return assembly.engine_of(config, problem_of(config), range(config.peers))
-
-
 def with_core(flat: dict[str, Any], k: int) -> torch.Tensor:
     """Return the personal models (n, d) of a loop over peers with autograd."""
-    engine, rounds = engine_of(flat), flat["num-server-rounds"]
+    engine, rounds = configured(flat), flat["num-server-rounds"]
     n, rate, momentum = engine.n, engine.training.learning_rate, engine.training.momentum
     cores = [engine.initial()[0][0, :BODY].clone() for _ in range(n)]
     heads = [[engine.starts(k)[c, BODY:].clone() for c in range(k)] for _ in range(n)]
@@ -154,19 +141,9 @@ def test_it_finds_the_camps(tmp_path: Path) -> None:
     assert np.allclose(result.theta(), same @ (q.a * q.c) / (same @ q.a), atol=1e-12)
 
 
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "facade"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
-
-
-def rule_of(tmp_path: Path) -> Facade:
-    return bound(Facade(3), camps(tmp_path, "facade", starts="own", **{"facade.clusters": 3}))
-
-
 def test_heads_by_hand(tmp_path: Path) -> None:
     """Peer 0 receives head 0 of 3 and 4 and an invalid number of 5; peer 2 receives head 1."""
-    rule = rule_of(tmp_path)
+    rule = rule_of(Facade(3), camps(tmp_path, "facade", starts="own", **{"facade.clusters": 3}))
     state = rule.init()
     x = torch.arange(18, dtype=torch.float64).view(6, 3)
     cluster = torch.tensor([0.0, 0, 1, 0, 0, 9], dtype=torch.float64)
@@ -182,7 +159,7 @@ def test_heads_by_hand(tmp_path: Path) -> None:
 
 def test_an_old_head_counts_less_and_an_expired_own_one_not_at_all(tmp_path: Path) -> None:
     """Peer 1's head is one round old and a = 1: half the weight of peer 0's own."""
-    rule = rule_of(tmp_path)
+    rule = rule_of(Facade(3), camps(tmp_path, "facade", starts="own", **{"facade.clusters": 3}))
     rule.engine.staleness_discount = 1.0
     state = rule.init()
     x = torch.arange(18, dtype=torch.float64).view(6, 3)

@@ -12,14 +12,9 @@ import torch
 
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedamp import FedAMP
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, Plain, camps, digits, one_peer, rule_of, stacked
 from tests.problems import parabolas
-from tests.stepping import bound
-
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
@@ -60,16 +55,14 @@ def test_it_equals_a_plain_loop(
     assert np.abs(twin(flat | {"fedamp.lambda": 0.0})[0] - x).max() > 1e-3  # the pull has an effect
 
 
-def rule_of(directory: Path, options: FedAMP, n: int = 4) -> FedAMP:
-    return bound(options, parabolas(directory, n))
-
-
 def offers_of(x: Floats, ages: list[int] | None = None, heard: Any = None) -> Letters:
     """Return the letters of a round, along a mask [recipient, sender]; default all."""
     n = len(x)
     recipients, senders = np.nonzero(~np.eye(n, dtype=bool) if heard is None else heard)
     tensors = {"x": torch.tensor(x, dtype=torch.float64)}
-    return Letters(senders, recipients, senders, np.arange(n), tensors, np.array(ages or NONE))
+    return Letters(
+        senders, recipients, senders, np.arange(n), tensors, np.array(ages or [], dtype=np.int64)
+    )
 
 
 def after(rule: FedAMP, offers: Letters) -> tuple[Floats, Floats]:
@@ -82,7 +75,7 @@ X = np.array([[0.0], [1.0], [3.0], [7.0]])
 
 def test_weights_by_hand(tmp_path: Path) -> None:
     """Squared distances of peer 0: 1, 9, 49, so sigma is 9; of peer 3: 49, 36, 16, so 36."""
-    u, w = after(rule_of(tmp_path, FedAMP(alpha=0.2)), offers_of(X))
+    u, w = after(rule_of(FedAMP(alpha=0.2), parabolas(tmp_path, 4)), offers_of(X))
     first = [0.2 * np.exp(-z / 9) for z in (1, 9, 49)]
     last = [0.2 * np.exp(-z / 36) for z in (49, 36, 16)]
     assert w[0].tolist() == pytest.approx([1 - sum(first), *first], rel=1e-14)
@@ -92,25 +85,27 @@ def test_weights_by_hand(tmp_path: Path) -> None:
 
 def test_with_one_sigma_messages_conserve_the_sum_of_the_models(tmp_path: Path) -> None:
     """A' depends on the distance alone, so xi is symmetric: what one receives another gives."""
-    u, w = after(rule_of(tmp_path, FedAMP(alpha=0.2, sigma=5.0)), offers_of(X))
+    u, w = after(rule_of(FedAMP(alpha=0.2, sigma=5.0), parabolas(tmp_path, 4)), offers_of(X))
     assert np.abs(w - w.T).max() < 1e-15
     assert u.sum() == pytest.approx(X.sum(), rel=1e-14)
     assert np.abs(u - X).max() > 0.1
 
 
 def test_a_large_sigma_weighs_all_alike(tmp_path: Path) -> None:
-    _, w = after(rule_of(tmp_path, FedAMP(alpha=0.2, sigma=1e300)), offers_of(X))
+    _, w = after(rule_of(FedAMP(alpha=0.2, sigma=1e300), parabolas(tmp_path, 4)), offers_of(X))
     assert np.allclose(w, np.full((4, 4), 0.2) + 0.2 * np.eye(4), atol=1e-15)
 
 
 def test_weights_above_one_are_divided_by_their_sum(tmp_path: Path) -> None:
-    u, w = after(rule_of(tmp_path, FedAMP(alpha=1.0, sigma=1e300)), offers_of(X))
+    u, w = after(rule_of(FedAMP(alpha=1.0, sigma=1e300), parabolas(tmp_path, 4)), offers_of(X))
     assert np.allclose(w, (1 - np.eye(4)) / 3, atol=1e-15)
     assert u.ravel().tolist() == pytest.approx(((X.sum() - X) / 3).ravel().tolist(), rel=1e-14)
 
 
 def test_equal_models_stay(tmp_path: Path) -> None:
-    u, w = after(rule_of(tmp_path, FedAMP(alpha=0.2)), offers_of(np.full((4, 1), 0.7)))
+    u, w = after(
+        rule_of(FedAMP(alpha=0.2), parabolas(tmp_path, 4)), offers_of(np.full((4, 1), 0.7))
+    )
     assert np.allclose(u, 0.7, rtol=1e-15)
     assert np.allclose(w.sum(axis=1), 1, atol=1e-15)
 
@@ -118,15 +113,15 @@ def test_equal_models_stay(tmp_path: Path) -> None:
 def test_where_most_models_are_equal_the_others_have_no_weight(tmp_path: Path) -> None:
     """The median of 0, 0 and 9 is 0."""
     x = np.array([[1.0], [1.0], [1.0], [4.0]])
-    _, w = after(rule_of(tmp_path, FedAMP(alpha=0.2)), offers_of(x))
+    _, w = after(rule_of(FedAMP(alpha=0.2), parabolas(tmp_path, 4)), offers_of(x))
     assert w[0].tolist() == pytest.approx([0.6, 0.2, 0.2, 0], rel=1e-14)
-    _, w = after(rule_of(tmp_path, FedAMP(alpha=1.0)), offers_of(X / 7))
+    _, w = after(rule_of(FedAMP(alpha=1.0), parabolas(tmp_path, 4)), offers_of(X / 7))
     assert w.min() >= 0
 
 
 def test_an_old_model_has_a_smaller_weight_and_a_missing_one_has_none(tmp_path: Path) -> None:
     """Model 1 is three rounds old and a = 1: a fourth; peer 2 receives nothing."""
-    rule = rule_of(tmp_path, FedAMP(alpha=0.2, sigma=5.0))
+    rule = rule_of(FedAMP(alpha=0.2, sigma=5.0), parabolas(tmp_path, 4))
     rule.engine.staleness_discount = 1.0
     heard = ~np.eye(4, dtype=bool)
     heard[2], heard[0, 3] = False, False

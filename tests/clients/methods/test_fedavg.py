@@ -12,42 +12,21 @@ import torch
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
-from coterie.clients.engine.engine import Engine
-from coterie.clients.letters import Bools, Letters
-from coterie.clients.methods.fedavg import FedAvg, LocalTraining
+from coterie.clients.letters import Letters
+from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.methods.oracle import Oracle
 from coterie.strategies.base_graph import mixing
 from tests.inline import Floats, run
+from tests.kit import SAMPLES, Plain, engine_of, quadratic, rule_of
 from tests.problems import write_quadratic
 
-SAMPLES = [1, 2, 3, 10]
 
-
-def quadratic(path: Path, **more: Any) -> dict[str, Any]:
-    g = np.random.default_rng(0)
-    flat: dict[str, Any] = write_quadratic(
-        path / "problem.json", g.uniform(0.2, 1.5, (4, 3)), g.normal(size=(4, 3)),
-        g.normal(size=3), samples=SAMPLES, **more,
-    )  # fmt: skip
-    return flat | {"method": "fedavg", "local-steps": 3, "learning-rate": 0.2, "momentum": 0.5}
-
-
-def twin(flat: dict[str, Any], graph: Bools) -> Floats:
+def twin(flat: dict[str, Any]) -> Floats:
     """Run local steps, then average each peer with its senders."""
-    problem = problem_of(Config.from_flat(flat))
-    assert problem.start is not None
-    x, a, c = problem.start.copy(), problem.inputs[:4, 0], problem.inputs[:4, 1]
-    velocity = np.zeros_like(x)
-    for _ in range(flat["num-server-rounds"]):
-        for i in range(4):
-            for _ in range(flat["local-steps"]):
-                velocity[i] = flat["momentum"] * velocity[i] + a[i] * (x[i] - c[i])
-                x[i] = x[i] - flat["learning-rate"] * velocity[i]
-        shown = x.copy()
-        for i in range(4):
-            audience = [k for k in range(4) if graph[i, k] or k == i]
-            total = sum(SAMPLES[k] for k in audience)
-            x[i] = np.sum([SAMPLES[k] / total * shown[k] for k in audience], axis=0)
+    q = Plain(flat)
+    x = q.start
+    for _ in range(q.rounds):
+        x = q.averaged(q.train(x))
     return x
 
 
@@ -70,10 +49,10 @@ def test_over_the_base_graph_averages_are_exact_after_its_rounds(tmp_path: Path)
 @pytest.mark.parametrize("nodes", [1, 4])
 @pytest.mark.parametrize("topology", ["full", "ring"])
 def test_it_equals_a_plain_loop(tmp_path: Path, topology: str, nodes: int) -> None:
-    flat = quadratic(tmp_path) | {"num-server-rounds": 10, "topology": topology}
+    flat = quadratic(tmp_path, "fedavg", topology=topology)
     graph = Config.from_flat(flat).graph()
     result = run(flat, tmp_path, nodes)
-    assert np.abs(result.theta() - twin(flat, graph)).max() < 1e-12
+    assert np.abs(result.theta() - twin(flat)).max() < 1e-12
     if topology == "full":
         assert np.abs(result.theta() - result.theta()[0]).max() < 1e-15
     shares = np.where(graph | np.eye(4, dtype=bool), SAMPLES, 0)
@@ -82,25 +61,16 @@ def test_it_equals_a_plain_loop(tmp_path: Path, topology: str, nodes: int) -> No
 
 def test_one_local_step_of_everybody_is_a_step_down_the_mean_loss(tmp_path: Path) -> None:
     """From a common start FedAvg with one step is SGD on sum p_k f_k, so it finds its minimum."""
-    flat = quadratic(tmp_path) | {"num-server-rounds": 250, "local-steps": 1, "momentum": 0.0}
+    one = {"num-server-rounds": 250, "local-steps": 1, "momentum": 0.0}
+    flat = quadratic(tmp_path, "fedavg", **one)
     result = run(flat, tmp_path)
-    problem = problem_of(Config.from_flat(flat))
-    a, c, p = problem.inputs[:4, 0], problem.inputs[:4, 1], np.array(SAMPLES)[:, None]
-    assert np.allclose(result.theta(), (p * a * c).sum(axis=0) / (p * a).sum(axis=0), atol=1e-10)
-
-
-def rule_of(
-    tmp_path: Path, kind: type[LocalTraining[Any]], clusters: list[int] | None
-) -> LocalTraining[Any]:
-    config = Config.from_flat(quadratic(tmp_path))
-    known = None if clusters is None else np.array(clusters)
-    problem = replace(problem_of(config), clusters=known)
-    engine = Engine(problem, "auto", None, range(4), config.training, device="cpu")
-    return kind().bind(engine, 10)
+    q, p = Plain(flat), np.array(SAMPLES)[:, None]
+    minimum = (p * q.a * q.c).sum(axis=0) / (p * q.a).sum(axis=0)
+    assert np.allclose(result.theta(), minimum, atol=1e-10)
 
 
 def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, FedAvg, None)
+    rule: FedAvg[Any] = rule_of(FedAvg(), quadratic(tmp_path, "fedavg"))
     x = torch.tensor([[1.0] * 3, [2.0] * 3, [4.0] * 3, [8.0] * 3], dtype=torch.float64)
     state = replace(rule.init(), x=x)
     senders, recipients = np.array([[2, 0], [3, 1], [0, 1]]).T
@@ -111,7 +81,9 @@ def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
 
 
 def test_the_oracle_listens_inside_its_cluster(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, Oracle, [0, 1, 0, 1])
+    flat = quadratic(tmp_path, "fedavg")
+    problem = replace(problem_of(Config.from_flat(flat)), clusters=np.array([0, 1, 0, 1]))
+    rule: Oracle = Oracle().bind(engine_of(problem, "auto"), 10)
     state = rule.init()
     assert sorted(map(tuple, rule.edges(rule.wants(state, 1)).tolist())) == [
         (0, 2),
@@ -128,19 +100,16 @@ def test_the_oracle_listens_inside_its_cluster(tmp_path: Path) -> None:
 def test_other_weights_ignore_the_samples(tmp_path: Path, mixing: str, nodes: int) -> None:
     """On a star, all neighbours have weight 1/2 or 1/4 (uniform), or all edges 1/4 (Metropolis)."""
     (tmp_path / "star.json").write_text("[[0, 1], [0, 2], [0, 3]]")
-    flat = quadratic(tmp_path) | {
+    flat = quadratic(tmp_path, "fedavg") | {
         "topology": "file", "topology-file": str(tmp_path / "star.json"), "mixing": mixing,
         "num-server-rounds": 3, "momentum": 0.0,
     }  # fmt: skip
     leaf = 1 / 2 if mixing == "uniform" else 1 / 4
     w = np.array([[1 / 4] * 4, *([leaf, *row] for row in np.eye(3) * (1 - leaf))])
-    problem = problem_of(Config.from_flat(flat))
-    assert problem.start is not None
-    x, a, c = problem.start.copy(), problem.inputs[:4, 0], problem.inputs[:4, 1]
-    for _ in range(3):
-        for _ in range(3):
-            x = x - 0.2 * a * (x - c)
-        x = w @ x
+    q = Plain(flat)
+    x = q.start
+    for _ in range(q.rounds):
+        x = w @ q.train(x)
     result = run(flat, tmp_path, nodes)
     assert np.abs(result.theta() - x).max() < 1e-12
     assert np.abs(result.weights() - w).max() < 1e-15

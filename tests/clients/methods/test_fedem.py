@@ -17,15 +17,10 @@ from coterie.clients.letters import Letters
 from coterie.clients.methods.fedem import FedEM, FedEMState
 from coterie.clients.models.options import MODELS
 from coterie.clients.training import Training
-from tests.baselines import digits, normed, stacked
-from tests.camps import CAMP, D, N, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, D, N, Plain, camps, digits, normed, rule_of, stacked
 from tests.networks import outputs
 from tests.problems import classification
-from tests.stepping import bound
-
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 
 
 def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
@@ -105,16 +100,6 @@ def test_components_and_peers_have_batch_norm_statistics_of_their_own(
     assert weights[1:].equal(weights[:1].expand(2, -1, -1, -1))  # parameters are shared
 
 
-def test_one_peer_alone_learns_its_own_mixture(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "fedem", **{"fedem.components": 1}), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
-
-
-def rule_of(directory: Path, peers: list[int] | None = None, k: int = 2, **more: Any) -> FedEM:
-    return bound(FedEM(k), camps(directory, "fedem", starts="own", **more), peers)
-
-
 def everybody_hears(offers: dict[str, torch.Tensor]) -> Letters:
     recipients, senders = np.nonzero(~np.eye(N, dtype=bool))
     return Letters(senders, recipients, senders, np.arange(N), offers)
@@ -137,7 +122,7 @@ def test_the_likelihood_never_falls(tmp_path: Path, k: int) -> None:
     The objective of theta_k is sum_i p_i q_ik f_i, whose curvature is at most max a <= 1.5.
     """
     more: dict[str, Any] = {"local-steps": 1, "momentum": 0.0, "learning-rate": 1 / 1.5}
-    rule = rule_of(tmp_path, k=k, **more)
+    rule = rule_of(FedEM(k), camps(tmp_path, "fedem", starts="own", **more))
     state = rule.init()
     values = []
     for t in range(1, 80):
@@ -207,7 +192,7 @@ def test_responsibilities_weigh_example_by_example() -> None:
 
 
 def test_losses_example_by_example_have_the_mean_of_losses(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, [1, 4])
+    rule = rule_of(FedEM(2), camps(tmp_path, "fedem", starts="own"), [1, 4])
     engine = rule.engine
     x_ed = torch.randn(4, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     peers = np.array([0, 1, 1, 0])
@@ -216,7 +201,7 @@ def test_losses_example_by_example_have_the_mean_of_losses(tmp_path: Path) -> No
 
 
 def test_a_component_that_a_peer_has_given_up_stays_given_up(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path)
+    rule = rule_of(FedEM(2), camps(tmp_path, "fedem", starts="own"))
     pi = np.tile([1.0, 0.0], (N, 1))
     state, _ = rule.offer(replace(rule.init(), pi=pi), 1)
     assert np.array_equal(state.pi, pi)

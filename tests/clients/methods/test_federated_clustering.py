@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from coterie.clients.methods.federated_clustering import FederatedClustering, clipped_mean
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, D, N, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, D, N, Plain, camps, digits, rule_of, stacked
 from tests.problems import write_quadratic
-from tests.stepping import bound
 
 
 def centre(z: Floats, first: int, quantile: float, iterations: int) -> Floats:
@@ -105,12 +103,6 @@ def test_a_ball_that_holds_nobody_else_is_local_training(tmp_path: Path) -> None
     assert np.array_equal(result.weights(), np.eye(N))
 
 
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "federated-clustering"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.abs(result.theta() - local.theta()).max() < 1e-15
-
-
 def test_far_camps_are_told_apart(tmp_path: Path) -> None:
     """Half of the peers are alike, and the 0.4 quantile of six distances is the third."""
     flat = camps(tmp_path, "federated-clustering", **{"federated-clustering.quantile": 0.4})
@@ -131,6 +123,6 @@ def test_a_true_radius_holds_the_true_cluster(tmp_path: Path) -> None:
 
 
 def test_everybody_asks_everybody(tmp_path: Path) -> None:
-    rule = bound(FederatedClustering(), camps(tmp_path, "federated-clustering"), [1, 4])
+    rule = rule_of(FederatedClustering(), camps(tmp_path, "federated-clustering"), [1, 4])
     asked = set(map(tuple, rule.edges(rule.wants(rule.init(), 1)).tolist()))
     assert asked == {(i, k) for i in (1, 4) for k in range(6) if k != i}

@@ -19,6 +19,7 @@ from coterie.clients.letters import Letters
 from coterie.clients.methods.federico import FedeRiCo, FedeRiCoState
 from coterie.clients.training import Training
 from tests.inline import Floats, Run, run
+from tests.kit import configured
 from tests.networks import outputs as by_torch
 from tests.problems import classification, write_quadratic
 
@@ -38,12 +39,6 @@ def camps(path: Path, order: Any = slice(None), **more: Any) -> dict[str, Any]:
         "method": "federico", "federico.neighbours": N - 1, "num-server-rounds": 15,
         "evaluate-every": 15, "learning-rate": 0.3,
     }  # fmt: skip
-
-
-def engine_of(flat: dict[str, Any], **more: Any) -> Engine:
-    config = Config.from_flat(flat)
-    problem = problem_of(config)
-    return Engine(problem, "auto", None, range(config.peers), config.training, **more)
 
 
 def softmax(z: Floats) -> Floats:
@@ -209,7 +204,7 @@ def test_em_never_lowers_the_likelihood(tmp_path: Path, exact: bool) -> None:
     most 1 / sum_i w_ij a_i, which cannot raise the weighted loss: generalised EM.
     """
     flat = camps(tmp_path) | {"learning-rate": 1 / (N * 1.5)}
-    engine = engine_of(flat)
+    engine = configured(flat)
     a, c = engine.data.examples(
         "train", torch.arange(N), torch.zeros(N, 1, dtype=torch.int64)
     )[0][:, 0].unbind(1)  # fmt: skip
@@ -269,7 +264,7 @@ def wanted(rule: FedeRiCo, state: FedeRiCoState, rounds: int, first: int = 100) 
 
 def sampler(path: Path, **options: Any) -> tuple[FedeRiCo, FedeRiCoState]:
     """Make a rule whose peer 0 ranks peers 1, 2, 3, 4."""
-    rule = FedeRiCo(**options).bind(engine_of(camps(path)), 1000)
+    rule = FedeRiCo(**options).bind(configured(camps(path)), 1000)
     tracked = np.tile(np.arange(N, dtype=float), (N, 1))
     return rule, replace(rule.init(), tracked=tracked, last=tracked)
 
@@ -359,7 +354,7 @@ def test_it_predicts_with_the_mixture_of_what_it_heard() -> None:
 
 
 def test_only_the_heaviest_models_are_kept(tmp_path: Path) -> None:
-    engine = engine_of(camps(tmp_path))
+    engine = configured(camps(tmp_path))
     rule = FedeRiCo(neighbours=4, ensemble=2, beta=1.0).bind(engine, 9)
     cohort = HostedPeers(engine, rule, 9)
     edges = [[k, i] for i in range(N) for k in range(N) if k != i]
@@ -377,7 +372,7 @@ def test_only_the_heaviest_models_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_diverged_model_gets_no_weight_and_spoils_nothing(tmp_path: Path) -> None:
-    engine = engine_of(camps(tmp_path))
+    engine = configured(camps(tmp_path))
     rule = FedeRiCo(neighbours=4).bind(engine, 9)
     state = rule.init()
     stack = state.x.clone()

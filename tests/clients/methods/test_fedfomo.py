@@ -13,13 +13,9 @@ import torch
 
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedfomo import FedFomo, first_order
-from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, Plain, camps, rule_of
 from tests.problems import write_quadratic
-from tests.stepping import bound
-
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 
 
 def twin(flat: dict[str, Any], baseline: str) -> tuple[Floats, Floats, Floats]:
@@ -64,19 +60,16 @@ def test_weights_by_hand() -> None:
     assert value.tolist() == [0.5, -0.5, 0.0, 0.0]
 
 
-def rule_of(
-    directory: Path, options: FedFomo, centre: Sequence[float], peers: Sequence[int] | None = None
-) -> FedFomo:
-    """Make the rule on f_i(x) = (x - c_i)^2 / 2 in one dimension, from 0."""
-    flat = write_quadratic(
+def centred(directory: Path, centre: Sequence[float]) -> dict[str, Any]:
+    """f_i(x) = (x - c_i)^2 / 2 in one dimension, from 0."""
+    return write_quadratic(
         directory / "problem.json", [[1.0]] * len(centre), [[c] for c in centre], [0.0]
     )
-    return bound(options, flat, peers)
 
 
 def test_a_round_by_hand(tmp_path: Path) -> None:
     """Peer 0 at 4 has optimum 0: models 1 and 3 help, (8 - 1/2) / 3 = 2.5, (8 - 9/2) / 1 = 3.5."""
-    rule = rule_of(tmp_path, FedFomo(models=0), [0.0, 1.0, 6.0, 3.0])
+    rule = rule_of(FedFomo(models=0), centred(tmp_path, [0.0, 1.0, 6.0, 3.0]))
     x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
     state = replace(rule.init(), x=x)
     senders = np.array([1, 2, 3])
@@ -97,7 +90,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
 
 def test_the_step_towards_an_old_model_is_shorter(tmp_path: Path) -> None:
     """The round above with model 3 three rounds old and a = 1: its weight is a fourth."""
-    rule = rule_of(tmp_path, FedFomo(models=0), [0.0, 1.0, 6.0, 3.0])
+    rule = rule_of(FedFomo(models=0), centred(tmp_path, [0.0, 1.0, 6.0, 3.0]))
     rule.engine.staleness_discount = 1.0
     x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
     senders, ages = np.array([1, 2, 3]), np.array([0, 0, 0, 3])
@@ -109,7 +102,7 @@ def test_the_step_towards_an_old_model_is_shorter(tmp_path: Path) -> None:
 
 
 def test_who_is_wanted_and_does_not_come_sinks_to_the_lowest(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, FedFomo(models=2, epsilon=0.0), [0.0, 1.0, 6.0, 3.0])
+    rule = rule_of(FedFomo(models=2, epsilon=0.0), centred(tmp_path, [0.0, 1.0, 6.0, 3.0]))
     affinity = np.array([[0.0, 0.9, 0.8, -0.5]] * 4)
     x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
     state = replace(rule.init(), x=x, affinity=affinity)
@@ -125,7 +118,7 @@ def wanted(rule: FedFomo, affinity: Floats, round_: int) -> list[set[int]]:
 
 
 def test_without_exploration_the_largest_affinities_are_pulled(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, FedFomo(models=3, epsilon=0.0), [0.0] * 7)
+    rule = rule_of(FedFomo(models=3, epsilon=0.0), centred(tmp_path, [0.0] * 7))
     affinity = np.random.default_rng(0).normal(size=(7, 7))
     for i, pulled in enumerate(wanted(rule, affinity, 4)):
         ranked = [j for j in np.argsort(-affinity[i]).tolist() if j != i]
@@ -135,7 +128,7 @@ def test_without_exploration_the_largest_affinities_are_pulled(tmp_path: Path) -
 def test_a_peer_pulls_m_others_whatever_it_explores(tmp_path: Path) -> None:
     affinity = np.random.default_rng(0).normal(size=(7, 7))
     for models, epsilon, expected in ((3, 0.5, 3), (0, 0.5, 6), (9, 1.0, 6), (1, 1.0, 1)):
-        rule = rule_of(tmp_path, FedFomo(models, epsilon, 0.0), [0.0] * 7)
+        rule = rule_of(FedFomo(models, epsilon, 0.0), centred(tmp_path, [0.0] * 7))
         for round_ in range(1, 20):
             for i, pulled in enumerate(wanted(rule, affinity, round_)):
                 assert len(pulled - {i}) == len(pulled) == expected
@@ -144,7 +137,7 @@ def test_a_peer_pulls_m_others_whatever_it_explores(tmp_path: Path) -> None:
 def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
     """One slot among 20: the best peer is not picked with probability epsilon * 19/20."""
     affinity = np.eye(21)[np.arange(1, 22) % 21]
-    rule = rule_of(tmp_path, FedFomo(1, 0.4, 0.0), [0.0] * 21)
+    rule = rule_of(FedFomo(1, 0.4, 0.0), centred(tmp_path, [0.0] * 21))
     rounds = range(1, 101)
     strayed = [
         pulled != {(i + 1) % 21}
@@ -152,7 +145,7 @@ def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
         for i, pulled in enumerate(wanted(rule, affinity, t))
     ]
     assert np.mean(strayed) == pytest.approx(0.4 * 19 / 20, abs=4 * (0.24 / len(strayed)) ** 0.5)
-    fading = rule_of(tmp_path, FedFomo(1, 0.4, 0.1), [0.0] * 21)
+    fading = rule_of(FedFomo(1, 0.4, 0.1), centred(tmp_path, [0.0] * 21))
     strays = [
         sum(pulled != {(i + 1) % 21} for i, pulled in enumerate(wanted(fading, affinity, t)))
         for t in (1, 5, 6, 50)
@@ -162,8 +155,8 @@ def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
 
 def test_ties_and_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
     options = FedFomo(models=2, epsilon=0.3)
-    whole = rule_of(tmp_path, options, [0.0] * 7)
-    part = rule_of(tmp_path, options, [0.0] * 7, peers=[2, 5])
+    whole = rule_of(options, centred(tmp_path, [0.0] * 7))
+    part = rule_of(options, centred(tmp_path, [0.0] * 7), [2, 5])
     every = [wanted(whole, np.zeros((7, 7)), t) for t in (1, 2, 3)]
     some = [wanted(part, np.zeros((2, 7)), t) for t in (1, 2, 3)]
     assert some == [[all_[2], all_[5]] for all_ in every]
@@ -182,13 +175,3 @@ def test_a_peer_whom_nobody_helps_trains_alone(tmp_path: Path) -> None:
     local = run(flat | {"method": "local"}, tmp_path / "local")
     assert np.array_equal(result.theta(), local.theta())
     assert np.array_equal(result.weights(), np.eye(n))
-
-
-@pytest.mark.parametrize("baseline", ["trained", "previous"])
-def test_one_peer_alone_trains(tmp_path: Path, baseline: str) -> None:
-    """Compared with the previous model, the peer's better trained one gets all weight."""
-    options = {"fedfomo.baseline": baseline}
-    result = run(one_peer(tmp_path / "a", "fedfomo", **options), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.abs(result.theta() - local.theta()).max() < 1e-15
-    assert result.weights().item() == 1.0

@@ -14,28 +14,20 @@ from torch.nn import functional as F
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check, problem_of
-from coterie.app.node import assembly
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedpac import FedPAC
 from coterie.clients.models.build import build
-from tests.baselines import digits, quadratic, stacked
 from tests.inline import Floats, run
+from tests.kit import configured, digits, quadratic, stacked
 
 BODY, HEAD, CLASSES, WIDTH = 64 * 6 + 6, 6 * 10 + 10, 10, 6
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 
 
 def few(**more: Any) -> dict[str, Any]:
     """Three peers with 16 digits of any class each, in float64."""
     return digits("fedpac", **{"partition.kind": "iid", "dtype": "float64", **more})
-
-
-def engine_of(flat: dict[str, Any]) -> Engine:
-    config = Config.from_flat(flat)
-    return assembly.engine_of(config, problem_of(config), range(config.peers))
 
 
 def best_on_simplex(matrix: Floats) -> Floats:
@@ -94,7 +86,7 @@ class Peer:
 
 def twin(flat: dict[str, Any]) -> tuple[list[dict[str, torch.Tensor]], Floats]:
     """Return the trained models of the last round, and the weights; the loss has both terms."""
-    config, engine = Config.from_flat(flat), engine_of(flat)
+    config, engine = Config.from_flat(flat), configured(flat)
     peers = [Peer(engine, p, config.model_options) for p in range(config.peers)]
     strength, centres = flat.get("fedpac.lambda", 1.0), None
     for t in range(1, config.num_server_rounds + 1):
@@ -153,7 +145,7 @@ def test_it_equals_a_plain_loop(tmp_path: Path, strength: float, nodes: int) -> 
 
 
 def test_the_body_is_shared_by_all_and_the_trained_model_is_personal() -> None:
-    rule = FedPAC().bind(engine_of(few()), 3)
+    rule = FedPAC().bind(configured(few()), 3)
     state, offer = rule.offer(rule.init(), 1)
     recipients, senders = np.nonzero(~np.eye(3, dtype=bool))
     letters = Letters(senders, recipients, senders, np.arange(3), offer)
@@ -164,7 +156,7 @@ def test_the_body_is_shared_by_all_and_the_trained_model_is_personal() -> None:
 
 
 def test_a_letter_holds_the_model_and_statistics() -> None:
-    engine = engine_of(few())
+    engine = configured(few())
     rule = FedPAC().bind(engine, 3)
     _, offer = rule.offer(rule.init(), 1)
     assert {name: tuple(value.shape) for name, value in offer.items()} == {
@@ -181,7 +173,7 @@ def test_a_letter_holds_the_model_and_statistics() -> None:
 
 def weights_of(prototypes: Floats, variance: list[float]) -> Floats:
     """Return the weights of peers with these mean features of their only class."""
-    engine = engine_of(few())
+    engine = configured(few())
     rule = FedPAC().bind(engine, 3)
     state, offer = rule.offer(rule.init(), 1)
     shares = torch.zeros(3, CLASSES, dtype=torch.float64)
@@ -213,7 +205,7 @@ def test_negative_variances_of_a_liar_count_as_zero() -> None:
 
 
 def test_prototypes_are_means_over_the_examples_of_all_and_a_missing_class_has_none() -> None:
-    engine = engine_of(few())
+    engine = configured(few())
     rule = FedPAC().bind(engine, 3)
     state, offer = rule.offer(rule.init(), 1)
     recipients, senders = np.nonzero(~np.eye(3, dtype=bool))

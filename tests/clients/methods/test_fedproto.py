@@ -18,15 +18,13 @@ from coterie.clients.letters import Letters
 from coterie.clients.methods.fedproto import FedProto
 from coterie.clients.models.options import MODELS
 from coterie.clients.parts.prototypes import AlignedState
-from tests.baselines import digits, quadratic, stacked
 from tests.clients.methods.test_fedpac import (
     CLASSES,
-    NOTHING,
     WIDTH,
     Peer,
-    engine_of,
 )
 from tests.inline import Floats, run
+from tests.kit import configured, digits, quadratic, stacked
 
 
 def few(**more: Any) -> dict[str, Any]:
@@ -37,7 +35,7 @@ def few(**more: Any) -> dict[str, Any]:
 
 def twin(flat: dict[str, Any]) -> tuple[list[dict[str, torch.Tensor]], Floats]:
     """Return the models of the last round, and the weights; the loss has both terms."""
-    config, engine = Config.from_flat(flat), engine_of(flat)
+    config, engine = Config.from_flat(flat), configured(flat)
     peers = [Peer(engine, p, config.model_options) for p in range(config.peers)]
     optimizers = [
         torch.optim.SGD(
@@ -74,7 +72,7 @@ def twin(flat: dict[str, Any]) -> tuple[list[dict[str, torch.Tensor]], Floats]:
 
 def begun(**more: Any) -> tuple[FedProto, AlignedState, dict[str, torch.Tensor]]:
     """Return a rule, its state after the training of round 1, and the offers."""
-    rule = FedProto().bind(engine_of(few(**more)), 3)
+    rule = FedProto().bind(configured(few(**more)), 3)
     state, offer = rule.offer(rule.init(), 1)
     return rule, state, dict(offer)
 
@@ -150,7 +148,8 @@ def test_classes_that_a_peer_lacks_have_no_weight() -> None:
 def test_a_class_of_which_no_letter_tells_keeps_its_prototype() -> None:
     rule, state, offer = begun()
     first = rule.update(state, rule.inbox(1, to_all(offer)))
-    alone = Letters(NOTHING.senders, NOTHING.senders, NOTHING.senders, np.arange(3), offer)
+    nobody = np.empty(0, dtype=np.int64)
+    alone = Letters(nobody, nobody, nobody, np.arange(3), offer)
     second = rule.update(first, rule.inbox(2, alone))
     for p in range(3):
         absent = offer["shares"][p] == 0
@@ -178,7 +177,7 @@ def test_a_network_without_features_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(MODELS, "mlp", replace(MODELS["mlp"], build=flat_only))
     with pytest.raises(ValueError, match="a network of one layer"):
-        FedProto().bind(engine_of(few()), 3)
+        FedProto().bind(configured(few()), 3)
 
 
 def test_problems_without_classes_are_refused(tmp_path: Path) -> None:

@@ -8,21 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
+from tests.kit import Plain, digits, quadratic, stacked
 
 
 def twin(flat: dict[str, Any], mu: float) -> Floats:
-    q = quadratics(flat)
-    w, velocity = q.start, np.zeros_like(q.start)
-    for _ in range(flat["num-server-rounds"]):
-        before = w.copy()
-        for i in range(PEERS):
-            for _ in range(flat["local-steps"]):
-                slope = q.gradient(i, w[i]) + mu * (w[i] - before[i])
-                velocity[i] = flat["momentum"] * velocity[i] + slope
-                w[i] = w[i] - flat["learning-rate"] * velocity[i]
-        w = q.mean(w)
+    q = Plain(flat)
+    w = q.start
+    for _ in range(q.rounds):
+        w = q.averaged(q.train(w, lambda i, x, before=w: mu * (x - before[i])))  # type: ignore[misc]
     return w
 
 

@@ -12,27 +12,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
-from coterie.app.node import assembly
-from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.methods import fedrep
 from coterie.clients.models.build import build
-from tests.baselines import digits, quadratic, stacked
 from tests.inline import run
+from tests.kit import configured, digits, quadratic, stacked
 
 BODY, HEAD = 64 * 6 + 6, 6 * 10 + 10
 
 
-def engine_of(flat: dict[str, Any]) -> Engine:
-    config = Config.from_flat(flat)
-    return assembly.engine_of(config, problem_of(config), range(config.peers))
-
-
 def twin(flat: dict[str, Any]) -> list[nn.Module]:
     """Run modules with frozen parts and a torch optimizer per part, with the engine's batches."""
-    config, engine = Config.from_flat(flat), engine_of(flat)
+    config, engine = Config.from_flat(flat), configured(flat)
     x_pd, _ = engine.initial()
     modules, optimizers = [], []
     for p in range(config.peers):
@@ -88,7 +80,7 @@ def test_only_the_body_travels_and_is_shared(tmp_path: Path) -> None:
 
 
 def test_an_offer_holds_the_body_alone() -> None:
-    engine = engine_of(digits("fedrep"))
+    engine = configured(digits("fedrep"))
     rule: fedrep.FedRep[fedrep.FedRepState] = fedrep.FedRep().bind(engine, 3)
     before = rule.init()
     after, offer = rule.offer(before, 1)

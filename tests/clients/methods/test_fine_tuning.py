@@ -10,41 +10,23 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.app.config.config import Config
-from coterie.app.config.preflight import problem_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fine_tuning import FineTuned
-from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
-from tests.stepping import bound
+from tests.kit import Plain, digits, quadratic, rule_of, stacked
 
 
 def twin(flat: dict[str, Any], mu: float, epochs: int) -> Floats:
     """Run FedProx, keep each peer's best global model, and fine-tune it with zero momentum."""
-    q, eta, momentum = quadratics(flat), flat["learning-rate"], flat["momentum"]
-    pool = problem_of(Config.from_flat(flat)).inputs
-    w, velocity = q.start.copy(), np.zeros_like(q.start)
-    best, best_loss = w.copy(), np.full(PEERS, np.inf)
-    for t in range(flat["num-server-rounds"] + 1):
+    q = Plain(flat)
+    w = best = q.start
+    for t in range(q.rounds + 1):
         if t:
-            before = w.copy()
-            for i in range(PEERS):
-                for _ in range(flat["local-steps"]):
-                    slope = q.gradient(i, w[i]) + mu * (w[i] - before[i])
-                    velocity[i] = momentum * velocity[i] + slope
-                    w[i] = w[i] - eta * velocity[i]
-            w = q.mean(w)
-        for i in range(PEERS):
-            a, c = pool[PEERS + i]  # the validation example
-            loss = (a * (w[i] - c) ** 2).sum() / 2
-            if loss < best_loss[i]:
-                best[i], best_loss[i] = w[i], loss
-    velocity[:] = 0
-    for i in range(PEERS):
-        for _ in range(epochs):
-            velocity[i] = momentum * velocity[i] + q.gradient(i, best[i])
-            best[i] = best[i] - eta * velocity[i]
-    return best
+            w = q.averaged(q.train(w, lambda i, x, before=w: mu * (x - before[i])))  # type: ignore[misc]
+        better = [q.loss(i, w[i], q.v) < q.loss(i, best[i], q.v) for i in range(q.n)]
+        best = np.where(np.array(better)[:, None], w, best)
+    q.velocity[:], q.steps = 0, epochs
+    return q.train(best)
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
@@ -84,7 +66,7 @@ def test_without_validation_data_the_current_global_model_is_tuned(tmp_path: Pat
 
 
 def test_a_diverged_model_is_not_the_best(tmp_path: Path) -> None:
-    rule = bound(FineTuned(), quadratic(tmp_path, "fedavg-ft"))
+    rule = rule_of(FineTuned(), quadratic(tmp_path, "fedavg-ft"))
     state = rule.init()
     no = np.empty(0, dtype=np.int64)
     x = state.x + torch.tensor([[0.0], [torch.nan], [torch.inf], [1e3]])

@@ -11,13 +11,9 @@ import torch
 
 from coterie.clients.letters import Letters
 from coterie.clients.methods.ifca import Ifca
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
 from tests.inline import Floats, run
-from tests.stepping import bound
-
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
+from tests.kit import CAMP_SAMPLES as SAMPLES
 
 
 def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
@@ -121,22 +117,12 @@ def test_the_true_number_of_clusters_is_the_default(tmp_path: Path) -> None:
     assert not stacked(other).equal(stacked(explicit))
 
 
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "ifca", **{"ifca.clusters": 2}), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
-
-
-def rule_of(tmp_path: Path) -> Ifca:
-    return bound(Ifca(3), camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 3}))
-
-
 def test_means_are_means_and_a_model_that_nobody_chose_stays(tmp_path: Path) -> None:
     """All peers send the same model for cluster 1: its mean is that model, not a multiple.
 
     An invalid choice (a letter of another program) counts for no cluster.
     """
-    rule = rule_of(tmp_path)
+    rule = rule_of(Ifca(3), camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 3}))
     state = rule.init()
     x = torch.full((6, 3), 0.7, dtype=torch.float64)
     x[5] = 1e6
@@ -149,7 +135,7 @@ def test_means_are_means_and_a_model_that_nobody_chose_stays(tmp_path: Path) -> 
 
 
 def test_only_those_who_are_heard_are_averaged(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path)
+    rule = rule_of(Ifca(3), camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 3}))
     state = rule.init()
     x = torch.arange(18, dtype=torch.float64).view(6, 3)
     cluster = torch.tensor([0.0, 0, 1, 0, 1, 1], dtype=torch.float64)

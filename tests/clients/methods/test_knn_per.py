@@ -16,23 +16,13 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.methods.knn_per import KNNPer, vote
 from coterie.clients.models.build import build
 from coterie.clients.models.options import MlpOptions
-from coterie.clients.training import Training
 from coterie.datasets.problem import Problem
-from tests.baselines import digits, quadratic, stacked
 from tests.inline import Floats, run
+from tests.kit import digits, engine_of, quadratic, stacked
 from tests.problems import classification
 
 SIZES, CLASSES = (23, 5, 12), 3  # one peer has fewer examples than neighbours
 WIDTH = 6
-
-
-def engine_of(problem: Problem, chunk: int = 0, memory: int = 0) -> Engine:
-    options, training = MlpOptions(str(WIDTH)), Training(batch_size=4, local_steps=3)
-    peers = range(problem.peers)
-    return Engine(
-        problem, "mlp", options, peers, training,
-        device="cpu", dtype="float64", chunk=chunk, memory=memory,
-    )  # fmt: skip
 
 
 def parts_of(engine: Engine, x_d: torch.Tensor) -> tuple[nn.Module, nn.Module]:
@@ -52,7 +42,7 @@ def examples(problem: Problem, split: SplitName, peer: int) -> tuple[torch.Tenso
 @pytest.mark.parametrize("memory", [0, 1])  # 1 byte: one example per chunk
 def test_it_predicts_what_scikit_learn_does(share: float, memory: int) -> None:
     problem = classification(SIZES, tests=(7, 9, 4), classes=CLASSES)
-    engine = engine_of(problem, memory=memory)
+    engine = engine_of(problem, "mlp", MlpOptions(str(WIDTH)), memory=memory)
     rule = KNNPer(neighbours=10, lambda_=share).bind(engine, 1)
     state = replace(rule.init(), x=torch.randn(3, engine.d, dtype=torch.float64, generator=seed(1)))
     result = rule.evaluate(state, "test")
@@ -92,7 +82,9 @@ def test_values_are_mixed_like_labels() -> None:
 def test_a_training_example_is_not_its_own_neighbour() -> None:
     """With one neighbour and the whole vote, training accuracy is that of leave-one-out."""
     problem = classification(SIZES, classes=CLASSES)
-    rule = KNNPer(neighbours=1, lambda_=1.0).bind(engine_of(problem), 1)
+    rule = KNNPer(neighbours=1, lambda_=1.0).bind(
+        engine_of(problem, "mlp", MlpOptions(str(WIDTH))), 1
+    )
     state = rule.init()
     result = rule.evaluate(state, "train").accuracies
     for peer in range(3):
@@ -105,7 +97,7 @@ def test_a_training_example_is_not_its_own_neighbour() -> None:
 
 def test_an_only_example_has_no_neighbour() -> None:
     problem = classification((1, 4), classes=CLASSES)
-    rule = KNNPer(lambda_=0.5).bind(engine_of(problem), 1)
+    rule = KNNPer(lambda_=0.5).bind(engine_of(problem, "mlp", MlpOptions(str(WIDTH))), 1)
     state = rule.init()
     model = rule.engine.losses(state.x, state.buffers, "train").losses
     result = rule.evaluate(state, "train").losses

@@ -14,13 +14,8 @@ from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.l2c import L2C, WEIGHT_DECAY, slope
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
-from tests.stepping import bound
-
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
 
 
 def softmax(logits: Floats) -> Floats:
@@ -97,13 +92,6 @@ def test_weights_that_are_not_learnt_are_fedavg(tmp_path: Path) -> None:
     assert np.allclose(result.weights(), 1 / 3, atol=1e-15)
 
 
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "l2c"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
-    assert result.weights().item() == 1.0
-
-
 def test_the_weights_leave_the_other_camp(tmp_path: Path) -> None:
     """Updates of the other camp raise the validation loss, those of the own camp lower it."""
     flat = camps(tmp_path, "l2c", **{"l2c.warm-up": 99, "evaluate-every": 1})
@@ -124,13 +112,9 @@ def test_after_the_warm_up_a_peer_requests_those_it_keeps(tmp_path: Path) -> Non
     assert (letters[3:] == 2).all()
 
 
-def rule_of(directory: Path, options: L2C) -> L2C:
-    return bound(options, camps(directory, "l2c"))
-
-
 def test_a_missing_update_has_no_weight_and_its_logit_stays(tmp_path: Path) -> None:
     """Peer 0 receives the updates of 1 and 3 only; peer 1 none: it keeps its trained model."""
-    rule = rule_of(tmp_path, L2C())
+    rule = rule_of(L2C(), camps(tmp_path, "l2c"))
     state, offers = rule.offer(rule.init(), 1)
     senders, recipients = np.array([[1, 0], [3, 0]]).T
     letters = Letters(senders, recipients, senders, np.arange(6), offers)
@@ -142,7 +126,7 @@ def test_a_missing_update_has_no_weight_and_its_logit_stays(tmp_path: Path) -> N
 
 
 def test_an_old_update_has_a_smaller_weight(tmp_path: Path) -> None:
-    rule = rule_of(tmp_path, L2C())
+    rule = rule_of(L2C(), camps(tmp_path, "l2c"))
     rule.engine.staleness_discount = 1.0
     state, offers = rule.offer(rule.init(), 1)
     senders, recipients = np.array([[1, 0], [3, 0]]).T

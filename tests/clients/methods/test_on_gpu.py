@@ -44,7 +44,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "weight decay": {"method": "ditto", "weight-decay": 0.1},
     "personal layers": {"method": "fedavg", "model.personal": "head", **NETWORK},
     "adapters": {"method": "fedavg", "model.lora-rank": 2, **NETWORK},
-    "batch norm": {"method": "fedavg", "model": "tests.baselines:normed"},
+    "batch norm": {"method": "fedavg", "model": "tests.kit:normed"},
 }
 
 

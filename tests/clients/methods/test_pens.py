@@ -11,11 +11,10 @@ import pytest
 
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.methods.pens import PENS
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
 from tests.problems import parabolas
-from tests.stepping import Stepping, bound
+from tests.stepping import Stepping
 
 
 def twin(flat: dict[str, Any], m: int, best: int, first: int) -> tuple[Floats, Floats, Floats]:
@@ -76,7 +75,7 @@ def test_averaging_with_everybody_is_fedavg(tmp_path: Path) -> None:
 
 def test_neighbours_by_hand(tmp_path: Path) -> None:
     """Counts 3, 1, 2 have mean 2: only the first is above it. Equal counts exclude nobody."""
-    rule = bound(PENS(), parabolas(tmp_path, 4))
+    rule = rule_of(PENS(), parabolas(tmp_path, 4))
     counts = np.array([[0.0, 3, 1, 2], [5, 0, 5, 5], [0, 0, 0, 0], [1, 0, 0, 0]])
     neighbours = rule.neighbours(replace(rule.init(), counts=counts))
     assert neighbours.astype(int).tolist() == [
@@ -89,7 +88,7 @@ def test_a_random_chooser_selects_a_peer_best_t_over_n_minus_1_times(tmp_path: P
 
     With best = m the count of a peer after T rounds is binomial(T, m / (n - 1)).
     """
-    rule, rounds = bound(PENS(2, 2, 10_000), parabolas(tmp_path, 6)), 2000
+    rule, rounds = rule_of(PENS(2, 2, 10_000), parabolas(tmp_path, 6)), 2000
     pulled = np.zeros((6, 6))
     for t in range(1, rounds + 1):
         sender, recipient = rule.edges(rule.wants(rule.init(), t)).T
@@ -101,17 +100,11 @@ def test_a_random_chooser_selects_a_peer_best_t_over_n_minus_1_times(tmp_path: P
 
 
 def test_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
-    whole = bound(PENS(models=2), parabolas(tmp_path, 7))
-    part = bound(PENS(models=2), parabolas(tmp_path, 7), [2, 5])
+    whole = rule_of(PENS(models=2), parabolas(tmp_path, 7))
+    part = rule_of(PENS(models=2), parabolas(tmp_path, 7), [2, 5])
     for t in (1, 2, 30):
         every, some = (
             whole.edges(whole.wants(whole.init(), t)),
             part.edges(part.wants(part.init(), t)),
         )
         assert some.tolist() == every[np.isin(every[:, 1], [2, 5])].tolist()
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    result = run(one_peer(tmp_path / "a", "pens"), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())

@@ -9,24 +9,19 @@ import numpy as np
 import pytest
 
 from coterie.clients.methods.perfedavg import PerFedAvg
-from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
+from tests.kit import Plain, digits, quadratic, rule_of, stacked
 from tests.problems import write_quadratic
-from tests.stepping import bound
 
 
 def twin(flat: dict[str, Any], alpha: float) -> tuple[Floats, Floats]:
     """Return personal and shared models; f(w - alpha grad f(w)) is a quadratic too."""
-    q = quadratics(flat)
-    w, velocity = q.start.copy(), np.zeros_like(q.start)
-    for _ in range(flat["num-server-rounds"]):
-        for i in range(PEERS):
-            for _ in range(flat["local-steps"]):
-                slope = q.a[i] * (1 - alpha * q.a[i]) * (w[i] - q.c[i])
-                velocity[i] = flat["momentum"] * velocity[i] + slope
-                w[i] = w[i] - flat["learning-rate"] * velocity[i]
-        w = q.mean(w)
-    return q.c + (1 - alpha * q.a) * (w - q.c), w
+    q = Plain(flat)
+    q.a, curvature = q.a * (1 - alpha * q.a), q.a
+    w = q.start
+    for _ in range(q.rounds):
+        w = q.averaged(q.train(w))
+    return q.c + (1 - alpha * curvature) * (w - q.c), w
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
@@ -34,9 +29,7 @@ def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int) -> None:
     flat = quadratic(tmp_path, "perfedavg", **{"perfedavg.alpha": 0.4})
     result, (personal, w) = run(flat, tmp_path, nodes), twin(flat, 0.4)
     assert np.abs(result.theta() - personal).max() < 1e-12
-    q = quadratics(flat)
-    global_loss = (q.a * (w - q.c) ** 2).sum(axis=1) / 2
-    assert np.allclose(result.metric("global_test_loss"), global_loss, rtol=1e-12)
+    assert np.allclose(result.metric("global_test_loss"), Plain(flat).losses(w), rtol=1e-12)
 
 
 def test_without_an_own_step_it_is_fedavg(tmp_path: Path) -> None:
@@ -57,7 +50,7 @@ def test_the_two_minibatches_are_independent(tmp_path: Path) -> None:
     flat = write_quadratic(
         tmp_path / "p.json", np.ones((1, d)), np.zeros((1, d)), np.ones(d), noise=1
     )
-    rule = bound(PerFedAvg(alpha=1.0), {**flat, "local-steps": 1, "learning-rate": 1})
+    rule = rule_of(PerFedAvg(alpha=1.0), {**flat, "local-steps": 1, "learning-rate": 1})
     moved = rule.train(rule.init(), 1).x
     tolerance = 5 * np.sqrt(2 / d)  # five standard deviations of the variance's estimate
     assert float(moved.var()) == pytest.approx(2, rel=tolerance)

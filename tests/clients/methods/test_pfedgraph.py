@@ -12,10 +12,9 @@ from scipy.optimize import minimize
 
 from coterie.clients.letters import Letters
 from coterie.clients.methods.pfedgraph import PFedGraph
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
 from tests.inline import Floats, run
-from tests.stepping import bound
+from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
+from tests.kit import CAMP_SAMPLES as SAMPLES
 
 
 def on_simplex(v: Floats) -> Floats:
@@ -104,31 +103,22 @@ def test_a_small_alpha_takes_the_own_model_alone(tmp_path: Path) -> None:
     assert np.abs(result.theta() - local.theta()).max() < 1e-14
 
 
-def test_one_peer_alone_turns_towards_itself_only(tmp_path: Path) -> None:
-    """<x0, x> / |x0| |x|: its own last model, so lambda = 0 is local training exactly."""
-    result = run(one_peer(tmp_path / "a", "pfedgraph", **{"pfedgraph.lambda": 0.0}), tmp_path / "a")
-    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(result.theta(), local.theta())
-    assert result.weights().item() == 1.0
-
-
-def rule_of(tmp_path: Path) -> PFedGraph:
-    return bound(PFedGraph(), camps(tmp_path, "pfedgraph"))
-
-
 def test_the_turn_is_the_gradient_of_a_cosine(tmp_path: Path) -> None:
     g = torch.Generator().manual_seed(0)
     u, x = (torch.randn(6, 3, generator=g, dtype=torch.float64) for _ in range(2))
     leaf = x.clone().requires_grad_()
     (expected,) = torch.autograd.grad(((u * leaf).sum(1) / leaf.norm(dim=1)).sum(), leaf)
-    result = rule_of(tmp_path)._gradient_of_cosine(u, x)
+    result = rule_of(PFedGraph(), camps(tmp_path, "pfedgraph"))._gradient_of_cosine(u, x)
     assert torch.allclose(result, expected, rtol=1e-13)
-    assert rule_of(tmp_path)._gradient_of_cosine(u, x * 0).abs().max() == 0
+    assert (
+        rule_of(PFedGraph(), camps(tmp_path, "pfedgraph"))._gradient_of_cosine(u, x * 0).abs().max()
+        == 0
+    )
 
 
 def test_peers_that_have_not_moved_are_averaged_by_samples(tmp_path: Path) -> None:
     """At the minimum updates are 0: cosines are 0, and the weights are p."""
-    rule = rule_of(tmp_path)
+    rule = rule_of(PFedGraph(), camps(tmp_path, "pfedgraph"))
     state = rule.init()
     recipients, senders = np.nonzero(~np.eye(6, dtype=bool))
     offers = Letters(senders, recipients, senders, np.arange(6), {"x": state.x})

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import run
+from tests.kit import PEERS, Plain, digits, quadratic, stacked
 
 FULL: dict[str, Any] = {
     "model": "linear", "batch-size": 1000, "local-steps": 1, "momentum": 0.0,
@@ -20,10 +20,10 @@ FULL: dict[str, Any] = {
 @pytest.mark.parametrize("nodes", [1, PEERS])
 def test_on_quadratics_it_descends_the_mean_loss(tmp_path: Path, nodes: int) -> None:
     flat = quadratic(tmp_path, "pooled")
-    problem = quadratics(flat)
-    x, velocity = problem.start[0], np.zeros(3)
+    q = Plain(flat)
+    x, velocity, p = q.start[0], np.zeros(3), q.samples / q.samples.sum()
     for _ in range(flat["num-server-rounds"] * flat["local-steps"]):
-        gradient = sum(p * problem.gradient(i, x) for i, p in enumerate(problem.p))
+        gradient = sum(p[i] * q.gradient(i, x) for i in range(q.n))
         velocity = flat["momentum"] * velocity + gradient
         x = x - flat["learning-rate"] * velocity
     assert np.abs(run(flat, tmp_path, nodes).theta() - x).max() < 1e-12

@@ -143,9 +143,12 @@ def test_without_other_peers_it_is_local(tmp_path: Path, method: str) -> None:
     [
         ({"method": "fedavg"}, "choose local, pooled, mixture, selection, stacking, boosting"),
         ({"method": "mixture", "payload": "int8"}, "payload"),
-        ({"method": "mixture", "attack.kind": "scale", "attack.peers": "0"}, "does nothing"),
-        ({"method": "mixture", "model.frozen": "feature"}, "no layers"),
-        ({"method": "local", "privacy.kind": "examples"}, "gradients, which it does not have"),
+        ({"method": "mixture", "attack.kind": "scale", "attack.peers": "0"}, "sums of parameters"),
+        ({"method": "mixture", "model.frozen": "feature"}, "a network's layers"),
+        (
+            {"method": "local", "privacy.kind": "examples"},
+            "is fitted by .* at once: noise is added to gradients",
+        ),
     ],
 )
 def test_what_trees_cannot_do_is_refused_with_the_reason(keys: dict[str, Any], why: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
-from tests.baselines import digits, quadratic, quadratics
 from tests.inline import run
+from tests.kit import Plain, digits, quadratic
 from tests.stepping import Stepping
 from tests.topologies import mixing
 
@@ -33,7 +33,7 @@ def csv(directory: Path, edges: list[tuple[int, int, int]]) -> dict[str, Any]:
 def test_fedavg_equals_the_loop_of_the_paper(tmp_path: Path, nodes: int) -> None:
     """Assran et al., algorithm 1, in its own variables: sums x_i, weights w_i, z_i = x_i / w_i."""
     flat = quadratic(tmp_path, "fedavg", **csv(tmp_path, FOUR))
-    q = quadratics(flat)
+    q = Plain(flat)
     x, w, velocity = q.start.copy(), np.ones(4), np.zeros_like(q.start)
     for t in range(1, flat["num-server-rounds"] + 1):
         for i in range(4):

@@ -15,13 +15,10 @@ from coterie.app.config.config import Config
 from coterie.app.config.keys import flatten
 from coterie.clients.letters import Letters
 from coterie.clients.parts.simplex import softmax
-from tests.baselines import digits, stacked
-from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.kit import CAMP, Plain, camps, digits, stacked
 from tests.stepping import Stepping
 
-NONE = np.empty(0, dtype=np.int64)
-NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 SIMILARITIES = ["validation", "predictions", "weights"]
 
 
@@ -147,13 +144,6 @@ def test_a_softmax_by_hand() -> None:
     assert w[0].tolist() == pytest.approx([1 / 4, 3 / 4, 0])
     assert w[1].tolist() == [0, 0, 0]
     assert w[2].tolist() == [0, 0, 1]
-
-
-def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    for kind in SIMILARITIES:
-        flat = one_peer(tmp_path / kind, "trust", **{"trust.similarity": kind})
-        local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-        assert np.array_equal(run(flat, tmp_path / kind).theta(), local.theta())
 
 
 def test_its_options_and_the_trust_file_share_a_name() -> None:

@@ -15,7 +15,6 @@ from coterie.clients.letters import Ints, Letters
 from coterie.clients.parts.greedy import Choice, choose
 
 Floats = npt.NDArray[np.float64]
-Reward = Callable[[int, Floats], float]
 
 
 @dataclass(frozen=True)

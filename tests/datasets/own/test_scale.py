@@ -17,8 +17,8 @@ from coterie.app.trained.inputs import read
 from coterie.app.trained.personal import personal_model
 from coterie.app.trained.predict import predicted
 from coterie.datasets.problem import DataError, Problem
-from tests.baselines import stacked
 from tests.inline import run
+from tests.kit import stacked
 
 PEERS = ("0-north", "1-south", "2-west")
 SCHEMA = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.problem import DataError
 from coterie.datasets.table import DATASETS
 from coterie.strategies.protocol import Report
+from tests.output import csv_rows
 from tests.problems import write_lifetimes
 
 OPTIONS = TableOptions(columns="all", label="days", event="died", schema="file", test=0.2)
@@ -122,8 +122,7 @@ def test_from_tables_to_risks_of_new_patients(
     last = run.metrics[run.metrics["round"] == run.metrics["round"].max()]
     assert (last["c_index"] > 0.55).all()
     assert run.summary["measures"]["c_index"] == pytest.approx(last["c_index"].mean())
-    with (run.directory / "diagnostics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(run.directory / "diagnostics.csv")
     assert [row["measure"] for row in rows] == ["c_index"] * 3
     for row, value in zip(rows, last["c_index"], strict=True):
         assert float(row["low"]) < float(row["value"]) == value < float(row["high"])
@@ -136,8 +135,7 @@ def test_from_tables_to_risks_of_new_patients(
     exported, out = tmp_path / "model.onnx", tmp_path / "risks.csv"
     command = ["predict", str(run.directory), "--peer", "1", str(new), "--out", str(out)]
     assert main(command) == 0
-    with out.open(newline="") as file:
-        patients = list(csv.DictReader(file))
+    patients = csv_rows(out)
     assert list(patients[0]) == ["id", "marker", "risk", "survival_1", "survival_2", "survival_4"]
     risks = [float(patient["risk"]) for patient in patients]
     assert risks == sorted(risks)
@@ -189,8 +187,7 @@ def test_a_comparison_has_the_c_index_of_each_hospital(tmp_path: Path) -> None:
     page = (result.directory / "comparison.html").read_text("utf-8")
     assert "Survival by peer" in page
     assert result.table["c_index"]["mean"].between(0.4, 1).all()
-    with (result.directory / "comparison-diagnostics.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == 2 * 2 * 3
+    assert len(csv_rows(result.directory / "comparison-diagnostics.csv")) == 2 * 2 * 3
 
 
 def run_of(method: str, folder: Path, **keys: Any) -> coterie.Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import time
@@ -21,13 +20,13 @@ from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import held
 from coterie.strategies.relay.commit import Commit, Ledger
 from tests.app.fake_run import Story, write_progress, write_run
+from tests.output import Terminal
 
 
 def printed(what: Path | None) -> str:
-    console = Console(file=io.StringIO(), width=120)
+    console = Terminal(120)
     status.show(console, None if what is None else str(what))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return console.text
 
 
 def commit(
@@ -68,11 +67,10 @@ def test_who_has_to_approve_is_said_with_the_minutes_left(tmp_path: Path) -> Non
     recorder.waiting(["hospital-a", "hospital-b"], 500)
     line = "waiting for approval: hospital-a, hospital-b; 9 min left"
     assert line in printed(tmp_path / "run")
-    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+    console = Terminal(200, force_terminal=True)
     with Display(console, 9) as display:
         display.show(progress.read(tmp_path / "run"))
-    assert isinstance(console.file, io.StringIO)
-    assert line in console.file.getvalue()
+    assert line in console.text
     commit(recorder, 0, {0, 1, 2})
     assert "waiting" not in printed(tmp_path / "run")
 

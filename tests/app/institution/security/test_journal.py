@@ -78,10 +78,6 @@ def test_a_kill_while_writing_leaves_whole_lines(
     assert read(Journal(file)) == [*left, 4]
 
 
-def _append_two(file: Path) -> None:
-    add(Journal(file), 2)
-
-
 def test_killed_before_any_change_to_the_disk_it_goes_on(file: Path) -> None:
     expected, change = [1], 0
     add(Journal(file), 1)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from rich.table import Table
 
 from coterie.app.lab.pages.worth import by_recipient, by_sender
@@ -17,6 +15,7 @@ from coterie.app.runs import quality
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import Story, write_run
 from tests.app.report.pages import Page, decoded, page_of, toured
+from tests.output import printed
 
 NAMES = ("north", "south", "west")
 VALUES = np.array([[0.0, 0.031, -0.02], [0.01, 0.001, 0.0], [np.nan, np.nan, np.nan]])
@@ -26,27 +25,24 @@ WORTH = Worth(
 )  # fmt: skip
 
 
-def printed(table: Table) -> list[str]:
-    console = Console(file=io.StringIO(), width=120)
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+def words(table: Table) -> list[str]:
+    return [" ".join(line.split()) for line in printed(table, 120).splitlines()]
 
 
 def test_the_terminal_lists_the_largest_effects() -> None:
-    lines = printed(by_recipient(WORTH, NAMES, top=1))
+    lines = words(by_recipient(WORTH, NAMES, top=1))
     assert lines[0].startswith("Worth of letters: validation accuracy in points (Shapley values ±")
     assert "north 70.0 % 71.1 % south +3.1 ± 0.3" in lines
     assert "south 80.0 % 81.1 % north +1.0 ± 0.1" in lines
     assert "west – – –" in lines
-    both = printed(by_recipient(WORTH, NAMES, top=2))
+    both = words(by_recipient(WORTH, NAMES, top=2))
     assert "north 70.0 % 71.1 % south +3.1 ± 0.3, west -2.0 ± 0.2" in both
     assert "south 80.0 % 81.1 % north +1.0 ± 0.1, itself +0.1 ± 0.0" in both
 
 
 def test_a_senders_mean_is_over_the_others() -> None:
     assert np.allclose(WORTH.to_others, [0.01, 0.031, -0.01])
-    lines = printed(by_sender(WORTH, NAMES))
+    lines = words(by_sender(WORTH, NAMES))
     assert lines.index("south +3.1 +3.1 +3.1") < lines.index("west -1.0 -2.0 0.0")
 
 
@@ -85,7 +81,7 @@ def test_recipients_with_few_rows_of_the_measure_are_grey_without_numbers(tmp_pa
     unjudged = quality.too_few_rows(run, "validation")
     assert unjudged == {0: "fewer than 20 validation rows"}
     kept = worth.judged(run)
-    assert "peer 0 – – fewer than 20 validation rows" in printed(
+    assert "peer 0 – – fewer than 20 validation rows" in words(
         by_recipient(kept, run.names, 1, unjudged)
     )
     assert kept.to_others[1] == 0.5

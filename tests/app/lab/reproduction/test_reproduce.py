@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 from pathlib import Path
@@ -19,6 +18,7 @@ from coterie.app.lab.reproduction import claims, figures, formulas, page
 from coterie.app.lab.reproduction.figures import DEFAULTS
 from coterie.app.lab.reproduction.reproduce import FigureRequest, _base, _grid, reproduce
 from coterie.app.lab.reproduction.results import better_of
+from tests.output import csv_rows
 
 FILE = """
 short = "Toy"
@@ -136,8 +136,7 @@ def test_a_table_is_made_and_its_claims_are_judged(folder: Path) -> None:
     assert [verdict["verdict"] for verdict in verdicts] == [
         verdict.verdict for verdict in made.verdicts
     ]
-    with (made.directory / "results.csv").open() as file:
-        lines = list(csv.DictReader(file))
+    lines = csv_rows(made.directory / "results.csv")
     assert [line["row"] for line in lines] == ["Local", "FedAvg"]
     assert float(lines[0]["mean"]) == pytest.approx(0.9**6 / 2, rel=1e-12)
     assert lines[0]["published"] == "0.25"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from coterie.app.lab.reproduction.measures import MEASURES
 from coterie.app.lab.reproduction.results import Numbers, Results
 from coterie.app.runs.rundir import PartSplit, PeerSplit, Run
 from studies.papers import ours
+from tests.output import csv_rows
 
 
 def made_run(directory: Path, accuracy_rn: list[list[float]], **more: object) -> Run:
@@ -162,7 +162,7 @@ def test_a_seed_that_never_reaches_its_target_counts(tmp_path: Path) -> None:
     )
     made = page.table(figure, "small", Results(runs))
     assert [made[name][0].reached for name in "abc"] == ["", "1 of 4 seeds", "never"]
-    lines = list(csv.DictReader(page.as_csv(figure, Results(runs)).splitlines()))
+    lines = csv_rows(page.as_csv(figure, Results(runs)))
     assert [(line["mean"], line["seeds"], line["never"]) for line in lines] == [
         ("10.0", "4", "0"), ("inf", "4", "3"), ("inf", "4", "4"),
     ]  # fmt: skip

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -14,7 +13,6 @@ from coterie.app.node.cohort.filters import limit, oversized
 from coterie.clients.letters import Letters
 from tests.inline import run
 
-Floats = npt.NDArray[np.float64]
 DIGITS: dict[str, Any] = {
     "dataset": "digits", "peers": 6, "partition.samples-per-peer": 30, "num-server-rounds": 15,
     "evaluate-every": 15, "model": "mlp",

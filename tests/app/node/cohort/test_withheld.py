@@ -11,8 +11,8 @@ import pytest
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.registry import METHODS
-from tests.baselines import digits, stacked
 from tests.inline import Run, run
+from tests.kit import digits, stacked
 from tests.test_table import REFUSES, ROUNDS, configuration
 
 METHOD_NAMES = [name for name, row in METHODS.items() if name not in REFUSES and not row.pools]
