@@ -1,0 +1,259 @@
+"""Random effects from letters: groups of linear models, by expectation maximisation.
+
+A letter of peer i is a quadratic log likelihood of its parameters, -1/2 x' H_i x + b_i' x. With the
+prior
+
+    x_i ~ sum_k pi_k N(mu_k, T) + pi_0 N(0, s^2 I),   mu_k ~ N(0, 10 I),   k = 1 ... K,
+
+T diagonal, the posterior of x_i in component k with mean m and variance V (T or s^2 I) is normal,
+with covariance C_i = (H_i + V^-1)^-1 and mean C_i (b_i + V^-1 m). The background, component 0, is
+for a peer that is like nobody. Intercepts are free: their variance is 25 in each component and not
+estimated, so that prevalences may differ. H_i is never inverted alone: it is singular if a peer has
+one class only.
+
+The number of groups K from 0 to min(n / 2, 4) has the largest log evidence minus BIC's penalty,
+(number of parameters) log n / 2. With K = 0 each peer has the posterior under N(0, 2 I), which no
+other letter moves. Every step is a function of the letters: peers that have the same letters
+compute the same groups.
+
+Legend: n = letters, d = parameters, k = groups, c = components (groups, then the background).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+FREE = 25.0
+"""Prior variance of an intercept."""
+ALONE = 2.0
+"""Prior variance of a slope without groups; that of a letter's estimate."""
+_GROUP_MEAN = 0.1
+"""Prior precision of the mean of a group."""
+_FLOOR = 1e-4
+"""Minimum variance of a slope within a group."""
+_BACKGROUND = (0.05, 10.0)
+"""Range of the background's variance."""
+_MAX_GROUPS = 4
+_STARTS = 5
+_ITERATIONS = 300
+_ROUGH, _FINE = 1e-2, 1e-6
+"""Change of the log likelihood that ends the iterations of each start, and of the best."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Estimates of all peers from their letters.
+
+    Attributes
+    ----------
+    estimates : ndarray, (n, d)
+        Posterior means of the parameters.
+    covariances : ndarray, (n, d, d)
+        Posterior covariances, with the uncertainty of the groups' means.
+    membership : ndarray, (n, K + 1)
+        Probability of each group, and last of the background.
+    means : ndarray, (K, d)
+        Means of the groups.
+    mean_covariances : ndarray, (K, d, d)
+        Their covariances.
+    spread : ndarray, (d,)
+        Variance of a parameter within a group, the diagonal of T.
+    background : float
+        Variance s^2 of a slope in the background.
+    evidence : float
+        Log evidence minus the penalty of the number of parameters.
+    influence : ndarray, (n, n)
+        Share of peer j's letter in the slopes of peer i; rows sum to 1.
+    evidences : ndarray, (..., )
+        `evidence` of each number of groups, from 0.
+    """
+
+    estimates: Floats
+    covariances: Floats
+    membership: Floats
+    means: Floats
+    mean_covariances: Floats
+    spread: Floats
+    background: float
+    evidence: float
+    influence: Floats
+    evidences: tuple[float, ...] = ()
+
+    @property
+    def groups(self) -> int:
+        """Number of groups."""
+        return len(self.means)
+
+
+def estimated(b_nd: Floats, h_ndd: Floats, is_free_d: Bools, groups: int | None = None) -> Effects:
+    """Estimate the parameters of all peers from their letters.
+
+    Parameters
+    ----------
+    b_nd, h_ndd : ndarray, (n, d) and (n, d, d)
+        Letters, see above; h_ndd is symmetric and positive semidefinite.
+    is_free_d : ndarray of bool, (d,)
+        Mask of the intercepts.
+    groups : int or None
+        Number of groups; None: chosen by evidence.
+    """
+    counts = range(min(len(b_nd) // 2, _MAX_GROUPS) + 1) if groups is None else [groups]
+    fits = [_fitted(b_nd, h_ndd, is_free_d, count) for count in counts]
+    best = max(fits, key=lambda each: each.evidence)  # the first of equals has fewer groups
+    return _with(best, evidences=tuple(each.evidence for each in fits))
+
+
+def _with(effects: Effects, **fields: object) -> Effects:
+    return Effects(**{**vars(effects), **fields})
+
+
+def alone(b_nd: Floats, h_ndd: Floats, is_free_d: Bools) -> tuple[Floats, Floats]:
+    """Return estimates (n, d) and covariances (n, d, d) of peers that share nothing."""
+    prior_d = np.where(is_free_d, FREE, ALONE)
+    posterior = _Posterior(h_ndd, prior_d)
+    return posterior.mean(b_nd, np.zeros((1, len(prior_d))))[:, 0], posterior.covariance
+
+
+class _Posterior:
+    """Posteriors of all letters under a diagonal prior variance."""
+
+    def __init__(self, h_ndd: Floats, variance_d: Floats) -> None:
+        self.variance = variance_d
+        self.covariance = np.linalg.inv(h_ndd + np.diag(1 / variance_d))  # (n, d, d)
+        self._volume = np.linalg.slogdet(self.covariance)[1] - np.log(variance_d).sum()
+
+    def mean(self, b_nd: Floats, prior_cd: Floats) -> Floats:
+        """Return the posterior means for each prior mean, (n, c, d)."""
+        q_ncd = b_nd[:, None] + prior_cd / self.variance
+        return np.asarray(np.einsum("nde,nce->ncd", self.covariance, q_ncd))
+
+    def evidence(self, b_nd: Floats, prior_cd: Floats) -> Floats:
+        """Return the log evidence of each letter for each prior mean, (n, c)."""
+        q_ncd = b_nd[:, None] + prior_cd / self.variance
+        fit_nc = (q_ncd * self.mean(b_nd, prior_cd)).sum(axis=2)
+        size_c = (prior_cd**2 / self.variance).sum(axis=1)
+        return np.asarray(0.5 * (fit_nc - size_c + self._volume[:, None]))
+
+    def precision(self) -> Floats:
+        """Return the precision of each letter about the prior mean, (S_i + V)^-1, (n, d, d)."""
+        outer_dd = self.variance[:, None] * self.variance
+        return np.asarray(np.diag(1 / self.variance) - self.covariance / outer_dd)
+
+
+def _fitted(b_nd: Floats, h_ndd: Floats, is_free_d: Bools, groups: int) -> Effects:
+    """Return the fit with the largest evidence over the starts."""
+    data, spread_d = (b_nd, h_ndd, is_free_d), np.where(is_free_d, FREE, 0.1)
+    starts = _starts(b_nd, h_ndd, spread_d, groups)
+    fits = [_maximised(*data, each, spread_d, 1.0, _ROUGH) for each in starts]
+    best = max(fits, key=lambda each: each.evidence)
+    return _maximised(*data, best.membership, best.spread, best.background, _FINE)
+
+
+def _starts(b_nd: Floats, h_ndd: Floats, spread_d: Floats, groups: int) -> Iterator[Floats]:
+    """Yield memberships (n, K + 1) to begin with: letters far from each other are the groups.
+
+    Each start begins with another letter: the one nearest to all others, the farthest, and some
+    between, so that the order of the letters does not matter.
+    """
+    n, d = b_nd.shape
+    if groups == 0:
+        yield np.ones((n, 1))
+        return
+    if groups == 1:
+        yield np.array([[1.0, 0.1]] * n) / 1.1
+        return
+    own = _Posterior(h_ndd, np.where(spread_d == FREE, FREE, 1.0))
+    centres_nd = own.mean(b_nd, np.zeros((1, d)))[:, 0]
+    near = _Posterior(h_ndd, spread_d).evidence(b_nd, centres_nd)  # (letters, centres)
+    near -= own.evidence(b_nd, np.zeros((1, d)))
+    order = np.argsort(-near.sum(axis=0), kind="stable")
+    for first in order[np.unique(np.linspace(0, n - 1, min(n, _STARTS)).round().astype(int))]:
+        chosen = [int(first)]
+        while len(chosen) < groups:
+            best_n = near[:, chosen].max(axis=1)
+            best_n[chosen] = np.inf
+            chosen.append(int(best_n.argmin()))
+        r_nc = np.full((n, groups + 1), 0.1 / groups)
+        r_nc[np.arange(n), near[:, chosen].argmax(axis=1)] = 1
+        yield r_nc / r_nc.sum(axis=1, keepdims=True)
+
+
+def _maximised(
+    b_nd: Floats, h_ndd: Floats, is_free_d: Bools, r_nc: Floats, spread_d: Floats,
+    background: float, change: float,
+) -> Effects:  # fmt: skip
+    """Expectation maximisation from given memberships."""
+    (n, d), groups = b_nd.shape, r_nc.shape[1] - 1
+    slopes = ~is_free_d
+    nothing_1d, before = np.zeros((1, d)), -np.inf
+    for _ in range(_ITERATIONS):
+        share_c = (r_nc.sum(axis=0) + 0.5) / (n + 0.5 * (groups + 1))
+        within = _Posterior(h_ndd, spread_d)
+        beyond = _Posterior(h_ndd, np.where(is_free_d, FREE, background))
+        precision_ndd = within.precision()
+        pull_nd = within.mean(b_nd, nothing_1d)[:, 0] / spread_d
+        unsure_kdd = np.linalg.inv(
+            np.eye(d) * _GROUP_MEAN + np.einsum("nk,nde->kde", r_nc[:, :groups], precision_ndd)
+        )
+        means_kd = np.einsum("kde,kn,ne->kd", unsure_kdd, r_nc[:, :groups].T, pull_nd)
+        log_nc = np.log(share_c) + np.concatenate(
+            [within.evidence(b_nd, means_kd), beyond.evidence(b_nd, nothing_1d)], axis=1
+        )
+        top_n1 = log_nc.max(axis=1, keepdims=True)
+        r_nc = np.exp(log_nc - top_n1)
+        total = float((top_n1[:, 0] + np.log(r_nc.sum(axis=1))).sum())
+        r_nc = r_nc / r_nc.sum(axis=1, keepdims=True)
+        x_nkd, x_nd = within.mean(b_nd, means_kd), beyond.mean(b_nd, nothing_1d)[:, 0]
+        used_spread_d, used_background = spread_d, background
+        squares_nkd = (x_nkd - means_kd) ** 2 + _diagonals(within.covariance)[:, None]
+        spread_d = 1e-3 + np.einsum("nk,nkd->d", r_nc[:, :groups], squares_nkd)
+        spread_d = np.maximum(spread_d / (r_nc[:, :groups].sum() + 1e-2), _FLOOR)
+        spread_d = np.where(is_free_d, FREE, spread_d)
+        far_n = (x_nd**2 + _diagonals(beyond.covariance))[:, slopes].mean(axis=1)
+        background = float((0.3 + r_nc[:, groups] @ far_n) / (0.3 + r_nc[:, groups].sum()))
+        background = float(np.clip(background, *_BACKGROUND))
+        if abs(total - before) < change:
+            break
+        before = total
+    parameters = groups * d + int(slopes.sum()) * (groups > 0) + groups
+    evidence = total - 0.5 * parameters * np.log(n)
+    if not groups:
+        x_nd, covariance_ndd = alone(b_nd, h_ndd, is_free_d)
+        return Effects(
+            x_nd, covariance_ndd, r_nc, means_kd, unsure_kdd, used_spread_d, used_background,
+            evidence, np.eye(n),
+        )  # fmt: skip
+    components_ncd = np.concatenate([x_nkd, x_nd[:, None]], axis=1)
+    estimates_nd = np.einsum("nc,ncd->nd", r_nc, components_ncd)
+    shrunk_ndd = within.covariance / used_spread_d  # C_i T^-1
+    covariance_ndd = np.einsum("n,nde->nde", r_nc.sum(axis=1) - r_nc[:, groups], within.covariance)
+    covariance_ndd += r_nc[:, groups, None, None] * beyond.covariance
+    for k in range(groups):
+        of_mean_ndd = shrunk_ndd @ unsure_kdd[k] @ shrunk_ndd.transpose(0, 2, 1)
+        covariance_ndd += r_nc[:, k, None, None] * of_mean_ndd
+    away_ncd = components_ncd - estimates_nd[:, None]
+    covariance_ndd += np.einsum("nc,ncd,nce->nde", r_nc, away_ncd, away_ncd)
+    influence_nn = np.zeros((n, n))
+    for k in range(groups):
+        share_ndd = shrunk_ndd[:, slopes] @ unsure_kdd[k]  # slopes of C_i T^-1 V_k
+        trace_nn = np.einsum("nde,jed->nj", share_ndd, precision_ndd[:, :, slopes])
+        influence_nn += np.outer(r_nc[:, k], r_nc[:, k]) * trace_nn / slopes.sum()
+    influence_nn = influence_nn.clip(0)
+    np.fill_diagonal(influence_nn, 0)
+    influence_nn /= np.maximum(influence_nn.sum(axis=1, keepdims=True), 1)
+    np.fill_diagonal(influence_nn, 1 - influence_nn.sum(axis=1))
+    return Effects(
+        estimates_nd, covariance_ndd, r_nc, means_kd, unsure_kdd, used_spread_d, used_background,
+        evidence, influence_nn,
+    )  # fmt: skip
+
+
+def _diagonals(matrices_ndd: Floats) -> Floats:
+    return np.asarray(np.diagonal(matrices_ndd, axis1=1, axis2=2))
