@@ -10,6 +10,7 @@ the intercept first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,15 @@ class Quadratic:
     unit: float
 
 
+def residual_deviation(inputs_rm: Floats, targets_r: npt.NDArray[Any]) -> float:
+    """Return sigma of least squares; that of the targets if the rows leave less than they fit."""
+    x_rj, y_rk = np.insert(inputs_rm, 0, 1, axis=1), targets_r.reshape(len(targets_r), -1)
+    theta, _, rank, _ = np.linalg.lstsq(x_rj, y_rk, rcond=None)
+    degrees = len(x_rj) - int(rank)
+    residuals = y_rk - x_rj @ theta if degrees > rank else y_rk
+    return float(np.sqrt((residuals**2).sum() / (max(degrees, 1) * y_rk.shape[1])))
+
+
 def quadratic(
     task: Task, kind: str, inputs_rm: Floats, targets_r: npt.NDArray[np.generic], outputs: int,
     mean_d: Floats, precision_d: Floats,
@@ -61,10 +71,7 @@ def quadratic(
     if kind == "regression":
         unit = float(targets_r.std()) or 1.0
         targets_r = targets_r / unit
-        theta, _, rank, _ = np.linalg.lstsq(x_rj, targets_r, rcond=None)
-        degrees = len(x_rj) - int(rank)
-        residuals = targets_r - x_rj @ theta if degrees > rank else targets_r
-        scale = 2 * max(float((residuals**2).sum()) / (max(degrees, 1) * outputs), 1e-12)
+        scale = 2 * max(residual_deviation(inputs_rm, targets_r) ** 2, 1e-12)
     y = torch.from_numpy(np.asarray(targets_r))
     contrast_ck = torch.from_numpy(c_kc.T.copy())
 
