@@ -100,7 +100,8 @@ class PartialPooling(
 
     def init(self) -> PartialPoolingState:
         names, shapes = self.engine.network.names, self.engine.network.shapes
-        if [len(shape) for shape in sorted(shapes, key=len)] != [1, 2]:
+        k = self.engine.outputs
+        if sorted(shapes, key=len) != [(k,), (k, self.engine.d // k - 1)]:
             raise ValueError(
                 f"partial-pooling trains one linear layer with an offset, not {', '.join(names)}: "
                 'set model = "linear", or model.frozen = "body"'
@@ -217,17 +218,16 @@ class PartialPooling(
         mean_d, precision_d = np.zeros(d), 1 / np.where(self.is_free, FREE, ALONE)
         targets_r = engine.training_rows(p)[1]
         inputs_rm = inputs_rm[: len(targets_r)]
-        rare = [
-            np.unique(column_r, return_counts=True)[1].max() > len(column_r) - self.min_rows
-            for column_r in inputs_rm.T
-        ]
-        if any(rare):
+        differ = np.array(
+            [len(x_r) - np.unique(x_r, return_counts=True)[1].max() for x_r in inputs_rm.T]
+        )
+        inputs_rm = np.where(differ < self.min_rows, 0.0, inputs_rm)
+        if rare := int(((differ > 0) & (differ < self.min_rows)).sum()):
             self.warn_once(
-                f"partial-pooling.min-rows = {self.min_rows}: {sum(rare)} of {len(rare)} columns "
+                f"partial-pooling.min-rows = {self.min_rows}: {rare} of {len(differ)} columns "
                 f"differ from their most common value in fewer rows, and are not in the letter of "
                 f"peer {engine.peers[p]}"
             )
-            inputs_rm = np.where(rare, 0.0, inputs_rm)
         if s.numbers[p].any():
             present = np.flatnonzero(s.numbers[p])
             effects, unit = self._effects(s.letters[p, present])
