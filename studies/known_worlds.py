@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from coterie.clients.engine.linear import quadratic
 from coterie.clients.engine.tasks import TASKS

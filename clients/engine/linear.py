@@ -57,7 +57,7 @@ def residual_deviation(inputs_rm: Floats, targets_r: npt.NDArray[Any]) -> float:
 
 
 def quadratic(
-    task: Task, kind: str, inputs_rm: Floats, targets_r: npt.NDArray[np.generic], outputs: int,
+    task: Task, kind: str, inputs_rm: Floats, targets_r: npt.NDArray[Any], outputs: int,
     mean_d: Floats, precision_d: Floats,
 ) -> Quadratic:  # fmt: skip
     """Expand the log likelihood of rows at its maximum under the prior N(mean, 1 / precision).

@@ -93,7 +93,7 @@ class PartialPooling(
                 f'"{config.network}", or model.frozen = "body", which trains the last layer only'
             )
 
-    def fits(self, problem: Problem) -> None:
+    def check_data(self, problem: Problem) -> None:
         """Reject problems without rows."""
         if problem.task not in ("classification", "regression", "survival"):
             raise ValueError(f"has no likelihood of {problem.task}")
@@ -119,7 +119,7 @@ class PartialPooling(
     def parameters(self) -> int:
         """Number of free parameters d."""
         c = contrast(self.engine.kind, self.engine.outputs).shape[1]
-        return c * self.engine.d // self.engine.outputs
+        return int(c * self.engine.d // self.engine.outputs)
 
     @property
     def size(self) -> int:
@@ -158,8 +158,11 @@ class PartialPooling(
             sound = np.array([self._is_sound(each) for each in arrived])
             if not sound.all():
                 self.warn_once(f"{(~sound).sum()} letters with an invalid curvature were left out")
-            at = inbox.peer[sound], inbox.senders[sound]
-            letters[at], numbers[at] = arrived[sound, :-1], arrived[sound, -1].clip(1, self.letters)
+            from_ = inbox.peer[sound], inbox.senders[sound]
+            letters[from_], numbers[from_] = (
+                arrived[sound, :-1],
+                arrived[sound, -1].clip(1, self.letters),
+            )
         for p, peer in enumerate(self.engine.peers):
             present = np.flatnonzero(numbers[p])
             effects, unit = self._effects(letters[p, present])
