@@ -12,9 +12,9 @@ of groups by evidence (`coterie.clients.parts.random_effects`), and its model is
 of theta_i. Nothing is tuned, and one round is enough. The map has the influence of each letter on
 the slopes of peer i, and is 1 on the diagonal if no group has evidence.
 
-A column whose values differ from its most common one in fewer than `min_rows` training rows is not
-in a letter: its entries are 0, as if it were constant. Otherwise the row of H of a rare category
-would be the average patient of this category.
+A column whose values differ from its most common one in fewer than `min_rows` training rows, or
+groups of rows, is not in a letter: its entries are 0, as if it were constant. Otherwise the row of
+H of a rare category would be the average patient of this category.
 
 With `letters` above 1 a peer expands its likelihood again, at the maximum under its current prior.
 Letters of a peer that sleeps or comes late are requested until they arrive: a peer with more
@@ -79,8 +79,8 @@ class PartialPooling(
     )
 
     min_rows: int = option(
-        10, "Minimum training rows of a peer in which a column differs from its most common value; "
-        "a column with fewer is not in its letter.", low=1,
+        1, "Minimum training rows of a peer (of patients, if rows have groups) in which a column "
+        "differs from its most common value; a column with fewer is not in its letter.", low=1,
     )  # fmt: skip
 
     offers_model: ClassVar[bool] = False
@@ -219,15 +219,15 @@ class PartialPooling(
         """Return a letter of a hosted peer, (L,), in the precision of its network."""
         engine, d = self.engine, self.parameters
         mean_d, precision_d = np.zeros(d), 1 / np.where(self.is_free, FREE, ALONE)
-        targets_r = engine.training_rows(p)[1]
+        _, targets_r, groups_r = engine.training_rows(p)
         inputs_rm = inputs_rm[: len(targets_r)]
-        differ = np.array(
-            [len(x_r) - np.unique(x_r, return_counts=True)[1].max() for x_r in inputs_rm.T]
-        )
-        inputs_rm = np.where(differ < self.min_rows, 0.0, inputs_rm)
-        if rare := int(((differ > 0) & (differ < self.min_rows)).sum()):
+        if groups_r is None:
+            groups_r = np.arange(len(targets_r))
+        differ_m = np.array([len(np.unique(groups_r[x_r != _mode(x_r)])) for x_r in inputs_rm.T])
+        inputs_rm = np.where(differ_m < self.min_rows, 0.0, inputs_rm)
+        if rare := int(((differ_m > 0) & (differ_m < self.min_rows)).sum()):
             self.warn_once(
-                f"partial-pooling.min-rows = {self.min_rows}: {rare} of {len(differ)} columns "
+                f"partial-pooling.min-rows = {self.min_rows}: {rare} of {len(differ_m)} columns "
                 f"differ from their most common value in fewer rows, and are not in the letter of "
                 f"peer {engine.peers[p]}"
             )
@@ -289,6 +289,11 @@ def _unpacked(letters_nl: Floats, d: int) -> tuple[Floats, Floats, Floats]:
     rows, columns = np.tril_indices(d)
     h_ndd[:, rows, columns] = h_ndd[:, columns, rows] = letters_nl[:, d:-1]
     return letters_nl[:, :d], h_ndd, letters_nl[:, -1]
+
+
+def _mode(x_r: Floats) -> float:
+    values, counts = np.unique(x_r, return_counts=True)
+    return float(values[counts.argmax()])
 
 
 def _deviations(covariances_ndd: Floats) -> Floats:
