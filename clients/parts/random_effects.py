@@ -14,8 +14,8 @@ one class only.
 The number of groups K from 0 to min(n / 2, 4) has the largest log evidence minus BIC's penalty,
 (number of parameters) log n / 2; above 1, K grows as long as that does. Of several starts the best
 after 25 iterations goes on (Biernacki et al., Computational Statistics & Data Analysis 2003). With
-K = 0 each peer has the posterior under N(0, 2 I), which no other letter moves. Every step is a
-function of the letters: peers that have the same letters compute the same groups.
+K = 0 each peer has the posterior under N(0, s^2 I), s^2 of its own letter: no other one moves it.
+Every step is a function of the letters: peers that have the same letters compute the same groups.
 
 Legend: n = letters, d = parameters, k = groups, c = components (groups, then the background).
 """
@@ -35,7 +35,7 @@ Bools = npt.NDArray[np.bool_]
 FREE = 25.0
 """Prior variance of an intercept."""
 ALONE = 2.0
-"""Prior variance of a slope without groups; that of a letter's estimate."""
+"""Prior variance of a slope at the point of expansion of a first letter."""
 _GROUP_MEAN = 0.1
 """Prior precision of the mean of a group."""
 _FLOOR = 1e-4
@@ -125,6 +125,28 @@ def alone(b_nd: Floats, h_ndd: Floats, is_free_d: Bools) -> tuple[Floats, Floats
     prior_d = np.where(is_free_d, FREE, ALONE)
     posterior = _Posterior(h_ndd, prior_d)
     return posterior.mean(b_nd, np.zeros((1, len(prior_d))))[:, 0], posterior.covariance
+
+
+def _by_itself(b_1d: Floats, h_1dd: Floats, is_free_d: Bools) -> _Posterior:
+    """Return the posterior of one letter under N(0, s^2 I), s^2 of this letter alone."""
+    variance, nothing_1d = 1.0, np.zeros_like(b_1d)
+    for _ in range(_ITERATIONS):
+        posterior = _Posterior(h_1dd, np.where(is_free_d, FREE, variance))
+        squares_d = posterior.mean(b_1d, nothing_1d)[0, 0] ** 2 + posterior.covariance[0].diagonal()
+        before = variance
+        variance = _background(squares_d[~is_free_d].mean(keepdims=True), np.ones(1))
+        if abs(variance - before) < _CHANGE:
+            break
+    return posterior
+
+
+def _background(squares_n: Floats, shares_n: Floats) -> float:
+    """Return s^2 from the mean squared slope of each letter, and the letters' shares in it.
+
+    Three tenths of a letter more have 1.
+    """
+    variance = (0.3 + shares_n @ squares_n) / (0.3 + shares_n.sum())
+    return float(np.clip(variance, *_BACKGROUND))
 
 
 class _Posterior:
@@ -223,15 +245,18 @@ def _maximised(
         spread_d = np.maximum(spread_d / (r_nc[:, :groups].sum() + 1e-2), _FLOOR)
         spread_d = np.where(is_free_d, FREE, spread_d)
         far_n = (x_nd**2 + _diagonals(beyond.covariance))[:, slopes].mean(axis=1)
-        background = float((0.3 + r_nc[:, groups] @ far_n) / (0.3 + r_nc[:, groups].sum()))
-        background = float(np.clip(background, *_BACKGROUND))
+        background = _background(far_n, r_nc[:, groups])
         if abs(total - before) < _CHANGE:
             break
         before = total
     parameters = groups * d + int(slopes.sum()) * (groups > 0) + groups
     evidence = total - 0.5 * parameters * np.log(n)
     if not groups:
-        x_nd, covariance_ndd = alone(b_nd, h_ndd, is_free_d)
+        each = [_by_itself(b_nd[i : i + 1], h_ndd[i : i + 1], is_free_d) for i in range(n)]
+        x_nd = np.concatenate(
+            [of.mean(b_nd[i : i + 1], nothing_1d)[:, 0] for i, of in enumerate(each)]
+        )
+        covariance_ndd = np.concatenate([of.covariance for of in each])
         return Effects(
             x_nd, covariance_ndd, r_nc, means_kd, unsure_kdd, used_spread_d, used_background,
             evidence, np.eye(n),
