@@ -53,7 +53,7 @@ REFUSES = {
     "fedproto": "one class per example",
     "stacking": "scores of models",
     "boosting": "does not support quadratic",
-    "partial-pooling": "linear in its parameters",
+    "partial-pooling": "does not support quadratic",
 }
 """Methods that refuse quadratics, with a word of the error message."""
 WEIGHTED_BY_EXAMPLES = {"wga", "fedproto"}

@@ -163,19 +163,30 @@ class PersonalModel(nn.Module):
         self._free = [] if bounds[0] is None else bounds[0].isinf().all(dim=1).tolist()
         self.register_buffer("low", bounds[0])
         self.register_buffer("high", bounds[1])
-        self.below: nn.Module | None = None
+        self._keep(tensors)
+        self.requires_grad_(False).eval()
+
+    def _keep(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep what a file has besides the networks: voting examples, an estimate's covariance."""
+        about, member = self.about, self.members[0]
         covariance = tensors.get("effects.covariance")
-        if "memory.keys" in tensors or covariance is not None:
-            shared = {id(v): v for v in (*self.members[0].parameters(), *self.members[0].buffers())}
-            self.below = without_head(copy.deepcopy(self.members[0], dict(shared)))
+        if covariance is not None:
+            trained = sum(value.numel() for value in member.parameters() if value.requires_grad)
+            free = about.outputs - (about.task == "classification")
+            size = trained // about.outputs * free
+            if covariance.shape != (size, size) or not covariance.isfinite().all():
+                raise ValueError(f"its covariance is not one of {size} parameters")
         self.register_buffer("covariance", covariance)
         self.noise = float(tensors.get("effects.noise", torch.zeros(())))
+        self.below: nn.Module | None = None
+        if "memory.keys" in tensors or covariance is not None:
+            shared = {id(v): v for v in (*member.parameters(), *member.buffers())}
+            self.below = without_head(copy.deepcopy(member, dict(shared)))
         self._voting: knn_per.KNNPer | None = None
         if "memory.keys" in tensors:
             self._voting = _voting(about, tensors)
             self.register_buffer("keys", tensors["memory.keys"])
             self.register_buffer("labels", tensors["memory.labels"])
-        self.requires_grad_(False).eval()
 
     def forward(self, raw: Tensor) -> Tensor:
         """Return the scores of raw examples."""

@@ -10,14 +10,15 @@ the intercept first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from coterie.clients.engine.stacked import derivatives
-from coterie.clients.engine.tasks import Task
+if TYPE_CHECKING:
+    import torch
+
+    from coterie.clients.engine.tasks import Task
 
 Floats = npt.NDArray[np.float64]
 _STEPS, _LONGEST, _PRECISION = 100, 4.0, 1e-10
@@ -32,19 +33,11 @@ def contrast(kind: str, outputs: int) -> Floats:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Log likelihood -1/2 theta' H theta + b' theta + constant, near an estimate.
+    """Log likelihood -1/2 theta' H theta + b' theta + constant, near an estimate."""
 
-    Attributes
-    ----------
-    b, h : ndarray, (d,) and (d, d)
-        Gradient at 0 and curvature.
-    unit : float
-        Standard deviation of the targets of a regression, in which theta is measured; else 1.
-    """
-
-    b: Floats
-    h: Floats
-    unit: float
+    b: Floats  # gradient at 0, (d,)
+    h: Floats  # curvature, (d, d)
+    unit: float  # deviation of a regression's targets, in which theta is measured; else 1
 
 
 def residual_deviation(inputs_rm: Floats, targets_r: npt.NDArray[Any]) -> float:
@@ -65,6 +58,10 @@ def quadratic(
     The prior only chooses the point of expansion; the likelihood is without it. Newton's method
     with bounded steps finds the point.
     """
+    import torch  # methods load without it
+
+    from coterie.clients.engine.stacked import derivatives
+
     c_kc = contrast(kind, outputs)
     x_rj = np.hstack([np.ones((len(inputs_rm), 1)), inputs_rm])
     unit, scale = 1.0, 1.0

@@ -24,10 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
+from scipy.special import logsumexp, softmax
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -49,44 +51,34 @@ _ITERATIONS, _CHANGE = 300, 1e-6
 """Iterations at most; change of the log likelihood that ends them."""
 
 
+class _Fit(NamedTuple):
+    """Expectation maximisation with K groups, at its end."""
+
+    shares: Floats  # probability of each component, (n, K + 1)
+    spread: Floats  # T of the last step, (d,)
+    background: float  # s^2 of the last step
+    means: Floats  # (K, d)
+    mean_covariances: Floats  # (K, d, d)
+    within: _Posterior
+    beyond: _Posterior
+    evidence: float
+
+
 @dataclass(frozen=True)
 class Effects:
-    """Estimates of all peers from their letters.
+    """Estimates of all peers from their letters."""
 
-    Attributes
-    ----------
-    estimates : ndarray, (n, d)
-        Posterior means of the parameters.
-    covariances : ndarray, (n, d, d)
-        Posterior covariances, with the uncertainty of the groups' means.
-    membership : ndarray, (n, K + 1)
-        Probability of each group, and last of the background.
-    means : ndarray, (K, d)
-        Means of the groups.
-    mean_covariances : ndarray, (K, d, d)
-        Their covariances.
-    spread : ndarray, (d,)
-        Variance of a parameter within a group, the diagonal of T.
-    background : float
-        Variance s^2 of a slope in the background.
-    evidence : float
-        Log evidence minus the penalty of the number of parameters.
-    influence : ndarray, (n, n)
-        Share of peer j's letter in the slopes of peer i; rows sum to 1.
-    evidences : tuple of float
-        `evidence` of each number of groups from 0, up to the first above 1 that has less.
-    """
-
-    estimates: Floats
-    covariances: Floats
-    membership: Floats
-    means: Floats
-    mean_covariances: Floats
-    spread: Floats
-    background: float
-    evidence: float
-    influence: Floats
-    evidences: tuple[float, ...] = ()
+    estimates: Floats  # posterior means of the parameters, (n, d)
+    covariances: Floats  # with the uncertainty of the groups' means, (n, d, d)
+    membership: Floats  # probability of each group, and last of the background, (n, K + 1)
+    means: Floats  # of the groups, (K, d)
+    mean_covariances: Floats  # (K, d, d)
+    spread: Floats  # variance of a parameter within a group, the diagonal of T, (d,)
+    background: float  # variance s^2 of a slope in the background
+    influence: Floats  # share of peer j's letter in the slopes of peer i, (n, n); rows sum to 1
+    evidences: tuple[float, ...]
+    """Log evidence less the penalty of each number of groups from 0, up to the first above 1 that has
+    less; of the only number that was asked for."""
 
     @property
     def groups(self) -> int:
@@ -99,25 +91,30 @@ def estimated(b_nd: Floats, h_ndd: Floats, is_free_d: Bools, groups: int | None 
 
     Parameters
     ----------
-    b_nd, h_ndd : ndarray, (n, d) and (n, d, d)
-        Letters, see above; h_ndd is symmetric and positive semidefinite.
+    b_nd : ndarray, (n, d)
+        Gradients of the letters at 0.
+    h_ndd : ndarray, (n, d, d)
+        Curvatures, symmetric and positive semidefinite.
     is_free_d : ndarray of bool, (d,)
         Mask of the intercepts.
     groups : int or None
         Number of groups; None: chosen by evidence.
     """
     counts = range(min(len(b_nd) // 2, _MAX_GROUPS) + 1) if groups is None else [groups]
-    fits = list[Effects]()
+    fits = list[_Fit]()
     for count in counts:
         fits.append(_fitted(b_nd, h_ndd, is_free_d, count))
         if len(fits) > 2 and fits[-1].evidence <= fits[-2].evidence:
             break
     best = max(fits, key=lambda each: each.evidence)  # the first of equals has fewer groups
-    return _with(best, evidences=tuple(each.evidence for each in fits))
-
-
-def _with(effects: Effects, **fields: object) -> Effects:
-    return Effects(**{**vars(effects), **fields})
+    has_groups = len(best.means) > 0
+    estimates_nd, covariances_ndd, influence_nn = (
+        _shrunk(b_nd, is_free_d, best) if has_groups else _alone(b_nd, h_ndd, is_free_d)
+    )
+    return Effects(
+        estimates_nd, covariances_ndd, best.shares, best.means, best.mean_covariances, best.spread,
+        best.background, influence_nn, tuple(each.evidence for each in fits),
+    )  # fmt: skip
 
 
 def alone(b_nd: Floats, h_ndd: Floats, is_free_d: Bools) -> tuple[Floats, Floats]:
@@ -175,13 +172,13 @@ class _Posterior:
         return np.asarray(np.diag(1 / self.variance) - self.covariance / outer_dd)
 
 
-def _fitted(b_nd: Floats, h_ndd: Floats, is_free_d: Bools, groups: int) -> Effects:
+def _fitted(b_nd: Floats, h_ndd: Floats, is_free_d: Bools, groups: int) -> _Fit:
     """Return the fit with the largest evidence over the starts."""
     data, spread_d = (b_nd, h_ndd, is_free_d), np.where(is_free_d, FREE, 0.1)
     starts = _starts(b_nd, h_ndd, spread_d, groups)
     fits = [_maximised(*data, each, spread_d, 1.0, _SHORT) for each in starts]
     best = max(fits, key=lambda each: each.evidence)
-    return _maximised(*data, best.membership, best.spread, best.background, _ITERATIONS)
+    return _maximised(*data, best.shares, best.spread, best.background, _ITERATIONS)
 
 
 def _starts(b_nd: Floats, h_ndd: Floats, spread_d: Floats, groups: int) -> Iterator[Floats]:
@@ -216,74 +213,72 @@ def _starts(b_nd: Floats, h_ndd: Floats, spread_d: Floats, groups: int) -> Itera
 def _maximised(
     b_nd: Floats, h_ndd: Floats, is_free_d: Bools, r_nc: Floats, spread_d: Floats,
     background: float, iterations: int,
-) -> Effects:  # fmt: skip
+) -> _Fit:  # fmt: skip
     """Expectation maximisation from given memberships."""
     (n, d), groups = b_nd.shape, r_nc.shape[1] - 1
-    slopes = ~is_free_d
     nothing_1d, before = np.zeros((1, d)), -np.inf
     for _ in range(iterations):
+        used = spread_d, background
         share_c = (r_nc.sum(axis=0) + 0.5) / (n + 0.5 * (groups + 1))
         within = _Posterior(h_ndd, spread_d)
         beyond = _Posterior(h_ndd, np.where(is_free_d, FREE, background))
-        precision_ndd = within.precision()
         pull_nd = within.mean(b_nd, nothing_1d)[:, 0] / spread_d
         unsure_kdd, _ = _inverses(
-            np.eye(d) * _GROUP_MEAN + np.tensordot(r_nc[:, :groups].T, precision_ndd, 1)
+            np.eye(d) * _GROUP_MEAN + np.tensordot(r_nc[:, :groups].T, within.precision(), 1)
         )
         means_kd = np.einsum("kde,kn,ne->kd", unsure_kdd, r_nc[:, :groups].T, pull_nd)
         log_nc = np.log(share_c) + np.concatenate(
             [within.evidence(b_nd, means_kd), beyond.evidence(b_nd, nothing_1d)], axis=1
         )
-        top_n1 = log_nc.max(axis=1, keepdims=True)
-        r_nc = np.exp(log_nc - top_n1)
-        total = float((top_n1[:, 0] + np.log(r_nc.sum(axis=1))).sum())
-        r_nc = r_nc / r_nc.sum(axis=1, keepdims=True)
+        total = float(logsumexp(log_nc, axis=1).sum())
+        r_nc = softmax(log_nc, axis=1)
         x_nkd, x_nd = within.mean(b_nd, means_kd), beyond.mean(b_nd, nothing_1d)[:, 0]
-        used_spread_d, used_background = spread_d, background
         squares_nkd = (x_nkd - means_kd) ** 2 + _diagonals(within.covariance)[:, None]
         spread_d = 1e-3 + np.einsum("nk,nkd->d", r_nc[:, :groups], squares_nkd)
         spread_d = np.maximum(spread_d / (r_nc[:, :groups].sum() + 1e-2), _FLOOR)
         spread_d = np.where(is_free_d, FREE, spread_d)
-        far_n = (x_nd**2 + _diagonals(beyond.covariance))[:, slopes].mean(axis=1)
+        far_n = (x_nd**2 + _diagonals(beyond.covariance))[:, ~is_free_d].mean(axis=1)
         background = _background(far_n, r_nc[:, groups])
         if abs(total - before) < _CHANGE:
             break
         before = total
-    parameters = groups * d + int(slopes.sum()) * (groups > 0) + groups
+    parameters = groups * d + int((~is_free_d).sum()) * (groups > 0) + groups
     evidence = total - 0.5 * parameters * np.log(n)
-    if not groups:
-        each = [_by_itself(b_nd[i : i + 1], h_ndd[i : i + 1], is_free_d) for i in range(n)]
-        x_nd = np.concatenate(
-            [of.mean(b_nd[i : i + 1], nothing_1d)[:, 0] for i, of in enumerate(each)]
-        )
-        covariance_ndd = np.concatenate([of.covariance for of in each])
-        return Effects(
-            x_nd, covariance_ndd, r_nc, means_kd, unsure_kdd, used_spread_d, used_background,
-            evidence, np.eye(n),
-        )  # fmt: skip
-    components_ncd = np.concatenate([x_nkd, x_nd[:, None]], axis=1)
+    return _Fit(r_nc, *used, means_kd, unsure_kdd, within, beyond, evidence)
+
+
+def _alone(b_nd: Floats, h_ndd: Floats, is_free_d: Bools) -> tuple[Floats, Floats, Floats]:
+    """Return estimates (n, d), covariances (n, d, d) and influence (n, n) without groups."""
+    posteriors = [_by_itself(b[None], h[None], is_free_d) for b, h in zip(b_nd, h_ndd, strict=True)]
+    covariances_ndd = np.concatenate([each.covariance for each in posteriors])
+    estimates_nd = np.einsum("nde,ne->nd", covariances_ndd, b_nd)
+    return estimates_nd, covariances_ndd, np.eye(len(b_nd))
+
+
+def _shrunk(b_nd: Floats, is_free_d: Bools, fit: _Fit) -> tuple[Floats, Floats, Floats]:
+    """Return estimates (n, d), covariances (n, d, d) and influence (n, n) with groups."""
+    n, d = b_nd.shape
+    groups, slopes, r_nc = len(fit.means), ~is_free_d, fit.shares
+    of_groups_nkd = fit.within.mean(b_nd, fit.means)
+    components_ncd = np.append(of_groups_nkd, fit.beyond.mean(b_nd, np.zeros((1, d))), axis=1)
     estimates_nd = np.einsum("nc,ncd->nd", r_nc, components_ncd)
-    shrunk_ndd = within.covariance / used_spread_d  # C_i T^-1
-    covariance_ndd = np.einsum("n,nde->nde", r_nc.sum(axis=1) - r_nc[:, groups], within.covariance)
-    covariance_ndd += r_nc[:, groups, None, None] * beyond.covariance
-    for k in range(groups):
-        of_mean_ndd = shrunk_ndd @ unsure_kdd[k] @ shrunk_ndd.transpose(0, 2, 1)
-        covariance_ndd += r_nc[:, k, None, None] * of_mean_ndd
+    covariance_ndd = (1 - r_nc[:, groups, None, None]) * fit.within.covariance
+    covariance_ndd += r_nc[:, groups, None, None] * fit.beyond.covariance
     away_ncd = components_ncd - estimates_nd[:, None]
     covariance_ndd += np.einsum("nc,ncd,nce->nde", r_nc, away_ncd, away_ncd)
-    influence_nn = np.zeros((n, n))
-    for k in range(groups):
-        share_ndd = shrunk_ndd[:, slopes] @ unsure_kdd[k]  # slopes of C_i T^-1 V_k
+    shrunk_ndd = fit.within.covariance / fit.spread  # C_i T^-1
+    precision_ndd, influence_nn = fit.within.precision(), np.zeros((n, n))
+    for k, unsure_dd in enumerate(fit.mean_covariances):
+        of_mean_ndd = shrunk_ndd @ unsure_dd @ shrunk_ndd.transpose(0, 2, 1)
+        covariance_ndd += r_nc[:, k, None, None] * of_mean_ndd
+        share_ndd = shrunk_ndd[:, slopes] @ unsure_dd  # slopes of C_i T^-1 V_k
         trace_nn = np.einsum("nde,jed->nj", share_ndd, precision_ndd[:, :, slopes])
         influence_nn += np.outer(r_nc[:, k], r_nc[:, k]) * trace_nn / slopes.sum()
     influence_nn = influence_nn.clip(0)
     np.fill_diagonal(influence_nn, 0)
     influence_nn /= np.maximum(influence_nn.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(influence_nn, 1 - influence_nn.sum(axis=1))
-    return Effects(
-        estimates_nd, covariance_ndd, r_nc, means_kd, unsure_kdd, used_spread_d, used_background,
-        evidence, influence_nn,
-    )  # fmt: skip
+    return estimates_nd, covariance_ndd, influence_nn
 
 
 def _inverses(matrices_ndd: Floats) -> tuple[Floats, Floats]:

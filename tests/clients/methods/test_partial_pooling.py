@@ -123,7 +123,7 @@ def test_intervals_of_values_cover_new_values(tmp_path: Path) -> None:
 
 
 def test_intervals_of_classes_are_those_of_their_logits(tmp_path: Path) -> None:
-    """Of two classes both intervals are the same statement; they follow from the covariance."""
+    """They follow from the covariance; of two classes both are the same statement."""
     data = hospitals()
     result = run(tmp_path, data)
     file = result.directory / "models/peer-0000.safetensors"
