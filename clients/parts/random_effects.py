@@ -77,8 +77,8 @@ class Effects:
     background: float  # variance s^2 of a slope in the background
     influence: Floats  # share of peer j's letter in the slopes of peer i, (n, n); rows sum to 1
     evidences: tuple[float, ...]
-    """Log evidence less the penalty: of each number of groups from 0 up to the first above 1 that has
-    less than the one before; or of the number that was asked for."""
+    """Log evidence less the penalty, of each number of groups from 0 up to the first above 1 that
+    has less than the one before; or of the number that was asked for."""
 
     @property
     def groups(self) -> int:
