@@ -158,7 +158,7 @@ DEFENCES = [Defence(*row) for row in (
      '_batches_of("answers.min-examples", policy.answers.min_examples, config)', "pass",
      "test_answers_are_over_a_minimum_number_of_examples"),
     ("have trees trained whose leaves",
-     "        _check_trees(policy.answers, config)\n", "",
+     "        _check_described(policy.answers, config)\n", "",
      "test_the_policy_counts_leaves_and_steps"),
     ("have trees trained whose leaves", "leaf < behind * rows", "leaf < behind",
      "test_leaves_count_patients"),

@@ -118,6 +118,7 @@ def configuration(method: str, options: dict[str, Any], directory: Path) -> dict
         "learning-rate": 0.05, "topology": "file", "topology-file": str(graph),
         **{f"{method}.{key}": value for key, value in options.items()},
         **(TREES if method == "boosting" else {}),
+        **({"model": "linear"} if method == "partial-pooling" else {}),
     }  # fmt: skip
 
 

@@ -45,6 +45,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ifca": {"ifca.clusters": 2},
     "federico": {"federico.neighbours": 1},  # answers have no noise: only samples differ by seed
     "boosting": {"model": "boosted-trees", "boosted-trees.trees": 2},
+    "partial-pooling": {"model": "linear"},
 }
 REFUSES = {
     "oracle": "clusters",
@@ -52,6 +53,7 @@ REFUSES = {
     "fedproto": "one class per example",
     "stacking": "scores of models",
     "boosting": "does not support quadratic",
+    "partial-pooling": "does not support quadratic",
 }
 """Methods that refuse quadratics, with a word of the error message."""
 WEIGHTED_BY_EXAMPLES = {"wga", "fedproto"}
@@ -66,6 +68,7 @@ ON_DIGITS = (
     "selection",
     "stacking",
     "boosting",
+    "partial-pooling",
     "dpfl",
     "fedrep",
     "knn-per",

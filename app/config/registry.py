@@ -34,6 +34,7 @@ from coterie.clients.methods.l2c import L2C
 from coterie.clients.methods.local import Local
 from coterie.clients.methods.mixture import Mixture
 from coterie.clients.methods.oracle import Oracle
+from coterie.clients.methods.partial_pooling import PartialPooling
 from coterie.clients.methods.pens import PENS
 from coterie.clients.methods.perfedavg import PerFedAvg
 from coterie.clients.methods.pfedgraph import PFedGraph
@@ -65,6 +66,7 @@ METHODS: Mapping[str, type[Rule[Any]]] = {
     "selection": Selection,
     "stacking": Stacking,
     "boosting": Boosting,
+    "partial-pooling": PartialPooling,
     "dpfl": DPFL,
     "random-graph": RandomGraph,
     "fedavg-ft": FineTuned,

@@ -94,6 +94,7 @@ class PersonalModel(nn.Module):
     high: Tensor | None
     keys: Tensor
     labels: Tensor
+    covariance: Tensor | None
 
     def __init__(
         self,
@@ -146,19 +147,35 @@ class PersonalModel(nn.Module):
         self._free = [] if bounds[0] is None else bounds[0].isinf().all(dim=1).tolist()
         self.register_buffer("low", bounds[0])
         self.register_buffer("high", bounds[1])
+        self._keep(tensors)
+        self.requires_grad_(False).eval()
+
+    def _keep(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep what a file has besides the networks: voting examples, an estimate's covariance."""
+        about, member = self.about, self.members[0]
+        covariance = tensors.get("effects.covariance")
+        if covariance is not None:
+            trained = sum(value.numel() for value in member.parameters() if value.requires_grad)
+            free = about.outputs - (about.task == "classification")
+            size = trained // about.outputs * free
+            if covariance.shape != (size, size) or not covariance.isfinite().all():
+                raise ValueError(f"its covariance is not one of {size} parameters")
+        self.register_buffer("covariance", covariance)
+        self.noise = float(tensors.get("effects.noise", torch.zeros(())))
         self.below: nn.Module | None = None
+        if "memory.keys" in tensors or covariance is not None:
+            shared = {id(v): v for v in (*member.parameters(), *member.buffers())}
+            self.below = without_head(copy.deepcopy(member, dict(shared)))
+        self._voting: knn_per.KNNPer | None = None
         if "memory.keys" in tensors:
             self._voting = _voting(about, tensors)
-            shared = {id(v): v for v in (*self.members[0].parameters(), *self.members[0].buffers())}
-            self.below = without_head(copy.deepcopy(self.members[0], dict(shared)))
             self.register_buffer("keys", tensors["memory.keys"])
             self.register_buffer("labels", tensors["memory.labels"])
-        self.requires_grad_(False).eval()
 
     def forward(self, raw: Tensor) -> Tensor:
         """Return the scores of raw examples."""
         inputs = self.preparation(raw)
-        if self.below is not None:
+        if self._voting is not None:
             predicted = self._voted(inputs)
         elif self.weights is None:
             scores: Tensor = self.members[0](inputs)
@@ -176,6 +193,29 @@ class PersonalModel(nn.Module):
     def probabilities(self, raw: Tensor) -> Tensor:
         """Return class probabilities (B, classes, ...), survival probabilities, or values."""
         return self._task.predict(self(raw)[None])[0]
+
+    def deviations(self, raw: Tensor) -> Tensor:
+        """Return standard deviations (B, outputs) from the uncertainty of the coefficients.
+
+        They are those of the logits of the classes' probabilities, or of new values of a regression
+        (with the variance of its residuals). ValueError: the model has no uncertainty.
+
+        With free scores eta_c = theta_c (1, x), of covariance (1, x)' C_ce (1, x), the logit of p_k
+        has the derivative (delta_kc - p_c) / (1 - p_k) by eta_c.
+        """
+        if self.covariance is None or self.below is None or self.about.task == "survival":
+            raise ValueError(f"{self.about.method} gives no intervals of {self.about.task}")
+        features = self.below(self.preparation(raw)).flatten(1)
+        x_bj = torch.cat([torch.ones_like(features[:, :1]), features], dim=1)
+        free = len(self.covariance) // x_bj.shape[1]
+        blocks = self.covariance.view(free, x_bj.shape[1], free, x_bj.shape[1])
+        eta_bce = torch.einsum("bj,cjel,bl->bce", x_bj, blocks, x_bj)
+        if self.about.task == "regression":
+            return (eta_bce.diagonal(dim1=1, dim2=2) + self.noise**2).sqrt()
+        p_bk = self.probabilities(raw)
+        slopes_bkc = torch.eye(p_bk.shape[1]).to(p_bk)[:, 1:] - p_bk[:, None, 1:]
+        slopes_bkc = slopes_bkc / (1 - p_bk).clamp_min(torch.finfo(p_bk.dtype).tiny)[:, :, None]
+        return torch.einsum("bkc,bce,bke->bk", slopes_bkc, eta_bce, slopes_bkc).sqrt()
 
     def limited(self, raw: Tensor) -> list[tuple[str, int]]:
         """Return names of peers, and the number of examples on which their scores were limited."""
@@ -205,6 +245,7 @@ class PersonalModel(nn.Module):
     def _voted(self, inputs: Tensor) -> Tensor:
         """Combine the model's prediction with the vote of the peer's own examples (see kNN-Per)."""
         assert self.below is not None
+        assert self._voting is not None
         options = self._voting
         queries = self.below(inputs).flatten(1)
         none = self.keys.new_zeros(1, len(self.keys))

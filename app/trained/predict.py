@@ -9,10 +9,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import expit, logit
 
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
 from coterie.app.trained.about import About
+from coterie.app.trained.coefficients import Z
 from coterie.app.trained.decision import decide
 from coterie.app.trained.inputs import Inputs
 from coterie.app.trained.personal import PersonalModel
@@ -30,6 +32,31 @@ def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.flo
         ]
     predictions: npt.NDArray[np.float64] = np.concatenate(parts)
     return predictions
+
+
+def intervals(
+    model: PersonalModel,
+    raw: npt.NDArray[Any],
+    predictions: npt.NDArray[np.float64],
+    temperature: float = 1.0,
+) -> list[list[float]]:
+    """Return the ends of 95 % intervals: low and high of each output in turn.
+
+    Those of a class contain its probability, those of a regression a new value. They know the
+    uncertainty of the coefficients (see `PersonalModel.deviations`), not that of the model's form.
+    """
+    with torch.inference_mode():
+        parts = [
+            model.deviations(torch.tensor(raw[first : first + _BATCH])).double().numpy()
+            for first in range(0, max(len(raw), 1), _BATCH)
+        ]
+    reach, centre = Z * np.concatenate(parts), predictions
+    if model.about.task == "classification":
+        reach, centre = reach / temperature, logit(predictions)
+    ends = [centre - reach, centre + reach]
+    if model.about.task == "classification":
+        ends = [expit(each) for each in ends]
+    return [end[:, k].tolist() for k in range(predictions.shape[1]) for end in ends]
 
 
 def limited(model: PersonalModel, raw: npt.NDArray[Any]) -> list[tuple[str, int]]:
@@ -63,13 +90,17 @@ def write(
         return predictions
     if about.task not in ("classification", "regression", "survival"):
         raise ConfigError(f"{about.task} does not fit a table: --out predictions.npz")
-    header = _header(about)
+    header = [*_header(about), *(_interval_header(about) if _has_intervals(model) else [])]
     if taken := [name for name in header if name in inputs.columns]:
         raise ConfigError(
             f"the input has a column {taken[0]}, like the predictions: rename it, or leave it out"
         )
     predictions, decided = _decided(model, inputs, threshold, recalibrate=recalibrate)
-    rows = zip(*inputs.columns.values(), *_cells(about, predictions, decided), strict=True)
+    columns = [*_cells(about, predictions, decided)]
+    if _has_intervals(model):
+        temperature = model.point.temperature if recalibrate else None
+        columns += intervals(model, inputs.raw, predictions, temperature or 1.0)
+    rows = zip(*inputs.columns.values(), *columns, strict=True)
     lines = [[*map(atomic.safe, row)] for row in ([*inputs.columns, *header], *rows)]
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, atomic.as_csv(lines))
@@ -96,6 +127,16 @@ def _header(about: About) -> list[str]:
     if about.task == "survival":
         return ["risk", *(f"survival_{each}" for each in about.class_names())]
     return ["prediction", *(f"probability_{each}" for each in about.class_names())]
+
+
+def _has_intervals(model: PersonalModel) -> bool:
+    return model.covariance is not None and model.about.task != "survival"
+
+
+def _interval_header(about: About) -> list[str]:
+    """Return the names of the columns of intervals, a pair for each output."""
+    names = [name for name in _header(about) if about.task == "regression" or "_" in name]
+    return [f"{name}_{end}" for name in names for end in ("low", "high")]
 
 
 def _cells(

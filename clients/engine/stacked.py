@@ -65,7 +65,7 @@ def ridge(
     ridge_qq = strength * torch.eye(len(target), dtype=torch.float64)
     theta, value = target, objective(target)
     for _ in range(_STEPS):
-        slope_rk, curvature_rkk = _derivatives(losses, torch.tensordot(theta, features, dims=1))
+        slope_rk, curvature_rkk = derivatives(losses, torch.tensordot(theta, features, dims=1))
         slope = torch.tensordot(features, slope_rk, dims=2) + strength * (theta - target)
         bent = torch.einsum("qrk,rkl->qrl", features, curvature_rkk)
         curvature = torch.tensordot(bent, features, dims=([1, 2], [1, 2])) + ridge_qq
@@ -94,7 +94,7 @@ def _per_score(z: Tensor) -> Tensor:
 
 
 @torch.enable_grad()
-def _derivatives(losses: Callable[[Tensor], Tensor], scores_rk: Tensor) -> tuple[Tensor, Tensor]:
+def derivatives(losses: Callable[[Tensor], Tensor], scores_rk: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient (r, k) and each row's second derivatives (r, k, k)."""
     # The loss is a sum over rows, so that no second derivative mixes them.
     leaf = scores_rk.detach().requires_grad_()

@@ -53,7 +53,7 @@ def check_run(policy: Policy, config: Config) -> None:
     )
     if config.row.strategy.exchanges:
         _batches_of("answers.min-examples", policy.answers.min_examples, config)
-        _check_trees(policy.answers, config)
+        _check_described(policy.answers, config)
         _answers_allowed(policy, config)
     for key in ("columns", "label"):
         if hasattr(options, key):
@@ -97,18 +97,20 @@ def _check_sizes(limits: LimitPolicy, config: Config) -> None:
     _at_most("limits.max-pixels", limits.max_pixels, f"{config.dataset}: pixels", pixels)
 
 
-def _check_trees(answers: AnswerPolicy, config: Config) -> None:
-    """Refuse trees whose leaves or thresholds describe few examples: each leaf is an answer."""
+def _check_described(answers: AnswerPolicy, config: Config) -> None:
+    """Refuse letters that describe few examples: a leaf of a tree, a column of a curvature."""
+    flat = config.flat()
     for key, least, name in (
         ("answers.min-examples", answers.min_examples, "min-samples-leaf"),
+        ("answers.min-examples", answers.min_examples, "min-rows"),
         ("answers.threshold-step", answers.threshold_step, "threshold-step"),
     ):
-        for kind in config.kinds:
-            value = config.flat().get(f"{kind}.{name}")
+        for part in (*config.kinds, config.method):
+            value = flat.get(f"{part}.{name}")
             if isinstance(value, int | float) and value < least:
                 raise PolicyError(
-                    f"{key} = {least} does not allow {kind}.{name} = {value}: trees leave as they "
-                    f"are, so the run must set {kind}.{name}={least} or more"
+                    f"{key} = {least} does not allow {part}.{name} = {value}: such letters leave "
+                    f"as they are, so the run must set {part}.{name}={least} or more"
                 )
 
 

@@ -15,6 +15,7 @@ from coterie.app.config.config import Config
 from coterie.app.node.cohort.part import predicts_as_saved
 from coterie.app.node.storage.tensor_file import write
 from coterie.app.runs import atomic, quality
+from coterie.app.trained import coefficients
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
 from coterie.app.trained.decision import operating_point
@@ -73,6 +74,7 @@ class ModelFiles:
         """Write the models of round `t` that are kept, and the card of each peer with a report."""
         # `reports` are those of the round before a policy limits them.
         by_peer = {report.peer: report for report in reports}
+        effects = dict[int, tuple[About, coefficients.Arrays]]()
         for peer, tensors in models:
             report = by_peer.get(peer)
             about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
@@ -88,6 +90,9 @@ class ModelFiles:
                 loss = None if report is None else report.metrics["validation_loss"]
                 metadata["validation_loss"] = json.dumps(loss)
             write(file, tensors, metadata, durable=self._durable)
+            if "effects.estimates" in tensors:
+                arrays = {name: value.double().cpu().numpy() for name, value in tensors.items()}
+                effects[peer] = About.read(about.strings()), arrays
             if report is not None:
                 content = card(
                     about, self._sizes[peer], report, names, self._policy,
@@ -97,6 +102,9 @@ class ModelFiles:
                 )  # fmt: skip
                 atomic.write(file.with_suffix(".json"), as_json(content))
                 atomic.write(file.with_suffix(".md"), as_markdown(content))
+        if effects:
+            path = self._directory.parent / "coefficients.csv"
+            atomic.write(path, coefficients.table(effects, names))
 
     def _is_better(self, t: int, report: Report | None, peer: int, file: Path) -> bool:
         """Return whether a model of round `t` is kept: better on validation data, or newer."""

@@ -29,6 +29,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "dpfl": {"dpfl.init-epochs": 1},
     "ifca": {"ifca.clusters": 2},
     "boosting": {"model": "boosted-trees", "boosted-trees.trees": 2},
+    "partial-pooling": {"model": "linear", "partial-pooling.groups": 0},
 }
 MIXTURES = ("fedem", "federico", "knn-per")
 

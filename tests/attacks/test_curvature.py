@@ -1,0 +1,61 @@
+"""A letter of partial pooling has the curvature: sums over patients, column by column.
+
+Attack: a category that one patient has. The row of the curvature that belongs to it is this patient
+alone, all other columns included. Defence: `min-rows`, which the policy requires.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.app.config.config import Config
+from coterie.app.institution.security.policy import PolicyError, policy_of
+from coterie.app.institution.security.run_check import check_run
+from coterie.clients.methods.partial_pooling import _unpacked
+from tests.clients.methods.test_boosting import problem
+from tests.stepping import Stepping
+
+RARE = 2
+"""Column with a category that one patient has."""
+KEYS: dict[str, Any] = {
+    "method": "partial-pooling", "model": "linear", "peers": 1, "num-server-rounds": 1,
+}  # fmt: skip
+
+
+def patient_in_letter(min_rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the row of the patient with the category, and what the letter says of them."""
+    made = problem("two", [60])
+    rows = made.inputs.copy()
+    rows[:, RARE] = 0
+    rows[made.train.rows[0][0], RARE] = 1
+    made = replace(made, inputs=rows)
+    stepping = Stepping(KEYS | {"partial-pooling.min-rows": min_rows}, problem=made)
+    stepping.to(1)
+    x = np.insert(stepping.cohort.engine.training_rows(0)[0], 0, 1, axis=1)
+    column = x[:, 1 + RARE]
+    (patient,) = np.flatnonzero(column != np.median(column))
+    h = _unpacked(stepping.state.letters[0], x.shape[1])[1][0]
+    alone = h[1 + RARE] - np.median(column) * h[0]  # what all others have cancels
+    return x[patient], alone
+
+
+def test_a_rare_category_would_give_its_patient_away() -> None:
+    patient, alone = patient_in_letter(1)
+    assert alone / alone[0] == pytest.approx(patient, abs=1e-2)
+    with pytest.warns(UserWarning, match="1 of 5 columns"):
+        patient, alone = patient_in_letter(10)
+    assert not alone.any() or abs(alone / alone[0] - patient).max() > 0.1
+
+
+def test_a_policy_requires_the_minimum() -> None:
+    flat = KEYS | {"dataset": "table", "peers": 3, "table.test": 0.2, "table.columns": "a, b"}
+    flat |= {"table.label": "c"}
+    policy = policy_of({"answers.kind": "plain"})
+    least = policy.answers.min_examples
+    check_run(policy, Config.from_flat(flat | {"partial-pooling.min-rows": least}))
+    with pytest.raises(PolicyError, match=f"must set partial-pooling.min-rows={least}"):
+        check_run(policy, Config.from_flat(flat))
