@@ -65,7 +65,8 @@ class Page:
         """Print the lines of the sections."""
         for section in self.sections:
             for line in section.lines():
-                console.print(line, soft_wrap=isinstance(line, str), markup=False)
+                shown = line.replace("\N{NO-BREAK SPACE}", " ") if isinstance(line, str) else line
+                console.print(shown, soft_wrap=isinstance(line, str), markup=False)
 
 
 def made(makers: Sections[Source], source: Source) -> list[Section]:

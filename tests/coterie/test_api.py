@@ -199,7 +199,7 @@ SOUND: dict[str, Any] = {"x": np.ones((9, 2)), "y": [0, 1, 0] * 3}
         ([{"x": np.ones((9, 2)), "y": [0, 1, 0] * 3},
           {"x": np.ones((9, 2)), "y": [0.5] * 9}], "make y one type"),
         ([{"x": np.ones((9, 2)), "y": ["a", "b", "c"] * 3, "classes": ["a", "b"]}],
-         'y has an unknown class; known: a, b, or their numbers from 0: "c"'),
+         'y has an unknown class; known: a, b, or their numbers from 0: c'),
         ([SOUND, SOUND | {"x": np.full((9, 2), np.nan)}], "peer 1 has NaN or infinity in x"),
         ([SOUND | {"y": [np.inf] * 9}], "peer 0 has NaN or infinity in y"),
         ([SOUND | {"x": [["a", 1.0]] * 9}], "peer 0 has x of <U32, not of numbers"),
