@@ -68,7 +68,7 @@ class PartialPoolingState(State):
 
 class PartialPooling(
     Rule[PartialPoolingState], strategy=Wanted, group="unknown", learns_graph=True,
-    exposes="its letters are an estimate and a curvature, not gradients",
+    exposes="a letter is an estimate and a curvature of private examples",
     summary="random effects from one letter each: estimate and curvature; linear models only",
 ):  # fmt: skip
     """Random effects of linear models, with groups by evidence."""

@@ -35,7 +35,7 @@ from tests.attacks.consortium import RUN, Institution, Relay, config_of, institu
 PAGE = Path(__file__).parents[2] / "docs" / "consortium" / "what-leaves.md"
 _OPTIONS: Mapping[str, dict[str, Scalar]] = {
     "ifca": {"ifca.clusters": 2},
-    "partial-pooling": {"model": "linear", "partial-pooling.min-rows": 32},
+    "partial-pooling": {"model": "linear", "partial-pooling.min-rows": 8},
     "boosting": {
         "model": "boosted-trees", "boosted-trees.trees": 1, "boosted-trees.max-leaf-nodes": 3,
         "boosted-trees.min-samples-leaf": 32, "boosted-trees.threshold-step": 0.05,

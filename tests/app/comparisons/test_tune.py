@@ -58,7 +58,9 @@ def best(tmp_path: Path, *trials: Peers) -> object:
 @pytest.mark.some(10)
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_gets_the_same_rates_and_number_of_trials(method: str, tmp_path: Path) -> None:
-    model = {"model": "boosted-trees"} if method == "boosting" else {}
+    model = {"boosting": {"model": "boosted-trees"}, "partial-pooling": {"model": "linear"}}.get(
+        method, {}
+    )
     config = Config.from_flat({"method": method, "partition.validation": 0.2} | model)
     trials = tune.trials(config)
     assert len({tuple(sorted(each.items())) for each in trials}) == 15
