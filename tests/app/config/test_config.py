@@ -65,7 +65,8 @@ def test_names_share_one_space_of_tables() -> None:
 
 
 NEEDS: dict[str, dict[str, Any]] = {
-    "ifca": {"ifca.clusters": 2}, "boosting": {"model": "boosted-trees"}, "partial-pooling": {"model": "linear"},
+    "ifca": {"ifca.clusters": 2}, "boosting": {"model": "boosted-trees"},
+    "partial-pooling": {"model": "linear"},
 }  # fmt: skip
 
 
