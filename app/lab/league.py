@@ -57,6 +57,8 @@ _FORMER: dict[tuple[str, Scalar], Scalar] = {("table.split", "random"): "by-clas
 """Key and value -> name of the value in the digests of kept cells."""
 _NAMES = {key: former for former, key in FORMER.items()}
 """Key -> its name in the digests of kept cells."""
+_GONE: dict[str, Scalar] = {"table.mean": "", "table.std": ""}
+"""Keys that tables had when cells were kept -> their value in the digests of those."""
 _TUNED_AS = {"attacked": "plain"}
 """Condition -> condition whose choices it uses."""
 
@@ -194,7 +196,8 @@ def digest(configs: Sequence[Config]) -> str:
         for key, value in result_keys(configs[0]).items()
         if key != "seed" and (key not in BEFORE or BEFORE[key] != value)
     }
-    return grid.digest(configs[0], {**flat, "seeds": [config.seed for config in configs]})
+    gone = _GONE if "table.columns" in flat else {}
+    return grid.digest(configs[0], {**flat, **gone, "seeds": [config.seed for config in configs]})
 
 
 def _with_data(configs: Sequence[Config]) -> str:
