@@ -82,7 +82,7 @@ def _plot(column: str, rows: Sequence[Mapping[str, str]], *, odds: bool) -> Plot
     scale = (_WIDTH - _LEFT - 10) / max(high - low, 1e-12)
 
     def x(value: float) -> float:
-        return round(_LEFT + (value - low) * scale, 1)
+        return float(round(_LEFT + (value - low) * scale, 1))
 
     marks = []
     for i, row in enumerate(rows):
@@ -91,8 +91,9 @@ def _plot(column: str, rows: Sequence[Mapping[str, str]], *, odds: bool) -> Plot
         what = "odds ratio " if odds else ""
         title = f"{row['institution']}: {what}{ends[0]:.3g}, 95 % {ends[1]:.3g} to {ends[2]:.3g}"
         own = x(np.clip(float(row["own"]), low, high)) if row["own"] else None
-        at = [x(float(row[name])) for name in ("low", "high", "estimate")]
-        marks.append(Mark(row["institution"], _TOP + _ROW * (i + 0.5), *at, own, title))
+        start, end, middle = (x(float(row[name])) for name in ("low", "high", "estimate"))
+        y = _TOP + _ROW * (i + 0.5)
+        marks.append(Mark(row["institution"], y, start, end, middle, own, title))
     step, spread = float(rows[0]["step"]), float(rows[0]["spread"])
     about = f"spread {spread:.2g}" if step == 1 else f"per {step:.3g}; spread {spread:.2g}"
     ticks = [(x(at), f"{np.exp(at) if odds else at:.2g}") for at in dict.fromkeys((low, 0.0, high))]
