@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.app.experiments import methods
-from coterie.app.report import decisions, diagnostics, png, quality, section, words
+from coterie.app.report import coefficients, decisions, diagnostics, png, quality, section, words
 from coterie.app.report.panel import Heading, Panel
 from coterie.app.report.run_data import block_sizes, page_data
 from coterie.app.report.section import Page, Section, Sections
@@ -79,6 +79,7 @@ SECTIONS: Sections[Run] = (
     decisions.of_run,
     lambda run: Part("learning.html.j2"),
     lambda run: Part("collaboration.html.j2"),
+    coefficients.of_run,
     WorthMap.of,
     lambda run: Part("split.html.j2"),
     lambda run: Part("predictions.html.j2"),
