@@ -42,8 +42,8 @@ MATRIX = 1024
 
 def has_keyframe(t: int, sent: int) -> bool:
     """Return True if a peer that has sent this many keyframes on request owes another one."""
-    # Of its letters up to round `t`, at most 1 + t / 10 are keyframes on request: whoever asks for
-    # more than it needs, a node or the relay, cannot make all letters whole.
+    # Of its letters up to round `t`, at most 1 + t / 10 are keyframes on request: a node or a relay
+    # that asks for more than it needs cannot make all letters whole.
     return sent < 1 + t // 10
 
 

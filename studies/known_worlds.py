@@ -99,13 +99,13 @@ def outcome(kind: str, rows: int, columns: int, n: int, seed: int) -> Outcome:
     mine = [np.mean((x @ theta[i, 1:] + theta[i, 0] > 0) == y) for i, (x, y) in enumerate(new)]
     same = [fitted([j for j in range(n) if group[j] == group[i]]) for i in range(n)]
     everybody = fitted(list(range(n)))
-    found = np.array(labels(effects))
+    likely = np.array(labels(effects))
     half = 1.96 * np.sqrt(np.diagonal(effects.covariances, axis1=1, axis2=2)[:, 1:])
     return Outcome(
         100 * np.array(mine) - home,
         np.array([percent(i, same[i]) for i in range(n)]) - home,
         np.array([percent(i, everybody) for i in range(n)]) - home,
-        bool(((found[:, None] == found) == (group[:, None] == group)).all()),
+        bool(((likely[:, None] == likely) == (group[:, None] == group)).all()),
         100 * float(np.mean(np.abs(theta[:, 1:] - slopes) <= half)),
         effects.groups,
     )

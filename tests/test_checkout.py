@@ -26,5 +26,5 @@ def test_security_tests_that_start_python_say_which_code_runs(folder: str) -> No
     for file in sorted((ROOT / "tests" / folder).rglob("test_*.py")):
         text = file.read_text("utf-8")
         starts = text.count("[sys.executable, ") + text.count("[*inside, sys.executable")
-        said = text.count("cwd=ROOT") + text.count("of_this_checkout(")
-        assert not starts or said, f"{file.name} may attack an installed version"
+        named = text.count("cwd=ROOT") + text.count("of_this_checkout(")
+        assert not starts or named, f"{file.name} may attack an installed version"

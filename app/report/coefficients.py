@@ -11,7 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.app.report.section import Section
+from coterie.app.runs import files
+from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Run
+from coterie.app.trained.coefficients import FILE
 
 _SHOWN = 24
 """Maximum number of columns with a plot: those whose coefficients differ most from 0."""
@@ -60,19 +63,25 @@ class Coefficients(Section):
 
 def of_run(run: Run) -> Coefficients | None:
     """Return the section of a run with coefficients.csv, or None."""
-    path = run.directory / "coefficients.csv"
-    if not path.is_file():
+    text = files.text(run.directory, FILE)
+    if text is None:
         return None
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [*csv.DictReader(file)]
+    try:
+        return _section(list(csv.DictReader(text.splitlines(), strict=True)), odds=run.has_accuracy)
+    except (csv.Error, ValueError, TypeError, KeyError) as error:
+        raise ResultsError(
+            f"{run.directory / FILE}: not a table of coefficients: {error}"
+        ) from None
+
+
+def _section(rows: Sequence[Mapping[str, str]], *, odds: bool) -> Coefficients:
     by_column: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:
         by_column.setdefault(row["column"], []).append(row)
-    names = [column for column in by_column if not column.endswith("intercept")]
+    names = [name for name in by_column if name.rpartition(": ")[2] != "intercept"]
     names.sort(key=lambda name: -max(abs(float(row["estimate"])) for row in by_column[name]))
-    plots = [_plot(name, by_column[name], odds=run.has_accuracy) for name in names[:_SHOWN]]
-    left_out = max(len(names) - _SHOWN, 0)
-    return Coefficients(plots, _sentences(rows), left_out, run.has_accuracy)
+    plots = [_plot(name, by_column[name], odds=odds) for name in names[:_SHOWN]]
+    return Coefficients(plots, _sentences(rows), max(len(names) - _SHOWN, 0), odds)
 
 
 def _plot(column: str, rows: Sequence[Mapping[str, str]], *, odds: bool) -> Plot:

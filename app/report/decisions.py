@@ -293,8 +293,8 @@ def _unjudged(name: str, method: str, evidence: Evidence, own: Sequence[_Place])
     """Return the decision of an institution that cannot be judged, without numbers of models."""
     key, groups = advice.advise(evidence), _groups(own)
     if key == advice.COLLECT:
-        found = quality.one_class(own[0].run)[own[0].peer]
-        reason = f"{found[0].upper()}{found[1:]}; no model can learn from it what differs."
+        finding = quality.one_class(own[0].run)[own[0].peer]
+        reason = f"{finding[0].upper()}{finding[1:]}; no model can learn from it what differs."
     else:
         what = "of the rarer class" if own[0].run.labels("test") is not None else "to judge by"
         rows = units.plural(evidence.rarer, "test row")

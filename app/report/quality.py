@@ -22,7 +22,7 @@ def of_run(run: Run) -> Panel | None:
     qualities = quality.read(run.directory, run.peers)
     if not qualities:
         return None
-    found = sorted((each for each in qualities if each.finding), key=lambda each: each.rank)
+    marked = sorted((each for each in qualities if each.finding), key=lambda each: each.rank)
     peers = sorted({each.peer for each in qualities})
     names = list(dict.fromkeys(each.column for each in qualities if each.kind != "rows"))
     rows, about, notes = [], [], []
@@ -33,15 +33,15 @@ def of_run(run: Run) -> Panel | None:
         ]
         more = f" {SHOWN} of {len(names)} columns; quality.csv has all." * (len(names) > SHOWN)
         about = [f"Cells before preprocessing, all rows of each peer: median and range.{more}"]
-    if found and (text := remedy(qualities, run.settings.dataset)):
+    if marked and (text := remedy(qualities, run.settings.dataset)):
         notes.append(f"Values that may mean “not measured”, {text}.")
-    if len(found) > SHOWN:
-        notes.append(f"{SHOWN} of {len(found)} findings; quality.csv has all.")
-    findings = [f"{run.names[each.peer]}: {each.finding}" for each in found[:SHOWN]]
+    if len(marked) > SHOWN:
+        notes.append(f"{SHOWN} of {len(marked)} findings; quality.csv has all.")
+    findings = [f"{run.names[each.peer]}: {each.finding}" for each in marked[:SHOWN]]
     return Panel(
         "quality", "Data quality", about,
         [Heading("Column"), *(Heading(run.names[peer]) for peer in peers)], rows,
-        notes=notes if found else ["No findings."], lists={"Findings": findings},
+        notes=notes if marked else ["No findings."], lists={"Findings": findings},
     )  # fmt: skip
 
 

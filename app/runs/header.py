@@ -60,8 +60,7 @@ def data_quality(problem: Problem, console: Console) -> None:
     """Print accounts of images, peers of one class, and the most severe problems of the columns."""
     for line in account.lines(account.named(problem.accounts, problem.names)):
         console.print(line, soft_wrap=True, markup=False)
-    found = quality.one_class_in(problem)
-    for peer, finding in found.items():
+    for peer, finding in quality.one_class_in(problem).items():
         name = problem.names[peer] if problem.names else f"peer {peer}"
         console.print(f"{name}: {finding}", soft_wrap=True)
     for line in warnings(survey(problem), problem.names, problem.name):

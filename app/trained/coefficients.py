@@ -21,6 +21,7 @@ from coterie.datasets.preprocessing import IS_MISSING, NO_CODE
 Floats = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[Any]]
 Rows = Iterator[list[str]]
+FILE = "coefficients.csv"
 HEADER = ["institution", "column", "own", "estimate", "low", "high", "group", "step", "spread"]
 Z = 1.959963984540054
 """97.5th percentile of the normal distribution."""
@@ -65,7 +66,6 @@ def table(known: Mapping[int, tuple[About, Arrays]], names: Mapping[int, str]) -
     first = min(known)
     about, seen = known[first]
     columns, steps, factors = columns_of(about, seen["effects.estimates"].shape[1])
-
     spread = seen["effects.spread"] * factors
 
     def lines(who: str, group: int, mean: Floats, sd: Floats, own: Floats | None) -> Rows:

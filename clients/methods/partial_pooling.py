@@ -19,7 +19,8 @@ H of a rare category would be the average patient of this category.
 With `letters` above 1 a peer expands its likelihood again, at the maximum under its current prior.
 Letters of a peer that sleeps or comes late are requested until they arrive: a peer with more
 letters knows more, and nothing else changes. A letter that is not finite, or whose curvature is not
-positive semidefinite, is left out with a warning.
+positive semidefinite, is left out with a warning. Numbers of a regression are measured in the
+median of the letters' units, so that no single unit moves it.
 
 Related: DerSimonian and Laird, Controlled Clinical Trials 1986 (random effects); Luo et al., dPQL,
 JAMIA 2022 (mixed models from aggregated data); Grimberg et al., Optimal Model Averaging, 2021. The
@@ -53,8 +54,9 @@ if TYPE_CHECKING:
 
 _MOST = 1000
 """Maximum number of parameters: a letter has the square of it, each step on letters the cube."""
-_ROUNDING = 1e-5
-"""Relative size of a negative eigenvalue that rounding may give a curvature."""
+_ROUNDING, _SMALLEST, _LARGEST = 1e-5, 1e-12, 1e30
+"""Relative size of a negative eigenvalue that rounding may give a curvature; relative size of the
+least one with which it is used; largest number of a letter."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +161,8 @@ class PartialPooling(
             if not sound.all():
                 self.warn_once(f"{(~sound).sum()} letters with an invalid curvature were left out")
             from_ = inbox.peer[sound], inbox.senders[sound]
-            letters[from_], numbers[from_] = (
-                arrived[sound, :-1],
-                arrived[sound, -1].clip(1, self.letters),
-            )
+            letters[from_] = arrived[sound, :-1]
+            numbers[from_] = arrived[sound, -1].clip(1, self.letters)
         for p, peer in enumerate(self.engine.peers):
             present = np.flatnonzero(numbers[p])
             effects, unit = self._effects(letters[p, present])
@@ -176,10 +176,10 @@ class PartialPooling(
         """Return what each hosted peer knows about everybody, for `coefficients.csv` and intervals.
 
         By letter: "effects.peers" (n,), "effects.own" its estimate alone and "effects.estimates",
-        (n, d), with deviations "effects.own_deviations" and "effects.deviations", and
-        "effects.groups" (n,), -1 for none. By group: "effects.means" and "effects.mean_deviations",
-        (K, d). "effects.spread", (d,): the deviation within a group; "effects.covariance" (d, d) of
-        the peer's own estimate, and "effects.noise", the standard deviation of its residuals.
+        (n, d), with "effects.deviations", and "effects.groups" (n,), -1 for none. By group:
+        "effects.means" and "effects.mean_deviations", (K, d). "effects.spread", (d,): the deviation
+        within a group; "effects.covariance" (d, d) of the peer's own estimate, and "effects.noise",
+        the standard deviation of its residuals.
         """
         return [self._saved(s, p) for p in range(len(self.engine.peers))]
 
@@ -189,13 +189,12 @@ class PartialPooling(
             return {}
         effects, unit = self._effects(s.letters[p, present])
         b_nd, h_ndd, unit_n = _unpacked(s.letters[p, present], self.parameters)
-        own_nd, own_ndd = alone(b_nd, h_ndd, self.is_free)
+        own_nd = alone(b_nd, _positive(h_ndd), self.is_free)
         at = int(np.searchsorted(present, peer))
         best = effects.membership.argmax(axis=1)
         values = {
             "peers": present,
             "own": own_nd * unit_n[:, None],
-            "own_deviations": _deviations(own_ndd) * unit_n[:, None],
             "estimates": effects.estimates * unit,
             "deviations": _deviations(effects.covariances) * unit,
             "groups": np.where(best < effects.groups, best, -1),
@@ -249,7 +248,10 @@ class PartialPooling(
 
     def _is_sound(self, sent_l: Floats) -> bool:
         """Return whether a received letter is one that rows can give."""
-        if not np.isfinite(sent_l).all() or sent_l[-2] <= 0:
+        unit = sent_l[-2]
+        if not (np.abs(sent_l) < _LARGEST).all() or unit <= 0:  # NaN is not below it
+            return False
+        if self.engine.kind != "regression" and unit != 1:
             return False
         values = np.linalg.eigvalsh(_unpacked(sent_l[None, :-1], self.parameters)[1][0])
         return bool(values[0] >= -_ROUNDING * max(abs(values[-1]), 1e-12))
@@ -274,12 +276,11 @@ def _estimated(letters: bytes, n: int, is_free: bytes, groups: int | None) -> tu
     """
     is_free_d = np.frombuffer(is_free, dtype=np.bool_)
     b_nd, h_ndd, unit_n = _unpacked(np.frombuffer(letters).reshape(n, -1), len(is_free_d))
-    unit = float(np.exp(np.log(unit_n).mean()))
+    unit = float(np.exp(np.median(np.log(unit_n))))
     ratio_n = unit / unit_n
     with threadpool_limits(1):  # sums do not depend on the machine's cores
-        effects = estimated(
-            b_nd * ratio_n[:, None], h_ndd * ratio_n[:, None, None] ** 2, is_free_d, groups
-        )
+        h_ndd = _positive(h_ndd * ratio_n[:, None, None] ** 2)
+        effects = estimated(b_nd * ratio_n[:, None], h_ndd, is_free_d, groups)
     return effects, unit
 
 
@@ -289,6 +290,15 @@ def _unpacked(letters_nl: Floats, d: int) -> tuple[Floats, Floats, Floats]:
     rows, columns = np.tril_indices(d)
     h_ndd[:, rows, columns] = h_ndd[:, columns, rows] = letters_nl[:, d:-1]
     return letters_nl[:, :d], h_ndd, letters_nl[:, -1]
+
+
+def _positive(h_ndd: Floats) -> Floats:
+    """Return curvatures without the negative eigenvalues that the rounding of letters gives."""
+    values_nd, vectors_ndd = np.linalg.eigh(h_ndd)
+    least_n1 = np.maximum(values_nd[:, -1:] * _SMALLEST, 0)
+    return np.asarray(
+        (vectors_ndd * np.maximum(values_nd, least_n1)[:, None]) @ vectors_ndd.transpose(0, 2, 1)
+    )
 
 
 def _mode(x_r: Floats) -> float:

@@ -37,7 +37,7 @@ Bools = npt.NDArray[np.bool_]
 FREE = 25.0
 """Prior variance of an intercept."""
 ALONE = 2.0
-"""Prior variance of a slope at the point of expansion of a first letter."""
+"""Prior variance of a slope for a first letter, and for the estimate at home."""
 _GROUP_MEAN = 0.1
 """Prior precision of the mean of a group."""
 _FLOOR = 1e-4
@@ -100,13 +100,14 @@ def estimated(b_nd: Floats, h_ndd: Floats, is_free_d: Bools, groups: int | None 
     groups : int or None
         Number of groups; None: chosen by evidence.
     """
-    counts = range(min(len(b_nd) // 2, _MAX_GROUPS) + 1) if groups is None else [groups]
+    most = min(len(b_nd) // 2, _MAX_GROUPS)
+    counts = range(most + 1) if groups is None else [min(groups, len(b_nd))]
     fits = list[_Fit]()
     for count in counts:
         fits.append(_fitted(b_nd, h_ndd, is_free_d, count))
         if len(fits) > 2 and fits[-1].evidence <= fits[-2].evidence:
             break
-    best = max(fits, key=lambda each: each.evidence)  # the first of equals has fewer groups
+    best = _ordered(max(fits, key=lambda each: each.evidence))  # of equals, with fewer groups
     has_groups = len(best.means) > 0
     estimates_nd, covariances_ndd, influence_nn = (
         _shrunk(b_nd, is_free_d, best) if has_groups else _alone(b_nd, h_ndd, is_free_d)
@@ -117,11 +118,20 @@ def estimated(b_nd: Floats, h_ndd: Floats, is_free_d: Bools, groups: int | None 
     )  # fmt: skip
 
 
-def alone(b_nd: Floats, h_ndd: Floats, is_free_d: Bools) -> tuple[Floats, Floats]:
-    """Return estimates (n, d) and covariances (n, d, d) of peers that share nothing."""
-    prior_d = np.where(is_free_d, FREE, ALONE)
-    posterior = _Posterior(h_ndd, prior_d)
-    return posterior.mean(b_nd, np.zeros((1, len(prior_d))))[:, 0], posterior.covariance
+def _ordered(fit: _Fit) -> _Fit:
+    """Number the groups by their first peers, so that starts do not decide their names."""
+    likely_n, groups = fit.shares.argmax(axis=1), len(fit.means)
+    order = np.argsort([[*likely_n, k].index(k) for k in range(groups)], kind="stable").astype(int)
+    return fit._replace(
+        shares=fit.shares[:, [*order, groups]], means=fit.means[order],
+        mean_covariances=fit.mean_covariances[order],
+    )  # fmt: skip
+
+
+def alone(b_nd: Floats, h_ndd: Floats, is_free_d: Bools) -> Floats:
+    """Return each peer's estimate from its own letter under the weak prior, (n, d)."""
+    posterior = _Posterior(h_ndd, np.where(is_free_d, FREE, ALONE))
+    return posterior.mean(b_nd, np.zeros((1, b_nd.shape[1])))[:, 0]
 
 
 def _by_itself(b_1d: Floats, h_1dd: Floats, is_free_d: Bools) -> _Posterior:

@@ -1,7 +1,10 @@
 """A letter of partial pooling has the curvature: sums over patients, column by column.
 
-Attack: a category that one patient has. The row of the curvature that belongs to it is this patient
-alone, all other columns included. Defence: `min-rows`, which the policy requires.
+Attack by a reader: a category that one patient has. The row of the curvature that belongs to it is
+this patient alone, all other columns included. Defence: `min-rows`, which the policy requires.
+
+Attack by a sender: letters that are no curvature, or so large that nothing else counts. Defence:
+they are left out; a group's spread bounds the weight of a letter, however precise it says it is.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import pytest
 from coterie.app.config.config import Config
 from coterie.app.institution.security.policy import PolicyError, policy_of
 from coterie.app.institution.security.run_check import check_run
-from coterie.clients.methods.partial_pooling import _unpacked
+from coterie.clients.methods.partial_pooling import _positive, _unpacked
+from coterie.clients.parts.random_effects import estimated
 from tests.clients.methods.test_boosting import problem
+from tests.clients.parts.test_random_effects import IS_FREE, letters
 from tests.stepping import Stepping
 
 RARE = 2
@@ -59,3 +64,34 @@ def test_a_policy_requires_the_minimum() -> None:
     check_run(policy, Config.from_flat(flat | {"partial-pooling.min-rows": least}))
     with pytest.raises(PolicyError, match=f"must set partial-pooling.min-rows={least}"):
         check_run(policy, Config.from_flat(flat))
+
+
+CLAIMS = {
+    "indefinite": lambda letter, d: np.r_[letter[:d], -letter[d:-2], letter[-2:]],
+    "without end": lambda letter, d: np.r_[letter[:d], letter[d:-2] * 1e34, letter[-2:]],
+    "another unit": lambda letter, d: np.r_[letter[:-2], 1e20, 1],
+    "not a number": lambda letter, d: np.r_[np.nan, letter[1:]],
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_letter_that_no_rows_give_is_left_out(claim: str) -> None:
+    honest = Stepping(KEYS | {"peers": 4}, problem=problem("two", [60] * 4))
+    honest.to(1)
+    rule, state = honest.rule, honest.state
+    d = rule.parameters
+    letter = np.r_[state.letters[0, 3], 1.0]
+    assert rule._is_sound(letter)
+    assert not rule._is_sound(CLAIMS[claim](letter, d))
+
+
+@pytest.mark.parametrize("times", [1e6, 1e20])
+def test_a_letter_that_says_it_is_certain_moves_others_little(times: float) -> None:
+    """The weight of a letter in a group's mean is at most that of the spread, T^-1."""
+    g = np.random.default_rng(0)
+    theta = np.array([[0.0, 1, -1, 0.5]] * 7) + 0.3 * g.normal(size=(7, 4))
+    b, h = letters(np.vstack([theta, theta[:1] + 0.5]))
+    before = estimated(b, h, IS_FREE, 1).estimates[:7]
+    h[7], b[7] = h[7] * times, b[7] * times
+    after = estimated(b, _positive(h), IS_FREE, 1).estimates[:7]
+    assert np.abs(after - before)[:, 1:].max() < 0.1

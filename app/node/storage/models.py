@@ -103,8 +103,8 @@ class ModelFiles:
                 atomic.write(file.with_suffix(".json"), as_json(content))
                 atomic.write(file.with_suffix(".md"), as_markdown(content))
         if effects:
-            path = self._directory.parent / "coefficients.csv"
-            atomic.write(path, coefficients.table(effects, names))
+            table = coefficients.table(effects, names)
+            atomic.write(self._directory.parent / coefficients.FILE, table)
 
     def _is_better(self, t: int, report: Report | None, peer: int, file: Path) -> bool:
         """Return whether a model of round `t` is kept: better on validation data, or newer."""
