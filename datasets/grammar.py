@@ -50,11 +50,6 @@ def is_number(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text) or _NOT_FINITE.fullmatch(text))
 
 
-def is_date(text: str) -> bool:
-    """Return whether a text has the form of a date."""
-    return bool(_DATE.fullmatch(text))
-
-
 def date(text: str) -> float:
     """Parse an ISO 8601 date, with or without a time: days since 1970; ValueError otherwise."""
     match = _DATE.fullmatch(text)

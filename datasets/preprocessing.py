@@ -70,7 +70,8 @@ class Column:
             return TypeAdapter(cls).validate_json(json.dumps(data, default=str))
         except ValidationError as error:
             last = error.errors()[-1]
-            raise ValueError(f"{last['loc'][0]}: {last['msg']}".replace("_", "-")) from None
+            where = str(last["loc"][0]) if last["loc"] else "column"
+            raise ValueError(f"{where}: {last['msg']}".replace("_", "-")) from None
 
     def as_json(self) -> dict[str, Any]:
         """Convert to a JSON object, without what a fitted feature does not need."""
@@ -199,7 +200,8 @@ def numbers(value: Any, name: str) -> Floats:
         result = np.array(value)
     except ValueError:
         raise ValueError(f"{name} is ragged") from None
-    if result.dtype.kind not in "iuf" or not np.isfinite(result).all():
+    has_bools = any(isinstance(each, bool) for each in np.array(value, dtype=object).flat)
+    if result.dtype.kind not in "iuf" or has_bools or not np.isfinite(result).all():
         raise ValueError(f"{name} holds something else than finite numbers")
     return result.astype(np.float64)
 

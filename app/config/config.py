@@ -294,7 +294,7 @@ class Config(Settings):
 
 
 def needs_validation(method: type[Rule[Any]], model: str) -> bool:
-    """Return whether a method needs validation rows for a model, as a model of no library does."""
+    """Return whether a method needs validation rows: a library's model has out-of-fold scores."""
     return method.validates and not (method.any_model and bool(model_of(model).library))
 
 

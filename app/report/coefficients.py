@@ -66,8 +66,9 @@ def of_run(run: Run) -> Coefficients | None:
     text = files.text(run.directory, FILE)
     if text is None:
         return None
+    odds = run.has_accuracy or not np.isnan(run.metric("c_index")).all()
     try:
-        return _section(list(csv.DictReader(text.splitlines(), strict=True)), odds=run.has_accuracy)
+        return _section(list(csv.DictReader(text.splitlines(), strict=True)), odds=odds)
     except (csv.Error, ValueError, TypeError, KeyError) as error:
         raise ResultsError(
             f"{run.directory / FILE}: not a table of coefficients: {error}"

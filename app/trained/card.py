@@ -22,7 +22,7 @@ from coterie.strategies.protocol import Report
 _LEAST = 1e-6  # minimum weight of a collaborator
 _COLUMNS = 500  # maximum number of columns, of more those with findings
 _NAMED = 50  # maximum number of collaborators, largest weights first
-_QUALITY = (*("column", "kind", "missing", "distinct", "code", "code_share", "drift", "finding"),)
+_QUALITY = ("column", "kind", "missing", "distinct", "code", "code_share", "drift", "finding")
 _JSON = json.JSONEncoder(allow_nan=False)
 
 
@@ -55,7 +55,8 @@ def card(
     named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
     collaborators = zip(peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True)
     listed = [_quality(column) for column in shortened(qualities, _COLUMNS)]
-    dice = zip(about.class_names()[1:], curves.get("dice", ()), strict=False)
+    classes = about.class_names()[1:] if "dice" in curves else ()
+    dice = zip(classes, curves.get("dice", ()), strict=True)
     return {
         "peer": about.peer,
         "name": about.peer_name,

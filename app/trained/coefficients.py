@@ -1,8 +1,9 @@
 """coefficients.csv: what partial pooling knows about each institution's coefficients.
 
 A row per institution and column, then one per group and column: estimate at home, shrunk estimate
-with its 95 % interval, and the group. Coefficients are log odds against the first class, or
-differences of the outcome, per `step` of the column: its standard deviation, or 1 for a category.
+with its 95 % interval, and the group. Coefficients are log odds against the first class or of the
+event in an interval, or differences of the outcome, per `step` of the column: its standard
+deviation, or 1 for a category.
 `spread` is the standard deviation of the institutions' coefficients within a group.
 """
 
@@ -48,6 +49,8 @@ def columns_of(about: About, count: int) -> tuple[list[str], Floats, Floats]:
     if scores > 1 and about.task == "classification":
         first, *others = about.class_names()
         before = [f"{each} against {first}: " for each in others]
+    elif about.task == "survival":
+        before = [f"event before {each}: " for each in about.class_names()]
     elif scores > 1:
         before = [f"output {k + 1}: " for k in range(scores)]
     return (

@@ -80,7 +80,7 @@ class IncrementFormat:
         version: int,
         parts: Mapping[str, Tensor] | None = None,
     ) -> bytes:
-        """Encode one row of stacked offers, whose `MODEL` is the copy, as an increment or a key."""
+        """Encode a row of stacked offers, whose `MODEL` is the copy, as increment or keyframe."""
         form = self.whole(version)
         kind = _INCREMENT if parts else _FIRST if form is self.first else _KEY
         stamp = _STAMP.pack(kind, version, digest(stacks[MODEL][row]))
@@ -91,7 +91,7 @@ class IncrementFormat:
         return stamp + self.increment.encode(rows, 0)
 
     def decode(self, payload: bytes, before: Copy, author: int) -> tuple[dict[str, Tensor], Copy]:
-        """Decode a payload, perhaps an increment to the copy `before`, to tensors and copy."""
+        """Return tensors of an offer and the copy after it; an increment is added to `before`."""
         kind, version, signed = _STAMP.unpack(payload[: _STAMP.size].ljust(_STAMP.size, b"\0"))
         body = payload[_STAMP.size :]
         if not version:

@@ -495,7 +495,7 @@ class Engine(Evaluation):
     def collect(
         self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
     ) -> Tensor:
-        """Return weighted sums of letters, from rows of the stack to hosted peers, (P, d)."""
+        """Return weighted sums (P, d): of rows `from_e` of the stack, to local indices `to_e`."""
         hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":
             return sums.weighted(weights_e, x_sd, from_e, to_e, hosted)
@@ -509,7 +509,7 @@ class Engine(Evaluation):
         return torch.cat([nothing, *(sums.paired(a_ed[at], b_ed[at]) for at in parts)])
 
     def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
-        """Return the mean cosine between the rows of tensors of two models, (E,); 0 for zeros."""
+        """Return the mean cosine of the rows of two models' tensors, (E,); a vector is a row."""
         total_e, count = np.zeros(len(from_e)), 0
         for tensor in self.network.tensors(x_sd):
             rows_src = tensor.flatten(1, -2) if tensor.dim() > _MATRICES else tensor

@@ -244,7 +244,6 @@ class Evaluation:
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
         """Return the last layer's inputs (P, n, m), undefined beyond a peer's last example."""
-        longest = int(self.data.shards[split].lengths_p.max(initial=0))
         parts = self._parts(self.embed, x_pd, buffers, split, np.arange(len(x_pd)))
         longest = int(self.data.shards[split].lengths_p.max(initial=0))
         tail = parts[0][2].shape[2:] if parts else (0,)

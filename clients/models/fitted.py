@@ -91,6 +91,7 @@ class Logistic(Fitted):
     def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
         from sklearn.linear_model import LogisticRegression
 
+        assert begun is None, "only scikit-learn's boosting is continued"
         weight_km, bias_k = np.zeros(self.weight.shape), _log_shares(rows, len(self.bias))
         classes = np.unique(rows.targets)
         if len(classes) > 1:
@@ -162,6 +163,7 @@ class Forest(Trees):
     def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
+        assert begun is None, "only scikit-learn's boosting is continued"
         kind = RandomForestClassifier if self._classifies else RandomForestRegressor
         model = kind(
             self._options.trees, max_leaf_nodes=self._options.max_leaf_nodes,

@@ -57,8 +57,8 @@ class Estimator:
     def ratios(self, r_pn: Floats, local: dict[str, Tensor], answers: Letters) -> Floats:
         """Return the ratios (P, n) after a refresh; nan where never estimated.
 
-        Peers that did not answer keep their previous ratio, `r_pn`. `local` has the gradients of
-        the hosted peers at their own models, `answers` those of the peers they asked.
+        Peers that did not answer keep their previous ratio, `r_pn`. `local` has the gradients
+        (P, d) of the hosted peers at their own models, `answers` those of the peers they asked.
         """
         if not len(answers):
             return r_pn
@@ -87,7 +87,7 @@ def ratio(apart: Floats, squared: Floats) -> Floats:
 
 
 def normalised(r_pn: Floats, n_k: Floats, threshold: float | None) -> Floats:
-    """Return weights (P, n) that sum to 1, as in the authors' code.
+    """Return weights (P, n) that sum to 1, as in the authors' code, from ratios r_ik and rows n_k.
 
     `threshold` is lambda of the binary criterion n_k 1{r > lambda}; None for the continuous one, r.
     """

@@ -39,7 +39,7 @@ def with_validation_loss(engine: Engine, x_pd: Tensor, buffers: Buffers) -> Kept
 
 
 def better(engine: Engine, kept: Kept, new: Kept) -> Kept:
-    """Return the kept models, or the new ones where they are better, or without validation data."""
+    """Return the kept models; the new ones where they are better, or of peers without such rows."""
     unmeasured_p = engine.data.shards["validation"].lengths_p == 0
     taken_p = (new["loss"] < kept["loss"]) | new["loss"].new_tensor(unmeasured_p).bool()
     return {

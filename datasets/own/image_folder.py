@@ -367,11 +367,14 @@ def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
     image_of = {_stem(path, image_folder): (path, each) for path, each in examples}
     mask_of = {_stem(path, mask_folder): (path, each) for path, each in masks}
     alone = image_of.keys() ^ mask_of.keys()
-    if not examples or alone or len(image_of) < len(examples) or len(mask_of) < len(masks):
+    twice = [path for path, _ in examples if image_of[_stem(path, image_folder)][0] != path]
+    twice += [path for path, _ in masks if mask_of[_stem(path, mask_folder)][0] != path]
+    if not examples or alone or twice:
         raise RefusedError(
             f"image-folder: {len(examples)} images and {len(masks)} masks in {options.masks} are "
-            f"no pairs of the same name: {len(alone)} have no partner",
-            [str((image_of | mask_of)[stem][0]) for stem in sorted(alone)],
+            f"no pairs of the same name: {len(alone)} have no partner, {len(twice)} have the name "
+            "of another",
+            [*(str((image_of | mask_of)[stem][0]) for stem in sorted(alone)), *map(str, twice)],
         )
     targets = [mask_of[stem] for stem in image_of]
     if apart := [

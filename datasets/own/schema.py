@@ -259,7 +259,7 @@ def _counts(columns: Sequence[pa.ChunkedArray], unit_n: Ints) -> Counter[str]:
         own_n, unit_n = unit_n[: len(column)], unit_n[len(column) :]
         coded = column.combine_chunks()
         coded = coded if types.is_dictionary(coded.type) else coded.dictionary_encode()
-        code_n = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        code_n = coded.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
         width = own_n.max(initial=0) + 1
         code_u = np.unique(code_n * width + own_n) // width
         counts = np.bincount(code_u[code_u >= 0], minlength=len(coded.dictionary))

@@ -73,7 +73,7 @@ class TableOptions(HeldOptions):
     missing: Literal["refuse", "mean", "median", "indicator"] = option(
         "refuse",
         '"refuse" rejects missing cells, in `predict` too, "mean" fills missing numbers with the '
-        "mean of the column (the run's `mean`, else that of the peer's training rows), \"median\" "
+        'mean of the column (of the common scale, else of the peer\'s training rows), "median" '
         'with the median of the peer\'s training rows; "indicator" fills with the mean and adds a '
         "feature for each number that is 1 where it is missing. A missing category is none of its "
         "categories.",

@@ -49,10 +49,10 @@ class DataPolicy:
     )
     mean: str = option(
         "",
-        "Mean of each column or channel, if all institutions have agreed on it; a run with "
-        'another one is refused. "": the run has none, see share-statistics.',
+        "Mean of each channel of images, if all institutions have agreed on it; a run with "
+        'another one is refused. "": the run has none. Tables have theirs in schema.toml.',
     )
-    std: str = option("", "Standard deviation of each column or channel; see mean.")
+    std: str = option("", "Standard deviation of each channel of images; see mean.")
     share_statistics: Literal["ask", "yes", "no"] = option(
         "ask",
         "Whether count, mean and variance of each number column, over the training examples and "
@@ -318,7 +318,7 @@ def policy_of(flat: Mapping[str, Any]) -> Policy:
 
 
 def locate(dotted: str) -> tuple[str, Option]:
-    """Return table and option of a key of policy.toml; PolicyError names a key that is near."""
+    """Return table and option of a key of policy.toml; PolicyError names the nearest key."""
     table, _, key = dotted.rpartition(".")
     if table in TABLES and key in options_of(TABLES[table]):
         return table, options_of(TABLES[table])[key]

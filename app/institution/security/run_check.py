@@ -68,6 +68,11 @@ def check_run(policy: Policy, config: Config) -> None:
         )
     if event := getattr(options, "event", ""):
         _listed("data.label", data.label, f"{config.dataset}.event", [event])
+    if config.dataset == "table" and (data.mean or data.std):
+        raise PolicyError(
+            "data.mean and data.std are for images: remove them from the policy, and put mean and "
+            "scale of the table's columns into schema.toml"
+        )
     for key in ("classes", "mean", "std"):
         if not hasattr(options, key):
             continue
