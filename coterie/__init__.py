@@ -92,7 +92,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("coterie")
     if name == "worth":
-        raise AttributeError("coterie.worth is called coterie.contribution")
+        raise import_module("coterie.errors").Error("coterie.worth is now coterie.contribution")
     if name in ("Method", "Grid"):  # of version 0.1
         raise import_module("coterie.errors").Error(
             f"coterie.{name} is gone, as a method is one class: class Mine(coterie.Rule, "

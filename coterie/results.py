@@ -42,7 +42,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Metrics with a row per evaluated round and peer; columns as in rundir.jsonl."""
+        """Metrics with a row per evaluated round and peer; columns as in metrics.jsonl."""
         return read_metrics(self.directory)
 
     @property
@@ -224,9 +224,9 @@ def _seed(run: Run) -> int:
 
 
 def read_metrics(directory: Path) -> pd.DataFrame:
-    """Read rundir.jsonl as a data frame; a field that is null has NaN."""
+    """Read metrics.jsonl as a data frame; a field that is null has NaN."""
     try:
-        with files.opened(directory, "metrics.jsonl", rundir.MOST_BYTES) as file:
+        with files.opened(directory, "metrics.jsonl", rundir.MAX_METRICS_BYTES) as file:
             content = file.read()
     except FileNotFoundError:
         return pd.DataFrame(columns=["round", "peer"])

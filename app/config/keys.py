@@ -11,6 +11,13 @@ from coterie.ranges import Scalar
 
 FORMER = {"hold-out": "late-peers"}
 """Former name of a key -> its name."""
+_SCHEMA = 'write mean and scale of the column into schema.toml, with table.scale = "schema"'
+GONE: Mapping[str, tuple[Scalar, str]] = {
+    "table.mean": ("", _SCHEMA),
+    "table.std": ("", _SCHEMA),
+    "text.bad-lines": ("refuse", "correct the lines that the error names"),
+}
+"""Key of a former version that is no more -> its default, which recorded runs have; the remedy."""
 _SYNONYMS = {
     **FORMER,
     **dict.fromkeys(("clients", "num-clients", "num-supernodes", "nodes"), "peers"),
@@ -47,6 +54,8 @@ def of_keywords(named: Mapping[str, Any]) -> dict[str, Any]:
 
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return the end of an error message with the word that was meant; empty if there is none."""
+    if word in GONE:
+        return f", which is gone: {GONE[word][1]}"
     words = list(words)
     if _SYNONYMS.get(word) in words:
         return f', did you mean "{_SYNONYMS[word]}"?'

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie.app.config import limits, schema
-from coterie.app.config.keys import FORMER, ConfigError, flatten
+from coterie.app.config.keys import FORMER, GONE, ConfigError, flatten
 from coterie.app.config.parts import unpacked
 from coterie.ranges import Option, Scalar
 
-_GONE = {"table.mean": "", "table.std": "", "text.bad-lines": "refuse"}
-"""Keys of former versions that are no more, with their default, which recorded runs have."""
 _BYTES = 1 << 23
 """Maximum bytes of a TOML file."""
 _BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
@@ -87,7 +85,9 @@ def of_file(path: Path) -> Source:
     before = BEFORE.get(str(flat.get("dataset")), {}) if of_run else {}
     if of_run:
         flat = {
-            FORMER.get(key, key): value for key, value in flat.items() if _GONE.get(key) != value
+            FORMER.get(key, key): value
+            for key, value in flat.items()
+            if key not in GONE or GONE[key][0] != value
         }
         if flat.get("table.split") == "by-class":  # its former name
             flat["table.split"] = "random"

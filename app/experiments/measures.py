@@ -24,6 +24,7 @@ from coterie.app.runs.diagnostics import MAX_PEERS, card
 from coterie.app.runs.files import ResultsError
 from coterie.app.runs.graph import GraphScores, score
 from coterie.app.runs.rundir import Floats, Ints, Run
+from coterie.app.runs.settings import RunSettings
 from coterie.app.runs.summary import accuracy_statistics, mean
 
 
@@ -31,7 +32,7 @@ class Result(Protocol):
     """Result in a table: a run, or what the league keeps of one."""
 
     @property
-    def config(self) -> Mapping[str, Any]: ...
+    def settings(self) -> RunSettings: ...
     @property
     def peers(self) -> int: ...
     @property
@@ -170,24 +171,21 @@ def _share(sign: float) -> PeerMeasure:
 
 
 def _newcomers(run: Run, _: SameTrial) -> float | None:
-    """Return the accuracy of the peers that joined late; see `coterie.app.runners.inline`."""
-    held_out = _held_out(run)
-    return mean(run.last()[held_out["peers"]]) if held_out else None
+    """Return the accuracy of the peers that joined late."""
+    late = _late(run)
+    return mean(run.last()[list(late.peers)]) if late else None
 
 
 def _fine_tuned(run: Run, _: SameTrial) -> float | None:
-    held_out = _held_out(run)
-    if not held_out:
-        return None
-    return mean(np.array(held_out["fine_tuned_test_accuracy"], dtype=np.float64))
+    late = _late(run)
+    return mean(np.array(late.fine_tuned_test_accuracy, dtype=np.float64)) if late else None
 
 
-def _held_out(run: Run) -> dict[str, Any]:
-    kind = dict[str, int | list[int] | list[float | None]]
-    content: dict[str, Any] = files.json_of(run.directory, "newcomers.json", kind) or {}
-    if not all(0 <= peer < run.peers for peer in content.get("peers", ())):
-        raise ResultsError(f"{run.directory / 'newcomers.json'}: peers are 0 to {run.peers - 1}")
-    return content
+def _late(run: Run) -> files.Newcomers | None:
+    late: files.Newcomers | None = files.json_of(run.directory, files.NEWCOMERS, files.Newcomers)
+    if late is not None and not all(0 <= peer < run.peers for peer in late.peers):
+        raise ResultsError(f"{run.directory / files.NEWCOMERS}: peers are 0 to {run.peers - 1}")
+    return late
 
 
 def _gini(run: Run, _: SameTrial) -> float | None:

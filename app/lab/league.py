@@ -24,7 +24,7 @@ from coterie.app.comparisons.run import report_failures
 from coterie.app.config import sources
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import result_keys
-from coterie.app.config.keys import FORMER
+from coterie.app.config.keys import FORMER, GONE
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
@@ -57,8 +57,6 @@ _FORMER: dict[tuple[str, Scalar], Scalar] = {("table.split", "random"): "by-clas
 """Key and value -> name of the value in the digests of kept cells."""
 _NAMES = {key: former for former, key in FORMER.items()}
 """Key -> its name in the digests of kept cells."""
-_GONE: dict[str, Scalar] = {"table.mean": "", "table.std": ""}
-"""Keys that tables had when cells were kept -> their value in the digests of those."""
 _TUNED_AS = {"attacked": "plain"}
 """Condition -> condition whose choices it uses."""
 
@@ -196,7 +194,7 @@ def digest(configs: Sequence[Config]) -> str:
         for key, value in result_keys(configs[0]).items()
         if key != "seed" and (key not in BEFORE or BEFORE[key] != value)
     }
-    gone = _GONE if "table.columns" in flat else {}
+    gone = {k: value for k, (value, _) in GONE.items() if f"{configs[0].dataset}." in k}
     return grid.digest(configs[0], {**flat, **gone, "seeds": [config.seed for config in configs]})
 
 

@@ -72,7 +72,7 @@ class _Plan:
 
 
 def worth(request: WorthRequest, console: Console) -> Worth:
-    """Compute the worth of letters; write worth.json and worth.csv into the run directory."""
+    """Compute the worth of letters; write worth.csv into the run directory."""
     # Finished runs are reused, stopped ones are continued. After a ConfigError, DataError or
     # ResultsError nothing was started.
     directory = request.run_dir.absolute()

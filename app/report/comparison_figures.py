@@ -141,7 +141,7 @@ def maps(compared: Comparison) -> Figure | None:
         entries.append({
             "method": m, "seed": s, "low": low, "scales": encode(scales_fn, 2),
             "own": encode(own_fn, 2) if has_own_weights(run) else None,
-            "f1": clusters is not None and [score(w_nn, clusters).f1 for w_nn in weights_fnn],
+            "f1": None if clusters is None else [score(w, clusters).f1 for w in weights_fnn],
         })  # fmt: skip
     text = base64.b64encode(b"".join(coded)).decode("ascii")
     return Figure(

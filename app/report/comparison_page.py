@@ -44,13 +44,12 @@ class Settings(Section):
         rows = compared.table.rows
         common = _common(rows)
         counts = sorted({row.choice.trials for row in rows if row.choice.settings})
-        trials = " to ".join(
-            map(str, sorted({*counts[:1], *counts[-1:]}))
-        )  # fewer if trials failed
+        ends = sorted({*counts[:1], *counts[-1:]})  # they differ if trials failed
+        trials = " to ".join(map(str, ends)) + (" trial" if ends == [1] else " trials")
         return cls(
             {row.method: _own(row, common) for row in rows},
             {row.method: row.choice for row in rows if row.choice.settings},
-            f"{trials} trials",
+            trials,
             _in_tables(common),
         )
 

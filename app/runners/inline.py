@@ -20,7 +20,7 @@ from coterie.app.config.preflight import problem_of
 from coterie.app.node.assembly import engine_of
 from coterie.app.node.node import Node
 from coterie.app.runners import machine
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, files
 from coterie.app.runs.recorder import RunRecorder
 from coterie.clients.engine.engine import device_of
 from coterie.clients.engine.network import Buffers
@@ -30,8 +30,6 @@ from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.protocol import Handler
 from coterie.strategies.relay.broker import Broker
-
-FILE = "newcomers.json"
 
 
 class LateTransport(InProcessTransport):
@@ -50,6 +48,8 @@ class LateTransport(InProcessTransport):
 
 def write_control(config: Config) -> None:
     """Fine-tune the mean of the others' models for each newcomer, and write newcomers.json."""
+    # Newcomers train with the method. This control needs only the others' models, and trains for
+    # the same number of rounds: what a method is worth to a newcomer beyond a good start.
     run_dir, newcomers = Path(config.run_dir), config.newcomers
     others = [peer for peer in range(config.peers) if peer not in newcomers]
     engine = engine_of(config, problem_of(config), newcomers)
@@ -74,7 +74,7 @@ def write_control(config: Config) -> None:
         "fine_tuned_test_loss": _numbers(losses),
         "fine_tuned_test_accuracy": _numbers(accuracies),
     }
-    atomic.write(run_dir / FILE, json.dumps(content) + "\n")
+    atomic.write(run_dir / files.NEWCOMERS, json.dumps(content) + "\n")
 
 
 def _numbers(values: torch.Tensor) -> list[Any]:

@@ -15,6 +15,7 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -42,6 +43,17 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+
+
+NEWCOMERS = "newcomers.json"
+
+
+@dataclass(frozen=True)
+class Newcomers:
+    """Content of newcomers.json: peers that joined late, and a control without the method."""
+
+    peers: tuple[int, ...]
+    fine_tuned_test_accuracy: tuple[float | None, ...]
 
 
 class ResultsError(Error, ValueError):

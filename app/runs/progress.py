@@ -37,7 +37,7 @@ Show = Callable[[Mapping[str, Any]], None]
 """Function that shows the content of progress.json."""
 Count = Annotated[int, Interval(ge=0, le=1 << 53)]
 Time = Annotated[float, Interval(ge=-(1 << 53), le=1 << 53)]
-Waiting = TypedDict("Waiting", {"for": list[str], "until": Time}, total=False)
+Waiting = TypedDict("Waiting", {"for": list[str], "until": Time})
 
 
 class Seen(TypedDict, total=False):
@@ -60,7 +60,7 @@ class Progress(Seen, total=False):
     error: str | None
     backend: str
     messages: Count
-    bytes: int | float | None
+    bytes: float | None
     relayed_bytes: Count
     sealing_bytes: Count
     mean_test_accuracy: float | None

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from coterie.app.runs import atomic, checkpoint_files, files
 from coterie.app.runs import progress as progress_file
@@ -40,6 +41,13 @@ class Checkpoint(progress_file.Seen):
 
     ledger: Required[Ledger]
     written: Required[dict[str, tuple[progress_file.Count, str]]]  # file -> its bytes and digest
+
+
+class _Measured(TypedDict, total=False):
+    """What is read from a line of metrics.jsonl."""
+
+    peer: Required[int]
+    test_loss: float | None
 
 
 class RunRecorder:
@@ -88,7 +96,7 @@ class RunRecorder:
             for path in (self._metrics, self._weights)
         }
         for line in self._metrics.read_bytes().splitlines():
-            measured = files.parsed(line, dict[str, Any], self._metrics)
+            measured = files.parsed(line, _Measured, self._metrics)
             if measured.get("test_loss") is not None:
                 self._had_loss.add(measured["peer"])
         self._saved = time.monotonic()

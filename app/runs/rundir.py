@@ -40,14 +40,17 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _WRONG = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-MOST_BYTES = 1 << 30
-"""Maximum bytes of the file."""
-_LAST = 1 << 53
+MAX_METRICS_BYTES = 1 << 30
+"""Maximum bytes of metrics.jsonl."""
+_MAX_ROUND = 1 << 53
 """Maximum number of a round."""
 
 
 class Metrics:
     """Reader of the metrics.jsonl of a run with n peers; empty if the file does not exist."""
+
+    # A missing number (null, or no line for that round and peer) is NaN. A number that is not
+    # finite is infinity, so that a diverged peer is not taken for one without the metric.
 
     def __init__(self, path: Path, peers: int) -> None:
         self._path = path
@@ -60,7 +63,7 @@ class Metrics:
         ResultsError: a line is not a measurement. The last line can be incomplete.
         """
         try:
-            opened = files.opened(self._path.parent, self._path.name, MOST_BYTES)
+            opened = files.opened(self._path.parent, self._path.name, MAX_METRICS_BYTES)
         except FileNotFoundError:
             self._begin(inode=0)
             return self._arrays()
@@ -101,7 +104,7 @@ class Metrics:
         values = {name: _number(value) for name, value in record.items()}
         if lies:
             values["attacker"] = lies
-        if not (type(t) is type(peer) is int and 0 <= peer < self._peers and 0 <= t <= _LAST):
+        if not (type(t) is type(peer) is int and 0 <= peer < self._peers and 0 <= t <= _MAX_ROUND):
             raise ValueError(f"no round and peer below {self._peers}")
         self._make_room(t, values)
         reported_n = self._reported.setdefault(t, np.zeros(self._peers, dtype=np.bool_))

@@ -345,6 +345,17 @@ def row(**values: Any) -> str:
     return json.dumps({"round": 0, "peer": 0, "test_loss": 1.0, **values}) + "\n"
 
 
+def worth(**cell: str) -> str:
+    """Return a worth.csv of four peers that is valid but for one kind of cell."""
+    values = {
+        "measure": "test_loss", "alone": "1", "together": "1", "leave_one_out": "0",
+        "shapley": "0", "standard_error": "0", "orders": "0", **cell,
+    }  # fmt: skip
+    ends = "recipient,recipient_name,sender,sender_name"
+    rows = [f"{i},a,{k},b,{','.join(values.values())}" for i in range(4) for k in range(4)]
+    return "\n".join([f"{ends},{','.join(values)}", *rows]) + "\n"
+
+
 def archive(**members: bytes) -> bytes:
     """An .npz of these members."""
     import io
@@ -421,9 +432,13 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "worth: a pipe": lambda run_dir: pipe(run_dir / "worth.csv"),
     "worth: a link": lambda run_dir: link(run_dir / "worth.csv", "/dev/zero"),
     "worth: nested": writes("worth.csv", NESTED),
-    "worth: text": writes("worth.csv", 'measure,orders,alone\ntest_loss,0,"x\n'),
-    "worth: a measure": writes("worth.csv", "measure,orders,alone\n<script>,0,1\n"),
-    "worth: large": writes("worth.csv", "measure,orders,alone\ntest_loss,1" + "0" * 5000 + ",1\n"),
+    "worth: text": writes("worth.csv", worth(alone='"x')),
+    "worth: a measure": writes("worth.csv", worth(measure="<script>")),
+    "worth: a large number": writes("worth.csv", worth(alone="1e301")),
+    "worth: more digits": writes("worth.csv", worth(alone="1" + "0" * 5000)),
+    "worth: orders": writes("worth.csv", worth(orders="-1")),
+    "worth: orders without end": writes("worth.csv", worth(orders="1" + "0" * 5000)),
+    "worth: a row missing": writes("worth.csv", worth().rpartition("\n0")[0] + "\n"),
     "worth: a folder elsewhere": lambda run_dir: link(run_dir / "worth", ".."),
     "metrics: a pipe": lambda run_dir: pipe(run_dir / "metrics.jsonl"),
     "metrics: a link": lambda run_dir: link(run_dir / "metrics.jsonl", "/dev/zero"),

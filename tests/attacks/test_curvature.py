@@ -18,7 +18,7 @@ import pytest
 from coterie.app.config.config import Config
 from coterie.app.institution.security.policy import PolicyError, policy_of
 from coterie.app.institution.security.run_check import check_run
-from coterie.clients.methods.partial_pooling import _positive, _unpacked
+from coterie.clients.methods.partial_pooling import PartialPooling, _positive, _unpacked
 from coterie.clients.parts.random_effects import estimated
 from tests.clients.methods.test_boosting import problem
 from tests.clients.parts.test_random_effects import IS_FREE, letters
@@ -29,6 +29,22 @@ RARE = 2
 KEYS: dict[str, Any] = {
     "method": "partial-pooling", "model": "linear", "peers": 1, "num-server-rounds": 1,
 }  # fmt: skip
+
+
+def test_rare_columns_count_patients() -> None:
+    """Ten rows of one patient are one: their column is not in a letter of ten patients or more."""
+    made = problem("two", [60])
+    rows, groups = made.inputs.copy(), np.arange(len(made.inputs))
+    rows[:, RARE], at = 0, made.train.rows[0][:10]
+    rows[at, RARE], groups[at] = 1, groups[at[0]]
+    keys = KEYS | {"partial-pooling.min-rows": 10}
+    inputs = {
+        "rows": replace(made, inputs=rows),
+        "patients": replace(made, inputs=rows, groups=groups),
+    }
+    Stepping(keys, problem=inputs["rows"]).to(1)
+    with pytest.warns(UserWarning, match="1 of 5 columns"):
+        Stepping(keys, problem=inputs["patients"]).to(1)
 
 
 def patient_in_letter(min_rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -79,6 +95,7 @@ def test_a_letter_that_no_rows_give_is_left_out(claim: str) -> None:
     honest = Stepping(KEYS | {"peers": 4}, problem=problem("two", [60] * 4))
     honest.to(1)
     rule, state = honest.rule, honest.state
+    assert isinstance(rule, PartialPooling)
     d = rule.parameters
     letter = np.r_[state.letters[0, 3], 1.0]
     assert rule._is_sound(letter)

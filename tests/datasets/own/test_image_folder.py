@@ -320,6 +320,13 @@ def test_masks_are_classes_of_pixels_in_the_order_of_the_images(tmp_path: Path) 
         load(tmp_path, **three)
     (tmp_path / "a" / "masks" / "notes.txt").write_text("by two readers")
     assert account(load(tmp_path, seed=2, **SEGMENTATION)).left_out == {"no image (.txt)": 1}
+    twice = tmp_path / "a" / "images" / "p0" / "0.bmp"
+    Image.open(twice.with_suffix(".png")).save(twice)
+    with pytest.raises(
+        DataError, match=r"0 have no partner, 1 have the name of another.*0\.(bmp|png)"
+    ):
+        load(tmp_path, seed=3, **SEGMENTATION)
+    twice.unlink()
     (tmp_path / "a" / "masks" / "p0" / "0_mask.png").unlink()
     with pytest.raises(DataError, match=r"11 masks .* 1 have no partner.*images/p0/0.png"):
         load(tmp_path, seed=1, **SEGMENTATION)

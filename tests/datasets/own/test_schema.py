@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 import tomli_w
+from pyarrow import parquet
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.pipeline import make_pipeline
@@ -21,7 +23,7 @@ from coterie.datasets.own.cells import open_table
 from coterie.datasets.own.institutions import RefusedError
 from coterie.datasets.own.schema import described, digest, drafted, read_schema
 from coterie.datasets.own.tabular import TableOptions, read_table
-from coterie.datasets.preprocessing import Column, Preprocessing
+from coterie.datasets.preprocessing import Column, Preprocessing, numbers
 from coterie.datasets.problem import DataError
 
 SCHEMA = """
@@ -422,3 +424,25 @@ def test_a_draft_counts_patients(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "the 120 rows (of 30 patients)" in printed
     assert read_schema(tmp_path)["who"].role == "group"
     assert main(["schema", str(path), "--group", "whose", "--out", f"{out}2"]) == 2
+
+
+@pytest.mark.parametrize("index", ["int8", "uint8", "uint32"])
+def test_categories_of_a_parquet_dictionary_are_counted(index: str, tmp_path: Path) -> None:
+    codes = pa.array([0, 1, None, 0, 1, 0], type=index)
+    column = pa.DictionaryArray.from_arrays(codes, pa.array(["f", "m"]))
+    parquet.write_table(pa.table({"sex": column}), tmp_path / "a.parquet")
+    draft = drafted({"a": open_table(tmp_path / "a.parquet")}, 2)
+    assert draft.schema["sex"].categories == ("f", "m")
+
+
+@pytest.mark.parametrize("data", [5, None, [1], {"name": 5}, {"name": "x", "kind": "rune"}])
+def test_what_is_no_column_is_refused(data: object) -> None:
+    with pytest.raises(ValueError, match=":"):
+        Column.of_json(data)
+
+
+def test_numbers_of_a_model_file_are_numbers() -> None:
+    assert numbers([[1, 2.5]], "mean").tolist() == [[1, 2.5]]
+    for value in ([1.5, True], [True], ["1"], [[1], [1, 2]], [float("nan")], None):
+        with pytest.raises(ValueError, match="mean"):
+            numbers(value, "mean")

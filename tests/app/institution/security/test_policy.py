@@ -191,6 +191,9 @@ def test_agreed_constants_are_those_that_the_institution_wrote_down() -> None:
     agreed = policy_of(constants | {"data.classes": "a, b"})
     check_run(policy_of(constants), run)
     check_run(agreed, Config.from_flat({"dataset": "text"}))  # has no such keys
+    table = {"dataset": "table", "table.columns": "x", "table.label": "y"}
+    with pytest.raises(PolicyError, match=r"put mean and scale .* into schema.toml"):
+        check_run(agreed, Config.from_flat(table))
     with pytest.raises(PolicyError, match=r'data.classes = "a, b" does not allow arrays.classes'):
         check_run(agreed, Config.from_flat({"dataset": "arrays", "arrays.classes": "b, a"}))
 

@@ -10,11 +10,13 @@ import pytest
 from rich.table import Table
 
 from coterie.app.lab.pages.worth import by_recipient, by_sender
-from coterie.app.report.worth import Worth, write
+from coterie.app.report.worth import Worth, read, write
 from coterie.app.runs import quality
+from coterie.app.runs.files import ResultsError
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import Story, write_run
 from tests.app.report.pages import Page, decoded, page_of, toured
+from tests.attacks.hostile_files import worth as hostile_worth
 from tests.output import printed
 
 NAMES = ("north", "south", "west")
@@ -105,3 +107,25 @@ def test_many_peers_are_shown_in_blocks(tmp_path: Path) -> None:
     assert len(values) == len(page.data["blocks"]) ** 2 <= 100**2
     assert np.allclose(values, 0.5)
     toured(run_dir / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ({"measure": "<script>"}, "not a table of 4 peers"),
+        ({"orders": "-1"}, "not a table of 4 peers"),
+        ({"orders": "1" + "0" * 5000}, "."),
+        ({"alone": "1e301"}, "expected finite numbers"),
+        ({"alone": "x"}, "could not convert"),
+    ],
+)
+def test_a_hostile_table_is_refused_by_name(
+    cell: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "worth.csv").write_text(hostile_worth())
+    assert read(tmp_path, 4) is not None
+    with pytest.raises(ResultsError, match=r"worth\.csv: not a table of 5 peers"):
+        read(tmp_path, 5)
+    (tmp_path / "worth.csv").write_text(hostile_worth(**cell))
+    with pytest.raises(ResultsError, match=rf"worth\.csv: .*{message}"):
+        read(tmp_path, 4)
