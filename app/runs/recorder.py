@@ -44,7 +44,7 @@ class Checkpoint(progress_file.Seen):
 
 
 class _Measured(TypedDict, total=False):
-    """What is read from a line of metrics.jsonl."""
+    """Line of metrics.jsonl, as far as it is read."""
 
     peer: Required[int]
     test_loss: float | None

@@ -55,8 +55,7 @@ def card(
     named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
     collaborators = zip(peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True)
     listed = [_quality(column) for column in shortened(qualities, _COLUMNS)]
-    classes = about.class_names()[1:] if "dice" in curves else ()
-    dice = zip(classes, curves.get("dice", ()), strict=True)
+    dice = zip(about.class_names()[1:], curves["dice"], strict=True) if "dice" in curves else ()
     return {
         "peer": about.peer,
         "name": about.peer_name,
