@@ -45,7 +45,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ifca": {"ifca.clusters": 2},
     "federico": {"federico.neighbours": 1},  # answers have no noise: only samples differ by seed
     "boosting": {"model": "boosted-trees", "boosted-trees.trees": 2},
-    "partial-pooling": {"model": "linear"},
+    "partial-pooling": {"model": "mlp", "mlp.hidden": "8", "model.frozen": "body"},
 }
 REFUSES = {
     "oracle": "clusters",

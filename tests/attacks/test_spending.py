@@ -114,7 +114,7 @@ def test_runs_side_by_side_share_one_budget(tmp_path: Path) -> None:
 # --- T9: killed between two files ----------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
     nodes: list[Institution], tmp_path: Path
 ) -> None:

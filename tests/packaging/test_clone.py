@@ -12,6 +12,7 @@ from tests.checkout import copy, install
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_the_package_is_found_from_any_directory(tmp_path: Path) -> None:
     """In the clone's parent too, where Python finds a folder `coterie` without `__init__.py`."""

@@ -101,6 +101,7 @@ def test_a_federation_of_the_user_s_and_a_method_that_needs_validation_data(
     assert (checkout / "runs" / "mine" / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.long
 def test_another_clone_s_code_is_refused(checkout: Path, environment: dict[str, str]) -> None:
     """Neither its environment nor a SuperLink that was started in it runs this clone."""
     clone = copy(checkout.parent / "second" / "coterie")

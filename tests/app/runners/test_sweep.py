@@ -28,6 +28,7 @@ from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run
 from coterie.strategies.errors import DesertedError, RelayError
 from coterie.strategies.relay.commit import Commit
+from tests.marks import case
 
 TINY = {
     "method": "local",
@@ -240,7 +241,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [case(signal.SIGINT, is_long=False), case(signal.SIGKILL, is_long=True)]
+)
 def test_no_process_outlives_an_interruption(tmp_path: Path, how: signal.Signals) -> None:
     mark = str(tmp_path)
     script = tmp_path / "grid_script.py"
