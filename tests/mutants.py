@@ -149,13 +149,13 @@ def _fails(options: list[str]) -> bool:
     return _exit_code(options) not in (0, 5)  # 5: no test selected
 
 
-def _exit_code(options: list[str]) -> int:
+def _exit_code(options: list[str], seconds: float | None = SECONDS) -> int:
     """Return the exit code of pytest; -1 if it takes too long."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # not an installed Coterie
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, timeout=SECONDS
+            command, cwd=ROOT, env=environment, capture_output=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
         return -1
@@ -176,7 +176,7 @@ def without(defence: Defence) -> str:
 def security(words: str) -> int:
     """Remove the defences whose claim or test has `words`; return 1 if one is not noticed."""
     every = [each for each in DEFENCES if words in f"{each.claim} {each.test}"]
-    if _exit_code(["-n", "2", *{each.node_id: None for each in every}]):
+    if _exit_code(["-n", "2", *{each.node_id: None for each in every}], None):
         print("a test fails with all defences in place")
         return 1
     print(HEAD.replace(" |\n", " | noticed |\n", 1).rstrip("\n") + "---|", flush=True)

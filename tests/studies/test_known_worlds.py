@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from studies.known_worlds import WORLDS, outcome
+from studies.known_worlds import WORLDS, outcome, world
 
 
 def test_groups_of_a_small_world_are_exact_and_help() -> None:
-    made = outcome("two groups", rows=120, columns=5, n=6, seed=1000)
+    made = outcome(world("two groups", rows=120, columns=5, n=6, seed=1000))
     assert made.exact
     assert made.groups == 2
     assert made.gains.mean() > 0
