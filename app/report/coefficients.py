@@ -111,16 +111,19 @@ def _plot(column: str, rows: Sequence[Mapping[str, str]], *, odds: bool) -> Plot
 
 
 def _sentences(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return who is like whom."""
+    """Return who is like whom, and how much evidence says so."""
     of = {row["institution"]: row["group"] for row in rows if row["own"]}
     ordered = sorted(of, key=lambda name: of[name])
     groups = {group: [*members] for group, members in groupby(ordered, key=lambda name: of[name])}
     alone = groups.pop("none", [])
+    evidences = (rows[0].get("evidence") or "").split()
+    by_number = ", ".join(f"{k}: {float(each):+.1f}" for k, each in enumerate(evidences))
+    told = [f"Log evidence by number of groups: {by_number}."] if len(evidences) > 1 else []
     if not groups:
-        return ["No group has evidence: each institution's coefficients are its own."]
+        return ["No group has evidence: each institution's coefficients are its own.", *told]
     many = "1 group" if len(groups) == 1 else f"{len(groups)} groups"
     members = "; ".join(", ".join(names) for names in groups.values())
     texts = [f"{many} of similar institutions: {members}."]
     if alone:
         texts.append(f"Like nobody: {', '.join(alone)}.")
-    return texts
+    return texts + told

@@ -4,7 +4,8 @@ A row per institution and column, then one per group and column: estimate at hom
 with its 95 % interval, and the group. Coefficients are log odds against the first class or of the
 event in an interval, or differences of the outcome, per `step` of the column: its standard
 deviation, or 1 for a category.
-`spread` is the standard deviation of the institutions' coefficients within a group.
+`spread` is the standard deviation of the institutions' coefficients within a group; `evidence`
+has the log evidence of 0, 1, ... groups, less BIC's penalty.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Floats = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[Any]]
 Rows = Iterator[list[str]]
 FILE = "coefficients.csv"
-HEADER = ["institution", "column", "own", "estimate", "low", "high", "group", "step", "spread"]
+HEADER = [
+    "institution", "column", "own", "estimate", "low", "high", "group", "step", "spread", "evidence"
+]  # fmt: skip
 Z = 1.959963984540054
 """97.5th percentile of the normal distribution."""
 
@@ -70,6 +73,7 @@ def table(known: Mapping[int, tuple[About, Arrays]], names: Mapping[int, str]) -
     about, seen = known[first]
     columns, steps, factors = columns_of(about, seen["effects.estimates"].shape[1])
     spread = seen["effects.spread"] * factors
+    evidence = " ".join(f"{each:.1f}" for each in seen["effects.evidences"])
 
     def lines(who: str, group: int, mean: Floats, sd: Floats, own: Floats | None) -> Rows:
         low, high = mean - Z * sd, mean + Z * sd
@@ -77,7 +81,7 @@ def table(known: Mapping[int, tuple[About, Arrays]], names: Mapping[int, str]) -
             numbers = [None if own is None else own[j], mean[j], low[j], high[j]]
             scaled = ["" if x is None else f"{x * factors[j]:.6g}" for x in numbers]
             label = "none" if group < 0 else str(group + 1)
-            yield [who, column, *scaled, label, f"{steps[j]:.6g}", f"{spread[j]:.6g}"]
+            yield [who, column, *scaled, label, f"{steps[j]:.6g}", f"{spread[j]:.6g}", evidence]
 
     rows = [HEADER]
     for peer in seen["effects.peers"].astype(np.int64).tolist():

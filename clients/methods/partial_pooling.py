@@ -178,8 +178,8 @@ class PartialPooling(
         By letter: "effects.peers" (n,), "effects.own" its estimate alone and "effects.estimates",
         (n, d), with "effects.deviations", and "effects.groups" (n,), -1 for none. By group:
         "effects.means" and "effects.mean_deviations", (K, d). "effects.spread", (d,): the deviation
-        within a group; "effects.covariance" (d, d) of the peer's own estimate, and "effects.noise",
-        the standard deviation of its residuals.
+        within a group; "effects.evidences": by number of groups. "effects.covariance" (d, d) of the
+        peer's own estimate, and "effects.noise", the standard deviation of its residuals.
         """
         return [self._saved(s, p) for p in range(len(self.engine.peers))]
 
@@ -201,6 +201,7 @@ class PartialPooling(
             "means": effects.means * unit,
             "mean_deviations": _deviations(effects.mean_covariances) * unit,
             "spread": np.sqrt(effects.spread) * unit,
+            "evidences": effects.evidences,
             "covariance": effects.covariances[at] * unit**2,
         }
         if self.engine.kind == "regression":

@@ -15,9 +15,13 @@ def test_a_page_says_who_is_like_whom_and_plots_each_column(tmp_path: Path) -> N
     done = Run.read(run(tmp_path, hospitals()).directory)
     section = coefficients.of_run(done)
     assert section is not None
-    assert section.lines() == [
-        "2 groups of similar institutions: peer 0, peer 2, peer 4; peer 1, peer 3, peer 5."
-    ]
+    groups, evidence = section.lines()
+    assert (
+        groups
+        == "2 groups of similar institutions: peer 0, peer 2, peer 4; peer 1, peer 3, peer 5."
+    )
+    by_number = {int(k): float(x) for k, x in re.findall(r"(\d): ([+-]\d+\.\d)", evidence)}
+    assert max(by_number, key=by_number.__getitem__) == 2
     assert {plot.column for plot in section.plots} == {"input 1", "input 2", "input 3"}
     page = (done.directory / run_page.write(done.directory).file).read_text("utf-8")
     assert page.count("<figcaption>") >= 3
