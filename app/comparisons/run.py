@@ -101,7 +101,7 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
             first, request.tuning, request.directory, request.workers, console
         )
     chosen = grid.with_keys({row: choice.settings for row, choice in choices.items()})
-    chosen = (grid if request.tuning is None else chosen) | _baselines(request, flat, grid)
+    chosen = (grid if request.tuning is None else chosen) | _baselines(request, flat, grid, console)
     chosen = chosen.with_run_dir(request.directory)
     values = {Path(c.run_dir).name: swept[row] for row in swept for c in chosen.cells[Cell(row)]}
     failed |= sweep.run_all([*chosen], request.workers, console, values=values)
@@ -231,17 +231,17 @@ def _grid(
     return grid
 
 
-def _baselines(request: ComparisonRequest, flat: Keys, grid: Grid) -> Grid:
-    """Return the configurations of scikit-learn's models; none where they do not apply."""
+def _baselines(request: ComparisonRequest, flat: Keys, grid: Grid, console: Console) -> Grid:
+    """Return the configurations of the yardsticks; none where they do not apply."""
     problem = problem_of(next(iter(grid)))
     linear = {"classification": "logistic", "regression": "ridge"}.get(problem.task)
     if request.yardsticks == "none" or request.sweep or problem.table is None or linear is None:
         return Grid({})
     keys = {key: value for key, value in flat.items() if key != "recipe"}
-    names = linear, f"{linear}-pooled", "forest", "forest-pooled"
+    names = linear, f"{linear}-pooled", "mixed", "forest", "forest-pooled"
     rows = {name: {"method": name} for name in names if Cell(name) not in grid.cells}
     try:
-        return Grid.product(rows, keys, request.seeds)
+        return _grid(request, keys, rows, True, console)
     except ConfigError:  # no baseline under privacy
         return Grid({})
 

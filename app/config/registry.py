@@ -44,7 +44,7 @@ from coterie.clients.methods.selection import Selection
 from coterie.clients.methods.stacking import Stacking
 from coterie.clients.methods.trust import Trust
 from coterie.clients.methods.wga import Wga
-from coterie.clients.methods.yardsticks import Forest, Linear, PooledForest, PooledLinear
+from coterie.clients.methods.yardsticks import Forest, Linear, Mixed, PooledForest, PooledLinear
 from coterie.clients.rule import GROUPS, Rule
 from coterie.datasets import plugins
 from coterie.strategies.schedule import SCHEDULES, ScheduleKind
@@ -100,6 +100,7 @@ YARDSTICKS: Mapping[str, type[Rule[Any]]] = {
     "logistic-pooled": PooledLinear,
     "ridge": Linear,
     "ridge-pooled": PooledLinear,
+    "mixed": Mixed,
     "forest": Forest,
     "forest-pooled": PooledForest,
 }

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from coterie.clients.engine.linear import contrast, quadratic, residual_deviation
+from coterie.clients.engine.linear import Quadratic, contrast, quadratic, residual_deviation
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
 from coterie.clients.parts.random_effects import ALONE, FREE, Effects, alone, estimated
@@ -211,9 +211,8 @@ class PartialPooling(
         return {f"effects.{name}": self.engine.tensor(value) for name, value in values.items()}
 
     def _effects(self, letters_nl: Floats) -> tuple[Effects, float]:
-        """Return the random effects of letters, and the unit of their parameters."""
         groups = None if self.groups == "auto" else self.groups
-        return _estimated(letters_nl.tobytes(), len(letters_nl), self.is_free.tobytes(), groups)
+        return effects_of(letters_nl, self.is_free, groups)
 
     def _letter(self, s: PartialPoolingState, p: int, inputs_rm: Floats) -> Floats:
         """Return a letter of a hosted peer, (L,), in the precision of its network."""
@@ -244,8 +243,7 @@ class PartialPooling(
         of = quadratic(
             engine.task, engine.kind, inputs_rm, targets_r, engine.outputs, mean_d, precision_d
         )
-        letter = np.concatenate([of.b, of.h[np.tril_indices(d)], [of.unit]])
-        return np.asarray(engine.tensor(letter).double().cpu().numpy())
+        return np.asarray(engine.tensor(packed(of)).double().cpu().numpy())
 
     def _is_sound(self, sent_l: Floats) -> bool:
         """Return whether a received letter is one that rows can give."""
@@ -267,6 +265,16 @@ class PartialPooling(
             part = all_kj[:, 0] if name.endswith("bias") else all_kj[:, 1:]
             value[0] = engine.tensor(part).view_as(value[0])
         return x_1d[0]
+
+
+def packed(of: Quadratic) -> Floats:
+    """Return the letter of an expansion, (L,)."""
+    return np.concatenate([of.b, of.h[np.tril_indices(len(of.b))], [of.unit]])
+
+
+def effects_of(letters_nl: Floats, is_free_d: Bools, groups: int | None) -> tuple[Effects, float]:
+    """Return the random effects of letters, and the unit of their parameters."""
+    return _estimated(letters_nl.tobytes(), len(letters_nl), is_free_d.tobytes(), groups)
 
 
 @lru_cache(maxsize=32)

@@ -3,7 +3,8 @@
 Linear: logistic regression, whose C has the best log loss in a cross-validation inside the training
 rows (a group, such as a patient, is in one fold); ridge regression for numbers. Forest: a random
 forest. They are fitted once, to the rows of each peer or to those of all peers, and evaluated as
-the models of methods are. Rows, splits and scale are those of the run.
+the models of methods are. Rows, splits and scale are those of the run. Mixed: partial pooling with
+one group (`coterie.clients.parts.random_effects`), from the rows of all peers.
 
 A class that does not occur in n training rows is possible nevertheless, so the probabilities of k
 classes are (n p + 1 / k) / (n + 1), as if one more row were of no class in particular: the log loss
@@ -13,15 +14,18 @@ is finite, and neither decisions nor AUROC change.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from coterie.clients.engine.linear import contrast, quadratic
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Ints
 from coterie.clients.methods.local import Local
+from coterie.clients.methods.partial_pooling import effects_of, packed
+from coterie.clients.parts.random_effects import ALONE, FREE
 from coterie.clients.rule import Floats, State
 from coterie.strategies.silent import Silent
 
@@ -31,11 +35,13 @@ if TYPE_CHECKING:
     from coterie.clients.engine.backends.backend import Backend
     from coterie.clients.engine.data import SplitName
     from coterie.clients.engine.engine import Scores
+    from coterie.datasets.problem import Problem
 
 STRENGTHS = tuple(10.0**k for k in range(-3, 3))
 """Tried values of C, and of 1 / alpha of a ridge regression."""
 FOLDS, TREES, LEAF = 5, 200, 3
-
+MOST_PARAMETERS = 200
+"""Number of parameters up to which a mixed model takes seconds."""
 
 ROW: Mapping[str, Any] = {
     "strategy": Silent,
@@ -76,7 +82,7 @@ class Yardstick(Local):
         return self.engine.prediction_losses(predict, split)
 
     @cached_property
-    def models(self) -> Sequence[Predictor]:
+    def models(self) -> Sequence[Callable[[Floats], Floats]]:
         """The fitted model of each hosted peer."""
         count = 1 if self.pools else len(self.engine.peers)
         fitted = [self._fitted(*self.engine.training_rows(p)) for p in range(count)]
@@ -163,3 +169,44 @@ class PooledForest(Forest, **ROW, summary="scikit-learn's random forest of all p
     """Random forest on the rows of all peers."""
 
     pools: ClassVar[bool] = True
+
+
+class Mixed(
+    Yardstick, **ROW | {"reference": "is a mixed model of the data of all peers"},
+    summary="mixed model of all peers' data: a common distribution of slopes, free intercepts",
+):  # fmt: skip
+    """Partial pooling with one group, from the rows of all peers."""
+
+    pools: ClassVar[bool] = True
+
+    def check_data(self, problem: Problem) -> None:
+        """Reject data with many columns, whose square each step of the estimation inverts."""
+        c_kc = contrast(problem.task, problem.outputs)
+        if (d := c_kc.shape[1] * (1 + problem.inputs[0].size)) > MOST_PARAMETERS:
+            raise ValueError(f"{d} parameters are more than {MOST_PARAMETERS}: take fewer columns")
+
+    @cached_property
+    def models(self) -> Sequence[Callable[[Floats], Floats]]:
+        """Predictions by the posterior mean of each hosted peer."""
+        engine, letters = self.engine, list[Floats]()
+        x_rm, y_r, _ = engine.training_rows(0)
+        c_kc, ends_n = contrast(engine.kind, engine.outputs), np.cumsum(engine.samples)
+        is_free_d = np.tile(np.arange(1 + x_rm.shape[1]) == 0, c_kc.shape[1])
+        weak = np.zeros(len(is_free_d)), 1 / np.where(is_free_d, FREE, ALONE)
+        for rows in np.split(np.arange(len(y_r)), ends_n[:-1].astype(np.int64)):
+            x_jm = np.where(np.ptp(x_rm[rows], axis=0), x_rm[rows], 0.0)  # no constant columns
+            of = quadratic(engine.task, engine.kind, x_jm, y_r[rows], engine.outputs, *weak)
+            letters.append(packed(of))
+        effects, unit = effects_of(np.array(letters), is_free_d, groups=1)
+        theta_pcj = unit * effects.estimates[engine.peers].reshape(
+            len(engine.peers), c_kc.shape[1], -1
+        )
+        return [partial(_predicted, c_kc @ theta_cj, engine.kind) for theta_cj in theta_pcj]
+
+
+def _predicted(theta_kj: Floats, kind: str, inputs_bm: Floats) -> Floats:
+    """Return class probabilities or numbers, (b, k)."""
+    from scipy.special import softmax
+
+    scores_bk = inputs_bm @ theta_kj[:, 1:].T + theta_kj[:, 0]
+    return np.asarray(softmax(scores_bk, axis=1) if kind == "classification" else scores_bk)

@@ -331,7 +331,7 @@ HEARTS: dict[str, Scalar] = {
     "dataset": "heart-disease", "peers": 4, "partition.kind": "natural", "model": "linear",
     "num-server-rounds": 2, "evaluate-every": 2, "learning-rate": 0.03,
 }  # fmt: skip
-YARDSTICKS = ["logistic", "logistic-pooled", "forest", "forest-pooled"]
+YARDSTICKS = ["logistic", "logistic-pooled", "mixed", "forest", "forest-pooled"]
 
 
 @pytest.mark.long

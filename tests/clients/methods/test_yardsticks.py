@@ -12,9 +12,11 @@ from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
+import coterie
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.registry import YARDSTICKS
+from coterie.app.runs.rundir import Run
 from coterie.clients.methods.yardsticks import STRENGTHS
 from coterie.datasets.problem import Problem, Split
 from tests.inline import run
@@ -119,6 +121,82 @@ def test_numbers_are_predicted_by_ridge_regression() -> None:
     model = RidgeCV([1 / strength for strength in STRENGTHS]).fit(x, y[:, 0])
     assert scores("ridge", problem)[0] == pytest.approx(np.mean((model.predict(x) - y[:, 0]) ** 2))
     assert 0 < scores("forest", problem)[0] < np.var(y)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_mixed_is_partial_pooling_of_one_group(tmp_path: Path, kind: str) -> None:
+    """All letters arrive, so that rows and letters say the same; column 3 is constant at peer 2."""
+    g, data = np.random.default_rng(0), []
+    for peer in range(4):
+        x = g.normal(size=(50, 3))
+        x[:, 2] = np.where(peer == 2, 1.0, x[:, 2])
+        eta = x @ [1.0, -1.0, 0.5] + peer + g.logistic(size=50)
+        y = (eta > 1).astype(np.int64) if kind == "classification" else 7 * eta[:, None]
+        data.append({"x": x, "y": y})
+    ends = []
+    for method in ("mixed", "partial-pooling"):
+        keys: dict[str, Any] = {"method": method, "num-server-rounds": 1, "evaluate-every": 1}
+        keys |= {"model": "linear", "dtype": "float64", "out": str(tmp_path)}
+        keys |= {"partial-pooling.groups": 1} if method != "mixed" else {}
+        directory = coterie.run(None, keys, peers_data=data).directory
+        ends.append(Run.read(directory).last("test_loss"))
+    assert ends[0] == pytest.approx(ends[1], rel=1e-9)
+    assert ends[0] != pytest.approx(ends[0][::-1], rel=1e-3)
+
+
+def test_mixed_is_a_plain_loop() -> None:
+    """Expectation maximisation with one group and a background, equation by equation."""
+    g, p, d = np.random.default_rng(1), 3, 3
+    inputs = np.insert(g.normal(size=(p, 20, 2)), 0, 1, axis=2)
+    labels = (inputs @ [0.5, 1.0, -1.0] + g.logistic(size=(p, 20)) > 0).astype(np.int64)
+    letters = []
+    for x, y in zip(inputs, labels, strict=True):
+        t, weak = np.zeros(d), np.diag([1 / 25, 1 / 2, 1 / 2])
+        for _ in range(50):
+            q = 1 / (1 + np.exp(-x @ t))
+            h = (x.T * q * (1 - q)) @ x
+            t = t + np.linalg.solve(h + weak, x.T @ (y - q) - weak @ t)
+        letters.append((h @ t + weak @ t, h))
+    share, spread, far = np.array([[1 / 1.1, 0.1 / 1.1]] * p), np.array([25, 0.1, 0.1]), 1.0
+    for _ in range(1000):
+        pi = (share.sum(axis=0) + 0.5) / (p + 1)
+        a, c, log = 0.1 * np.eye(d), np.zeros(d), np.zeros((p, 2))
+        for r, (b, h) in zip(share, letters, strict=True):
+            weight = np.linalg.inv(np.diag(spread) + np.linalg.inv(h))  # (T + S_i)^-1
+            a, c = a + r[0] * weight, c + r[0] * weight @ np.linalg.solve(h, b)
+        mean, within, beyond = np.linalg.solve(a, c), [], []
+        for i, (b, h) in enumerate(letters):
+            m, s = np.linalg.solve(h, b), np.linalg.inv(h)
+            for k, (centre, v) in enumerate(((mean, spread), (0 * mean, np.array([25, far, far])))):
+                v_s = np.diag(v) + s
+                z = m - centre
+                log[i, k] = -0.5 * (z @ np.linalg.solve(v_s, z) + np.linalg.slogdet(v_s)[1])
+                post = np.linalg.inv(h + np.diag(1 / v))
+                at = post @ (b + centre / v)
+                (within, beyond)[k].append((at, (at - centre) ** 2 + np.diag(post)))
+        share = pi * np.exp(log)
+        share /= share.sum(axis=1, keepdims=True)
+        used = [r @ np.array([w[0], f[0]]) for r, w, f in zip(share, within, beyond, strict=True)]
+        new = 1e-3 + share[:, 0] @ np.array([square for _, square in within])
+        spread = np.append(25, np.maximum(new / (share[:, 0].sum() + 1e-2), 1e-4)[1:])
+        far = 0.3 + share[:, 1] @ [square[1:].mean() for _, square in beyond]
+        far = float(np.clip(far / (0.3 + share[:, 1].sum()), 0.05, 10))
+    rows = tuple(np.arange(20 * i, 20 * i + 20) for i in range(p))
+    part = Split(rows, tuple(labels))
+    x = inputs[..., 1:].reshape(60, 2)
+    problem = Problem("loop", "classification", x, part, part, part, 2, np.zeros(2), np.ones(2),
+                      np.full(p, 20))  # fmt: skip
+    of_p = scores("mixed", problem)
+    for i in range(p):
+        eta = inputs[i] @ used[i]
+        expected = np.log1p(np.exp(np.where(labels[i], -eta, eta))).mean()
+        assert of_p[i] == pytest.approx(expected, rel=1e-4)
+
+
+def test_mixed_refuses_many_columns(tmp_path: Path) -> None:
+    data = [{"x": np.zeros((20, 200)), "y": np.arange(20) % 2}] * 2
+    with pytest.raises(coterie.Error, match="201 parameters are more than 200"):
+        coterie.run(None, {"method": "mixed", "out": str(tmp_path)}, peers_data=data)
 
 
 @pytest.mark.parametrize("name", YARDSTICKS)
