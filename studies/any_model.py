@@ -7,7 +7,8 @@ training and test data; the settings are the defaults of models and methods, so 
 Writes a file per set and model into docs/results/any-model, and from all files there the tables of
 docs/results/any-model.md; finished runs are kept, so an interrupted command continues.
 
-Intervals: see `studies.institutions`.
+Intervals: see `studies.institutions`. Bold: significant after Holm's correction among all models
+and methods of a set; a difference selected as the best of m has the level of m tests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rich.console import Console
 
 from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.config.schema import Scalar
-from coterie.app.runs.rundir import Run
+from coterie.app.runs.rundir import Floats, Run
 from studies import institutions
 from studies.institutions import (
     ALONE,
@@ -30,6 +31,7 @@ from studies.institutions import (
     fetched,
     interval,
     side,
+    significant,
     written,
 )
 from studies.measured import Result, read, write
@@ -86,18 +88,27 @@ def gains(made: Results, measure: str) -> list[str]:
     decimals = DECIMALS[measure]
     sets = list(dict.fromkeys(name for name, _, _ in made))
     lines = [f"| model | method | {' | '.join(sets)} |", f"|---|---|{'---|' * len(sets)}"]
+    of_sets: dict[str, dict[tuple[str, str], Floats]] = {name: {} for name in sets}
+    for (name, model, method), result in made.items():
+        gain_sn = result[measure] - made[name, model, ALONE][measure]
+        of_sets[name][model, method] = gain_sn[:, ~np.isnan(gain_sn).any(axis=0)]
+    ratios = {name: result.ratio for (name, _, _), result in made.items()}
+    marked = {
+        name: significant({k: of for k, of in gains.items() if k[1] != ALONE}, ratios[name])
+        for name, gains in of_sets.items()
+    }
     for model in MODELS:
         for method in METHODS:
             row = []
             for name in sets:
-                alone, result = made[name, model, ALONE], made[name, model, method]
-                gain_sn = result[measure] - alone[measure]
-                is_defined_n = ~np.isnan(gain_sn).any(axis=0)
                 if method == ALONE:
-                    row.append(f"{alone[measure][:, is_defined_n].mean():.{decimals}f}")
+                    alone_sn = made[name, model, ALONE][measure]
+                    is_defined_n = ~np.isnan(alone_sn).any(axis=0)
+                    row.append(f"{alone_sn[:, is_defined_n].mean():.{decimals}f}")
                 else:
-                    gain_s = gain_sn[:, is_defined_n].mean(axis=1)
-                    row.append(written(*interval(gain_s, result.ratio), decimals))
+                    each = interval(of_sets[name][model, method], ratios[name])
+                    bold = (model, method) in marked[name]
+                    row.append(written(*each, decimals, bold=bold))
             lines.append(f"| {model} | {method} | {' | '.join(row)} |")
     return lines
 
@@ -130,7 +141,9 @@ def losers(made: Results) -> list[str]:
                 if which == [model, method]:
                     for measure, signs in sides.items():
                         gain_sn = result[measure] - made[name, model, ALONE][measure]
-                        signs += [side(*interval(gain_s, result.ratio)) for gain_s in gain_sn.T]
+                        signs += [
+                            side(*interval(gain_s[:, None], result.ratio)) for gain_s in gain_sn.T
+                        ]
             accuracy, loss = sides.values()
             counts = (accuracy.count(1), accuracy.count(-1), loss.count(-1), loss.count(1))
             lines.append(f"| {model} | {method} | {len(loss)} | {' | '.join(map(str, counts))} |")
@@ -166,8 +179,8 @@ def beside_networks(made: Results) -> list[str]:
 def best(results: Mapping[str, Result], base: Result) -> str:
     """Return the name of the highest mean accuracy, and its gain over a base."""
     name = max(results, key=lambda name: float(results[name]["accuracy"].mean()))
-    gain_s = (results[name]["accuracy"] - base["accuracy"]).mean(axis=1)
-    return f"{name} {written(*interval(gain_s, base.ratio))}"
+    each = interval(results[name]["accuracy"] - base["accuracy"], base.ratio, len(results))
+    return f"{name} {written(*each, bold=side(*each) != 0)}"
 
 
 def blocks(made: Results) -> dict[str, list[str]]:

@@ -6,9 +6,11 @@ disease), then ten seeds, each with another random division into training and te
 file per set into docs/results/institutions, and from all files there the tables of
 docs/results/institutions.md; finished runs are kept, so an interrupted command continues.
 
-Intervals are those of Nadeau and Bengio (2003) for repeated random divisions: over J seeds the
-variance of the mean is (1/J + test/training) times the sample variance, because the training sets
-overlap; Student's t with J - 1 degrees of freedom, 95 %.
+Intervals are those of the product's paired test (`coterie.app.experiments.paired`): over S seeds
+the variance of the mean is (1/S + test/training) times that of the seeds' means (Nadeau and Bengio,
+2003), which is not taken to be smaller than the spread over institutions alone would make it;
+Student's t with S - 1 degrees of freedom, 95 %. Bold: significant at 5 % after Holm's correction
+among the methods of a set, the planned ones (`PLANNED`) for themselves.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
-from scipy import stats
 
 from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.comparisons.tune import Tuning
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
+from coterie.app.experiments import paired
 from coterie.app.experiments.choice import FILE as TUNING
 from coterie.app.experiments.grid import Keys
 from coterie.app.lab.catalogue.fetch import fetch
@@ -47,7 +50,6 @@ MEASURES = {"accuracy": ("test_accuracy", 100.0), "auroc": ("auroc", 100.0)}
 SEEDS = 10
 WHOLE = ("heart-disease",)
 """Sets on which every trial has all rounds; successive halving on the others."""
-LEVEL = 0.95
 ALONE = "local"
 AT_HOME = "logistic"
 """scikit-learn's logistic regression, each institution on its own rows."""
@@ -56,8 +58,10 @@ LEFT_OUT = ("oracle", "ifca", "fedpac", "fedproto", "boosting")
 CLASSIFIED = tuple(name for name in SETS if name != "tcga-brca-survival")
 """Sets of two classes, which have an accuracy."""
 COMPARED = (*(method for method in METHODS if method not in LEFT_OUT), "fedavg-own-intercept")
-YARDSTICKS = ("logistic", "logistic-pooled", "forest", "forest-pooled")
-"""scikit-learn's models, alone and on the rows of all institutions."""
+YARDSTICKS = ("logistic", "logistic-pooled", "mixed", "forest", "forest-pooled")
+"""scikit-learn's models, alone and on the rows of all institutions, and a mixed model of these."""
+PLANNED = ("mixed", "fedavg-own-intercept", "ditto", "partial-pooling")
+"""Methods of the questions that we ask of every set; the tests of all others only explore."""
 SCALED = ("local", "fedavg", "fedavg-ft", "ditto", "cobo", "pfedgraph", "knn-per", "pooled")
 """Methods that are also compared where each institution is on its own scale."""
 OWN = "own-scale"
@@ -83,19 +87,43 @@ FLAMBY: Mapping[str, tuple[float, ...]] = {
 """FLamby's accuracy by hospital on heart disease: means over its five result files."""
 
 
-def interval(values: Floats, ratio: float) -> tuple[float, float]:
-    """Return the mean over seeds and half the width of its 95 % interval (Nadeau and Bengio).
+def interval(values: Floats, ratio: float, tests: int = 1) -> tuple[float, float]:
+    """Return the mean over seeds and half the width of its interval, that of the product.
 
     Parameters
     ----------
-    values : ndarray, (seeds,)
-        A value per random division.
+    values : ndarray, (seeds, n)
+        Differences by random division and institution; or (seeds, 1), a mean of each division.
     ratio : float
         Number of test examples per training example.
+    tests : int
+        Number of methods of which this one was selected.
     """
-    count = len(values)
-    deviation = values.std(ddof=1) * np.sqrt(1 / count + ratio)
-    return float(values.mean()), float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * deviation)
+    mean, low, high = paired.interval([*values], ratio, tests)
+    is_constant = np.isnan(low) and len(values) >= paired.MIN_SEEDS
+    return mean, 0.0 if is_constant else (high - low) / 2
+
+
+def significant(gains: Mapping[Any, Floats], ratio: float) -> set[Any]:
+    """Return the methods whose gain, (seeds, n), differs from 0 after Holm's correction."""
+    # The planned methods are a family, and the others one.
+    found = set[Any]()
+    for family in (gains.keys() & {*PLANNED}, gains.keys() - {*PLANNED}):
+        names = sorted(family)
+        p_m = paired.holm([paired.p_value([*gains[name]], ratio) for name in names])
+        found |= {name for name, p in zip(names, p_m, strict=True) if p <= paired.LEVEL}
+    return found
+
+
+def differences(made: Sequence[Result], base: str, measure: str) -> dict[str, Floats]:
+    """Return the gain of each method over another, (seeds, n).
+
+    Institutions without the measure in some division (AUROC: test rows of one class) are left out.
+    """
+    of = {result.method: result[measure] for result in made}
+    gains = {method: of_sn - of[base] for method, of_sn in of.items() if method != base}
+    kept = {method: gain_sn[:, ~np.isnan(gain_sn).any(axis=0)] for method, gain_sn in gains.items()}
+    return {method: gain_sn for method, gain_sn in kept.items() if gain_sn.size}
 
 
 def results(directory: Path) -> list[Result]:
@@ -130,40 +158,39 @@ def worst(result: Result) -> tuple[str, float]:
 
 def by_method(made: Sequence[Result]) -> list[str]:
     """Return the table of a set, a row per method."""
-    alone = next(result for result in made if result.method == ALONE)
+    gains, ratio = differences(made, ALONE, "accuracy"), made[0].ratio
+    marked = significant(gains, ratio)
     lines = [
         "| method | accuracy | gain over Local | worst institution | AUROC | gains | loses "
         "| tuned settings |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for result in made:
-        gain, gains, losses = "", "", ""
-        if result is not alone:
-            gain_sn = result["accuracy"] - alone["accuracy"]
-            gain = written(*interval(gain_sn.mean(axis=1), result.ratio))
-            sides = [side(*interval(gain_n, result.ratio)) for gain_n in gain_sn.T]
-            gains, losses = str(sides.count(1)), str(sides.count(-1))
+        gain, winners, losers = "", "", ""
+        if (gain_sn := gains.get(result.method)) is not None:
+            gain = written(*interval(gain_sn, ratio), bold=result.method in marked)
+            sides = [side(*interval(gain_s[:, None], ratio)) for gain_s in gain_sn.T]
+            winners, losers = str(sides.count(1)), str(sides.count(-1))
         is_defined_n = ~np.isnan(result["auroc"]).any(axis=0)
         auroc = ""
         if is_defined_n.any():
-            ranked_s = result["auroc"][:, is_defined_n].mean(axis=1)
-            auroc = mean_written(*interval(ranked_s, result.ratio))
-        accuracy = mean_written(*interval(result["accuracy"].mean(axis=1), result.ratio))
+            auroc = level(result["auroc"][:, is_defined_n], ratio)
         lowest = "{} {:.1f}".format(*worst(result))
-        cells = (result.method, accuracy, gain, lowest, auroc, gains, losses, result.settings)
+        accuracy = level(result["accuracy"], ratio)
+        cells = (result.method, accuracy, gain, lowest, auroc, winners, losers, result.settings)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def written(mean: float, half: float, decimals: int = 1) -> str:
-    """Write a difference with its interval, bold if it excludes 0."""
+def written(mean: float, half: float, decimals: int = 1, *, bold: bool) -> str:
+    """Write a difference with its interval."""
     text = f"{mean:+.{decimals}f} ± {half:.{decimals}f}"
-    return f"**{text}**" if side(mean, half) else text
+    return f"**{text}**" if bold else text
 
 
-def mean_written(mean: float, half: float) -> str:
-    """Write a mean with its interval."""
-    return f"{mean:.1f} ± {half:.1f}"
+def level(values_sn: Floats, ratio: float) -> str:
+    """Write the mean of a measure over institutions, with its interval over divisions."""
+    return "{:.1f} ± {:.1f}".format(*interval(values_sn.mean(axis=1, keepdims=True), ratio))
 
 
 def side(mean: float, half: float) -> int:
@@ -180,9 +207,7 @@ def by_institution(made: Sequence[Result], methods: Sequence[str]) -> list[str]:
         f"|---|---|---|{'---|' * len(methods)}",
     ]
     for n, name in enumerate(first.names):
-        cells = [
-            mean_written(*interval(of[method]["accuracy"][:, n], first.ratio)) for method in methods
-        ]
+        cells = [level(of[method]["accuracy"][:, [n]], first.ratio) for method in methods]
         share = f"{100 * first.positives[n]:.0f} %"
         lines.append(f"| {name} | {first.samples[n]:.0f} | {share} | {' | '.join(cells)} |")
     return lines
@@ -235,27 +260,47 @@ def flamby() -> list[str]:
 def gains(
     sets: Mapping[str, Sequence[Result]], base: str = ALONE, measure: str = "accuracy"
 ) -> list[str]:
-    """Return the gains over a method, a row per method and a column per set, and their mean.
-
-    Institutions without the measure in some division (AUROC: test rows of one class) are left out.
-    """
+    """Return the gains over a method, a row per method and a column per set, and their mean."""
     lines = [f"| method | {' | '.join(sets)} | mean |", f"|---|{'---|' * len(sets)}---|"]
+    of_sets = {name: differences(made, base, measure) for name, made in sets.items()}
+    ratios = {name: made[0].ratio for name, made in sets.items()}
+    marked = {name: significant(of, ratios[name]) for name, of in of_sets.items()}
     for method in (*COMPARED, *YARDSTICKS):
         cells, means = [], []
-        for made in sets.values():
-            of = {result.method: result for result in made}
+        for name, of in of_sets.items():
             cell = ""
             if method in of:
-                gain_sn = of[method][measure] - of[base][measure]
-                is_defined_n = ~np.isnan(gain_sn).any(axis=0)
-                if is_defined_n.any():
-                    gain_s = gain_sn[:, is_defined_n].mean(axis=1)
-                    cell = written(*interval(gain_s, of[method].ratio))
-                    means.append(gain_s.mean())
+                bold = method in marked[name]
+                cell = written(*interval(of[method], ratios[name]), bold=bold)
+                means.append(of[method].mean())
             cells.append(cell)
-        if method != base and any(cells):
+        if any(cells):
             mean = f"{np.mean(means):+.1f}" if all(cells) else ""
             lines.append(f"| {method} | {' | '.join(cells)} | {mean} |")
+    return lines
+
+
+def counts(sets: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return how many gains have an interval without 0, and which are left after correction."""
+    lines = [
+        "| gain over | measure | comparisons | interval above 0 | interval below 0 "
+        "| above after Holm | below after Holm |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for base, measure in itertools.product((ALONE, AT_HOME), MEASURES):
+        sides, left = list[int](), {1: list[str](), -1: list[str]()}
+        for name, made in sets.items():
+            of, ratio = differences(made, base, measure), made[0].ratio
+            marked = significant(of, ratio)
+            for method, gain_sn in of.items():
+                sides.append(side(*interval(gain_sn, ratio)))
+                if method in marked:
+                    left[sides[-1]].append(f"{method} ({name})")
+        names = [", ".join(of) or "none" for of in left.values()]
+        lines.append(
+            f"| {base} | {measure} | {len(sides)} | {sides.count(1)} | {sides.count(-1)} "
+            f"| {' | '.join(names)} |"
+        )
     return lines
 
 
@@ -269,12 +314,15 @@ def by_scale(
     ]
     for name, scales in {key: {"common": common[key], "own": own[key]} for key in own}.items():
         for scale, made in scales.items():
-            of = {result.method: result for result in made}
-            alone, row = of[ALONE], []
+            of, row = differences(made, ALONE, "accuracy"), []
+            marked = significant(of, made[0].ratio)
+            alone = next(result for result in made if result.method == ALONE)
             for method in (*SCALED, *YARDSTICKS):
-                gain_s = (of[method]["accuracy"] - alone["accuracy"]).mean(axis=1)
-                text = "{:.1f}".format(alone["accuracy"].mean())
-                row.append(text if method == ALONE else written(*interval(gain_s, alone.ratio)))
+                if method in of:
+                    half = interval(of[method], alone.ratio)
+                    row.append(written(*half, bold=method in marked))
+                else:
+                    row.append("{:.1f}".format(alone["accuracy"].mean()) * (method == ALONE))
             lines.append(f"| {name}, {scale} | {' | '.join(row)} |")
     return lines
 
@@ -284,6 +332,7 @@ def blocks(
 ) -> dict[str, list[str]]:
     """Return the tables by their names on the page."""
     made = {"gains": gains(sets), "kinds": by_kind(sets, SHOWN), "flamby": flamby()}
+    made["counts"] = counts(sets)
     for measure in MEASURES:
         made[f"gains over {AT_HOME} in {measure}"] = gains(sets, AT_HOME, measure)
     made["scales"] = by_scale(sets, own)

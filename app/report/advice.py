@@ -10,30 +10,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.app.runs.quality import MIN_ROWS
 from coterie.clients.diagnostics import Estimate
 
 UNKNOWN: Estimate = (np.nan, np.nan, np.nan)
+RELEVANT = 0.04
+"""Gain that the test should not miss: 4 points of accuracy, or 4 % of the own model's loss."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """Numbers of one institution that decide; an `Estimate` is NaN where undefined."""
 
-    one_class: bool  # all its rows have the same class
-    rarer: int
-    """Number of test rows without the most frequent class, for two classes the rarer class; of
-    survival, test rows with the event; else all test rows. Rows of a group count once."""
+    can_judge: bool  # enough rows were tested, see `rows_seen`
     has_threshold: bool  # there are two classes, so that a threshold of the probability decides
     gain: Estimate = UNKNOWN
     """Gain of the chosen method over the own model: accuracy, or reduction of the loss."""
     ranking: Estimate = UNKNOWN  # gain in AUROC, or in the C-index of survival
-    own_ranking: Estimate = UNKNOWN  # AUROC or C-index of the own model
+    relevant: float = RELEVANT  # in the unit of `gain`
 
 
 @dataclass(frozen=True)
 class Advice:
-    """An answer: its text with {method}, its rule as a footnote, and the rule itself."""
+    """An answer: its text with {method} and {limit}, its rule as a footnote, and the rule."""
 
     text: str
     rule: str
@@ -50,26 +48,13 @@ def loses(estimate: Estimate) -> bool:
     return estimate[2] < 0
 
 
-COLLECT = "collect data"
-TOO_FEW = "too few rows to judge"
 USE = "use"
 USE_AFTER_THRESHOLD = "use after setting a threshold"
 DO_NOT_USE = "do not use"
-STAY = "stay with your own model"
+NO_GAIN = "no relevant gain"
+NOT_KNOWN = "not known"
 
 ADVICE: dict[str, Advice] = {
-    COLLECT: Advice(
-        "collect data",
-        "All rows have the same class, or the AUROC of the institution’s own model may be that of "
-        "guessing (its interval reaches 0.5) and the method neither gains nor loses.",
-        lambda e: e.one_class or (e.rarer >= MIN_ROWS and _guesses(e)),
-    ),
-    TOO_FEW: Advice(
-        "too few rows to judge",
-        f"Fewer than {MIN_ROWS} test rows of the rarer class (of all test rows, if there are no "
-        "classes).",
-        lambda e: e.rarer < MIN_ROWS,
-    ),
     USE: Advice(
         "use {method}",
         "The interval of the gain lies above 0, and that of the gain in AUROC or C-index not below "
@@ -92,22 +77,23 @@ ADVICE: dict[str, Advice] = {
         "harms this institution.",
         lambda e: loses(e.gain) or loses(e.ranking),
     ),
-    STAY: Advice(
-        "stay with your own model",
-        "The intervals include 0, or there is none: nothing shows that the method is better.",
+    NO_GAIN: Advice(
+        "no gain larger than {limit}",
+        f"The interval of the gain includes 0 and ends below {100 * RELEVANT:g} points of accuracy "
+        f"({100 * RELEVANT:g} % of a loss).",
+        lambda e: e.gain[2] <= e.relevant,
+    ),
+    NOT_KNOWN: Advice(
+        "not known",
+        "Too few rows were tested, or the intervals include 0 and gains that matter.",
         lambda e: True,
     ),
 }
 """Answer -> advice, in the order in which the rules are tried."""
 
 
-def _guesses(e: Evidence) -> bool:
-    judged = (gains, loses)
-    return e.own_ranking[1] <= 0.5 and not any(
-        of(estimate) for of in judged for estimate in (e.gain, e.ranking)
-    )
-
-
 def advise(evidence: Evidence) -> str:
     """Return the key of the first advice whose rule holds."""
+    if not evidence.can_judge:
+        return NOT_KNOWN
     return next(key for key, advice in ADVICE.items() if advice.holds(evidence))

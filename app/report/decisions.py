@@ -3,7 +3,8 @@
 The consortium runs one method, so one method is judged at every institution: the best on the
 validation rows of all institutions or, without these, on the test rows of those that can be judged.
 If test rows took part in the choice, its intervals have the level of Holm's correction for the
-choice among the compared methods. The rules are in `coterie.app.report.advice`.
+choice among the compared methods. The gains of all institutions that can be judged are estimated
+together (`coterie.app.experiments.effects`). The rules are in `coterie.app.report.advice`.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from coterie.app.experiments import effects
 from coterie.app.experiments.measures import gains, known_mean
-from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, seeds_needed, split_ratio
+from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, POWER, interval, split_ratio
 from coterie.app.experiments.table import Row
 from coterie.app.report import advice, diagnostics
-from coterie.app.report.advice import ADVICE, UNKNOWN, Evidence
+from coterie.app.report.advice import ADVICE, RELEVANT, UNKNOWN, Evidence
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.section import Section
 from coterie.app.report.words import listed
@@ -39,6 +41,8 @@ LINES = 20
 _CLASSES = 5
 """Number of classes up to which rows are counted by class."""
 _PURPOSE = {"train": "for training", "validation": "for validation", "test": "for testing"}
+_NORMAL = 1.959963984540054
+"""97.5th percentile of the normal distribution."""
 _OF_PROBABILITIES = (
     "AUROC: probability that the model ranks a positive row above a negative one; 0.5 is guessing. "
     "O/E: observed positives over the sum of their predicted probabilities; 1 is calibrated."
@@ -61,11 +65,7 @@ class Decision(NamedTuple):
     gain: Estimate = UNKNOWN
     ranking: Estimate = UNKNOWN
     numbers: str = ""
-
-    @property
-    def text(self) -> str:
-        """Advice in words."""
-        return ADVICE[self.advice].text.format(method=self.method) if self.advice else ""
+    text: str = ""  # advice in words
 
 
 @dataclass(frozen=True)
@@ -142,16 +142,25 @@ def compared(comparison: Comparison) -> Decisions | None:
     if choice is None:
         return None
     places = _places(choice.method)
-    decided = [_decided(name, own[name], places[name], choice) for name in own if name in places]
     tests, chosen = choice.tests, choice.method.name
+    judged = [name for name in own if name in places and _can_judge(own[name])]
+    estimates = _estimates([places[name] for name in judged], tests)
+    of = dict(zip(judged, estimates, strict=True))
+    decided = [
+        _decided(name, own[name], places[name], choice, *of[name])
+        if name in of
+        else _unjudged(name, chosen, own[name])
+        for name in own
+        if name in places
+    ]
     corrected = f", corrected for the choice among {tests} methods (Holm)" if tests > 1 else ""
     notes = [
         f"{chosen} is judged everywhere, because a consortium runs one method: {choice.merit}.",
-        f"Interval: {100 * (1 - LEVEL / tests):.4g} %{corrected}, paired over seeds, of the method "
-        "minus the institution’s own model (local), with Nadeau and Bengio’s correction where each "
-        "seed divides the same rows again. Where the test rows stay the same, or with fewer than "
-        f"{MIN_SEEDS} seeds, it is at least as wide as the intervals of both models on these rows "
-        "(a loss has none).",
+        f"Interval: {100 * (1 - LEVEL / tests):.4g} %{corrected}, of the method minus the "
+        "institution’s own model (local): random effects of all judged institutions, from the "
+        "means over seeds, with Nadeau and Bengio’s correction where each seed divides the same "
+        f"rows again. Where the test rows stay the same, or with fewer than {MIN_SEEDS} seeds, it "
+        "is at least as wide as the intervals of both models on these rows (a loss has none).",
     ]
     if any(not np.isnan(run.metric("sensitivity")).all() for run in local.runs):
         notes.append(_OF_PROBABILITIES)
@@ -166,9 +175,8 @@ def of_run(run: Run) -> Decisions | None:
     for peer, name in enumerate(run.names):
         card = cards.get(peer)
         here = [_Place(run, run, peer, card, card)]
-        evidence = _evidence(here)
-        if not _can_judge(evidence):
-            decided.append(_unjudged(name, run.label, evidence, here))
+        if not _can_judge(here):
+            decided.append(_unjudged(name, run.label, here))
             continue
         reason = "One run cannot say whether this is better than a model of its own rows."
         text = [_rows(here), *_probabilities(run.label, here), reason]
@@ -210,7 +218,7 @@ def _chosen(
         if len(local.runs) > 1 and split_ratio(local.runs[0]):
             return _Choice(best, len(among), f"{merit}, which other seeds test on")
         return _Choice(best, 1, f"{merit}; no test row took part in the choice")
-    names = [name for name, places in own.items() if _can_judge(_evidence(places))] or [*own]
+    names = [name for name, places in own.items() if _can_judge(places)] or [*own]
     means = [
         np.mean([
             np.nanmean(gains(run, alone)[[name in names for name in run.names]])
@@ -250,17 +258,18 @@ def _places(row: Row) -> dict[str, list[_Place]]:
     return places
 
 
-def _decided(name: str, own: Sequence[_Place], here: Sequence[_Place], choice: _Choice) -> Decision:
+def _decided(
+    name: str, own: Sequence[_Place], here: Sequence[_Place], choice: _Choice, gain: Estimate,
+    ranking: Estimate,
+) -> Decision:  # fmt: skip
     """Judge the chosen method at one institution; `own` are its places in Local's runs."""
-    chosen, tests, evidence = choice.method.name, choice.tests, _evidence(own)
-    if not _can_judge(evidence):
-        return _unjudged(name, chosen, evidence, own)
-    gain, ranking = _gain([here], tests), _ranking(here, tests)
-    own_ranking = _mean_of([place.own_card for place in here], "auroc", "c_index")
-    key = advice.advise(replace(evidence, gain=gain, ranking=ranking, own_ranking=own_ranking))
+    chosen, accuracy, relevant = choice.method.name, own[0].run.has_accuracy, _relevant([here])
+    labels = own[0].run.labels("test")
+    has_threshold = labels is not None and labels.shape[1] == 2
+    key = advice.advise(Evidence(True, has_threshold, gain, ranking, relevant))
     of_ranking = f"{_ranking_name(here)} {_ranked(ranking)}"
-    reason = _reason(key, gain, of_ranking) or _may_be_chance(here, gain, tests)
-    change = _change(gain, accuracy=own[0].run.has_accuracy)
+    reason = _reason(key, gain, of_ranking) or _power(here, gain, choice.tests, relevant)
+    change = _change(gain, accuracy=accuracy)
     is_ranked = advice.gains(ranking) or advice.loses(ranking)
     known = [f"gain of {chosen} {change}"] * (not np.isnan(gain[0])) + [of_ranking] * is_ranked
     sentences = [
@@ -269,44 +278,117 @@ def _decided(name: str, own: Sequence[_Place], here: Sequence[_Place], choice: _
         *_probabilities(chosen, here, ranking),
         reason,
     ]
+    text = ADVICE[key].text.format(method=chosen, limit=_amount(gain[2], accuracy=accuracy))
     return Decision(
         name, key, chosen, _total(own), _groups(own), sentences, reason, gain, ranking,
-        ", ".join(known),
+        ", ".join(known), text,
     )  # fmt: skip
 
 
-def _evidence(own: Sequence[_Place]) -> Evidence:
-    """Return what the rows of an institution say, before any model is judged."""
-    labels = own[0].run.labels("test")
-    return Evidence(
-        one_class=all(place.peer in quality.one_class(place.run) for place in own),
-        rarer=min(map(_rarer, own)),
-        has_threshold=labels is not None and labels.shape[1] == 2,
-    )
+def _can_judge(own: Sequence[_Place]) -> bool:
+    return not _one_class(own) and _seen(own)[0] >= quality.MIN_ROWS
 
 
-def _can_judge(evidence: Evidence) -> bool:
-    return advice.advise(evidence) not in (advice.COLLECT, advice.TOO_FEW)
+def _one_class(own: Sequence[_Place]) -> str:
+    findings = [quality.one_class(place.run).get(place.peer, "") for place in own]
+    return findings[0] if all(findings) else ""
 
 
-def _unjudged(name: str, method: str, evidence: Evidence, own: Sequence[_Place]) -> Decision:
+def _unjudged(name: str, method: str, own: Sequence[_Place]) -> Decision:
     """Return the decision of an institution that cannot be judged, without numbers of models."""
-    key, groups = advice.advise(evidence), _groups(own)
-    if key == advice.COLLECT:
-        finding = quality.one_class(own[0].run)[own[0].peer]
-        reason = f"{finding[0].upper()}{finding[1:]}; no model can learn from it what differs."
-    else:
-        what = "of the rarer class" if own[0].run.labels("test") is not None else "to judge by"
-        rows = units.plural(evidence.rarer, "test row")
-        if groups:
-            rows = f"{units.plural(evidence.rarer, 'group')} with test rows"
-        reason = f"Only {rows} {what}; {quality.MIN_ROWS} are needed."
-    return Decision(name, key, method, _total(own), groups, [_rows(own), reason], reason)
+    key, groups, finding = advice.NOT_KNOWN, _groups(own), _one_class(own)
+    reason = f"{finding[:1].upper()}{finding[1:]}; rows of another class would decide."
+    if not finding:
+        seen, there = map(int, _seen(own))
+        what = " of the rarer class" if own[0].run.labels("test") is not None else ""
+        reason = (
+            f"Only {seen} of its {there} {'groups' if groups else 'rows'}{what} are tested in some "
+            f"seed; {quality.MIN_ROWS} would decide."
+        )
+    total, text = _total(own), ADVICE[key].text
+    return Decision(name, key, method, total, groups, [_rows(own), reason], reason, text=text)
 
 
-def _gain(institutions: Sequence[Sequence[_Place]], tests: int) -> Estimate:
+def _seen(own: Sequence[_Place]) -> tuple[float, float]:
+    """Return how many rows without the most frequent class are tested in some seed, and exist."""
+    # That is their expected number where each seed draws the test rows again.
+    first, tested = own[0], float(np.mean([*map(_rarer, own)]))
+    rows = [_size(own, part, in_groups=True) for part in PARTS]
+    labels = [first.run.labels(part, in_groups=True) for part in PARTS]
+    known = [of_nk[first.peer] for of_nk in labels if of_nk is not None]
+    share = rows[-1] / max(1, sum(rows))
+    there = tested / share if share else 0.0
+    if known:
+        there = min(float(sum(rows)), float(np.sum(known) - np.sum(known, axis=0).max()))
+    if not split_ratio(first.local, [first.peer]):
+        return tested, there
+    return there * (1 - (1 - share) ** len(own)), there
+
+
+def _estimates(
+    institutions: Sequence[Sequence[_Place]], tests: int
+) -> list[tuple[Estimate, Estimate]]:
+    """Return the gains over the own models, and those in AUROC or C-index, with intervals."""
+    if not institutions:
+        return []
+    name = "c_index" if _ranking_name(institutions[0]) == "C-index" else "auroc"
+
+    def ranking(place: _Place) -> float:
+        return float(place.run.last(name)[place.peer] - place.local.last(name)[place.peer])
+
+    def reach(place: _Place) -> float:
+        cards = [card.measures.get(name) for card in (place.card, place.own_card) if card]
+        ends = [(each[2] - each[1]) / 2 for each in cards if each is not None]
+        return math.hypot(*ends) if len(ends) == 2 else float("nan")
+
+    scale = _relevant(institutions)
+    gain = _shrunk(institutions, _gain_at, _gain_reach, _tested, scale, tests)
+    return [*zip(gain, _shrunk(institutions, ranking, reach, _rarer, RELEVANT, tests), strict=True)]
+
+
+def _shrunk(
+    institutions: Sequence[Sequence[_Place]], value: Callable[[_Place], float],
+    reach: Callable[[_Place], float], rows: Callable[[_Place], int], scale: float, tests: int,
+) -> list[Estimate]:  # fmt: skip
+    """Estimate a difference at all institutions together; `rows` are those behind each value."""
+    # Where the seeds do not divide the rows of an institution again, or are too few for a test,
+    # its variance is at least that of `reach`, half the 95 % interval on the test rows.
+    ratio_n = np.array([split_ratio(at[0].local, [at[0].peer]) for at in institutions])
+    rows_n = np.array([max(1.0, np.mean([*map(rows, at)])) for at in institutions])
+    values = [np.array([*map(value, at)]) for at in institutions]
+    mean_n, variance_n = effects.sampled(values, ratio_n, rows_n, tests)
+    reach_n = np.array([known_mean([*map(reach, at)]) for at in institutions]) / _NORMAL
+    is_open_n = np.isnan(variance_n) | (ratio_n == 0)
+    variance_n = np.where(is_open_n, np.fmax(variance_n, reach_n**2), variance_n)
+    return [(*ends,) for ends in effects.shrunk(mean_n, variance_n, scale, tests).tolist()]
+
+
+def _relevant(institutions: Sequence[Sequence[_Place]]) -> float:
+    """Return the gain that matters, in accuracy or as a share of the own models' loss."""
+    places = [place for at in institutions for place in at]
+    if not places or places[0].local.has_accuracy:
+        return RELEVANT
+    return RELEVANT * known_mean([abs(p.local.last("test_loss")[p.peer]) for p in places])
+
+
+def _mean_gain(institutions: Sequence[Sequence[_Place]], tests: int) -> Estimate:
     """Return the mean gain over the own models at some institutions with its interval."""
-    return _estimate(institutions, lambda p: gains(p.run, p.local)[p.peer], _gain_reach, tests)
+    differences: dict[Path, list[float]] = {}
+    for place in chain(*institutions):
+        differences.setdefault(place.run.directory, []).append(_gain_at(place))
+    local, peers = institutions[0][0].local, [places[0].peer for places in institutions]
+    ratio = split_ratio(local, peers)
+    mean, low, high = interval([*map(np.array, differences.values())], ratio, tests)
+    half = (high - low) / 2
+    if np.isnan(half) or not all(split_ratio(local, [peer]) for peer in peers):
+        reaches = [known_mean([*map(_gain_reach, places)]) for places in institutions]
+        reach = math.hypot(*reaches) / len(reaches) / _NORMAL
+        half = float(np.fmax(half, reach * _critical(tests)))
+    return mean, mean - half, mean + half
+
+
+def _gain_at(place: _Place) -> float:
+    return float(gains(place.run, place.local)[place.peer])
 
 
 def _gain_reach(place: _Place) -> float:
@@ -322,51 +404,14 @@ def _gain_reach(place: _Place) -> float:
     return math.hypot(*reach)
 
 
-def _ranking(places: Sequence[_Place], tests: int) -> Estimate:
-    """Return the gain in AUROC or C-index over the own model with its interval."""
-    name = "c_index" if _ranking_name(places) == "C-index" else "auroc"
-
-    def reach(place: _Place) -> float:
-        cards = [card.measures.get(name) for card in (place.card, place.own_card) if card]
-        ends = [(each[2] - each[1]) / 2 for each in cards if each is not None]
-        return math.hypot(*ends) if len(ends) == 2 else float("nan")
-
-    return _estimate(
-        [places], lambda p: p.run.last(name)[p.peer] - p.local.last(name)[p.peer], reach, tests
-    )
-
-
 def _ranking_name(places: Sequence[_Place]) -> str:
     return "AUROC" if np.isnan(places[0].local.last("c_index")).all() else "C-index"
 
 
-def _estimate(
-    institutions: Sequence[Sequence[_Place]],
-    value: Callable[[_Place], float],
-    reach: Callable[[_Place], float],
-    tests: int,
-) -> Estimate:
-    """Return mean and interval of a difference, averaged over institutions."""
-    # Where the seeds do not divide the rows of an institution again, or are too few for a test,
-    # half the interval is at least `reach`, that of the test rows; NaN if unknown.
-    differences: dict[Path, list[float]] = {}
-    for place in chain(*institutions):
-        differences.setdefault(place.run.directory, []).append(float(value(place)))
-    local, peers = institutions[0][0].local, [places[0].peer for places in institutions]
-    ratio = split_ratio(local, peers)
-    mean, low, high = interval([*map(np.array, differences.values())], ratio, tests)
-    half = (high - low) / 2
-    if np.isnan(half) or not all(split_ratio(local, [peer]) for peer in peers):
-        reaches = [known_mean([*map(reach, places)]) for places in institutions]
-        half = float(np.fmax(half, _widened(math.hypot(*reaches) / len(reaches), tests)))
-    return mean, mean - half, mean + half
-
-
-def _widened(reach: float, tests: int) -> float:
-    """Return half the width of a 95 % interval at the level of several tests."""
+def _critical(tests: int) -> float:
     from scipy.special import ndtri
 
-    return float(reach * ndtri(1 - LEVEL / tests / 2) / ndtri(1 - LEVEL / 2))
+    return float(ndtri(1 - LEVEL / tests / 2))
 
 
 def _mean_of(cards: Sequence[Diagnostics | None], *names: str) -> Estimate:
@@ -379,12 +424,17 @@ def _mean_of(cards: Sequence[Diagnostics | None], *names: str) -> Estimate:
 
 
 def _rarer(place: _Place) -> int:
-    """Return the number of test rows without the most frequent class; see `Evidence.rarer`."""
-    labels, sizes = (of("test", in_groups=True) for of in (place.run.labels, place.run.sizes))
-    most = 0 if sizes is None else int(sizes[place.peer])
+    """Return the number of test rows (groups) without the most frequent class, or with an event."""
+    labels, most = place.run.labels("test", in_groups=True), _tested(place)
     if labels is not None:
         return min(most, int(labels[place.peer].sum() - labels[place.peer].max()))
     return most if place.card is None else min(most, place.card.positives)
+
+
+def _tested(place: _Place) -> int:
+    """Return the number of test rows; those of a group count once."""
+    sizes_n = place.run.sizes("test", in_groups=True)
+    return 0 if sizes_n is None else int(sizes_n[place.peer])
 
 
 def _total(places: Sequence[_Place]) -> int:
@@ -472,8 +522,6 @@ def _reason(key: str, gain: Estimate, of_ranking: str) -> str:
     """Write why the rule of an advice holds; "" where what a model gains or loses may be chance."""
     decides = "decides worse" if advice.loses(gain) else "does not decide better"
     reasons = {
-        advice.COLLECT: "Its own model may rank no better than guessing, and collaborating does "
-        "not help.",
         advice.USE: "It gains even at the lower end of the interval."
         if advice.gains(gain)
         else f"It ranks the rows better: {of_ranking}.",
@@ -486,33 +534,44 @@ def _reason(key: str, gain: Estimate, of_ranking: str) -> str:
     return reasons.get(key, "")
 
 
-def _may_be_chance(places: Sequence[_Place], gain: Estimate, tests: int) -> str:
-    """Say what would judge a gain whose interval includes 0."""
-    differences = [gains(p.run, p.local)[[p.peer]] for p in places]
+def _power(places: Sequence[_Place], gain: Estimate, tests: int, relevant: float) -> str:
+    """Say how often a gain that matters would have been found, and what would find it."""
+    from scipy.special import ndtr, ndtri
+
+    critical, seeds = _critical(tests), len(places)
+    error = (gain[2] - gain[1]) / 2 / critical
+    if np.isnan(error):
+        return f"No test is possible with {units.plural(seeds, 'seed')}: {MIN_SEEDS} are needed."
+    power = float(ndtr(relevant / error - critical)) if error else 1.0
+    of = _amount(relevant, accuracy=places[0].run.has_accuracy)
+    text = f"A gain of {of} would have been found in {100 * power:.0f} of 100 such comparisons"
+    if power >= POWER:
+        return f"{text}."
+    share = (relevant / error / (critical + ndtri(POWER))) ** 2  # of today's variance
     ratio = split_ratio(places[0].local, [places[0].peer])
-    needed = seeds_needed(differences, ratio, tests)
-    remedy = ""
-    reach = known_mean([*map(_gain_reach, places)])
-    if not ratio and abs(gain[0]) <= _widened(reach, tests):
-        remedy = "; more test rows would judge it, not more seeds"
-    elif len(places) < MIN_SEEDS:
-        remedy = f"; no test is possible with {units.plural(len(places), 'seed')}"
-    elif needed and needed > len(places):
-        remedy = f"; about {needed} seeds would judge it"
-    return f"What it gains or loses here may be chance{remedy}."
+    rest = share * (1 / seeds + ratio) - ratio if ratio else 0.0
+    groups = _groups(places)
+    remedy = f"{(groups or _total(places)) / share:,.0f} {'groups' if groups else 'rows'} here"
+    if (ratio and seeds < MIN_SEEDS) or rest > 0.01:
+        remedy = f"{math.ceil(1 / rest) if seeds >= MIN_SEEDS else MIN_SEEDS} seeds"
+    return f"{text}; about {remedy} would find it in {100 * POWER:.0f}."
+
+
+def _amount(gain: float, *, accuracy: bool) -> str:
+    return f"{100 * gain:.1f} points" if accuracy else f"{gain:.3g} (loss)"
 
 
 def _consortium(
     decided: Sequence[Decision], choice: _Choice, places: Mapping[str, Sequence[_Place]]
 ) -> list[str]:
     """Write the paragraph of the consortium; `places` are those of the chosen method."""
-    counts = Counter(each.text for each in decided)
+    counts = Counter(each.advice for each in decided)
     answers = "; ".join(f"{text}: {count}" for text, count in counts.most_common())
     sentences = [f"{_count(len(decided), len(decided))}: {answers}."]
     usable = [each for each in decided if not np.isnan(each.gain[0])]
     if len(usable) > 1:
         kept = [places[each.institution] for each in usable]
-        change = _change(_gain(kept, choice.tests), accuracy=kept[0][0].local.has_accuracy)
+        change = _change(_mean_gain(kept, choice.tests), accuracy=kept[0][0].local.has_accuracy)
         sentences.append(
             f"Over the institutions with enough test rows, {choice.method.name} gains {change} on "
             "average."
