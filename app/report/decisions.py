@@ -290,39 +290,31 @@ def _can_judge(own: Sequence[_Place]) -> bool:
 
 
 def _one_class(own: Sequence[_Place]) -> str:
-    findings = [quality.one_class(place.run).get(place.peer, "") for place in own]
-    return findings[0] if all(findings) else ""
+    return quality.one_class(own[0].run).get(own[0].peer, "")  # in all parts, so with each seed
 
 
 def _unjudged(name: str, method: str, own: Sequence[_Place]) -> Decision:
     """Return the decision of an institution that cannot be judged, without numbers of models."""
-    key, groups, finding = advice.NOT_KNOWN, _groups(own), _one_class(own)
-    reason = f"{finding[:1].upper()}{finding[1:]}; rows of another class would decide."
-    if not finding:
-        seen, there = map(int, _seen(own))
-        what = " of the rarer class" if own[0].run.labels("test") is not None else ""
-        reason = (
-            f"Only {seen} of its {there} {'groups' if groups else 'rows'}{what} are tested in some "
-            f"seed; {quality.MIN_ROWS} would decide."
-        )
-    total, text = _total(own), ADVICE[key].text
-    return Decision(name, key, method, total, groups, [_rows(own), reason], reason, text=text)
+    groups, finding, (seen, there) = _groups(own), _one_class(own), map(round, _seen(own))
+    what = " of the rarer class" if own[0].run.labels("test") is not None else ""
+    reason = (
+        f"{finding[:1].upper()}{finding[1:]}; rows of another class would decide."
+        if finding
+        else f"Only {seen} of its {there} {'groups' if groups else 'rows'}{what} are tested in "
+        f"some seed; {quality.MIN_ROWS} would decide."
+    )
+    key, sentences = advice.NOT_KNOWN, [_rows(own), reason]
+    return Decision(name, key, method, _total(own), groups, sentences, reason, text=key)
 
 
 def _seen(own: Sequence[_Place]) -> tuple[float, float]:
     """Return how many rows without the most frequent class are tested in some seed, and exist."""
-    # That is their expected number where each seed draws the test rows again.
-    first, tested = own[0], float(np.mean([*map(_rarer, own)]))
-    rows = [_size(own, part, in_groups=True) for part in PARTS]
-    labels = [first.run.labels(part, in_groups=True) for part in PARTS]
-    known = [of_nk[first.peer] for of_nk in labels if of_nk is not None]
+    # Expected numbers: each seed draws a share of the rows for testing, or all the same.
+    tested, rows = np.mean([*map(_rarer, own)]), [_size(own, p, in_groups=True) for p in PARTS]
     share = rows[-1] / max(1, sum(rows))
-    there = tested / share if share else 0.0
-    if known:
-        there = min(float(sum(rows)), float(np.sum(known) - np.sum(known, axis=0).max()))
-    if not split_ratio(first.local, [first.peer]):
-        return tested, there
-    return there * (1 - (1 - share) ** len(own)), there
+    seeds = len(own) if split_ratio(own[0].local, [own[0].peer]) else 1
+    there = float(tested / share) if share else 0.0
+    return there * (1 - (1 - share) ** seeds), there
 
 
 def _estimates(
