@@ -11,7 +11,7 @@ than 20 rows of the rarer class in one division.
 
 "Tuning": a logistic regression of an institution has the best of 15 settings on 20 % of the
 training rows of the first seed, some of which other seeds test. Its optimism is the accuracy on
-these seeds' test rows less that on new rows, which would be 0 for settings that no row has chosen.
+these seeds' test rows less that on new rows, less the same of a setting drawn by chance.
 
 The tables go to docs/results/advice.md.
 """
@@ -249,10 +249,10 @@ def optimism(rows: int, strength: float, number: int) -> float:
         right.append((np.einsum("nrk,snk->snr", of, theta) > 0) == y)
     right_csnr = np.array(right)
     valid_cn = (right_csnr[:, 0, :, :rows] & is_validation[0]).sum(axis=2)
-    chosen = right_csnr[valid_cn.argmax(axis=0), :, np.arange(n)][:, 1:]  # (n, seeds - 1, rows)
-    tested = chosen[..., :rows] & is_test[1:].swapaxes(0, 1)
-    accuracy = tested.sum() / is_test[1:].sum()
-    return float(100 * (accuracy - chosen[..., rows:].mean()))
+    tested_csnr = right_csnr[:, 1:, :, :rows] & is_test[1:]
+    tested_cn = tested_csnr.sum(axis=(1, 3)) / is_test[1:].sum(axis=(0, 2))
+    beyond_cn = 100 * (tested_cn - right_csnr[:, 1:, :, rows:].mean(axis=(1, 3)))
+    return float(beyond_cn[valid_cn.argmax(axis=0), np.arange(n)].mean() - beyond_cn.mean())
 
 
 def tuning(worlds: int) -> list[str]:
