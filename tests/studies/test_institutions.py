@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from coterie.app.comparisons import tune
 from coterie.app.config.config import Config, ConfigError
@@ -16,20 +17,48 @@ from coterie.app.config.registry import METHODS
 from coterie.app.lab.catalogue.fetch import fetch
 from coterie.app.lab.catalogue.sets import SETS
 from studies import institutions
-from studies.institutions import by_kind, by_method, gains, interval
+from studies.institutions import by_kind, by_method, counts, gains, interval, significant
 from studies.measured import Result, read, write
 from studies.tables import fill
 
 PUBLISHED = Path(__file__).parents[2] / institutions.PAGE
 
 
-def test_the_interval_of_nadeau_and_bengio() -> None:
-    """Two splits, 1 and 3: S2 = 2; (1/2 + 1/2) S2 = 2; t of 1 degree of freedom is 12.7062."""
-    mean, half = interval(np.array([1.0, 3.0]), ratio=0.5)
-    assert mean == 2
-    assert half == pytest.approx(12.7062 * np.sqrt(2), abs=1e-3)
-    _, independent = interval(np.array([1.0, 3.0]), ratio=0.0)  # Student's
-    assert independent == pytest.approx(12.7062 * 1, abs=1e-3)
+def test_the_interval_is_that_of_the_product() -> None:
+    """Means 1, 3 and 5: S2 = 4; (1/3 + 1/2) S2 = 10/3; t of 2 degrees of freedom is 4.3027.
+
+    Two institutions 20 apart have a variance of 200, and their mean 100: more than S2.
+    """
+    mean_s1 = np.array([[1.0], [3.0], [5.0]])
+    mean, half = interval(mean_s1, ratio=0.5)
+    assert mean == 3
+    assert half == pytest.approx(4.3027 * np.sqrt(10 / 3), abs=1e-3)
+    _, wide = interval(mean_s1 + np.array([10.0, -10.0]), ratio=0.5)
+    assert wide == pytest.approx(4.3027 * np.sqrt(100 * 5 / 6), abs=1e-3)
+
+
+def test_planned_methods_are_corrected_among_themselves() -> None:
+    """p = 0.02 of ditto alone is significant; among three others 0.03 is not, but 0.001 is."""
+    unit = np.array([[-1.0], [0.0], [1.0]])
+
+    def gain(p: float) -> np.ndarray:
+        return unit + stats.t.isf(p / 2, 2) / np.sqrt(3)
+
+    others = {"cobo": gain(0.03), "dpfl": gain(0.04), "pens": gain(0.001)}
+    assert significant({"ditto": gain(0.02)} | others, 0.0) == {"ditto", "pens"}
+    found = significant({"ditto": gain(0.02), "mixed": gain(0.04)} | others, 0.0)
+    assert found == {"ditto", "mixed", "pens"}, "Holm: 0.02 x 2 and 0.04"
+
+
+def test_counts_name_what_correction_leaves() -> None:
+    varied = np.array([[0.0, 0.1], [0.1, 0.0], [0.05, 0.1]])
+    sets = [
+        result(m, (60 + varied + g).tolist(), (80 + varied).tolist())
+        for m, g in (("local", 0.0), ("logistic", 0.0), ("ditto", 9 * varied + 9))
+    ]
+    lines = counts({"a": sets})
+    assert "| local | accuracy | 2 | 1 | 0 | ditto (a) | none |" in lines
+    assert "| logistic | auroc | 2 | 0 | 0 | none | none |" in lines
 
 
 def result(method: str, accuracy: list[list[float]], auroc: list[list[float]]) -> Result:
@@ -47,17 +76,20 @@ MADE = [
 
 
 def test_a_row_has_the_worst_institution_and_what_each_gains() -> None:
-    """Gains are +10 and -10 in every split: one gains, one loses, and their mean is 0."""
+    """Gains are +10 and -10 in every split: one gains, one loses, and their mean is 0.
+
+    Its interval is that of the spread, t = 4.3027 times the root of 200 / 2 / 3.
+    """
     local, fedavg = by_method(MADE)[2:]
     assert local.startswith("| local | 67.0 ± ")
     assert "| small 52.0 | 90.0 ± 0.0 |" in local
-    assert "| +0.0 ± 0.0 | small 62.0 | 80.0 ± 0.0 | 1 | 1 | rate 1 |" in fedavg
+    assert "| +0.0 ± 24.8 | small 62.0 | 80.0 ± 0.0 | 1 | 1 | rate 1 |" in fedavg
 
 
 def test_institutions_without_the_measure_are_left_out_of_gains() -> None:
     """AUROC of the large institution alone: 90 against 80 in every split."""
-    assert gains({"a": MADE})[2:] == ["| fedavg | +0.0 ± 0.0 | +0.0 |"]
-    assert gains({"a": MADE}, "fedavg", "auroc")[2:] == ["| local | **+10.0 ± 0.0** | +10.0 |"]
+    assert gains({"a": MADE})[2:] == ["| fedavg | +0.0 ± 24.8 | +0.0 |"]
+    assert gains({"a": MADE}, "fedavg", "auroc")[2:] == ["| local | +10.0 ± 0.0 | +10.0 |"]
     nobody = [result("local", [[50, 80]] * 3, [[np.nan, np.nan]] * 3), MADE[1]]
     assert gains({"a": nobody}, "local", "auroc")[2:] == []
 
@@ -122,7 +154,7 @@ def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tune, "START", (0,))
     monkeypatch.setattr(tune, "EXTENSIONS", 0)
     few = ("local", "fedavg")
-    settings = {"SEEDS": 2, "COMPARED": few, "SCALED": few, "SHOWN": ("fedavg",)}
+    settings = {"SEEDS": 3, "COMPARED": few, "SCALED": few, "SHOWN": ("fedavg",)}
     for name, value in settings.items():
         monkeypatch.setattr(institutions, name, value)
     institutions.PAGE.parent.mkdir(parents=True)
