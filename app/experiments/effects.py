@@ -55,9 +55,8 @@ def sampled(
     pooled = ((seeds_n - 1) * rows_n * square_n)[can_n].sum() / degrees
     variance_n = np.maximum(square_n, pooled / rows_n) * (1 / np.maximum(seeds_n, 1) + ratio_n)
     upper = 1 - LEVEL / tests / 2
-    return mean_n, np.where(can_n, variance_n, np.nan) * (
-        stdtrit(degrees, upper) / ndtri(upper)
-    ) ** 2
+    wider = float(stdtrit(degrees, upper) / ndtri(upper)) ** 2
+    return mean_n, np.where(can_n, wider * variance_n, np.nan)
 
 
 def shrunk(mean_n: Floats, variance_n: Floats, scale: float, tests: int = 1) -> Floats:
@@ -78,7 +77,7 @@ def shrunk(mean_n: Floats, variance_n: Floats, scale: float, tests: int = 1) -> 
     alike_kl = _normal(gamma_l, mu_k[:, None], tau_k[:, None])
     unlike_l = np.sqrt(2 / np.pi) / (scale * (1 + (gamma_l / scale) ** 2))
     prior_kl = (1 - _UNLIKE) * alike_kl + _UNLIKE * unlike_l
-    seen_il = _normal(g_i[:, None], gamma_l, sd_i[:, None])
+    seen_il = _normal(g_i[:, None], gamma_l, np.maximum(sd_i, gamma_l[1] - gamma_l[0])[:, None])
     log_ik = np.log(seen_il @ prior_kl.T)
     log_k = log_ik.sum(axis=0)
     others_ik = np.exp(log_k - log_k.max() - log_ik + log_ik.max(axis=1, keepdims=True))
