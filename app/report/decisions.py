@@ -469,10 +469,11 @@ def _gain_sentence(method: str, places: Sequence[_Place], change: str) -> str:
     if accuracy:
         return (
             f"{method} decides {100 * with_:.1f} % of the test rows correctly, your own model "
-            f"{100 * alone:.1f} %: {change}."
+            f"{100 * alone:.1f} %; estimated with all institutions, the gain is {change}."
         )
     return (
-        f"The test loss of {method} is {with_:.3g}, that of your own model {alone:.3g}: {change}."
+        f"The test loss of {method} is {with_:.3g}, that of your own model {alone:.3g}; "
+        f"estimated with all institutions, it is {change}."
     )
 
 
@@ -536,7 +537,8 @@ def _power(places: Sequence[_Place], gain: Estimate, tests: int, relevant: float
         return f"No test is possible with {units.plural(seeds, 'seed')}: {MIN_SEEDS} are needed."
     power = float(ndtr(relevant / error - critical)) if error else 1.0
     of = _amount(relevant, accuracy=places[0].run.has_accuracy)
-    text = f"A gain of {of} would have been found in {100 * power:.0f} of 100 such comparisons"
+    count = 100 * min(power, 0.99)
+    text = f"A gain of {of} would have been found in {count:.0f} of 100 such comparisons"
     if power >= POWER:
         return f"{text}."
     share = (relevant / error / (critical + ndtri(POWER))) ** 2  # of today's variance
