@@ -71,13 +71,14 @@ def shrunk(mean_n: Floats, variance_n: Floats, scale: float, tests: int = 1) -> 
     if len(g_i) < MIN_SHRUNK or not sd_i.all():
         return ends_n3
     gamma_l = np.linspace((g_i - 6 * sd_i).min(), (g_i + 6 * sd_i).max(), _VALUES)
-    quartiles = np.quantile(g_i, [0.25, 0.75]) + 3 * np.median(sd_i) * np.array([-1, 1])
-    tau_t = np.linspace(gamma_l[1] - gamma_l[0], np.ptp(quartiles), _SPREADS)
-    mu_k, tau_k = (each.ravel() for each in np.meshgrid(np.linspace(*quartiles, _MEANS), tau_t))
+    near, (first, third) = 3 * float(np.median(sd_i)), np.quantile(g_i, [0.25, 0.75]).tolist()
+    low, high, step = first - near, third + near, float(gamma_l[1] - gamma_l[0])
+    mu_t, tau_t = np.linspace(low, high, _MEANS), np.linspace(step, high - low, _SPREADS)
+    mu_k, tau_k = (each.ravel() for each in np.meshgrid(mu_t, tau_t))
     alike_kl = _normal(gamma_l, mu_k[:, None], tau_k[:, None])
     unlike_l = np.sqrt(2 / np.pi) / (scale * (1 + (gamma_l / scale) ** 2))
     prior_kl = (1 - _UNLIKE) * alike_kl + _UNLIKE * unlike_l
-    seen_il = _normal(g_i[:, None], gamma_l, np.maximum(sd_i, gamma_l[1] - gamma_l[0])[:, None])
+    seen_il = _normal(g_i[:, None], gamma_l, np.maximum(sd_i, step)[:, None])
     log_ik = np.log(seen_il @ prior_kl.T)
     log_k = log_ik.sum(axis=0)
     others_ik = np.exp(log_k - log_k.max() - log_ik + log_ik.max(axis=1, keepdims=True))
