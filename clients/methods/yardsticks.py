@@ -88,7 +88,9 @@ class Yardstick(Local):
         fitted = [self._fitted(*self.engine.training_rows(p)) for p in range(count)]
         return fitted * (len(self.engine.peers) // count)
 
-    def _fitted(self, inputs_nm: Floats, targets_n: Any, groups_n: Ints | None) -> Predictor:
+    def _fitted(
+        self, inputs_nm: Floats, targets_n: Any, groups_n: Ints | None
+    ) -> Callable[[Floats], Floats]:
         from sklearn.exceptions import ConvergenceWarning
 
         is_constant = self.engine.kind == "classification" and len(np.unique(targets_n)) == 1
@@ -99,24 +101,23 @@ class Yardstick(Local):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 model.fit(inputs_nm, targets_n)
-        return Predictor(model, targets_n, self.engine.outputs, self.engine.kind)
+        return _predictor(model, targets_n, self.engine.outputs, self.engine.kind)
 
 
-class Predictor:
-    """Predictions of a fitted model; without a model, of the only class of the training rows."""
+def _predictor(
+    model: Any, targets_n: Ints | Floats, outputs: int, kind: str
+) -> Callable[[Floats], Floats]:
+    """Return class probabilities (b, k), or numbers, of a model; None: of the only class."""
+    classes, rows = np.unique(targets_n), len(targets_n)
 
-    def __init__(self, model: Any, targets_n: Ints | Floats, outputs: int, kind: str) -> None:
-        self._model, self._outputs, self._kind = model, outputs, kind
-        self._classes, self._rows = np.unique(targets_n), len(targets_n)
+    def predict(inputs_bm: Floats) -> Floats:
+        if kind == "regression":
+            return np.asarray(model.predict(inputs_bm)).reshape(len(inputs_bm), -1)
+        p_bk = np.zeros((len(inputs_bm), outputs))
+        p_bk[:, classes] = 1 if model is None else model.predict_proba(inputs_bm)
+        return np.asarray((rows * p_bk + 1 / outputs) / (rows + 1))
 
-    def __call__(self, inputs_bm: Floats) -> Floats:
-        """Return class probabilities (b, k), or numbers (b, outputs)."""
-        if self._kind == "regression":
-            return np.asarray(self._model.predict(inputs_bm)).reshape(len(inputs_bm), -1)
-        p_bk = np.zeros((len(inputs_bm), self._outputs))
-        p_bk[:, self._classes] = 1 if self._model is None else self._model.predict_proba(inputs_bm)
-        smooth_bk: Floats = (self._rows * p_bk + 1 / self._outputs) / (self._rows + 1)
-        return smooth_bk
+    return predict
 
 
 class Linear(Yardstick, **ROW, summary="scikit-learn's linear model of each peer alone"):

@@ -16,6 +16,7 @@ from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
 from coterie.app.lab.catalogue.fetch import fetch
 from coterie.app.lab.catalogue.sets import SETS
+from coterie.app.runs.rundir import Floats
 from studies import institutions
 from studies.institutions import by_kind, by_method, counts, gains, interval, significant
 from studies.measured import Result, read, write
@@ -41,8 +42,8 @@ def test_planned_methods_are_corrected_among_themselves() -> None:
     """p = 0.02 of ditto alone is significant; among three others 0.03 is not, but 0.001 is."""
     unit = np.array([[-1.0], [0.0], [1.0]])
 
-    def gain(p: float) -> np.ndarray:
-        return unit + stats.t.isf(p / 2, 2) / np.sqrt(3)
+    def gain(p: float) -> Floats:
+        return unit + float(stats.t.isf(p / 2, 2)) / np.sqrt(3)
 
     others = {"cobo": gain(0.03), "dpfl": gain(0.04), "pens": gain(0.001)}
     assert significant({"ditto": gain(0.02)} | others, 0.0) == {"ditto", "pens"}

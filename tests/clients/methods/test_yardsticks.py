@@ -164,7 +164,7 @@ def test_mixed_is_a_plain_loop() -> None:
         for r, (b, h) in zip(share, letters, strict=True):
             weight = np.linalg.inv(np.diag(spread) + np.linalg.inv(h))  # (T + S_i)^-1
             a, c = a + r[0] * weight, c + r[0] * weight @ np.linalg.solve(h, b)
-        mean, within, beyond = np.linalg.solve(a, c), [], []
+        mean, within, beyond = np.linalg.solve(a, c), list[Any](), list[Any]()
         for i, (b, h) in enumerate(letters):
             m, s = np.linalg.solve(h, b), np.linalg.inv(h)
             for k, (centre, v) in enumerate(((mean, spread), (0 * mean, np.array([25, far, far])))):
