@@ -43,7 +43,7 @@ def test_planned_methods_are_corrected_among_themselves() -> None:
     unit = np.array([[-1.0], [0.0], [1.0]])
 
     def gain(p: float) -> Floats:
-        return unit + float(stats.t.isf(p / 2, 2)) / np.sqrt(3)
+        return np.asarray(unit + float(stats.t.isf(p / 2, 2)) / np.sqrt(3))
 
     others = {"cobo": gain(0.03), "dpfl": gain(0.04), "pens": gain(0.001)}
     assert significant({"ditto": gain(0.02)} | others, 0.0) == {"ditto", "pens"}
