@@ -44,7 +44,7 @@ RESULTS = PAGE.with_suffix("")
 MODELS = ("logistic", "forest", "boosted-trees")
 PREDICTIONS = ("mixture", "selection", "stacking")
 METHODS = (ALONE, *PREDICTIONS, "pooled")
-AVERAGING = {*institutions.COMPARED} - {*METHODS}
+AVERAGING = {*institutions.COMPARED} - {*METHODS, "partial-pooling"}
 MEASURES: Mapping[str, tuple[str, float]] = {
     "accuracy": ("test_accuracy", 100.0),
     "auroc": ("auroc", 100.0),
