@@ -46,10 +46,11 @@ WORLDS: dict[str, Callable[[int], Ints]] = {
 NEW_ROWS = 2000
 METHODS = "local,cobo,dpfl,pfedgraph,fedamp,all-for-one,ditto,fedavg-own-intercept"
 KEYS: dict[str, Any] = {
-    "model": "linear", "num_server_rounds": 40, "evaluate_every": 40, "local_steps": 5,
-    "batch_size": 60, "device": "cpu",
+    "model": "linear", "num-server-rounds": 40, "evaluate-every": 40, "local-steps": 5,
+    "batch-size": 60, "device": "cpu",
 }  # fmt: skip
-"""Of the methods with rounds; the others are defaults."""
+ONCE: dict[str, Any] = {"model": "linear", "num-server-rounds": 1}
+"""Keys of methods with rounds, and of partial pooling; the others are defaults."""
 
 
 class World(NamedTuple):
@@ -167,19 +168,13 @@ def beside(world: World, methods: list[str], seed: int) -> list[tuple[float, flo
     ]
     results, home = list[tuple[float, float, float]](), at_home(world).mean()
     with tempfile.TemporaryDirectory() as folder:
-        common = {"seeds": 1, "yardsticks": "none"}
         tuned = coterie.compare(
-            methods,
-            peers_data=data,
-            tune=True,
-            out=Path(folder, "tuned"),
-            seed=seed,
-            **KEYS,
-            **common,
-        )
+            methods, None, KEYS | {"seed": seed}, peers_data=data, tune=True, seeds=1,
+            yardsticks="none", out=Path(folder, "tuned"),
+        )  # fmt: skip
         once = coterie.compare(
-            ["partial-pooling"], peers_data=whole, out=Path(folder, "once"), seed=seed,
-            model="linear", num_server_rounds=1, **common,
+            ["partial-pooling"], None, ONCE | {"seed": seed}, peers_data=whole, seeds=1,
+            yardsticks="none", out=Path(folder, "once"),
         )  # fmt: skip
         for runs in (*tuned.runs.values(), *once.runs.values()):
             last = runs[0].metrics.query("round == round.max()")
