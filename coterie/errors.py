@@ -14,6 +14,7 @@ Error
 ├── RunError                 a run that was started did not reach its end
 │   ├── PartError            a method, a model, a data set or a callback raised an error
 │   ├── DivergedError        every peer diverged
+│   ├── AwayError            it reached its end, but peers missed it and lack its final model
 │   ├── FlowerError          Flower could not start, or did not take the run
 │   ├── SweepError           a run of several failed
 │   └── RelayError           relay and nodes cannot continue; has the round and the stage
@@ -76,6 +77,10 @@ class Interrupted(KeyboardInterrupt):
 
 class DivergedError(RunError):
     """Every peer diverged: at the end no peer has a finite loss and a finite model."""
+
+
+class AwayError(RunError):
+    """A run reached its last round without some peers, which have an older model or none."""
 
 
 class PartError(RunError):

@@ -1,7 +1,8 @@
 """Commands of `coterie`, and exit codes of their errors.
 
 Exit codes: 0 finished; 1 failed, or every peer diverged; 2 refused before anything was started or
-written; 130 interrupted. A command is a module with a function `execute`, imported on demand.
+written; 3 finished without some peers; 130 interrupted. A command is a module with a function
+`execute`, imported on demand.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ WINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "compare": ("[PRESET.toml] [key=value ...]", "run it for several methods and seeds"),
         "sweep": ("[PRESET.toml] key=value,value,...", "run it for several values of keys"),
         "resume": ("RUN_DIR", "continue a run that was stopped"),
+        "stop": ("RUN_DIR", "stop a run in progress, here or on a deployment"),
         "report": ("RUN_DIR", "write summary and report of a run again"),
         "dashboard": ("[RUN_DIR]", "show runs in progress in the browser"),
         "predict": ("RUN_DIR --peer PEER INPUT", "predict new examples with a peer's model"),
@@ -64,7 +66,7 @@ _SYNONYMS = {
     "worth": "contribution",
 }  # fmt: skip
 """Common wrong command names -> the intended command."""
-_INTERRUPTED = 130
+_AWAY, _INTERRUPTED = 3, 130
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -78,7 +80,15 @@ def main(arguments: Sequence[str]) -> int:
     from coterie.app.config import root  # here and below: help is immediate
     from coterie.app.config.keys import ConfigError, nearest
     from coterie.app.runs.terminal import Terminal
-    from coterie.errors import Error, FlowerError, RunError, is_full_disk, is_users, line_of
+    from coterie.errors import (
+        AwayError,
+        Error,
+        FlowerError,
+        RunError,
+        is_full_disk,
+        is_users,
+        line_of,
+    )
 
     class Parser(argparse.ArgumentParser):
         """Parser that reports a wrong command line as ConfigError."""
@@ -101,6 +111,8 @@ def main(arguments: Sequence[str]) -> int:
         package = COMMANDS[name]
         parser = Parser(f"coterie {name}", description=WINGS[package][name][1])
         import_module(f"coterie.app.{package}.{name}").execute(parser, rest, Terminal())
+    except AwayError as error:
+        return _complain(str(error), _AWAY)
     except FlowerError as error:
         return _complain(f"Flower could not start: {_with_notes(error)}", 1)
     except RunError as error:

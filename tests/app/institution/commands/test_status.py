@@ -64,8 +64,10 @@ def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path)
 
 def test_who_has_to_approve_is_said_with_the_minutes_left(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path / "run", peers=3, rounds=9)
-    recorder.waiting(["hospital-a", "hospital-b"], 500)
-    line = "waiting for approval: hospital-a, hospital-b; 9 min left"
+    recorder.waiting(["hospital-a", "hospital-b"], ["peer 2"], 500)
+    line = (
+        "waiting for approval: hospital-a, hospital-b; waiting for the nodes of: peer 2; 9 min left"
+    )
     assert line in printed(tmp_path / "run")
     console = Terminal(200, force_terminal=True)
     with Display(console, 9) as display:
