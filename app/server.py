@@ -18,7 +18,7 @@ from coterie.app.institution.security.proof import proof
 from coterie.app.institution.security.trust import read_trust
 from coterie.app.runs import atomic, logs, plain_flwr, progress, rundir
 from coterie.app.runs.recorder import RunRecorder
-from coterie.errors import is_full_disk, line_of
+from coterie.errors import line_of
 from coterie.strategies.flower.private import is_simulation
 from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.flower.transport import FlowerTransport
@@ -83,8 +83,7 @@ def _run(config: Config, grid: Grid, *, is_bare: bool) -> None:
             waits=recorder.waiting,
         )
     except Exception as error:
-        full = f"the disk is full: free space for {directory}, then resume the run"
-        recorder.fail(full if is_full_disk(error) else line_of(error))
+        recorder.fail(line_of(error))
         raise
     except BaseException:
         recorder.stop()

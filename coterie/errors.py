@@ -119,8 +119,13 @@ def summary(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """Describe any error in one line: one of ours by its message, another with its place."""
-    return str(error) if isinstance(error, Error) else str(PartError.of(error))
+    """Describe any error in one line: ours and a full disk in words, another with its place."""
+    if isinstance(error, Error):
+        return str(error)
+    if is_full_disk(error):
+        where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        return f"the disk is full{where}"
+    return str(PartError.of(error))
 
 
 def is_full_disk(error: BaseException | None) -> bool:

@@ -127,8 +127,7 @@ def main(arguments: Sequence[str]) -> int:
             traceback.print_exc()
             return _complain(line_of(error), 1)
         if is_full_disk(error):
-            where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
-            return _complain(f"the disk is full{where}", 1)
+            return _complain(line_of(error), 1)
         if not isinstance(error, OSError) or error.filename is None:
             raise
         return _complain(f"{error.filename}: {error.strerror}", 1)

@@ -25,6 +25,7 @@ from coterie.app.runs import atomic, files, progress
 from coterie.app.runs.header import Display
 from coterie.app.runs.rundir import SURVEY
 from coterie.errors import FlowerError, RunError, short_path
+from coterie.strategies.flower.transport import in_words
 from coterie.strategies.relay.preflight import PREFLIGHT_SECONDS
 
 _PAUSE = 0.1
@@ -181,7 +182,8 @@ def _follow(
         if run["status"] == "finished:completed":
             return bool(progress.read(Path(config.run_dir)))
         if submission.is_over(run):
-            raise RunError(f"Flower reports {run['status']}: {run['details']} (see {space.log})")
+            why = f"Flower reports {run['status']}: {in_words(run['details'])}"
+            raise RunError(f"{why} (see {space.log})")
         time.sleep(_AGAIN_SECONDS)  # the log broke off: the SuperLink is being restarted
 
 
