@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from coterie.app.config.config import ConfigError
 from coterie.app.dashboard.library import Library
@@ -25,7 +24,7 @@ from tests.output import Terminal
 
 def printed(what: Path | None) -> str:
     console = Terminal(120)
-    status.show(console, None if what is None else str(what))
+    status.show(console, status.read(None if what is None else str(what)))
     return console.text
 
 
@@ -178,4 +177,4 @@ def test_a_node_shows_its_state_and_its_last_letters(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run of a relay or of a node"):
-        status.show(Console(), str(tmp_path))
+        status.read(str(tmp_path))
