@@ -1,4 +1,4 @@
-"""State of a run, a node or a SuperLink as JSON and as metrics; docs/operations.md has the schema."""
+"""State of a run, a node or a SuperLink, as JSON (schema: docs/operations.md) and as metrics."""
 
 from __future__ import annotations
 
@@ -143,9 +143,7 @@ def metrics(state: Document) -> Iterator[str]:
                     rest = {other: each[other] for other in others}
                     yield from samples(name, {**labels, key: each[key]}, rest)
         elif isinstance(value, int | float):
-            pairs = (
-                f"{key}={json.dumps(str(of), ensure_ascii=False)}" for key, of in labels.items()
-            )
+            pairs = [f"{k}={json.dumps(str(v), ensure_ascii=False)}" for k, v in labels.items()]
             yield f"{name}{{{','.join(pairs)}}} {float(value):.17g}\n"
 
     yield from samples(f"coterie_{state['kind']}", {}, state)

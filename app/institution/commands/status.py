@@ -82,7 +82,7 @@ def _of_run(run: Document) -> Iterator[RenderableType]:
 
 def _of_relay(name: str, now: Document) -> Iterator[RenderableType]:
     run = RunState(now)
-    ago = f", last update {_ago(now['updated_at'])}" if run.status == "running" else ""
+    ago = "" if run.is_over else f", last update {_ago(now['updated_at'])}"
     yield f"{name}: round {run.round} of {run.rounds}, {run.status}{ago}"
     if waits := run.waiting():
         yield waits
@@ -121,18 +121,17 @@ def _of_node(node: Document) -> Iterator[RenderableType]:
     yield f"last message from a relay: {contact}; executor {executor}; {free} free"
     yield from _line_of(node["connection"])
     for of in node["privacy"]:
-        line = f"peer {of['peer']}: epsilon {of['epsilon']:.2f} spent in all runs (delta {node['delta']:g})"
+        line = f"peer {of['peer']}: epsilon {of['epsilon']:.2f} spent in all runs"
+        line += f" (delta {node['delta']:g})"
         if node["budget"]:
             left = max(0.0, node["budget"] - of["epsilon"])
             line += f"; {left:.2f} left of {node['budget_of']}'s {node['budget']:g}"
         yield line
     for run in node["runs"]:
         if run["approval_until"]:
-            command, left = (
-                shlex.join(["coterie", "approve", run["directory"]]),
-                minutes_left(run["approval_until"]),
-            )
-            yield f"{run['run']} waits for approval: {command}; {left}"
+            command = shlex.join(["coterie", "approve", run["directory"]])
+            minutes = minutes_left(run["approval_until"])
+            yield f"{run['run']} waits for approval: {command}; {minutes}"
     for of in node["approved"]:
         yield f"approved in advance, for {units.plural(of['runs'], 'run')}: {of['digest']}"
     rows = [(of["run"], of["method"] or "?", of["decided"], of["decision"]) for of in node["runs"]]
@@ -141,16 +140,10 @@ def _of_node(node: Document) -> Iterator[RenderableType]:
 
 def _of_connection(link: Document) -> Iterator[RenderableType]:
     yield from _line_of(link["connection"])
-    rows = [
-        (
-            of["run"],
-            of["app"],
-            of["status"],
-            units.duration(of["seconds"]),
-            units.size(of["line_bytes"]),
-        )
-        for of in link["runs"]
-    ]
+    rows = []
+    for of in link["runs"]:
+        sizes = units.duration(of["seconds"]), units.size(of["line_bytes"])
+        rows.append((of["run"], of["app"], of["status"], *sizes))
     yield _table(("run", "app", "status", "for", "traffic"), rows)
     nodes = [(of["supernode"], of["status"], of["since"]) for of in link["supernodes"]]
     yield _table(("SuperNode", "status", "since"), nodes)

@@ -108,14 +108,20 @@ def test_status_shows_the_run_and_its_nodes(
     monkeypatch.setenv("FLWR_HOME", str(deployment.home("operator")))
     console = Console(width=120)
     with console.capture() as shown:
-        status.show(console, CONNECTION)
+        status.show(console, status.read(CONNECTION))
     assert re.search(r"\d+ +coterie/coterie +finished:completed +\d", shown.get())
-    online = re.findall(r"(\d+) +online +2\d{3}-", shown.get())
+    online, shown_of = re.findall(r"(\d+) +online +2\d{3}-", shown.get()), shown.get()
     with console.capture() as shown:
-        status.show(console, str(sealed.run.directory))
+        status.show(console, status.read(str(sealed.run.directory)))
     of_peers = re.findall(r"node-\d +1 +.* ago +(\d+)", shown.get())
     assert set(of_peers) == set(online), "the number of each hospital, for `unregister`"
     assert len(online) == PEERS
+    assert re.search(r"127.0.0.1:\d+: certificate valid until 2\d{3}-.* days left: renew", shown_of)
+    assert re.search(r"letters [\d.]+ kB, sealing [\d.]+ k?B, line [\d.]+ [kM]B, in ", shown.get())
+    home = deployment.home("node-0")
+    with console.capture() as shown:
+        status.show(console, status.read(str(home)))
+    assert re.search(r"last message from a relay: \d+ s ago; executor runs; .* free", shown.get())
 
 
 def test_a_relay_says_who_is_ready(
@@ -126,7 +132,8 @@ def test_a_relay_says_who_is_ready(
     items = [f"{key}={value}" for key, value in config.items()]
     out = str(deployment.home("operator"))
     assert main(["preflight", "--federation", CONNECTION, "--out", out, *items]) == 0
-    *lines, ready = capsys.readouterr().out.splitlines()
+    asks, *lines, ready = capsys.readouterr().out.splitlines()
+    assert asks == "the relay asks all nodes and waits for them, at most 300 s"
     assert ready == "ready: every peer"
     for peer in range(PEERS):
         assert re.search(rf"^ok  peer {peer}: versions: flwr .*; data: train ", lines[peer])
@@ -227,7 +234,7 @@ def test_ctrl_c_and_stop_end_the_run_at_its_hospitals(
     again.communicate(timeout=60)
     assert main(["stop", str(directory)]) == 0
     assert main(["stop", str(directory)]) == 2
-    assert status.RunState(deployment.progress("stopped")).status == "stopped"
+    assert deployment.progress("stopped")["status"] == "stopped"
     starts = [
         line
         for line in (directory / "relay.log").read_text().splitlines()
