@@ -138,6 +138,7 @@ def run_as_program() -> NoReturn:
     """Run the command line of this process and exit; the entry point of `coterie`."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows ?
     code = main(sys.argv[1:])

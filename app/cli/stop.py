@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from rich.console import Console
 from coterie.app.config.keys import ConfigError
 from coterie.app.runners import submission
 from coterie.app.runs import rundir
-
-_SIGINT = 1 << (signal.SIGINT - 1)
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -29,14 +26,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         submission.stop(run_dir, submitted)
         console.print(f"stopped run {submitted['run']} of {submitted['connection']}")
     elif process:
-        is_deaf = int(_field(process, "SigIgn"), 16) & _SIGINT  # as a script's background jobs are
-        os.kill(process, signal.SIGTERM if is_deaf else signal.SIGINT)
-        console.print(f"process {process} stops {'now' if is_deaf else 'after this round'}")
+        os.kill(process, signal.SIGINT)
+        console.print(f"process {process} stops after this round")
     else:
         raise ConfigError(f"{run_dir} is not in progress: nothing to stop")
-
-
-def _field(process: int, name: str) -> str:
-    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-    (value,) = re.findall(rf"^{name}:\s*(\w+)$", status, re.MULTILINE)
-    return str(value)

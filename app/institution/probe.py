@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-from typing_extensions import TypedDict
-
 RENEW_DAYS = 30
 """Days before the end of a certificate at which its renewal is asked for."""
 _EXECUTOR = b"flower-superexec"
@@ -22,35 +20,21 @@ _SECONDS = 10.0
 _DAY = 86400.0
 
 
-class Machine(TypedDict):
-    """What a machine needs between two messages."""
-
-    executor: bool  # a process of Flower's executor runs here
-    free_bytes: int  # of the disk of the runs
-
-
-class Relay(TypedDict):
-    """Answer of a relay's SuperLink."""
-
-    address: str
-    certificate_until: float  # seconds since 1970
-    clock_apart: float | None  # seconds between its clock and this one; None: it has not said
-
-
-def machine(directory: Path) -> Machine:
-    """Return the state of this machine; `directory` is that of the runs."""
+def machine(directory: Path) -> dict[str, Any]:
+    """Return whether an executor of Flower runs here, and the free bytes of the disk of the runs."""
     executor = False
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # gone in the meantime, or another user's
             executor |= any(word.endswith(_EXECUTOR) for word in path.read_bytes().split(b"\0")[:2])
-    return Machine(executor=executor, free_bytes=shutil.disk_usage(directory).free)
+    return {"executor": executor, "free_bytes": shutil.disk_usage(directory).free}
 
 
-def relay(address: str, authority: Path | None) -> Relay:
+def relay(address: str, authority: Path | None) -> tuple[float, float | None]:
     """Connect to a SuperLink as a node does, through a proxy if `HTTPS_PROXY` is set.
 
-    `authority`: file of the certificate that the relay's has to be signed by. OSError: there is no
-    connection, or the certificate is not valid.
+    Returns the end of its certificate (seconds since 1970), and the seconds between its clock and
+    this one, None if it does not say. `authority`: file of the certificate that must have signed the
+    relay's. OSError: there is no connection, or the certificate is not valid.
     """
     ends = list[float]()
 
@@ -79,7 +63,7 @@ def relay(address: str, authority: Path | None) -> Relay:
             "SuperNode"
         ) from None
     apart = None if date is None else abs(parsedate_to_datetime(date).timestamp() - time.time())
-    return Relay(address=address, certificate_until=ends[-1], clock_apart=apart)
+    return ends[-1], apart
 
 
 def certificate(until: float) -> str:

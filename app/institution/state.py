@@ -204,11 +204,12 @@ def _letters(directory: Path, name: str) -> Iterator[Document]:
 
 def _connection(address: str, authority: Path | None) -> Document:
     """Try the connection to a SuperLink."""
+    ends, apart, error = None, None, None
     try:
-        return {**probe.relay(address, authority), "error": None}
-    except OSError as error:
-        nothing = {"certificate_until": None, "clock_apart": None}
-        return {"address": address, **nothing, "error": str(error)}
+        ends, apart = probe.relay(address, authority)
+    except OSError as failure:
+        error = str(failure)
+    return {"address": address, "certificate_until": ends, "clock_apart": apart, "error": error}
 
 
 def _ask(*arguments: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rich.text import Text
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COLUMNS, COST, Column
 from coterie.app.experiments.paired import MIN_SEEDS
-from coterie.app.experiments.table import LOSSES, Entry, Row, Table
+from coterie.app.experiments.table import LOSSES, Entry, Table
 from coterie.app.report import verdict
 from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import atomic, units
@@ -205,41 +205,28 @@ def as_csv(table: Table) -> str:
 
 
 def as_json(compared: Comparison) -> str:
-    """Write a row per method: its trials, means and deviations over them, and columns it leads.
+    """Write means and deviations of each row, the columns that it leads, and its trials.
 
     A measure that does not exist or is not finite is null.
     """
-    table = compared.table
-    shown = {column.key: table.entries(column) for column in table.shown()}
-
-    def row_of(row: Row) -> dict[str, Any]:
-        trials = [
-            {
-                "seed": trial.seed,
-                "run": table.results[cell][trial].directory.name,
-                "measures": finite({c.key: table.number(cell, trial, c) for c in COLUMNS}),
-            }
-            for cell, trial in row.trials
-        ]
-        summaries = {c.key: summary for c in COLUMNS if (summary := row.summary(c))}
-        return {
+    table, rows = compared.table, []
+    leads = {column.key: table.entries(column) for column in table.shown()}
+    for row in table.rows:
+        summaries = {column.key: row.summary(column) or (None, None) for column in COLUMNS}
+        rows.append({
             "method": row.method,
-            "name": row.name,
-            "reference": row.reference,
             "settings": {**row.choice.settings, **row.swept},
             "mean": finite({key: mean for key, (mean, _) in summaries.items()}),
             "deviation": finite({key: spread for key, (_, spread) in summaries.items()}),
-            "leads": [key for key, entries in shown.items() if entries[row.method].leads],
-            "trials": trials,
-        }
-
-    content = {
-        "title": compared.title,
-        "outcome": compared.outcome,
-        "rows": [row_of(row) for row in table.rows],
-        "failed": dict(compared.failed),
-    }
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+            "leads": [key for key, entries in leads.items() if entries[row.method].leads],
+            "trials": [
+                {"seed": trial.seed, "run": table.results[cell][trial].directory.name}
+                | finite({c.key: table.number(cell, trial, c) for c in COLUMNS})
+                for cell, trial in row.trials
+            ],
+        })  # fmt: skip
+    content = {"title": compared.title, "outcome": compared.outcome, "rows": rows}
+    return json.dumps(content | {"failed": dict(compared.failed)}, indent=1, allow_nan=False) + "\n"
 
 
 def as_latex(table: Table, keys: Collection[str] = IN_LATEX) -> str:

@@ -150,20 +150,34 @@ def _taken(
     space: Workspace, run: Submission, config: Config, seconds: float, console: Console
 ) -> Submission:
     """Wait at most `seconds` until an executor has taken a run; else stop it and FlowerError."""
-    began, explained = time.monotonic(), False
+    what = f"no executor has taken run {run['run']} of {run['connection']}"
+    wait = _Wait(seconds, f"{what}: is the relay's executor up (coterie-relay-executor)?", console)
     while run["status"] == "pending":
-        waited = time.monotonic() - began
-        why = f"no executor has taken run {run['run']} of {run['connection']} for {waited:.0f} s"
-        remedy = "is the relay's executor up (coterie-relay-executor)?"
-        if waited > seconds:
+        try:
+            wait.go_on()
+        except FlowerError:
             submission.stop(Path(config.run_dir), run)
-            raise FlowerError(f"{why}: {remedy}")
-        if waited > _QUIET_SECONDS and not explained:
-            explained = True
-            console.print(f"{why}: {remedy} Waiting for it, at most {seconds:g} s")
-        time.sleep(_PAUSE)
+            raise
         run = _look(space, run, config, console)
     return run
+
+
+class _Wait:
+    """Wait of at most `seconds` for something missing; says so once, and FlowerError at the end."""
+
+    def __init__(self, seconds: float, missing: str, console: Console) -> None:
+        self._seconds, self._missing, self._console = seconds, missing, console
+        self._began, self._is_told = time.monotonic(), False
+
+    def go_on(self) -> None:
+        """Pause, unless the time is over."""
+        waited = time.monotonic() - self._began
+        if waited > self._seconds:
+            raise FlowerError(f"{self._missing} Waited {waited:.0f} s")
+        if waited > _QUIET_SECONDS and not self._is_told:
+            self._is_told = True
+            self._console.print(f"{self._missing} Waiting for it, at most {self._seconds:g} s")
+        time.sleep(_AGAIN_SECONDS)
 
 
 def _follow(
@@ -210,19 +224,12 @@ def _watch(process: subprocess.Popen[bytes], config: Config, show: progress.Show
 
 
 def _look(space: Workspace, run: Submission, config: Config, console: Console) -> Submission:
-    """Ask Flower about a run again, for as long as its SuperLink may be down; then FlowerError."""
-    began, explained = time.monotonic(), False
+    """Ask Flower about a run again; FlowerError: its SuperLink has not answered for too long."""
+    run_dir, wait = Path(config.run_dir), None
     while True:
         try:
-            return submission.asked(
-                Path(config.run_dir), run["connection"], run["run"], space.environment
-            )
+            return submission.asked(run_dir, run["connection"], run["run"], space.environment)
         except FlowerError as error:
-            waited = time.monotonic() - began
-            if waited > _DOWN_SECONDS:
-                raise
-            if waited > _QUIET_SECONDS and not explained:
-                explained = True
-                line = f"the SuperLink of {run['connection']} does not answer: {error}"
-                console.print(f"{line}. Waiting for it, at most {_DOWN_SECONDS:g} s")
-        time.sleep(_AGAIN_SECONDS)
+            line = f"the SuperLink of {run['connection']} does not answer ({error})."
+            wait = wait or _Wait(_DOWN_SECONDS, line, console)
+            wait.go_on()

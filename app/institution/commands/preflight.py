@@ -109,8 +109,8 @@ def show(survey: Mapping[str, Any], console: Console) -> list[str]:
 
 def _relay(address: str, authority: Path | None) -> str:
     """Connect to the SuperLink, and compare the clocks."""
-    reached = probe.relay(address, authority)
-    until, apart = probe.certificate(reached["certificate_until"]), reached["clock_apart"]
+    ends, apart = probe.relay(address, authority)
+    until = probe.certificate(ends)
     if apart is None:
         return f"{address} answers, without the time; {until}"
     if apart > CLOCK_SECONDS:
