@@ -21,7 +21,7 @@ _DAY = 86400.0
 
 
 def machine(directory: Path) -> dict[str, Any]:
-    """Return whether an executor of Flower runs here, and the free bytes of the disk of the runs."""
+    """Return whether Flower's executor runs here, and the free bytes of the disk of the runs."""
     executor = False
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # gone in the meantime, or another user's
@@ -33,7 +33,7 @@ def relay(address: str, authority: Path | None) -> tuple[float, float | None]:
     """Connect to a SuperLink as a node does, through a proxy if `HTTPS_PROXY` is set.
 
     Returns the end of its certificate (seconds since 1970), and the seconds between its clock and
-    this one, None if it does not say. `authority`: file of the certificate that must have signed the
+    this one, None if it does not say. `authority`: file of the certificate that has signed the
     relay's. OSError: there is no connection, or the certificate is not valid.
     """
     ends = list[float]()

@@ -103,6 +103,13 @@ def of_connection(connection: str) -> Document:
     with suppress(OSError, ValueError, KeyError):  # a form of address that only Flower knows
         of = tomllib.loads((home / "config.toml").read_text("utf-8"))["superlink"][connection]
         reached = _connection(of["address"], home / of["root-certificates"])
+    return superlink(runs, nodes, reached)
+
+
+def superlink(
+    runs: Iterable[Document], nodes: Iterable[Document], reached: Document | None
+) -> Document:
+    """Return the state of a SuperLink from Flower's lists."""
     return {
         "kind": "connection",
         "connection": reached,
@@ -144,7 +151,7 @@ def metrics(state: Document) -> Iterator[str]:
                     yield from samples(name, {**labels, key: each[key]}, rest)
         elif isinstance(value, int | float):
             pairs = [f"{k}={json.dumps(str(v), ensure_ascii=False)}" for k, v in labels.items()]
-            yield f"{name}{{{','.join(pairs)}}} {float(value):.17g}\n"
+            yield f"{name}{{{','.join(pairs)}}} {+value}\n"
 
     yield from samples(f"coterie_{state['kind']}", {}, state)
 
