@@ -77,18 +77,10 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0] == "--version":
         print(f"coterie {coterie.__version__}")
         return 0
+    from coterie import errors
     from coterie.app.config import root  # here and below: help is immediate
     from coterie.app.config.keys import ConfigError, nearest
     from coterie.app.runs.terminal import Terminal
-    from coterie.errors import (
-        AwayError,
-        Error,
-        FlowerError,
-        RunError,
-        is_full_disk,
-        is_users,
-        line_of,
-    )
 
     class Parser(argparse.ArgumentParser):
         """Parser that reports a wrong command line as ConfigError."""
@@ -111,23 +103,21 @@ def main(arguments: Sequence[str]) -> int:
         package = COMMANDS[name]
         parser = Parser(f"coterie {name}", description=WINGS[package][name][1])
         import_module(f"coterie.app.{package}.{name}").execute(parser, rest, Terminal())
-    except AwayError as error:
-        return _complain(str(error), _AWAY)
-    except FlowerError as error:
-        return _complain(f"Flower could not start: {_with_notes(error)}", 1)
-    except RunError as error:
-        return _complain(f"the run failed: {_with_notes(error)}", 1)
-    except Error as error:
+    except errors.RunError as error:
+        heads = {errors.FlowerError: "Flower could not start: ", errors.AwayError: ""}
+        line = heads.get(type(error), "the run failed: ") + _with_notes(error)
+        return _complain(line, _AWAY if isinstance(error, errors.AwayError) else 1)
+    except errors.Error as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt as interruption:
         continuation = f"; continue with: {interruption}" if str(interruption) else ""
         return _complain(f"interrupted{continuation}", _INTERRUPTED)
     except Exception as error:
-        if is_users(error):
+        if errors.is_users(error):
             traceback.print_exc()
-            return _complain(line_of(error), 1)
-        if is_full_disk(error):
-            return _complain(line_of(error), 1)
+            return _complain(errors.line_of(error), 1)
+        if errors.is_full_disk(error):
+            return _complain(errors.line_of(error), 1)
         if not isinstance(error, OSError) or error.filename is None:
             raise
         return _complain(f"{error.filename}: {error.strerror}", 1)

@@ -209,7 +209,7 @@ def as_json(compared: Comparison) -> str:
 
     A measure that does not exist or is not finite is null.
     """
-    table, rows = compared.table, []
+    table, rows = compared.table, list[dict[str, Any]]()
     leads = {column.key: table.entries(column) for column in table.shown()}
     for row in table.rows:
         summaries = {column.key: row.summary(column) or (None, None) for column in COLUMNS}

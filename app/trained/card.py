@@ -40,14 +40,13 @@ def card(
     groups: Mapping[str, int] | None = None,
     *,
     has_examples: bool,
-    rounds: int,
     model_of: Callable[[int, str], str] | None = None,
 ) -> dict[str, Any]:
     """Return the content of the card; of `qualities` no values of single rows, such as a range.
 
     `report` is the last one, before a `policy` (None in a simulation) limits it, `curves` has
-    figure data; `has_examples`: the model file contains training examples; `rounds`: those of the
-    run. `model_of`: model of a peer by number and name, if they differ.
+    figure data; `has_examples`: the model file contains training examples. `model_of`: model of a
+    peer by number and name, if they differ.
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
@@ -61,7 +60,6 @@ def card(
         "peer": about.peer,
         "name": about.peer_name,
         "round": report.round,
-        **({"rounds": rounds} if report.round < rounds else {}),
         "method": about.method,
         "method_options": dict(about.method_options),
         "model": model_of(about.peer, about.peer_name) if model_of else about.model,

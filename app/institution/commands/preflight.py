@@ -17,7 +17,7 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
 from coterie.app.config.schema import Scalar
-from coterie.app.institution import probe
+from coterie.app.institution.commands import probe
 from coterie.app.institution.process import readiness
 from coterie.app.institution.process.job import Job
 from coterie.app.institution.process.readiness import CLOCK_SECONDS, Check

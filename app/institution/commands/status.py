@@ -14,9 +14,9 @@ from rich.console import Console, RenderableType
 from rich.table import Column, Table
 
 from coterie.app.config.keys import ConfigError
-from coterie.app.institution import probe, state
+from coterie.app.institution.commands import probe, state
+from coterie.app.institution.commands.state import ROWS, Document
 from coterie.app.institution.security import approval
-from coterie.app.institution.state import ROWS, Document
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import RunState, minutes_left
 from coterie.app.runs.terminal import add_json

@@ -98,9 +98,10 @@ class ModelFiles:
                     about, self._sizes[peer], report, names, self._policy,
                     curves.get(peer, {}), *self._protection, self._qualities[peer],
                     self._findings.get(peer, ""), self._groups.get(peer),
-                    has_examples="memory.keys" in tensors, rounds=self._rounds,
-                    model_of=self._model_of,
+                    has_examples="memory.keys" in tensors, model_of=self._model_of,
                 )  # fmt: skip
+                if t < self._rounds:
+                    content["rounds"] = self._rounds
                 atomic.write(file.with_suffix(".json"), as_json(content))
                 atomic.write(file.with_suffix(".md"), as_markdown(content))
         if effects:

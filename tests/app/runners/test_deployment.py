@@ -225,7 +225,7 @@ def test_ctrl_c_and_stop_end_the_run_at_its_hospitals(
     output, _ = running.communicate(timeout=60)
     assert running.returncode == 130, output
     assert f"interrupted; continue with: coterie resume stopped --federation {CONNECTION}" in output
-    assert submission.newest(directory)["status"] == "finished:stopped"
+    assert submission.submissions(directory)[-1]["status"] == "finished:stopped"
     assert deployment.progress("stopped")["status"] == "stopped"
     again = deployment.resume("stopped")
     at = committed(deployment.progress("stopped"))
@@ -260,7 +260,7 @@ def test_a_run_that_no_executor_takes_says_so_and_is_withdrawn(deployment: Deplo
     )
     assert failed.startswith("Flower could not start: no executor")
     directory = deployment.home("operator") / "untaken"
-    assert submission.newest(directory)["status"] == "finished:stopped"
+    assert submission.submissions(directory)[-1]["status"] == "finished:stopped"
 
 
 @pytest.mark.long

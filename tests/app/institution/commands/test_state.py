@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from coterie.app.cli.main import main
-from coterie.app.institution import probe, state
-from coterie.app.institution.commands import certificates
+from coterie.app.institution.commands import certificates, probe, state
 from coterie.app.institution.security import approval
 from coterie.app.runs.recorder import RunRecorder
 from coterie.strategies.relay.commit import Commit, Ledger
-from tests.app.institution import schema
+from tests.app.institution.commands import schema
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 from coterie.app.config.config import Config
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.sources import of_record
-from coterie.app.institution import probe
+from coterie.app.institution.commands import probe
 from coterie.app.institution.security import approval
 from coterie.app.institution.security.privacy_ledger import spent_by_peer
 from coterie.app.runners import submission
