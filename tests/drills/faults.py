@@ -367,7 +367,7 @@ def main() -> None:
                 for log in sorted((place / "logs").glob("*.log")):
                     print(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}")
                 raise
-    results = (*rows, *absences, *lies, *told)
+    results: tuple[Any, ...] = (*rows, *absences, *lies, *told)
     print(json.dumps([*map(asdict, results)], indent=1))
 
 
