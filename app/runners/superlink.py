@@ -115,8 +115,10 @@ def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[s
 
 
 def reason(message: str) -> str:
-    """Return Flower's message in one line, with the remedy for an unknown connection."""
+    """Return Flower's message in one line, with the remedy if the connection does not work."""
     line = " ".join(message.split())
+    if "Connection to the SuperLink is unavailable" in line:
+        return f"{line} coterie status CONNECTION says whether its certificate has ended"
     if (unknown := _UNKNOWN.search(line)) is None:
         return line
     return f'no connection "{unknown[1]}" in {unknown[2]}: add a table [superlink.{unknown[1]}]'

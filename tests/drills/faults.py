@@ -295,8 +295,11 @@ def operate(deployment: Deployment, fault: str) -> Told:
         forbidden = deployment.home(node) / "apps"
         shutil.rmtree(forbidden, ignore_errors=True)
         forbidden.mkdir()
-        subprocess.run(["mount", "--bind", "-o", "ro", forbidden, forbidden], check=True)
-        subprocess.run(["mount", "-o", "remount,ro,bind", forbidden], check=True)
+        process = deployment.services[executor].process
+        assert process is not None
+        inside = ("nsenter", "--mount", "--target", str(process.pid))  # each host has its mounts
+        subprocess.run([*inside, "mount", "--bind", forbidden, forbidden], check=True)
+        subprocess.run([*inside, "mount", "-o", "remount,ro,bind", forbidden], check=True)
     if fault == "certificate":
         expire(deployment)
     run = deployment.run(config, fault)
@@ -315,7 +318,7 @@ def operate(deployment: Deployment, fault: str) -> Told:
         if fault == "missed":
             deployment.start(node, executor)
         if fault == "version":
-            subprocess.run(["umount", forbidden], check=True)
+            subprocess.run([*inside, "umount", forbidden], check=True)
     assert run.stdout is not None
     last = run.stdout.read().splitlines()[-1]
     return Told(fault, run.returncode, last, round(time.monotonic() - began, 1))

@@ -97,12 +97,14 @@ def of_node(out: Path, relay: tuple[str, Path | None] | None = None) -> Document
 
 def of_connection(connection: str) -> Document:
     """Return the state of a SuperLink: its runs and SuperNodes, as listed by Flower."""
-    runs = _ask("list", connection).get("runs", ())[:ROWS]
-    nodes = _ask("supernode", "list", connection).get("nodes", ())
     reached, home = None, Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with suppress(OSError, ValueError, KeyError):  # a form of address that only Flower knows
         of = tomllib.loads((home / "config.toml").read_text("utf-8"))["superlink"][connection]
         reached = _connection(of["address"], home / of["root-certificates"])
+    if reached and reached["error"]:  # Flower calls any reason "unavailable"
+        raise ConfigError(f"{connection}, {reached['address']}: {reached['error']}")
+    runs = _ask("list", connection).get("runs", ())[:ROWS]
+    nodes = _ask("supernode", "list", connection).get("nodes", ())
     return superlink(runs, nodes, reached)
 
 
