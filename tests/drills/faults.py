@@ -269,7 +269,7 @@ def lie(deployment: Deployment) -> list[Lies]:
 
 @dataclass(frozen=True)
 class Told:
-    """What the operator was told of a fault.
+    """Last line of the operator's command after a fault.
 
     Attributes
     ----------
