@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+import logging
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from coterie.errors import line_of
 from coterie.strategies.flower.private import is_simulation
 from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.flower.transport import FlowerTransport
-from coterie.strategies.relay.preflight import survey
+from coterie.strategies.relay.preflight import PREFLIGHT_SECONDS, survey
 from coterie.strategies.relay.roster import Proof
 
 app = ServerApp()
@@ -40,47 +40,57 @@ def main(grid: Grid, context: Context) -> None:
     else:
         logs.begin()
     config = config.located(str(context.run_id))
-    directory, rounds = Path(config.run_dir), config.num_server_rounds
+    directory = Path(config.run_dir)
     if (directory / "relay").exists() and not config.resume:
         raise ConfigError(f"{directory} holds a run already: choose another name, or resume it")
+    if not is_simulation(grid):
+        directory.mkdir(parents=True, exist_ok=True)
+        logs.begin(logging.FileHandler(directory / "relay.log"))
     if config.preflight:
         if is_simulation(grid):
             raise ConfigError("preflight = true is set by `coterie preflight` only")
-        directory.mkdir(parents=True, exist_ok=True)
-        transport = FlowerTransport(grid, config.round_seconds)
+        transport = FlowerTransport(grid, min(config.round_seconds, PREFLIGHT_SECONDS))
         result = survey(transport, config.peers, _proves(config, grid))
         atomic.write(directory / rundir.SURVEY, json.dumps(asdict(result)))
         return
+    with rundir.held(directory if is_bare else directory / "relay"):  # two would damage its files
+        _run(config, grid, is_bare=is_bare)
+    if is_bare:
+        plain_flwr.end(directory)
+        progress.require_end(directory)
+
+
+def _run(config: Config, grid: Grid, *, is_bare: bool) -> None:
+    """Run the rounds and record them in the run directory."""
+    directory, plan = Path(config.run_dir), config.strategy()
     watch = plain_flwr.begin(config) if is_bare else None
     recorder = RunRecorder(
-        directory, config.peers, rounds, resume=config.resume, watch=watch,
+        directory, config.peers, config.num_server_rounds, resume=config.resume, watch=watch,
         run=config_digest_of(config), durable=not is_simulation(grid),
     )  # fmt: skip
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         atomic.write(directory / "config.toml", config.toml())
-    with rundir.held(directory) if is_bare else nullcontext():  # else its launcher holds it
-        try:
-            RelayStrategy(config.strategy()).start(
-                grid,
-                timeout=config.round_seconds,
-                recorder=recorder,
-                ledger=recorder.ledger,
-                join_timeout=config.join_seconds,
-                patience=config.patience,
-                quorum=config.quorum,
-                proves=_proves(config, grid),
-                waits=recorder.waiting,
-            )
-        except Exception as error:
-            recorder.fail(line_of(error))
-            raise
-        except BaseException:
-            recorder.stop()
-            raise
-    recorder.finish()
-    if is_bare:
-        plain_flwr.end(directory)
-        progress.require_convergence(directory)
+    try:
+        RelayStrategy(plan).start(
+            grid,
+            timeout=config.round_seconds,
+            recorder=recorder,
+            ledger=recorder.ledger,
+            join_timeout=config.join_seconds,
+            patience=config.patience,
+            quorum=config.quorum,
+            proves=_proves(config, grid),
+            waits=recorder.waiting,
+        )
+    except Exception as error:
+        recorder.fail(line_of(error))
+        raise
+    except BaseException:
+        recorder.stop()
+        raise
+    ended, last = recorder.ledger.ended, recorder.ledger.round
+    due = [plan.schedule.last_change([peer], last) for peer in range(config.peers)]
+    recorder.finish([peer for peer, t in enumerate(due) if ended[peer] < t])
 
 
 def _proves(config: Config, grid: Grid) -> Proof | None:

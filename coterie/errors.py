@@ -14,6 +14,7 @@ Error
 ├── RunError                 a run that was started did not reach its end
 │   ├── PartError            a method, a model, a data set or a callback raised an error
 │   ├── DivergedError        every peer diverged
+│   ├── AwayError            it reached its end, but peers missed it and lack its final model
 │   ├── FlowerError          Flower could not start, or did not take the run
 │   ├── SweepError           a run of several failed
 │   └── RelayError           relay and nodes cannot continue; has the round and the stage
@@ -78,6 +79,10 @@ class DivergedError(RunError):
     """Every peer diverged: at the end no peer has a finite loss and a finite model."""
 
 
+class AwayError(RunError):
+    """A run reached its last round without some peers, which have an older model or none."""
+
+
 class PartError(RunError):
     """A method, a model, a data set or a callback raised an error; that error is the `__cause__`.
 
@@ -114,8 +119,13 @@ def summary(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """Describe any error in one line: one of ours by its message, another with its place."""
-    return str(error) if isinstance(error, Error) else str(PartError.of(error))
+    """Describe any error in one line: ours and a full disk in words, another with its place."""
+    if isinstance(error, Error):
+        return str(error)
+    if is_full_disk(error):
+        where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        return f"the disk is full{where}"
+    return str(PartError.of(error))
 
 
 def is_full_disk(error: BaseException | None) -> bool:

@@ -15,16 +15,21 @@ from coterie.app.config.items import read_items, read_pair
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
 from coterie.app.report import comparison
+from coterie.app.runs.terminal import Terminal, add_json
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Run a comparison and print its table."""
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value")
     _add_options(parser)
+    add_json(parser, "the comparison")
     command = shlex.join(["coterie", "compare", *arguments, "--tune"])
-    request = _request(parser.parse_intermixed_args(arguments), command)
+    options = parser.parse_intermixed_args(arguments)
+    request = _request(options, command)
     with continued("compare", arguments, request.directory):
-        compare(request, console)
+        page = compare(request, Terminal(stderr=True) if options.json else console)
+    if options.json:
+        print((page.parent / "comparison.json").read_text(encoding="utf-8"), end="")
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +24,6 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     options = parser.parse_args(arguments)
     if options.run_dir and not options.run_dir.is_dir():
         raise ConfigError(f"{options.run_dir}: no such run directory")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     token = address.token()
     with address.listen(options.port) as listener:
         number = listener.getsockname()[1]

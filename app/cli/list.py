@@ -21,6 +21,7 @@ from coterie.app.config.recipes import Recipe, recipes
 from coterie.app.config.registry import GROUPS, METHODS, YARDSTICKS
 from coterie.app.config.root import ROOT
 from coterie.app.config.settings import keys, options_in, tables
+from coterie.app.runs.terminal import add_json
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import DATASETS
@@ -35,13 +36,13 @@ _MARKS = ("reproduces", "needs", "takes")
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Print an overview, a list, or the keys of one name with their meaning."""
     parser.add_argument("what", nargs="?", help=f"{', '.join(LISTS)}, a name, a table or a key")
-    parser.add_argument("--json", action="store_true", help="print all lists, or one, as JSON")
+    add_json(parser, "all lists, or one")
     options = parser.parse_args(arguments)
     if options.json:
         if options.what and options.what not in LISTS:
             raise ConfigError(f"--json is for lists: {', '.join(LISTS)}")
         content = {name: rows() for name, rows in LISTS.items() if options.what in (None, name)}
-        console.print(json.dumps(content, indent=2))
+        print(json.dumps(content, indent=2))
     elif options.what is None:
         console.print(overview())
         console.print("coterie list LIST describes each; coterie list NAME explains its keys")

@@ -1,7 +1,8 @@
 """Commands of `coterie`, and exit codes of their errors.
 
 Exit codes: 0 finished; 1 failed, or every peer diverged; 2 refused before anything was started or
-written; 130 interrupted. A command is a module with a function `execute`, imported on demand.
+written; 3 finished without some peers; 130 interrupted. A command is a module with a function
+`execute`, imported on demand.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ WINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "compare": ("[PRESET.toml] [key=value ...]", "run it for several methods and seeds"),
         "sweep": ("[PRESET.toml] key=value,value,...", "run it for several values of keys"),
         "resume": ("RUN_DIR", "continue a run that was stopped"),
+        "stop": ("RUN_DIR", "stop a run in progress, here or on a deployment"),
         "report": ("RUN_DIR", "write summary and report of a run again"),
         "dashboard": ("[RUN_DIR]", "show runs in progress in the browser"),
         "predict": ("RUN_DIR --peer PEER INPUT", "predict new examples with a peer's model"),
@@ -64,7 +66,7 @@ _SYNONYMS = {
     "worth": "contribution",
 }  # fmt: skip
 """Common wrong command names -> the intended command."""
-_INTERRUPTED = 130
+_AWAY, _INTERRUPTED = 3, 130
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,10 +77,10 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0] == "--version":
         print(f"coterie {coterie.__version__}")
         return 0
+    from coterie import errors
     from coterie.app.config import root  # here and below: help is immediate
     from coterie.app.config.keys import ConfigError, nearest
     from coterie.app.runs.terminal import Terminal
-    from coterie.errors import Error, FlowerError, RunError, is_full_disk, is_users, line_of
 
     class Parser(argparse.ArgumentParser):
         """Parser that reports a wrong command line as ConfigError."""
@@ -101,22 +103,21 @@ def main(arguments: Sequence[str]) -> int:
         package = COMMANDS[name]
         parser = Parser(f"coterie {name}", description=WINGS[package][name][1])
         import_module(f"coterie.app.{package}.{name}").execute(parser, rest, Terminal())
-    except FlowerError as error:
-        return _complain(f"Flower could not start: {_with_notes(error)}", 1)
-    except RunError as error:
-        return _complain(f"the run failed: {_with_notes(error)}", 1)
-    except Error as error:
+    except errors.RunError as error:
+        heads = {errors.FlowerError: "Flower could not start: ", errors.AwayError: ""}
+        line = heads.get(type(error), "the run failed: ") + _with_notes(error)
+        return _complain(line, _AWAY if isinstance(error, errors.AwayError) else 1)
+    except errors.Error as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt as interruption:
         continuation = f"; continue with: {interruption}" if str(interruption) else ""
         return _complain(f"interrupted{continuation}", _INTERRUPTED)
     except Exception as error:
-        if is_users(error):
+        if errors.is_users(error):
             traceback.print_exc()
-            return _complain(line_of(error), 1)
-        if is_full_disk(error):
-            where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
-            return _complain(f"the disk is full{where}", 1)
+            return _complain(errors.line_of(error), 1)
+        if errors.is_full_disk(error):
+            return _complain(errors.line_of(error), 1)
         if not isinstance(error, OSError) or error.filename is None:
             raise
         return _complain(f"{error.filename}: {error.strerror}", 1)
@@ -127,6 +128,7 @@ def run_as_program() -> NoReturn:
     """Run the command line of this process and exit; the entry point of `coterie`."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows ?
     code = main(sys.argv[1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -212,7 +212,7 @@ def refuse_links(run_dir: Path) -> None:
             raise ResultsError(f"{path} is a symbolic link; links are not followed")
 
 
-def _judged(entry: Entry, held: frozenset[int]) -> Entry:
+def _judged(entry: Entry, held: Collection[int]) -> Entry:
     """Return the run as `RunState.judged`, or as damaged if its directory was removed."""
     try:
         return replace(entry, state=entry.state.judged(entry.directory, held))

@@ -133,6 +133,10 @@ class InstitutionNode(Node):
         most = self._policy.limits.max_parameters
         return PolicyError(f"limits.max-parameters = {most} refuses the network: {error}")
 
+    def _keeps_models(self, t: int, reports: Sequence[Report]) -> bool:
+        """Also those of each evaluated round: this node may be away at the end."""
+        return super()._keeps_models(t, reports) or (t > 0 and bool(reports))
+
     # --- requests
 
     def handle(self, request: Request) -> Response:

@@ -229,7 +229,7 @@ class Node:
         cohort, since = self._cohort, since or t + 1
         self._checkpoints.save((t, 0))
         offers: tuple[PeerMessage, ...] = ()
-        if t == cohort.rounds or (self._models.keeps_best and reports):
+        if self._keeps_models(t, reports):
             self._models.write(t, cohort.models(), self._known_names(), reports, cohort.curves)
         if t < cohort.rounds and self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             offers = self._written(cohort.offer_letters(since))
@@ -242,6 +242,10 @@ class Node:
             self.peers, offers, wants, self._disclosed(reports), elapsed=elapsed, ready=ready,
             missing_from=cohort.wire.missing_from(),
         )  # fmt: skip
+
+    def _keeps_models(self, t: int, reports: Sequence[Report]) -> bool:
+        """Return whether to write the models of round `t`."""
+        return t == self._cohort.rounds or (self._models.keeps_best and bool(reports))
 
     def _disclosed(self, reports: Sequence[Report]) -> tuple[Report, ...]:
         """Return the reports as the relay may see them."""

@@ -21,6 +21,7 @@ from coterie.app.experiments.table import LOSSES, Entry, Table
 from coterie.app.report import verdict
 from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import atomic, units
+from coterie.app.runs.progress import finite
 from coterie.app.runs.rundir import Run
 
 _WITH_DEVIATION = ("accuracy", "c_index", "gain", "loss_gain")
@@ -83,6 +84,7 @@ def results(compared: Comparison) -> Panel:
         printed=[terminal, compared.outcome, *notes],
         written={
             "comparison.csv": as_csv(table), "comparison.tex": as_latex(table, compared.latex),
+            "comparison.json": as_json(compared),
         },
     )  # fmt: skip
 
@@ -200,6 +202,31 @@ def as_csv(table: Table) -> str:
         for cell, trial in row.trials
     ]  # fmt: skip
     return atomic.csv_of(pd.DataFrame(lines, dtype=object))
+
+
+def as_json(compared: Comparison) -> str:
+    """Write means and deviations of each row, the columns that it leads, and its trials.
+
+    A measure that does not exist or is not finite is null.
+    """
+    table, rows = compared.table, list[dict[str, Any]]()
+    leads = {column.key: table.entries(column) for column in table.shown()}
+    for row in table.rows:
+        summaries = {column.key: row.summary(column) or (None, None) for column in COLUMNS}
+        rows.append({
+            "method": row.method,
+            "settings": {**row.choice.settings, **row.swept},
+            "mean": finite({key: mean for key, (mean, _) in summaries.items()}),
+            "deviation": finite({key: spread for key, (_, spread) in summaries.items()}),
+            "leads": [key for key, entries in leads.items() if entries[row.method].leads],
+            "trials": [
+                {"seed": trial.seed, "run": table.results[cell][trial].directory.name}
+                | finite({c.key: table.number(cell, trial, c) for c in COLUMNS})
+                for cell, trial in row.trials
+            ],
+        })  # fmt: skip
+    content = {"title": compared.title, "outcome": compared.outcome, "rows": rows}
+    return json.dumps(content | {"failed": dict(compared.failed)}, indent=1, allow_nan=False) + "\n"
 
 
 def as_latex(table: Table, keys: Collection[str] = IN_LATEX) -> str:

@@ -17,7 +17,7 @@ from coterie.app.report.section import Page, Section, Sections
 from coterie.app.report.worth import WorthMap
 from coterie.app.runs import progress, units
 from coterie.app.runs.diagnostics import card
-from coterie.app.runs.progress import OVER
+from coterie.app.runs.progress import OVER, away
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
 from coterie.datasets import account
@@ -137,7 +137,8 @@ def write(run_dir: str | Path) -> Page:
 def _notice(progress: Mapping[str, Any]) -> str:
     breaks = progress.get("breaks")
     text = f"This run was not continued exactly: {'; '.join(breaks)}." if breaks else ""
-    return " ".join(filter(None, [text, _unfinished(progress)]))
+    missed = "".join(f"{line[:1].upper()}{line[1:]}. " for line in away(progress)).strip()
+    return " ".join(filter(None, [text, missed, _unfinished(progress)]))
 
 
 def _unfinished(progress: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ def reported(run_dir: Path) -> Iterator[None]:
         if is_full_disk(error):
             where = short_path(str(run_dir))
             line = f"the disk is full: free space, then continue with: coterie resume {where}"
-            progress.fail(run_dir, line)
+            progress.mark(run_dir, "failed", line)
             raise RunError(line) from error
         if not isinstance(error, Error) or error.__cause__ is not None:
             with suppress(OSError):

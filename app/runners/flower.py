@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ from rich.console import Console
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check_nodes
+from coterie.app.runners import submission
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.finish import finish
-from coterie.app.runners.superlink import Workspace, ask, workspace
+from coterie.app.runners.submission import Submission
+from coterie.app.runners.superlink import Workspace, workspace
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import atomic, files, progress
 from coterie.app.runs.header import Display
 from coterie.app.runs.rundir import SURVEY
-from coterie.errors import FlowerError, RunError
+from coterie.errors import FlowerError, RunError, short_path
+from coterie.strategies.flower.transport import in_words
+from coterie.strategies.relay.preflight import PREFLIGHT_SECONDS
 
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
@@ -29,6 +34,8 @@ _DOWN_SECONDS = 600.0
 """Seconds for which the SuperLink of a deployment may be down."""
 _LOG_SECONDS = 10.0
 """Seconds that the log of a failed run may take to arrive."""
+_QUIET_SECONDS = 15.0
+"""Seconds after which a wait is explained."""
 
 
 def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: progress.Show) -> None:
@@ -37,7 +44,8 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
     `nodes` virtual nodes share the peers; `machines`: see `coterie.app.runners.cluster.survey`.
     FlowerError, RunError: it did not run to its end.
     """
-    with workspace(_new_log(config)) as space:
+    progress.mark(Path(config.run_dir), "starting")
+    with workspace(_log(config)) as space:
         process = space.simulate(config, nodes, machines)
         if not _watch(process, config, show):
             code = process.returncode
@@ -48,8 +56,8 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     """Run `config` on the SuperLink of Flower connection `federation`.
 
     Results stay on the machines of the relay and the nodes, in `<out>/<name>` of each. Metrics are
-    tracked from here, which only works on the relay's machine. FlowerError or RunError: it did not
-    run to its end.
+    tracked from here, which only works on the relay's machine. Ctrl-C also stops the run there, a
+    second one leaves it running. FlowerError or RunError: it did not run to its end.
     """
     parts.refuse_modules(config.chosen)
     if config.start_from:
@@ -62,20 +70,20 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     atomic.write(run_dir / "config.toml", config.toml())
     with (
-        workspace(_new_log(config)) as space,
+        workspace(_log(config)) as space,
         Display(console, config.num_server_rounds) as display,
         observers,
     ):
-        run_id = space.submit(federation, config)
 
         def show(now: Mapping[str, Any]) -> None:
             display.show(now)
             observers.show(now)
 
-        here = _follow(space, run_id, federation, config, show)
+        with _submitted(space, federation, config, config.join_seconds, console) as run:
+            here = _follow(space, run, config, show, console)
     if here:
         finish(run_dir, console)
-        progress.require_convergence(run_dir)
+        progress.require_end(run_dir)
     else:
         if config.track:
             console.print(f"not tracked ({config.track}): metrics stay on the relay's machine")
@@ -92,9 +100,13 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     """
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    with workspace(_new_log(config)) as space, Display(console, 0) as display:
-        run_id = space.submit(federation, config)
-        _follow(space, run_id, federation, config, display.show)
+    with (
+        workspace(_log(config)) as space,
+        _submitted(space, federation, config, PREFLIGHT_SECONDS, console) as run,
+    ):
+        seconds = min(config.round_seconds, PREFLIGHT_SECONDS)
+        console.print(f"the relay asks all nodes and waits for them, at most {seconds:g} s")
+        _follow(space, run, config, lambda now: None, console)
     file = run_dir / SURVEY
     if not file.exists():
         raise ConfigError(
@@ -105,30 +117,87 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     return answers
 
 
-def _new_log(config: Config) -> Path:
-    """Return the path of the log, and remove log and progress of the part that is resumed."""
-    log = Path(config.run_dir, "flower.log")
-    log.unlink(missing_ok=True)
-    Path(config.run_dir, "progress.json").unlink(missing_ok=True)  # its status may be "failed"
-    return log
+def _log(config: Config) -> Path:
+    """Return the path of the log, to which a resumed run appends."""
+    return Path(config.run_dir, "flower.log")
+
+
+@contextmanager
+def _submitted(
+    space: Workspace, connection: str, config: Config, seconds: float, console: Console
+) -> Iterator[Submission]:
+    """Submit a run and wait until its relay begins, at most `seconds`; stop it on Ctrl-C."""
+    # FlowerError: Flower rejected the run, or no executor has taken it.
+    run_dir = Path(config.run_dir)
+    progress.mark(run_dir, "starting")
+    try:
+        run = submission.asked(
+            run_dir, connection, space.submit(connection, config), space.environment
+        )
+    except FlowerError:
+        progress.mark(run_dir, "stopped")
+        raise
+    try:
+        yield _taken(space, run, config, seconds, console)
+    except KeyboardInterrupt:
+        command = shlex.join(["coterie", "stop", short_path(str(run_dir))])
+        console.print(f"stopping the run at {connection}; Ctrl-C again: let it run ({command})")
+        submission.stop(run_dir, run)
+        raise
+
+
+def _taken(
+    space: Workspace, run: Submission, config: Config, seconds: float, console: Console
+) -> Submission:
+    """Wait at most `seconds` until an executor has taken a run; else stop it and FlowerError."""
+    what = f"no executor has taken run {run['run']} of {run['connection']}"
+    wait = _Wait(seconds, f"{what}: is the relay's executor up (coterie-relay-executor)?", console)
+    while run["status"] == "pending":
+        try:
+            wait.go_on()
+        except FlowerError:
+            submission.stop(Path(config.run_dir), run)
+            raise
+        run = _look(space, run, config, console)
+    return run
+
+
+class _Wait:
+    """Wait of at most `seconds` for something missing; says so once, and FlowerError at the end."""
+
+    def __init__(self, seconds: float, missing: str, console: Console) -> None:
+        self._seconds, self._missing, self._console = seconds, missing, console
+        self._began, self._is_told = time.monotonic(), False
+
+    def go_on(self) -> None:
+        """Pause, unless the time is over."""
+        waited = time.monotonic() - self._began
+        if waited > self._seconds:
+            raise FlowerError(f"{self._missing} Waited {waited:.0f} s")
+        if waited > _QUIET_SECONDS and not self._is_told:
+            self._is_told = True
+            self._console.print(f"{self._missing} Waiting for it, at most {self._seconds:g} s")
+        time.sleep(_AGAIN_SECONDS)
 
 
 def _follow(
-    space: Workspace, run_id: str, connection: str, config: Config, show: progress.Show
+    space: Workspace, run: Submission, config: Config, show: progress.Show, console: Console
 ) -> bool:
     """Show progress until the run ends; return whether the relay's run directory is here.
 
     FlowerError or RunError: the run failed, or the SuperLink is down for too long.
     """
     while True:
-        with space.stream(run_id, connection) as stream:
-            if _watch(stream, config, show):
-                return True
-        status, details = _status(space, run_id, connection)
-        if status == "finished:completed":
+        with space.stream(run["run"], run["connection"]) as stream:
+            is_over = _watch(stream, config, show)
+        run = _look(space, run, config, console)
+        if is_over:
+            return True
+        if run["status"] == "finished:completed":
             return bool(progress.read(Path(config.run_dir)))
-        if status.startswith("finished"):
-            raise RunError(f"Flower reports {status}: {details} (see {space.log})")
+        if submission.is_over(run):
+            why = f"Flower reports {run['status']}: {in_words(run['details'])}"
+            raise RunError(f"{why} (see {space.log})")
         time.sleep(_AGAIN_SECONDS)  # the log broke off: the SuperLink is being restarted
 
 
@@ -154,18 +223,13 @@ def _watch(process: subprocess.Popen[bytes], config: Config, show: progress.Show
         time.sleep(_PAUSE)
 
 
-def _status(space: Workspace, run_id: str, connection: str) -> tuple[str, str]:
-    """Return Flower's status of a run ("running", "finished:completed", ...) and its reason.
-
-    FlowerError: the SuperLink has not answered for too long.
-    """
-    command = ("list", connection, "--run-id", run_id)
-    deadline = time.monotonic() + _DOWN_SECONDS
+def _look(space: Workspace, run: Submission, config: Config, console: Console) -> Submission:
+    """Ask Flower about a run again; FlowerError: its SuperLink has not answered for too long."""
+    run_dir, wait = Path(config.run_dir), None
     while True:
         try:
-            (run,) = ask(*command, environment=space.environment)["runs"]
-            return run["status"], run["status-details"]
-        except FlowerError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(_AGAIN_SECONDS)
+            return submission.asked(run_dir, run["connection"], run["run"], space.environment)
+        except FlowerError as error:
+            line = f"the SuperLink of {run['connection']} does not answer ({error})."
+            wait = wait or _Wait(_DOWN_SECONDS, line, console)
+            wait.go_on()

@@ -94,4 +94,4 @@ def run(
             else:
                 flower.simulate(config, nodes, machines, show)
         finish(run_dir, console)
-    progress.require_convergence(run_dir)
+    progress.require_end(run_dir)

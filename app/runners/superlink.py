@@ -31,6 +31,7 @@ from coterie.errors import FlowerError
 _UNKNOWN = re.compile(
     r"SuperLink connection '([^']*)' not found in the Flower configuration file \(([^)]*)\)"
 )
+_ASK_SECONDS = 120.0
 QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # everything is installed already
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -98,7 +99,12 @@ def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[s
     """
     flwr = Path(sys.executable).with_name("flwr")
     command = [str(flwr), *arguments, "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=_ASK_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise FlowerError(f"no answer to flwr {arguments[0]} within {_ASK_SECONDS:g} s") from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -109,8 +115,10 @@ def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[s
 
 
 def reason(message: str) -> str:
-    """Return Flower's message in one line, with the remedy for an unknown connection."""
+    """Return Flower's message in one line, with the remedy if the connection does not work."""
     line = " ".join(message.split())
+    if "Connection to the SuperLink is unavailable" in line:
+        return f"{line} coterie status CONNECTION says whether its certificate has ended"
     if (unknown := _UNKNOWN.search(line)) is None:
         return line
     return f'no connection "{unknown[1]}" in {unknown[2]}: add a table [superlink.{unknown[1]}]'
@@ -132,6 +140,7 @@ def workspace(log: Path) -> Iterator[Workspace]:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1")))
     private = {
+        "PYTHONUNBUFFERED": "1",  # else the log is written in blocks
         "RAY_TMPDIR": str(ray),
         "PATH": path,
         "no_proxy": direct,

@@ -49,14 +49,14 @@ class StandardError(logging.Handler):
             self.handleError(record)
 
 
-def begin() -> None:
-    """Log `coterie.*` to standard error; repeated calls add no further handler."""
+def begin(*more: logging.Handler) -> None:
+    """Log `coterie.*` to standard error, and to `more` handlers; each kind of handler once."""
     ours = logging.getLogger("coterie")
     ours.setLevel(logging.INFO)
-    if not any(isinstance(handler, StandardError) for handler in ours.handlers):
-        handler = StandardError()
-        handler.setFormatter(KeyValue())
-        ours.addHandler(handler)
+    for handler in (StandardError(), *more):
+        if not any(type(each) is type(handler) for each in ours.handlers):
+            handler.setFormatter(KeyValue())
+            ours.addHandler(handler)
 
 
 def _value(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import (
     Any,
     Literal,
     NamedTuple,
+    NotRequired,
     Required,  # before Python 3.12, pydantic reads no other
 )
 
@@ -22,7 +23,7 @@ from typing_extensions import TypedDict
 
 from coterie.app.runs import atomic, files, units
 from coterie.app.runs.settings import RunSettings
-from coterie.errors import DivergedError
+from coterie.errors import AwayError, DivergedError
 
 ERROR_LOG = "error.log"
 """File of a run directory with the traceback of the error that ended the run."""
@@ -37,7 +38,7 @@ Show = Callable[[Mapping[str, Any]], None]
 """Function that shows the content of progress.json."""
 Count = Annotated[int, Interval(ge=0, le=1 << 53)]
 Time = Annotated[float, Interval(ge=-(1 << 53), le=1 << 53)]
-Waiting = TypedDict("Waiting", {"for": list[str], "until": Time})
+Waiting = TypedDict("Waiting", {"for": list[str], "missing": NotRequired[list[str]], "until": Time})
 
 
 class Seen(TypedDict, total=False):
@@ -56,7 +57,7 @@ class Progress(Seen, total=False):
 
     round: Count
     rounds: Count
-    status: Required[Literal["running", "finished", "diverged", "stopped", "failed"]]
+    status: Required[Literal["starting", "running", "finished", "diverged", "stopped", "failed"]]
     error: str | None
     backend: str
     messages: Count
@@ -72,6 +73,8 @@ class Progress(Seen, total=False):
     waiting: Waiting
     took_part: list[Count]
     nodes: dict[int, str]
+    away: dict[int, tuple[Count, Count]]
+    """Peer that missed the end -> its last round, and the round of its last report."""
 
 
 def read(run_dir: Path) -> dict[str, Any]:
@@ -101,22 +104,39 @@ def write(run_dir: Path, progress: Mapping[str, Any]) -> None:
         if progress["status"] not in ("stopped", "failed"):
             raise
         brief = {key: progress[key] for key in ("round", "rounds", "status", "error")}
-        with suppress(OSError), path.open("r+", encoding="utf-8") as file:  # in the space it has
-            file.write(json.dumps(brief) + "\n")
-            file.truncate()
+        for content in (progress, brief):
+            with suppress(OSError), path.open("r+", encoding="utf-8") as file:  # in its own space
+                file.write(json.dumps(content) + "\n")
+                file.truncate()
+                return
 
 
-def fail(run_dir: Path, error: str) -> None:
-    """Record the error, in one line, that ended a run whatever its status was."""
+def mark(run_dir: Path, status: str, error: str | None = None) -> None:
+    """Record a status that ended a run, or with "starting" resumes it, whatever it was before."""
     if now := read(run_dir):
-        write(run_dir, {**now, "status": "failed", "error": error})
+        write(run_dir, {**now, "status": status, "error": error})
 
 
-def require_convergence(run_dir: Path) -> None:
-    """Raise a DivergedError if a run reached its last round, but no peer has a finite result."""
+def require_end(run_dir: Path) -> None:
+    """Raise an error if a run reached its last round, but without a result for its peers.
+
+    DivergedError: no peer has a finite result. AwayError: a peer missed the end.
+    """
     now = read(run_dir)
     if now.get("status") == "diverged":
         raise DivergedError(f"{now['error']} ({run_dir})")
+    if lines := away(now):
+        raise AwayError(f"finished, but {'; '.join(lines)} ({run_dir})")
+
+
+def away(now: Mapping[str, Any]) -> list[str]:
+    """Return a line per peer that missed the end of a run, with the model that it has."""
+    names = now.get("names", {})
+    return [
+        f"{names.get(peer, f'peer {peer}')} was away at the end, after round {max(last, 0)} of "
+        f"{now['round']}, and has {f'its model of round {model}' if model else 'no model'}"
+        for peer, (last, model) in now.get("away", {}).items()
+    ]
 
 
 class PeerState(NamedTuple):
@@ -146,15 +166,16 @@ class RunState:
         silence = FRESH_SECONDS + 2 * settings.round_seconds * is_deployed
         return cls(now, path.stat().st_mtime, silence)
 
-    def judged(self, run_dir: Path, held: frozenset[int]) -> RunState:
+    def judged(self, run_dir: Path, held: Collection[int]) -> RunState:
         """Return the state "stopped" if the process of the run is gone.
 
-        A run that was started on this machine locks its directory, see `rundir.held_inodes`. The
-        relay of a deployment does not; it writes at the end of every round.
+        A run that was started on this machine locks its directory, see `rundir.held_inodes`, and a
+        relay its own folder. One elsewhere is known by what it writes at the end of every round.
         """
         if not self.is_active or time.time() - self.written < self.silence:
             return self
-        is_held = run_dir.stat().st_ino in held
+        folders = (folder for folder in (run_dir, run_dir / "relay") if folder.exists())
+        is_held = any(folder.stat().st_ino in held for folder in folders)
         return self if is_held else replace(self, now={**self.now, "status": "stopped"})
 
     @property
@@ -229,11 +250,13 @@ class RunState:
         return "  ".join([*parts, units.size(self.now.get("bytes") or 0)])
 
     def waiting(self) -> str:
-        """Return who has not approved the run, and the minutes left; empty if nobody."""
+        """Return for whose approval and nodes the relay waits, and the minutes left; or ""."""
         if "waiting" not in self.now or self.status != "running":
             return ""
-        left = minutes_left(self.now["waiting"]["until"])
-        return f"waiting for approval: {', '.join(self.now['waiting']['for'])}; {left}"
+        awaited = self.now["waiting"]
+        whats = {"waiting for approval": "for", "waiting for the nodes of": "missing"}
+        lines = [f"{what}: {', '.join(awaited[k])}" for what, k in whats.items() if awaited.get(k)]
+        return "; ".join([*lines, minutes_left(awaited["until"])])
 
     def peers(self, names: Sequence[str] = ()) -> list[PeerState]:
         """Return the peers with these names, and those that were seen, in order."""

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
@@ -100,14 +100,15 @@ class RunRecorder:
             if measured.get("test_loss") is not None:
                 self._had_loss.add(measured["peer"])
         self._saved = time.monotonic()
-        self._waiting: dict[str, Any] = {"for": []}
+        self._waiting: dict[str, Any] = {}
+        self._away: dict[int, tuple[int, int]] = {}
         self._progress("running")
 
     def round(self, commit: Commit) -> None:
         """Commit a round: see `coterie.strategies.relay.commit.Recorder`."""
         self._seen["names"] |= commit.names
         self._nodes |= commit.nodes
-        self._waiting = {"for": []}
+        self._waiting = {}
         self._backends |= commit.backends
         measured = (json.dumps(self._line(report)) + "\n" for report in commit.reports)
         self._append(self._metrics, "".join(measured).encode())
@@ -166,15 +167,25 @@ class RunRecorder:
         lies = {"attacker": True} if report.metrics.get("attacker") else {}
         return head | dict(report.metrics) | lies | head  # `head` wins over metrics
 
-    def waiting(self, names: Sequence[str], seconds: float) -> None:
-        """Record who has not approved the run yet, and how long the relay waits."""
-        if [*names] != self.progress.get("waiting", {}).get("for", []):
-            self._waiting = {"for": [*names], "until": round(time.time() + seconds, 3)}
+    def waiting(self, names: Sequence[str], missing: Sequence[str], seconds: float) -> None:
+        """Record who has not approved the run yet, who has no node, and how long the relay waits.
+
+        The time is that of the first call with these names.
+        """
+        awaited = {"for": [*names], "missing": [*missing]} if names or missing else {}
+        if awaited != {key: value for key, value in self._waiting.items() if key != "until"}:
+            until = round(time.time() + seconds, 3)
+            self._waiting = awaited and {**awaited, "until": until}
             self._progress("running")
 
-    def finish(self) -> None:
-        """Record the end of the run: "finished", or "diverged" if every peer diverged."""
+    def finish(self, away: Collection[int] = ()) -> None:
+        """Record the end of the run: "finished", or "diverged" if every peer diverged.
+
+        `away`: peers that missed the end; their nodes keep the models of their last evaluation.
+        """
         self._save_collaboration()
+        reported = {peer: report.round for peer, report in self._latest.items()}
+        self._away = {peer: (self.ledger.ended[peer], reported.get(peer, 0)) for peer in away}
         if 0 < len(self._honest) == len(self._diverged()):
             self._progress("diverged", "every peer diverged: try a smaller learning-rate")
         else:
@@ -298,7 +309,8 @@ class RunRecorder:
             "diverged": len(self._diverged()),
             "seconds": round(time.monotonic() - self._started, 3),
             **({"machine": self._machine} if self._machine else {}),
-            **({"waiting": self._waiting} if self._waiting["for"] else {}),
+            **({"waiting": self._waiting} if self._waiting else {}),
+            **({"away": self._away} if self._away else {}),
         }
         self.progress = progress | self._seen | self._attendance()
         if len(set(self._nodes.values())) > 1:

@@ -196,8 +196,10 @@ def held(run_dir: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def held_inodes() -> frozenset[int]:
-    """Return the inodes of run directories that processes of this machine lock; Linux only.
+def held_inodes() -> dict[int, int]:
+    """Return the inodes of run directories that processes of this machine lock, with their IDs.
+
+    Empty where there is no Linux.
 
     The kernel lists the locks: trying a lock could block a run that starts. The listed
     device can differ from that of `stat` on layered file systems, so it is ignored.
@@ -205,10 +207,11 @@ def held_inodes() -> frozenset[int]:
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii")
     except FileNotFoundError:
-        return frozenset()
-    return frozenset(
-        int(match[1]) for match in re.finditer(r" FLOCK .* \w+:\w+:(\d+) 0 EOF", locks)
-    )
+        return {}
+    return {
+        int(match[2]): int(match[1])
+        for match in re.finditer(r" FLOCK .* (\d+) \w+:\w+:(\d+) 0 EOF", locks)
+    }
 
 
 Count = Annotated[int, Interval(ge=0, lt=limits.MAX_WHOLE)]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.app.runs import atomic, diagnostics, graph
+from coterie.app.runs import atomic, diagnostics, graph, progress
 from coterie.app.runs.graph import score
 from coterie.app.runs.rundir import Floats, Run
 from coterie.strategies.protocol import MEASURES
@@ -46,6 +46,7 @@ def summarise(run: Run) -> dict[str, Any]:
             name: mean(run.at(name, last_n)) for name in sorted(MEASURES & run.metrics.keys())
         },
         "breaks": run.progress.get("breaks", []),
+        **({"away": lines} if (lines := progress.away(run.progress)) else {}),
         **_attendance(run),
         "recovery": recovery(run),
         **privacy(run),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from typing import Any
 from unicodedata import category
 
@@ -17,6 +18,13 @@ def printable(text: str) -> str:
         # Python calls no space printable but one.
         char if char.isprintable() or char == "\n" or category(char) == "Zs" else ascii(char)[1:-1]
         for char in text
+    )
+
+
+def add_json(parser: ArgumentParser, what: str) -> None:
+    """Add the option of commands that print a document instead of lines."""
+    parser.add_argument(
+        "--json", action="store_true", help=f"print {what} as JSON, and all else to standard error"
     )
 
 

@@ -124,8 +124,9 @@ def as_markdown(content: Mapping[str, Any]) -> str:
         ", ".join(f"{count} for {part}" for part, count in content.get(key, {}).items())
         for key in ("examples", "groups")
     )
+    of = f"of {content['rounds']} " if "rounds" in content else ""
     used = [
-        ("method", f"{content['method']}, {content['round']} rounds"),
+        ("method", f"{content['method']}, {content['round']} {of}rounds"),
         ("network", content["model"]),
         ("learns", f"{content['task']} from {content['dataset']}"),
         ("columns", ", ".join(content["columns"])),

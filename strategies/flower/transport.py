@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Collection, Mapping
 from importlib.metadata import version
@@ -21,6 +22,14 @@ _SHARE = 0.05  # pause as a share of the wait so far: 20 polls a second cost 1/5
 _MAX_PAUSE = 1.0
 _GRACE = 60.0  # seconds: two of Flower's heartbeats
 _ACTOR_DIED = 0  # flwr's ErrorCode.UNKNOWN; a simulation puts the dead actor back into its pool
+_MEANT = {
+    re.compile(r"(Read-only file system|Permission denied)\W+[^'\"]*/apps\b"): (
+        "another version of Coterie than the operator's is installed here: install the same version"
+        " on all machines"
+    ),
+    re.compile("No space left on device|Disk quota exceeded"): "the disk of this machine is full",
+}
+"""Errors of the processes in which Flower installs an app, and their meaning."""
 
 _log = logging.getLogger("coterie.relay")
 
@@ -110,12 +119,18 @@ def _stored(grid: Grid) -> stored.StoredReplies | Replies:
     return Replies(grid)
 
 
+def in_words(reason: str) -> str:
+    """Explain an error with which Flower could not install the app of a run on a machine."""
+    meant = next((words for pattern, words in _MEANT.items() if pattern.search(reason)), "")
+    return f"{meant} ({reason})" if meant else reason
+
+
 def _decoded(message: Message | str, request: Request, simulated: bool) -> Response | str:
     if isinstance(message, str):
         return message
     if message.has_error():
         code, reason = message.error.code, " ".join((message.error.reason or "").split())
-        line = f"Flower error {code}: {reason}"
+        line = in_words(f"Flower error {code}: {reason}")
         if code == _ACTOR_DIED and simulated:
             where = f"round {request.round}, {request.stage}"
             raise RelayError(f"{where}: {line}", request.round, request.stage)

@@ -44,10 +44,11 @@ _JOIN_AGAIN = 10.0
 _BREAKS = 100
 _STATISTICS = 1 << 20
 """Maximum bytes of a letter of statistics, which precedes what a node states about letters."""
-_WAITS = re.compile(r"(peer \d+)(?: \(([\w.-]{1,64})\))?: approval: ")
+_WAITS = re.compile(r"peer (\d+)(?: \(([\w.-]{1,64})\))?: approval: ")
 """Beginning of the answer of a node whose institution has not approved the run."""
-Waiting = Callable[[Sequence[str], float], None]
-"""Function that is told who has not approved the run, and the seconds that are left."""
+Waiting = Callable[[Sequence[str], Sequence[str], float], None]
+"""Function that is told who has not approved the run, which further peers have no node, and the
+seconds that are left."""
 
 
 class Broker:
@@ -98,7 +99,7 @@ class Broker:
         self._latest_faults: list[str] = []  # for error messages
         self._faults: list[str] = []  # since the last commit
         self._waits = waits
-        self._unapproved: dict[int, str] = {}  # node -> name of its institution or peer
+        self._unapproved: dict[int, tuple[int, str]] = {}  # node -> its peer, and a name for it
         self._means: dict[int, dict[str, float]] = {}
         self._missing_from: frozenset[int] = frozenset()  # peers whose keyframes are needed
         self._keyframes: Counter[int] = Counter()  # keyframes on request, by peer
@@ -151,6 +152,7 @@ class Broker:
             missing, n_hosted = roster.missing, len(roster.hosted)
             if not missing or (n_hosted >= minimum and not all_peers):
                 break
+            self._tell(missing, deadline - time.monotonic())
             requests = {
                 node: request
                 for node, request in self._invitations(t).items()
@@ -175,17 +177,25 @@ class Broker:
             }
             failed = requests.keys() - added
             strikes.update(failed)
-            if self._waits is not None:
-                self._waits(sorted(self._unapproved.values()), deadline - time.monotonic())
             if self._deployed:
                 waits |= dict.fromkeys(failed, time.monotonic() + _JOIN_AGAIN)
             # A second failure is permanent; a quorum may not need that node.
             elif max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
                 raise RelayError(self._latest_faults[-1], t, "start")
+        self._tell(frozenset(), 0.0)
         if roster.samples.any() and all_peers:
             self._send_samples(t)
         if t:
             self._reports.clear()  # recorded before the restart
+
+    def _tell(self, missing: frozenset[int], left: float) -> None:
+        """Tell `waits` for whom a deployed relay waits, at most `left` seconds."""
+        if self._waits is None or not self._deployed:
+            return
+        known = dict(self._unapproved.values()) if missing else {}
+        names = self._roster.names
+        others = [names.get(peer, f"peer {peer}") for peer in sorted(missing - known.keys())]
+        self._waits(sorted(known.values()), others, left)
 
     def _send_samples(self, t: int) -> None:
         """Start nodes that see only their own data again, now that all n_i are known."""
@@ -442,7 +452,7 @@ class Broker:
         fault = f"round {request.round}, {request.stage}: {origin}: {reason}"
         self._latest_faults = [*self._latest_faults[-2:], fault]
         if match := _WAITS.match(reason):
-            self._unapproved[node] = match[2] or match[1]
+            self._unapproved[node] = int(match[1]), match[2] or f"peer {match[1]}"
         else:
             self._faults.append(fault)
 

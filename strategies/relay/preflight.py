@@ -11,6 +11,8 @@ from coterie.strategies.protocol import Request, Transport
 from coterie.strategies.relay.roster import Proof
 from coterie.strategies.relay.vetting import NAME, one_line
 
+PREFLIGHT_SECONDS = 300.0
+"""Maximum seconds that a relay waits for the nodes' answers."""
 _CHECKS = 20
 """Maximum number of checks per node, since they are written to files and terminals."""
 
@@ -35,7 +37,9 @@ def survey(transport: Transport, peers: int, proves: Proof | None = None) -> Sur
     request = Request("preflight", 0, 0, clock=time.time(), attempt=attempt)
     for node, response in sorted(transport.exchange(dict.fromkeys(nodes, request)).items()):
         if isinstance(response, str):
-            faults.append(f"node {node}: {one_line(response)}")
+            line = one_line(response)
+            silent = "; is its executor (coterie-executor) up?" * line.startswith("no response")
+            faults.append(f"node {node}: {line}{silent}")
             continue
         claims = dict(zip(response.peers, response.claims, strict=False))
         for peer in response.peers:

@@ -126,7 +126,7 @@ def test_the_last_letters_are_shown_after_a_kill(tmp_path: Path) -> None:
         file.write('{"time": "20')
     audit(tmp_path, 1)
     console = Console(record=True, width=200)
-    status.show(console, str(tmp_path / "run"))
+    status.show(console, status.read(str(tmp_path / "run")))
     assert console.export_text().count("hospital-ä") == 2
 
 

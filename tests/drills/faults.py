@@ -8,13 +8,15 @@ One run goes on while a node is cut off, a node is killed, a node is suspended a
 is closed, a node is slow, and the SuperLink is killed; each comes back. The table says what it
 cost; the run must finish with nothing lost. In a second run a node is off while its schedule says
 that it sleeps. Then a node lies, in one run with every reply, in another with every letter: the
-others' numbers must be those of a run from which it is absent.
+others' numbers must be those of a run from which it is absent. At last what an operator meets: a
+hospital that misses the end, Ctrl-C, an expired certificate, another version; see `OPERATOR`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +26,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from coterie.app.runners import guard
 from tests.harness.deployment import Deployment, committed, family, finish, quadratics
@@ -35,6 +42,7 @@ NODES = 3
 ROUNDS = {"link": 9, "node": 9, "laptop": 9, "slow": 4, "superlink": 4}
 """Fault -> rounds that go by until it is over, at most."""
 SCHEDULE, HOSTILE = "schedule", "hostile"
+OPERATOR = ("missed", "ctrl-c", "version", "certificate")
 ASLEEP = 4, 6
 """First and last round in which the schedule lets a node sleep."""
 SLOW = 4.0, 1.0
@@ -259,6 +267,83 @@ def lie(deployment: Deployment) -> list[Lies]:
     ]
 
 
+@dataclass(frozen=True)
+class Told:
+    """Last line of the operator's command after a fault.
+
+    Attributes
+    ----------
+    code : exit code of the command.
+    line : its last line.
+    seconds : from the fault to the end of the command.
+    """
+
+    fault: str
+    code: int
+    line: str
+    seconds: float
+
+
+def operate(deployment: Deployment, fault: str) -> Told:
+    """Let one fault of `OPERATOR` strike a run, and repair it where others follow."""
+    config = quadratics(deployment.problem, NODES) | {
+        "method": "fedavg", "num-server-rounds": 5, "evaluate-every": 2,
+        "round-seconds": ROUND_SECONDS, "join-seconds": 40,
+    }  # fmt: skip
+    node, executor = deployment.of_node(2)
+    if fault == "version":  # Flower may not install an app where another one is
+        forbidden = deployment.home(node) / "apps"
+        shutil.rmtree(forbidden, ignore_errors=True)
+        forbidden.mkdir()
+        process = deployment.services[executor].process
+        assert process is not None
+        inside = ("nsenter", "--mount", "--target", str(process.pid))  # each host has its mounts
+        subprocess.run([*inside, "mount", "--bind", forbidden, forbidden], check=True)
+        subprocess.run([*inside, "mount", "-o", "remount,ro,bind", forbidden], check=True)
+    if fault == "certificate":
+        expire(deployment)
+    run = deployment.run(config, fault)
+    began = time.monotonic()
+    try:
+        if fault in ("missed", "ctrl-c"):
+            Drill(deployment, run, fault).reach(3)
+            began = time.monotonic()
+        if fault == "missed":
+            deployment.kill(node, executor)
+        if fault == "ctrl-c":
+            run.send_signal(signal.SIGINT)
+        deployment.wait(lambda: run.poll() is not None, f"{fault}: the run does not end")
+    finally:
+        run.kill()
+        if fault == "missed":
+            deployment.start(node, executor)
+        if fault == "version":
+            subprocess.run([*inside, "umount", forbidden], check=True)
+    assert run.stdout is not None
+    last = run.stdout.read().splitlines()[-1]
+    return Told(fault, run.returncode, last, round(time.monotonic() - began, 1))
+
+
+def expire(deployment: Deployment) -> None:
+    """Give the relay a certificate that has ended, and restart its SuperLink."""
+    key, now = deployment.relay_key, datetime.now(UTC)
+    authority = x509.load_pem_x509_certificate(key.with_name("ca.crt").read_bytes())
+    ca_key = load_pem_private_key((key.parents[1] / "ca.key").read_bytes(), None)
+    old = x509.load_pem_x509_certificate(key.with_name("server.crt").read_bytes())
+    ended = x509.CertificateBuilder(
+        authority.subject,
+        old.subject,
+        old.public_key(),
+        x509.random_serial_number(),
+        now - timedelta(days=9),
+        now - timedelta(days=1),
+        list(old.extensions),
+    ).sign(ca_key, SHA384())  # type: ignore[arg-type]
+    key.with_name("server.crt").write_bytes(ended.public_bytes(Encoding.PEM))
+    deployment.kill("superlink")
+    deployment.start("superlink")
+
+
 def others(run: Path, hostile: int) -> list[str]:
     """Return the other peers' lines of metrics.jsonl, without the bytes of letters."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -270,7 +355,7 @@ def main() -> None:
     """Run the drills and print the table."""
     if os.geteuid():
         sys.exit("network namespaces need root")
-    chosen = sys.argv[1:] or [*ROUNDS, SCHEDULE, HOSTILE]
+    chosen = sys.argv[1:] or [*ROUNDS, SCHEDULE, *OPERATOR, HOSTILE]
     faults = [fault for fault in chosen if fault in ROUNDS]
     with tempfile.TemporaryDirectory() as directory, network(NODES) as hosts:
         nodes = {peer: hosts[f"node-{peer}"] for peer in range(NODES)}
@@ -280,11 +365,13 @@ def main() -> None:
                 rows = strike(deployment, faults) if faults else []
                 absences = [sleep(deployment)] if SCHEDULE in chosen else []
                 lies = lie(deployment) if HOSTILE in chosen else []
+                told = [operate(deployment, fault) for fault in OPERATOR if fault in chosen]
             except BaseException:
                 for log in sorted((place / "logs").glob("*.log")):
                     print(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}")
                 raise
-    print(json.dumps([*map(asdict, rows), *map(asdict, absences), *map(asdict, lies)], indent=1))
+    results: tuple[Any, ...] = (*rows, *absences, *lies, *told)
+    print(json.dumps([*map(asdict, results)], indent=1))
 
 
 def strike(deployment: Deployment, faults: Sequence[str]) -> list[Row]:

@@ -58,8 +58,7 @@ def main() -> None:
             finish(deployment, deployment.run({**RUN, **PRIVACY}), SECONDS)
             for party in ("operator", "node-0"):
                 console.rule(party)
-                for line in status.of_run(deployment.home(party) / "run"):
-                    console.print(line)
+                status.show(console, status.read(str(deployment.home(party) / "run")))
             run = Run.read(deployment.home("operator") / "run")
             for name in ("epsilon", "test_accuracy"):
                 console.print(name, run.at(name, run.last_row()))

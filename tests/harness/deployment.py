@@ -209,6 +209,11 @@ class Deployment:
         return f"node-{peer}", f"node-{peer}-executor"
 
     @property
+    def relay_key(self) -> Path:
+        """The private key of the relay's certificate, beside both certificates."""
+        return self._secrets / "relay" / "server.key"
+
+    @property
     def trust(self) -> Path:
         """The public keys of all peers."""
         return self._secrets / "letters" / "trust.toml"

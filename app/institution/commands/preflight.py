@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
-import ssl
 import time
 import tomllib
-import urllib.request
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,14 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
 from coterie.app.config.schema import Scalar
+from coterie.app.institution.commands import probe
 from coterie.app.institution.process import readiness
 from coterie.app.institution.process.job import Job
 from coterie.app.institution.process.readiness import CLOCK_SECONDS, Check
 from coterie.app.institution.requests.faults import MEANINGS
 from coterie.app.runners import flower
+from coterie.app.runs.terminal import Terminal, add_json
 from coterie.errors import Error
-
-_SECONDS = 10.0
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -38,15 +36,19 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--root-certificates", type=Path, metavar="CA.crt", help="of the relay")
     parser.add_argument("--out", help="with --federation: the relay's directory of runs (runs)")
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value", help="of a run")
+    add_json(parser, "the results")
     options = parser.parse_intermixed_args(arguments)
-    if options.federation:
-        _ask(options, console)
-    else:
-        _check(options, console)
+    lines = Terminal(stderr=True) if options.json else console
+    results, not_ready = _ask(options, lines) if options.federation else _check(options, lines)
+    if options.json:
+        print(json.dumps({"ready": not not_ready, **results}, indent=1))
+    if not_ready:
+        raise ConfigError(f"not ready: {', '.join(not_ready)}")
+    lines.print("ready: every peer" if options.federation else "ready")
 
 
-def _check(options: argparse.Namespace, console: Console) -> None:
-    """Check the node of this machine."""
+def _check(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], list[str]]:
+    """Check the node of this machine; return the results, and the checks that failed."""
     _, flat = read_items(options.items, deployed=True)
     job = Job(0, flat, node_config(options.node_config), None)
     checks = list(readiness.node_checks(job))
@@ -57,16 +59,15 @@ def _check(options: argparse.Namespace, console: Console) -> None:
         checks += readiness.run_checks(job)
         if job.config().dataset == "image-folder":
             checks.append(Check("files", lambda: readiness.files(job)))
-    failed = []
+    results: dict[str, dict[str, Any]] = {}
     for check in checks:
         try:
-            console.print(f"ok  {check.name}: {check.run()}")
+            results[check.name] = {"ok": True, "result": check.run()}
         except (Error, OSError) as error:
-            failed.append(check.name)
-            console.print(f"no  {check.name}: {error}")
-    if failed:
-        raise ConfigError(f"not ready: {', '.join(failed)}")
-    console.print("ready")
+            results[check.name] = {"ok": False, "result": str(error)}
+        word = "ok" if results[check.name]["ok"] else "no"
+        console.print(f"{word}  {check.name}: {results[check.name]['result']}")
+    return {"checks": results}, [name for name, of in results.items() if not of["ok"]]
 
 
 def node_config(text: str) -> dict[str, Scalar]:
@@ -81,18 +82,15 @@ def node_config(text: str) -> dict[str, Scalar]:
         raise ConfigError(f"--node-config: {error}: write pairs such as {example}") from None
 
 
-def _ask(options: argparse.Namespace, console: Console) -> None:
-    """Check all nodes through the relay."""
+def _ask(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], list[str]]:
+    """Check all nodes through the relay; return the results, and the peers that are not ready."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     _, flat = read_items(options.items, deployed=True)
     flat |= {"name": f"preflight-{stamp}", "preflight": True}
     flat["out"] = str(Path(options.out or str(flat["out"])).absolute())  # also for the relay
     config = Config.from_flat(flat).located(stamp)
     answers = flower.survey(config, options.federation, console)
-    not_ready = show(answers, console)
-    if not_ready:
-        raise ConfigError(f"not ready: {', '.join(not_ready)}")
-    console.print("ready: every peer")
+    return answers, show(answers, console)
 
 
 def show(survey: Mapping[str, Any], console: Console) -> list[str]:
@@ -110,14 +108,11 @@ def show(survey: Mapping[str, Any], console: Console) -> list[str]:
 
 
 def _relay(address: str, authority: Path | None) -> str:
-    """Connect to the SuperLink, through a proxy if `HTTPS_PROXY` is set, and compare the clocks."""
-    context = ssl.create_default_context(cafile=authority)
-    url = f"https://{address}/health"
-    with urllib.request.urlopen(url, timeout=_SECONDS, context=context) as response:
-        date = response.headers["Date"]
-    if date is None:
-        return f"{address} answers, without the time"
-    apart = abs(parsedate_to_datetime(date).timestamp() - time.time())
+    """Connect to the SuperLink, and compare the clocks."""
+    ends, apart = probe.relay(address, authority)
+    until = probe.certificate(ends)
+    if apart is None:
+        return f"{address} answers, without the time; {until}"
     if apart > CLOCK_SECONDS:
         raise OSError(f"its clock and this one are {apart:.0f} s apart")
-    return f"{address} answers, clocks agree"
+    return f"{address} answers, clocks agree; {until}"

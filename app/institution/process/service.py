@@ -157,6 +157,7 @@ def _respond(request: Request, job: Job) -> Response:
         _require_state(request, job, peers, _strategy(config).schedule)
         number = int(str(job.node_config["partition-id"]))
         return _nodes.simulated(config, peers, number).handle(request)
+    approval.note_contact(Path(config.run_dir).parent)
     if request.stage == "preflight":
         return readiness.answer(request, job)
     policy = admit(config, job.node_config)

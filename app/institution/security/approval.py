@@ -20,7 +20,7 @@ from coterie.errors import Error
 
 OWN = "institution"
 """The folder in a node's `out` that belongs to no run: approvals and ledgers."""
-_APPROVALS = "approvals.jsonl"
+_APPROVALS, _CONTACT = "approvals.jsonl", "contact"
 DECISIONS = "decisions.jsonl"
 WAITS = "refused: the run waits for approval"
 """Beginning of the decision about a run that nobody has approved yet."""
@@ -33,6 +33,19 @@ class ApprovalError(Error, ValueError):
 
 class DecisionError(Error, ValueError):
     """The record of approvals is damaged."""
+
+
+def note_contact(out: Path) -> None:
+    """Record that a relay has sent a message to this node."""
+    with suppress(OSError):  # a full disk: the message will say so
+        (out / OWN).mkdir(parents=True, exist_ok=True)
+        (out / OWN / _CONTACT).touch()
+
+
+def last_contact(out: Path) -> float | None:
+    """Return the time of the last message of a relay, in seconds since 1970, or None."""
+    file = out / OWN / _CONTACT
+    return file.stat().st_mtime if file.exists() else None
 
 
 def approve(out: Path, digest: str) -> None:

@@ -100,6 +100,8 @@ class ModelFiles:
                     self._findings.get(peer, ""), self._groups.get(peer),
                     has_examples="memory.keys" in tensors, model_of=self._model_of,
                 )  # fmt: skip
+                if t < self._rounds:
+                    content["rounds"] = self._rounds
                 atomic.write(file.with_suffix(".json"), as_json(content))
                 atomic.write(file.with_suffix(".md"), as_markdown(content))
         if effects:

@@ -74,6 +74,32 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
     assert "6/6  " in text
     assert "fedavg: every peer sends its model to every other peer in every round" in text
     assert (tmp_path / "comparison.tex").read_text().count(r"\\") == 4
+    rows = json.loads((tmp_path / "comparison.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["local", "fedavg", "cobo"]
+    for row in rows:
+        of_csv = [each for each in lines if each["method"] == row["method"]]
+        assert [trial["run"] for trial in row["trials"]] == [each["run"] for each in of_csv]
+        accuracies = [float(each["accuracy"]) for each in of_csv]
+        assert row["mean"]["accuracy"] == pytest.approx(sum(accuracies) / 2)
+        assert [trial["accuracy"] for trial in row["trials"]] == accuracies
+
+
+@pytest.mark.slow
+def test_a_comparison_is_data_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON alone on standard output; the table is on standard error."""
+    items = [
+        "peers=2",
+        "partition.clusters=2",
+        "num-server-rounds=1",
+        "partition.samples-per-peer=8",
+    ]
+    place = ["--seeds", "1", "--workers", "1", "--out", str(tmp_path / "c")]
+    assert main.main(["compare", "--methods", "local,fedavg", *items, *place, "--json"]) == 0
+    printed = capsys.readouterr()
+    content = json.loads(printed.out)
+    assert content.keys() == {"title", "outcome", "rows", "failed"}
+    assert content["outcome"]
+    assert f"comparison: {tmp_path}" in printed.err
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from coterie.app.config.config import Config
 from coterie.app.institution.node import InstitutionNode
@@ -30,12 +31,15 @@ from coterie.app.institution.security.sealing import Sealing
 from coterie.app.institution.security.trust import create
 from coterie.app.node.node import Node
 from coterie.app.report.run_page import write as write_report
+from coterie.app.runs import progress
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run as Results
 from coterie.app.runs.summary import finish
 from coterie.datasets.problem import DataError
+from coterie.errors import AwayError
 from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.protocol import Request, Response
 from coterie.strategies.relay.broker import Broker
 from tests.inline import Run, StoppedError, run
 
@@ -321,6 +325,30 @@ def test_reports_tell_no_more_than_the_operator_allows(
     assert (results.weights[-1] == np.eye(3)).all() != disclosed
     write_report(tmp_path / "run")
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_node_that_misses_the_end_keeps_its_last_evaluated_model(tmp_path: Path) -> None:
+    """The others have the last one; both cards say of which round."""
+    data, run_dir = fill(tmp_path / "data"), tmp_path / "run"
+    flat = FLAT | {"num-server-rounds": 5, "evaluate-every": 2}
+    config = Config.from_flat(flat)
+    recorder = RunRecorder(run_dir, 3, 5)
+
+    class Leaving(InProcessTransport):
+        def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
+            rest = {n: of for n, of in requests.items() if n != 2 or of.round < 4}
+            return {**dict.fromkeys(requests, "gone"), **super().exchange(rest)}
+
+    nodes = deployed(flat, run_dir, data)
+    Broker(config.strategy(), Leaving(nodes), recorder, join_timeout=1.0).run()
+    recorder.finish(away=[2])
+    cards = [json.loads(path.read_text()) for path in sorted(run_dir.glob("models/*.json"))]
+    assert [(card["round"], card.get("rounds")) for card in cards] == [(5, None), (5, None), (2, 5)]
+    models = [load_file(path) for path in sorted(run_dir.glob("models/*.safetensors"))]
+    assert len(models) == 3
+    line = "peer 2 was away at the end, after round 3 of 5, and has its model of round 2"
+    with pytest.raises(AwayError, match=line):
+        progress.require_end(run_dir)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from coterie.app.cli.main import main
 from coterie.app.config.schema import Scalar
 from coterie.app.institution.commands import status
 from coterie.app.institution.security.seal import KEY
+from coterie.app.runners import submission
 from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Run
 from tests.drills.parity import difference
@@ -107,14 +108,20 @@ def test_status_shows_the_run_and_its_nodes(
     monkeypatch.setenv("FLWR_HOME", str(deployment.home("operator")))
     console = Console(width=120)
     with console.capture() as shown:
-        status.show(console, CONNECTION)
+        status.show(console, status.read(CONNECTION))
     assert re.search(r"\d+ +coterie/coterie +finished:completed +\d", shown.get())
-    online = re.findall(r"(\d+) +online +2\d{3}-", shown.get())
+    online, shown_of = re.findall(r"(\d+) +online +2\d{3}-", shown.get()), shown.get()
     with console.capture() as shown:
-        status.show(console, str(sealed.run.directory))
+        status.show(console, status.read(str(sealed.run.directory)))
     of_peers = re.findall(r"node-\d +1 +.* ago +(\d+)", shown.get())
     assert set(of_peers) == set(online), "the number of each hospital, for `unregister`"
     assert len(online) == PEERS
+    assert re.search(r"127.0.0.1:\d+: certificate valid until 2\d{3}-.* days left: renew", shown_of)
+    assert re.search(r"letters [\d.]+ kB, sealing [\d.]+ k?B, line [\d.]+ [kM]B, in ", shown.get())
+    home = deployment.home("node-0")
+    with console.capture() as shown:
+        status.show(console, status.read(str(home)))
+    assert re.search(r"last message from a relay: \d+ s ago; executor runs; .* free", shown.get())
 
 
 def test_a_relay_says_who_is_ready(
@@ -125,7 +132,8 @@ def test_a_relay_says_who_is_ready(
     items = [f"{key}={value}" for key, value in config.items()]
     out = str(deployment.home("operator"))
     assert main(["preflight", "--federation", CONNECTION, "--out", out, *items]) == 0
-    *lines, ready = capsys.readouterr().out.splitlines()
+    asks, *lines, ready = capsys.readouterr().out.splitlines()
+    assert asks == "the relay asks all nodes and waits for them, at most 300 s"
     assert ready == "ready: every peer"
     for peer in range(PEERS):
         assert re.search(rf"^ok  peer {peer}: versions: flwr .*; data: train ", lines[peer])
@@ -172,6 +180,87 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(
     np.testing.assert_allclose(*losses, rtol=1e-10)
     (events,) = directory.glob("events.out.tfevents.*")
     assert b"test_loss/mean" in events.read_bytes()
+
+
+@pytest.mark.long
+def test_a_hospital_that_misses_the_end_has_its_last_evaluated_model(
+    deployment: Deployment,
+) -> None:
+    """And the operator is told: in the summary, on the page, by the exit code."""
+    config, _ = planted(deployment.problem)
+    rounds: dict[str, Scalar] = {"method": "fedavg", "num-server-rounds": 5, "evaluate-every": 2}
+    running = deployment.run(config | rounds | {"round-seconds": 20}, "away")
+    deployment.wait(lambda: committed(deployment.progress("away")) >= 3, "no round is committed")
+    shut_down(deployment, 1)
+    output, _ = running.communicate(timeout=240)
+    deployment.start(*deployment.of_node(1))
+    line = "node-1 was away at the end, after round [34] of 5, and has its model of round [24]"
+    assert running.returncode == 3, output
+    assert re.search(f"^finished, but {line}", output.splitlines()[-1])
+    run = Run.read(deployment.home("operator") / "away")
+    (said,) = json.loads((run.directory / "summary.json").read_text())["away"]
+    assert re.fullmatch(line, said)
+    home = deployment.home("node-1") / "away" / "models"
+    card = json.loads((home / "peer-0001.json").read_text())
+    assert (card["round"], card["rounds"]) == (int(said[-1]), 5)
+    assert (home / "peer-0001.safetensors").is_file()
+
+
+@pytest.mark.long
+def test_ctrl_c_and_stop_end_the_run_at_its_hospitals(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run that is alive is not resumed a second time; a stopped one goes on with its log."""
+    monkeypatch.setenv("FLWR_HOME", str(deployment.home("operator")))
+    config, _ = planted(deployment.problem)
+    rounds: dict[str, Scalar] = {"method": "fedavg", "num-server-rounds": 9, "evaluate-every": 1}
+    running = deployment.run(config | rounds, "stopped")
+    directory = deployment.home("operator") / "stopped"
+    deployment.wait(lambda: committed(deployment.progress("stopped")) >= 1, "no round is committed")
+    assert main(["resume", str(directory), "--federation", CONNECTION]) == 2
+    assert re.search(
+        rf"is in progress \(run \d+ of {CONNECTION}, running\)", capfd.readouterr().err
+    )
+    running.send_signal(signal.SIGINT)
+    output, _ = running.communicate(timeout=60)
+    assert running.returncode == 130, output
+    assert f"interrupted; continue with: coterie resume stopped --federation {CONNECTION}" in output
+    assert submission.submissions(directory)[-1]["status"] == "finished:stopped"
+    assert deployment.progress("stopped")["status"] == "stopped"
+    again = deployment.resume("stopped")
+    at = committed(deployment.progress("stopped"))
+    deployment.wait(lambda: committed(deployment.progress("stopped")) > at, "it does not go on")
+    again.send_signal(signal.SIGTERM)  # a terminal that is closed leaves the run alone
+    again.communicate(timeout=60)
+    assert main(["stop", str(directory)]) == 0
+    assert main(["stop", str(directory)]) == 2
+    assert deployment.progress("stopped")["status"] == "stopped"
+    starts = [
+        line
+        for line in (directory / "relay.log").read_text().splitlines()
+        if "peers, 9 rounds" in line
+    ]
+    assert len(starts) == 2, "the log of the first part is still there"
+    assert [each["status"] for each in submission.submissions(directory)] == [
+        "finished:stopped"
+    ] * 2
+
+
+@pytest.mark.long
+def test_a_run_that_no_executor_takes_says_so_and_is_withdrawn(deployment: Deployment) -> None:
+    config, _ = planted(deployment.problem)
+    deployment.kill("relay")
+    running = deployment.run(config | ONE_ROUND | {"join-seconds": 20}, "untaken")
+    output, _ = running.communicate(timeout=120)
+    deployment.start("relay")
+    assert running.returncode == 1
+    waits, failed = [line for line in output.splitlines() if "no executor has taken run" in line]
+    assert (
+        "is the relay's executor up (coterie-relay-executor)? Waiting for it, at most 20 s" in waits
+    )
+    assert failed.startswith("Flower could not start: no executor")
+    directory = deployment.home("operator") / "untaken"
+    assert submission.submissions(directory)[-1]["status"] == "finished:stopped"
 
 
 @pytest.mark.long

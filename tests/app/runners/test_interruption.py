@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from torch import Tensor, nn
 
+from coterie.app.cli.main import main
 from coterie.app.config.config import Config
 from coterie.app.runners import failures, local
 from coterie.app.runs import progress
@@ -66,6 +67,22 @@ def test_ctrl_c_in_the_midst_of_training_stops_after_the_round(tmp_path: Path) -
     assert presses == [], "the calls of the round went on"
     assert printed.count("stops after this round; Ctrl-C again: at once") == 1
     assert (now["status"], now["round"]) == ("stopped", 1)
+
+
+def test_stop_is_ctrl_c_from_another_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Config.from_flat({**KEYS, "out": str(tmp_path)}).located("run")
+
+    def stop(round_: int, *_: object) -> None:
+        assert main(["stop", config.run_dir]) == 0
+
+    with pytest.raises(KeyboardInterrupt):
+        local.run(config, None, Console(file=io.StringIO()), [stop])
+    assert f"process {os.getpid()} stops after this round" in capsys.readouterr().out
+    assert progress.read(Path(config.run_dir))["status"] == "stopped"
+    assert main(["stop", config.run_dir]) == 2
+    assert "is not in progress: nothing to stop" in capsys.readouterr().err
 
 
 def test_a_second_one_stops_at_once(tmp_path: Path) -> None:

@@ -70,6 +70,29 @@ def test_nothing_that_a_node_sends_is_worse_than_its_own_fault() -> None:
         assert transport.exchange({7: Request("update", 1, 1)}) == {7: line}
 
 
+@pytest.mark.parametrize(
+    ("why", "meant"),
+    [
+        (
+            "OSError: [Errno 30] Read-only file system",
+            "another version of Coterie than the operato",
+        ),
+        (
+            "PermissionError: [Errno 13] Permission denied",
+            "another version of Coterie than the ope",
+        ),
+        ("OSError: [Errno 28] No space left on device", "the disk of this machine is full ("),
+    ],
+)
+def test_an_app_that_a_machine_cannot_install_is_explained(why: str, meant: str) -> None:
+    reason = f"<class {why}: '/opt/flwr/apps/.staging'>"
+    transport = FlowerTransport(cast(Grid, Answering(Error(2, reason))), timeout=5.0)
+    (line,) = transport.exchange({7: Request("start", 0, 0)}).values()
+    assert isinstance(line, str)
+    assert line.startswith(meant)
+    assert line.endswith(f"(Flower error 2: {reason})")
+
+
 class Undecodable(RecordDict):
     """Message whose content Flower fails to decode."""
 

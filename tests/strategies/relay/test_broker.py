@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -311,7 +311,7 @@ def test_who_has_not_approved_is_named_until_the_run_begins(
 ) -> None:
     """By the name that a node gives, else by its peer; other faults are no such wait."""
     monkeypatch.setattr(broker, "_JOIN_AGAIN", 0.0)
-    strategy, told = make(rounds=1), list[tuple[list[str], bool]]()
+    strategy, told = make(rounds=1), list[tuple[list[str], list[str]]]()
     answers = {1: ["peer 2 (hospital-c): approval: wait"] * 2, 2: ["peer 4: approval: wait", "x"]}
 
     class Unapproved(InProcessTransport):
@@ -320,13 +320,23 @@ def test_who_has_not_approved_is_named_until_the_run_begins(
             rest = {node: request for node, request in requests.items() if node not in left}
             return {**super().exchange(rest), **left}
 
+    def tell(names: Sequence[str], missing: Sequence[str], seconds: float) -> None:
+        assert 0 <= seconds <= 99
+        told.append(([*names], [*missing]))
+
     notes = Notes()
     Broker(
         strategy, Unapproved(toys(strategy, [0, 1], [2, 3], [4])), notes, join_timeout=99,
-        deployed=True, waits=lambda names, seconds: told.append(([*names], 0 < seconds <= 99)),
+        deployed=True, waits=tell,
     ).run()  # fmt: skip
     assert [line.partition(": ")[2] for line in notes.faults] == ["node 2: x"], "a wait is none"
-    assert told == [(["hospital-c"], True), (["hospital-c", "peer 4"], True), ([], True)]
+    everybody = [f"peer {peer}" for peer in range(5)]
+    assert told == [
+        ([], everybody),
+        (["hospital-c"], ["peer 3", "peer 4"]),
+        (["hospital-c", "peer 4"], ["peer 3"]),
+        ([], []),
+    ]
 
 
 def test_a_setup_that_fails_twice_ends_the_run_at_once() -> None:

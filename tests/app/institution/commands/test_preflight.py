@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
+from coterie.app.cli.main import main
 from coterie.app.config.keys import ConfigError
 from coterie.app.institution.commands import preflight
 
@@ -35,6 +37,24 @@ def test_the_node_configuration_is_read_as_flower_reads_it(
 def test_a_wrong_node_configuration_is_one_line_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--node-config: .*: write pairs such as name=\"hosp"):
         preflight.node_config(text)
+
+
+def test_checks_are_data_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON alone on standard output, whatever fails; lines for people beside it."""
+    policy_file = tmp_path / "policy.toml"
+    assert main(["policy", "init", str(policy_file), "methods=fedavg", "data.sets=digits"]) == 0
+    capsys.readouterr()
+    node = f'policy="{policy_file}" out="{tmp_path}" peer=0'
+    assert main(["preflight", "--node-config", node, "--json"]) == 2
+    printed = capsys.readouterr()
+    results = json.loads(printed.out)
+    assert results["ready"] is False
+    checks = results["checks"]
+    assert {name for name, of in checks.items() if not of["ok"]} == {"keys"}
+    assert all(
+        f"{'ok' if of['ok'] else 'no'}  {name}: " in printed.err for name, of in checks.items()
+    )
+    assert "not ready: keys" in printed.err
 
 
 def test_the_relay_is_reached_through_the_proxy_of_the_environment(

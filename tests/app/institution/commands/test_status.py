@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from coterie.app.config.config import ConfigError
 from coterie.app.dashboard.library import Library
@@ -25,7 +24,7 @@ from tests.output import Terminal
 
 def printed(what: Path | None) -> str:
     console = Terminal(120)
-    status.show(console, None if what is None else str(what))
+    status.show(console, status.read(None if what is None else str(what)))
     return console.text
 
 
@@ -64,8 +63,10 @@ def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path)
 
 def test_who_has_to_approve_is_said_with_the_minutes_left(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path / "run", peers=3, rounds=9)
-    recorder.waiting(["hospital-a", "hospital-b"], 500)
-    line = "waiting for approval: hospital-a, hospital-b; 9 min left"
+    recorder.waiting(["hospital-a", "hospital-b"], ["peer 2"], 500)
+    line = (
+        "waiting for approval: hospital-a, hospital-b; waiting for the nodes of: peer 2; 9 min left"
+    )
     assert line in printed(tmp_path / "run")
     console = Terminal(200, force_terminal=True)
     with Display(console, 9) as display:
@@ -176,4 +177,4 @@ def test_a_node_shows_its_state_and_its_last_letters(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run of a relay or of a node"):
-        status.show(Console(), str(tmp_path))
+        status.read(str(tmp_path))
