@@ -27,7 +27,7 @@ from coterie.app.runs import units
 from coterie.errors import Error
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 
 _TEXT = 1 << 26
 """Maximum bytes of a JSON or TOML file."""
@@ -139,9 +139,13 @@ def parsed(content: str | bytes, kind: Any, path: Path) -> Any:
     try:
         return _adapter(kind).validate_json(content, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ResultsError(f"{path}: {where}{': ' if where else ''}{first['msg']}") from None
+        raise ResultsError(f"{path}: {first_of(error)}") from None
+
+
+def first_of(error: ValidationError) -> str:
+    """Return the first of pydantic's errors in a line: the field and what is wrong with it."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 @lru_cache

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import ConfigError, flatten, nearest
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.grid import Point
+from coterie.app.runs.files import first_of
 
 FOLDER = ROOT / "papers"
 DEFAULTS = "default"
@@ -41,17 +44,26 @@ Size = Literal["small", "paper"]
 Kind = Literal[
     "order", "beats", "only", "near", "ratio", "slope", "formula", "bound", "range", "undefined"
 ]
-T = TypeVar("T")
+Keys = Annotated[Mapping[str, Scalar], BeforeValidator(flatten)]
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Read:
+    """Part of a paper's file: unknown keys are refused, keys have "-" for "_"."""
+
+    __pydantic_config__ = ConfigDict(
+        extra="forbid", alias_generator=lambda name: name.replace("_", "-")
+    )
+
+
+@dataclass(frozen=True)
+class _Part(_Read):
     """Part of a figure: its label in the paper, and overrides of the configuration."""
 
     label: str
-    keys: Mapping[str, Scalar] = field(default_factory=dict)  # at both sizes
-    small_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "small" only
-    paper_keys: Mapping[str, Scalar] = field(default_factory=dict)  # at size "paper" only
+    keys: Keys = field(default_factory=dict)  # at both sizes
+    small_keys: Keys = field(default_factory=dict)  # at size "small" only
+    paper_keys: Keys = field(default_factory=dict)  # at size "paper" only
 
     def overrides(self, size: Size) -> dict[str, Scalar]:
         """Return the overrides at a size."""
@@ -91,7 +103,7 @@ class Row(_Part):
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(_Read):
     """A sentence of the paper, or a question of ours, that numbers can support or contradict."""
 
     text: str  # in our words
@@ -113,7 +125,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Figure(_Read):
     """A table or figure."""
 
     name: str  # such as "table-1"
@@ -192,7 +204,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Paper:
+class Paper(_Read):
     """One paper."""
 
     name: str  # of the file, such as "cobo"
@@ -200,8 +212,8 @@ class Paper:
     method: str  # the paper's own method
     title: str
     reference: str
-    contradictions: tuple[str, ...]  # errata, in Markdown, one sentence each
     figures: Mapping[str, Figure]
+    contradictions: tuple[str, ...] = ()  # errata, in Markdown, one sentence each
 
 
 def names(folder: Path = FOLDER) -> list[str]:
@@ -218,17 +230,19 @@ def read(name: str, folder: Path = FOLDER) -> Paper:
         raise ConfigError(f'no paper "{name}"{hint}')
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
+        tables = content.pop("figures", {}).items()
+        figures = {key: {"name": key, **table} for key, table in tables}
+        paper = TypeAdapter(Paper).validate_python({"name": name, **content, "figures": figures})
+        for figure in paper.figures.values():
+            labels, panels = ({part.label for part in of} for of in (figure.rows, figure.panels))
+            for claim in figure.claims:
+                _known(claim.rows, labels, f"figures.{figure.name}: no row")
+                _known(claim.panels, panels, f"figures.{figure.name}: no panel")
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {first_of(error)}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from None
-    try:
-        figures = {key: _figure(key, content["figures"][key]) for key in content["figures"]}
-        about = {key: content[key] for key in ("short", "method", "title", "reference")}
-        return Paper(name, **about, contradictions=tuple(content.get("contradictions", ())),
-                     figures=figures)  # fmt: skip
-    except KeyError as error:
-        raise ConfigError(f"{file}: {error.args[0]} is missing") from None
-    except ValueError as error:
         raise ConfigError(f"{file}: {error}") from None
+    return paper
 
 
 def find(name: str, folder: Path = FOLDER) -> tuple[Paper, Figure]:
@@ -270,44 +284,7 @@ def _same(a: str, b: str) -> bool:
     return a.casefold().replace("-", "") == b.casefold().replace("-", "")
 
 
-def _figure(name: str, table: Mapping[str, Any]) -> Figure:
-    parts: dict[str, tuple[Any, ...]] = {}
-    for key, kind in (("panels", Panel), ("rows", Row), ("claims", Claim)):
-        if key in table:
-            place = f"figures.{name}.{key}"
-            parts[key] = tuple(_built(kind, each, place) for each in table[key])
-    values = {key: value for key, value in table.items() if key not in parts}
-    figure: Figure = _built(Figure, {"name": name, **values, **parts}, f"figures.{name}")
-    if figure.form not in get_args(Form):
-        raise ValueError(f"figures.{name}: unknown form {figure.form!r}")
-    labels = {row.label for row in figure.rows}
-    of_panels = {panel.label for panel in figure.panels}
-    for claim in figure.claims:
-        if claim.kind not in get_args(Kind):
-            raise ValueError(f"figures.{name}: unknown kind of claim {claim.kind!r}")
-        _known(claim.rows, labels, f"figures.{name}: no row")
-        _known(claim.panels, of_panels, f"figures.{name}: no panel")
-    return figure
-
-
 def _known(wanted: Iterable[str], known: set[str], complaint: str) -> None:
     for label in wanted:
         if label not in known:
             raise ValueError(f'{complaint} "{label}"{nearest(label, sorted(known))}')
-
-
-def _built(kind: type[T], table: Mapping[str, Any], place: str) -> T:
-    """Build a dataclass from a table of TOML; lists become tuples, keys are flattened."""
-    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name not in known:
-            raise ValueError(f"{place}: unknown key {key}{nearest(name, known)}")
-        if name.endswith("keys"):
-            value = flatten(value)
-        values[name] = tuple(value) if isinstance(value, list) else value
-    for name, each in known.items():
-        if name not in values and each.default is MISSING and each.default_factory is MISSING:
-            raise ValueError(f"{place}: {name} is missing")
-    return kind(**values)

@@ -12,10 +12,10 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from coterie.app.experiments import measures
-from coterie.app.experiments.measures import Column, Measure, SameTrial
+from coterie.app.experiments.measures import Better, Column, SameTrial
 from coterie.app.runs import graph
 from coterie.app.runs.graph import GraphScores, learnt_edges, score
-from coterie.app.runs.rundir import Floats, Run
+from coterie.app.runs.rundir import Floats, Ints, Run
 
 SHARES = {"asymmetry", "symmetry", "one_way", "sparsity", "to_attackers"}
 """Measures of the graph of a round, see `graph_measure`."""
@@ -41,10 +41,6 @@ def _first_graph(run: Run, name: str) -> float:
     return graph_measure(run, name, int(later[0])) if len(later) else np.nan
 
 
-def _rise(run: Run, name: str) -> float:
-    return graph_measure(run, name) - _first_graph(run, name)
-
-
 def _before_averaging(run: Run, _: SameTrial) -> Floats:
     if "best_before_averaging_test_accuracy" in run.metrics:
         return run.last("best_before_averaging_test_accuracy")
@@ -67,18 +63,15 @@ def _components(run: Run) -> float:
     return float(graph.components(edges_nn | edges_nn.T).max() + 1)
 
 
-def _consensus(run: Run) -> float:
-    if run.clusters is None:
-        return np.nan
-    models = run.directory / "models"
+def _consensus(run: Run, clusters_n: Ints) -> float:
     x_nd = np.stack(
         [
             np.concatenate([np.ravel(part) for _, part in sorted(load_file(file).items())])
-            for file in sorted(models.glob("peer-*.safetensors"))
+            for file in sorted((run.directory / "models").glob("peer-*.safetensors"))
         ]
     ).astype(np.float64)
     apart_nn = np.square(x_nd[:, None] - x_nd).mean(axis=-1)
-    return float(apart_nn[run.clusters[:, None] == run.clusters].mean())
+    return float(apart_nn[clusters_n[:, None] == clusters_n].mean())
 
 
 def _gradient_norm(run: Run) -> float:
@@ -93,16 +86,6 @@ def _rounds_to_best(run: Run, same_trial: SameTrial) -> float:
     return measures.cost_to(run.course(), target, run.rounds.astype(np.float64))
 
 
-def _stationary_loss(run: Run) -> float:
-    loss_rn = run.metric("test_loss")
-    return float(np.nanmean(loss_rn[2 * len(loss_rn) // 5 :]))
-
-
-def _rounds_to_loss(run: Run, loss: float) -> float:
-    below = np.flatnonzero(_losses(run) < loss)
-    return float(run.rounds[below[0]]) if len(below) else np.inf
-
-
 def _losses(run: Run) -> Floats:
     """Return the mean test loss over peers, (R,)."""
     return np.asarray(np.nanmean(run.metric("test_loss"), axis=1), dtype=np.float64)
@@ -114,28 +97,9 @@ def _weighted(run: Run, field: str) -> float:
     return float(np.average(run.last(field), weights=weights_n))
 
 
-def _log_loss(run: Run, part: str) -> float:
-    return float(np.log10(_weighted(run, f"{part}_loss")))
-
-
-def _train_gap(run: Run) -> float:
-    return _weighted(run, "train_accuracy") - _weighted(run, "test_accuracy")
-
-
 def _variance(run: Run) -> float:
     best_n = measures.best(run)
     return np.nan if np.isnan(best_n).all() else float(np.nanvar(100 * best_n))
-
-
-def _first_choice(run: Run) -> float:
-    return float(run.weights[-1][0, 1:].argmax() + 1) if len(run.weights) else np.nan
-
-
-def _outside_weight(run: Run) -> float:
-    if run.clusters is None:
-        return np.nan
-    other_nn = run.clusters[:, None] != run.clusters
-    return float((run.weights[-1] * other_nn).sum(axis=1).mean())
 
 
 def _smallest_cluster(run: Run, _: SameTrial) -> Floats:
@@ -146,16 +110,14 @@ def _smallest_cluster(run: Run, _: SameTrial) -> Floats:
     return np.where(of_n == sizes.argmin(), run.last(), np.nan)
 
 
-def _cluster_gap(run: Run) -> float:
-    if run.clusters is None:
-        return np.nan
+def _outside_weight(run: Run, clusters_n: Ints) -> float:
+    return float((run.weights[-1] * (clusters_n[:, None] != clusters_n)).sum(axis=1).mean())
+
+
+def _cluster_gap(run: Run, clusters_n: Ints) -> float:
     accuracy_n = run.last()
-    means = [np.nanmean(accuracy_n[run.clusters == c]) for c in np.unique(run.clusters)]
+    means = [np.nanmean(accuracy_n[clusters_n == c]) for c in np.unique(clusters_n)]
     return float(np.ptp(means))
-
-
-def _weight_change(run: Run) -> float:
-    return float(np.abs(np.diff(run.weights[run.weight_rounds > 0], axis=0)).sum(axis=2).mean() / 2)
 
 
 def _components_used(run: Run) -> float:
@@ -170,96 +132,104 @@ def components(run: Run) -> Floats:
     return np.stack([run.metric(name) for name in names], axis=1) if names else np.empty(shape)
 
 
-def _of(function: Callable[..., float], *arguments: object) -> Measure:
-    """Return a function of a run and further arguments as a measure."""
-    return lambda run, _: function(run, *arguments)
+_column = partial(Column, group="Figures", show="{:.4g}".format)
 
 
-_figure = partial(Column, group="Figures", show="{:.4g}".format)
+def _figure(
+    key: str, title: str, better: Better, of: Callable[[Run], float], about: str = ""
+) -> Column:
+    """Return a measure of a run alone."""
+    return _column(key, title, better, about=about, of_run=lambda run, _: of(run))
+
+
+def _of_clusters(
+    key: str, title: str, better: Better, of: Callable[[Run, Ints], float], about: str
+) -> Column:
+    """Return a measure of a run and its true clusters, (n,); NaN without clusters."""
+    return _figure(
+        key, title, better,
+        lambda run: np.nan if run.clusters is None else of(run, run.clusters), about,
+    )  # fmt: skip
+
+
 _GRAPHS = ("sparsity", "symmetry", "one_way", "to_attackers")
 _FIGURES = (
-    *(_figure(f"{when}_{name}", f"{word} {name.replace('_', ' ')} %", "", of_run=_of(of, name))
+    *(_figure(f"{when}_{name}", f"{word} {name.replace('_', ' ')} %", "", partial(of, name=name))
       for when, word, of in (("first", "initial", _first_graph), ("last", "final", graph_measure))
       for name in _GRAPHS),
-    _figure("sparsity_rise", "final minus initial sparsity %", "high",
-            of_run=_of(_rise, "sparsity")),
-    _figure("one_way_rise", "final minus initial one-way pairs %", "low",
-            of_run=_of(_rise, "one_way")),
-    _figure("variance", "variance over peers", "low",
-            about="Variance over peers of the best-on-validation test accuracy, in squared points.",
-            of_run=_of(_variance)),
-    _figure("before_averaging", "lowest validation loss, before averaging %", "high",
+    *(_figure(f"{name}_rise", f"final minus initial {title} %", better,
+              lambda run, name=name: graph_measure(run, name) - _first_graph(run, name))
+      for name, title, better in (("sparsity", "sparsity", "high"),
+                                  ("one_way", "one-way pairs", "low"))),
+    _figure("variance", "variance over peers", "low", _variance,
+            "Variance over peers of the best-on-validation test accuracy, in squared points."),
+    _column("before_averaging", "lowest validation loss, before averaging %", "high",
             about="Mean test accuracy in the round with the lowest validation loss of each peer; "
             "of a method that records its models before averaging (DPFL), of these.",
             of_peers=_before_averaging),
-    _figure("recovered", "share of the rounds until the true graph %", "low",
-            about="Share of all rounds until a recorded graph equals the true clusters.",
-            of_run=_of(_until_graph, lambda scores: scores.exact)),
-    _figure("similar", "share of the rounds until the graph's F1 is 0.9 %", "low",
-            about="Share of all rounds until a recorded graph has an F1 of 0.9 to the clusters.",
-            of_run=_of(_until_graph, lambda scores: (scores.f1 or 0.0) >= 0.9)),
-    _figure("components", "clusters of the final graph", "",
-            about="Number of connected components of the final graph.",
-            of_run=_of(_components)),
-    _figure("first_peer", "accuracy of client 1 %", "high",
-            about="Final test accuracy of peer 0.",
-            of_run=lambda run, _: float(run.last()[0])),
+    *(_figure(key, f"share of the rounds until the {graph} %", "low",
+              partial(_until_graph, test=test),
+              f"Share of all rounds until a recorded graph {what} the true clusters.")
+      for key, graph, what, test in (
+          ("recovered", "true graph", "equals", lambda scores: scores.exact),
+          ("similar", "graph's F1 is 0.9", "has an F1 of 0.9 to",
+           lambda scores: (scores.f1 or 0.0) >= 0.9))),
+    _figure("components", "clusters of the final graph", "", _components,
+            "Number of connected components of the final graph."),
+    _figure("first_peer", "accuracy of client 1 %", "high", lambda run: float(run.last()[0]),
+            "Final test accuracy of peer 0."),
     _figure("first_choice", "peer with the largest weight of client 1", "",
-            about="Number of the peer to which peer 0 gives its largest final weight.",
-            of_run=_of(_first_choice)),
+            lambda run: float(run.weights[-1][0, 1:].argmax() + 1) if len(run.weights) else np.nan,
+            "Number of the peer to which peer 0 gives its largest final weight."),
     _figure("perplexity", "perplexity", "low",
-            about="Mean over peers of exp(test loss).",
-            of_run=lambda run, _: float(np.nanmean(np.exp(run.last("test_loss"))))),
-    _figure("consensus", "squared distance in a cluster, per dimension", "low",
-            about="Mean of |x_i - x_j|^2 / d over ordered pairs of a true cluster, final models.",
-            of_run=_of(_consensus)),
+            lambda run: float(np.nanmean(np.exp(run.last("test_loss")))),
+            "Mean over peers of exp(test loss)."),
+    _of_clusters("consensus", "squared distance in a cluster, per dimension", "low", _consensus,
+                 "Mean of |x_i - x_j|^2 / d over ordered pairs of a true cluster, final models."),
     _figure("gradient_norm", "squared gradient norm, mean over rounds, per dimension", "low",
-            about="Mean over users and recorded rounds of |grad f|^2 / d on noisy quadratics: "
-            "a/2 |x - c|^2 has |grad f|^2 = 2 a f.",
-            of_run=_of(_gradient_norm)),
-    _figure("rounds_to_best", "rounds to 90 % of the best", "low",
+            _gradient_norm,
+            "Mean over users and recorded rounds of |grad f|^2 / d on noisy quadratics: "
+            "a/2 |x - c|^2 has |grad f|^2 = 2 a f."),
+    _column("rounds_to_best", "rounds to 90 % of the best", "low",
             about="First round with 90 % of the best final accuracy of the panel.",
             of_run=_rounds_to_best),
     _figure("stationary_loss", "stationary loss", "low",
-            about="Mean test loss over peers and the last three fifths of the recorded rounds.",
-            of_run=_of(_stationary_loss)),
+            lambda run: float(np.nanmean(run.metric("test_loss")[2 * len(run.rounds) // 5 :])),
+            "Mean test loss over peers and the last three fifths of the recorded rounds."),
     _figure("rounds_to_1e-4", "rounds to 1e-4", "low",
-            about="First recorded round with a mean test loss below 1e-4.",
-            of_run=_of(_rounds_to_loss, 1e-4)),
-    _figure("weighted_train", "weighted train %", "",
-            about="Final accuracy on training data, peers weighted by their training examples.",
-            of_run=_of(_weighted, "train_accuracy")),
+            lambda run: measures.cost_to(-_losses(run), -1e-4, run.rounds.astype(np.float64)),
+            "First recorded round with a mean test loss of at most 1e-4."),
+    _figure("weighted_train", "weighted train %", "", partial(_weighted, field="train_accuracy"),
+            "Final accuracy on training data, peers weighted by their training examples."),
     _figure("train_gap", "train minus test %", "high",
-            about="Weighted train accuracy minus weighted test accuracy.",
-            of_run=_of(_train_gap)),
+            lambda run: _weighted(run, "train_accuracy") - _weighted(run, "test_accuracy"),
+            "Weighted train accuracy minus weighted test accuracy."),
     *(_figure(f"log_{part}_loss", f"log10 of {part} loss", "low",
-              about="Decimal logarithm of the final weighted loss.",
-              of_run=_of(_log_loss, part))
+              lambda run, part=part: float(np.log10(_weighted(run, f"{part}_loss"))),
+              "Decimal logarithm of the final weighted loss.")
       for part in ("train", "test")),
     _figure("rise", "largest loss / first loss", "low",
-            about="Largest mean test loss over peers relative to that of the first recorded round.",
-            of_run=lambda run, _: float(_losses(run).max() / _losses(run)[0])),
+            lambda run: float(_losses(run).max() / _losses(run)[0]),
+            "Largest mean test loss over peers relative to that of the first recorded round."),
     _figure("course", "mean over rounds %", "high",
-            about="Mean test accuracy over peers and recorded rounds: high where it rises early.",
-            of_run=lambda run, _: float(np.nanmean(run.metric("test_accuracy")))),
+            lambda run: float(np.nanmean(run.metric("test_accuracy"))),
+            "Mean test accuracy over peers and recorded rounds: high where it rises early."),
     _figure("largest_weight", "largest weight, mean over rounds", "high",
-            about="Mean over peers and recorded rounds of a peer's largest weight; 1: one-hot.",
-            of_run=lambda run, _: float(run.weights[run.weight_rounds > 0].max(axis=2).mean())),
-    _figure("outside_weight", "weight of other clusters", "low",
-            about="Mean over peers of the final weight that goes to peers of other clusters.",
-            of_run=_of(_outside_weight)),
-    _figure("smallest_cluster", "smallest cluster %", "high",
+            lambda run: float(run.weights[run.weight_rounds > 0].max(axis=2).mean()),
+            "Mean over peers and recorded rounds of a peer's largest weight; 1: one-hot."),
+    _of_clusters("outside_weight", "weight of other clusters", "low", _outside_weight,
+                 "Mean over peers of the final weight that goes to peers of other clusters."),
+    _column("smallest_cluster", "smallest cluster %", "high",
             about="Mean final accuracy of the peers of the smallest true cluster.",
             of_peers=_smallest_cluster),
-    _figure("cluster_gap", "gap between clusters %", "low",
-            about="Largest difference of the mean final accuracy between two true clusters.",
-            of_run=_of(_cluster_gap)),
+    _of_clusters("cluster_gap", "gap between clusters %", "low", _cluster_gap,
+                 "Largest difference of the mean final accuracy between two true clusters."),
     _figure("weight_change", "change of weights per recorded round", "high",
-            about="Mean over rounds and peers of sum_j |w_ij(t) - w_ij(t - 1)| / 2.",
-            of_run=_of(_weight_change)),
-    _figure("components_used", "components that lead for a client", "high",
-            about="Number of FedEM's components that have the largest weight at some peer.",
-            of_run=_of(_components_used)),
+            lambda run: float(
+                np.abs(np.diff(run.weights[run.weight_rounds > 0], axis=0)).sum(axis=2).mean() / 2),
+            "Mean over rounds and peers of sum_j |w_ij(t) - w_ij(t - 1)| / 2."),
+    _figure("components_used", "components that lead for a client", "high", _components_used,
+            "Number of FedEM's components that have the largest weight at some peer."),
 )  # fmt: skip
 MEASURES: dict[str, Column] = {**measures.MEASURES, **{column.key: column for column in _FIGURES}}
 """Key -> measure: the columns of a comparison, and those of figures."""

@@ -189,10 +189,10 @@ def test_what_cannot_be_made_says_why(folder: Path, name: str, why: str) -> None
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('label = "Local"', 'lable = "Local"', "unknown key lable, did you mean"),
+        ('label = "Local"', 'lable = "Local"', "rows.0.label: Field required"),
         ('rows = ["Local"]', 'rows = ["Loacl"]', 'no row "Loacl"'),
-        ('kind = "beats"', 'kind = "bets"', "unknown kind of claim"),
-        ('where = "table 1"', "", "where is missing"),
+        ('kind = "beats"', 'kind = "bets"', "claims.0.kind: Input should be"),
+        ('where = "table 1"', "", "where: Field required"),
     ],
 )
 def test_a_mistake_in_a_file_is_named(folder: Path, old: str, new: str, why: str) -> None:
