@@ -74,15 +74,11 @@ class Options:
 class Clock:
     """Speed of each peer and its link."""
 
-    speed: Floats
-    """Examples differentiated per second, (n,)."""
+    speed: Floats  # examples differentiated per second, (n,)
     up: Floats
-    down: Floats
-    """Bytes per second, (n,)."""
-    latency: Floats
-    """Seconds, (n,)."""
-    tick: float = 1.0
-    """Seconds per round of a schedule of kind "clock"."""
+    down: Floats  # bytes per second, (n,)
+    latency: Floats  # seconds, (n,)
+    tick: float = 1.0  # seconds per round of a schedule of kind "clock"
 
     def seconds(self, peers: Ints, examples: Ints, sent: Ints, received: Ints) -> Floats:
         """Return the seconds that peers take for numbers of examples and bytes, (P,) each."""

@@ -22,14 +22,10 @@ Marks = npt.NDArray[np.bool_]
 class Round:
     """Exchanges of one round."""
 
-    t: int
-    """Number of the round, from 1."""
-    edges: Edges
-    """Edges inside the topology, (E, 2), unique, sorted by (recipient, sender)."""
-    asked: Marks
-    """Mask (E,) of the edges whose recipient answers the sender."""
-    evaluated: bool
-    """The peers evaluate their models at the end of the round."""
+    t: int  # number of the round, from 1
+    edges: Edges  # edges inside the topology, (E, 2), unique, sorted by (recipient, sender)
+    asked: Marks  # mask (E,) of the edges whose recipient answers the sender
+    evaluated: bool  # the peers evaluate their models at the end of the round
     ages: Mapping[int, int] = field(default_factory=dict)
     """Age of each sender's letter in rounds, where a node knows it better than the schedule."""
 

@@ -59,14 +59,10 @@ class PeerMessage:
     kind: Kind
     """An offer carries a peer's model, an answer the result that a recipient computed with it,
     statistics those of the peer's columns, for all other peers before round 1."""
-    sender: int
-    """Peer that wrote the letter."""
-    recipient: int | None
-    """Peer that receives an answer, the model's owner; None for other letters."""
-    round: int
-    """Round that the letter belongs to; 0 for statistics."""
-    nbytes: int
-    """Bytes of the tensors inside, without overhead."""
+    sender: int  # peer that wrote the letter
+    recipient: int | None  # peer that receives an answer, the model's owner; None for other letters
+    round: int  # round that the letter belongs to; 0 for statistics
+    nbytes: int  # bytes of the tensors inside, without overhead
     payload: object = field(repr=False)
     """Opaque reference: bytes on a node, the transport's object on the relay."""
     keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
@@ -93,8 +89,7 @@ class Request:
     and state; "local-rounds" runs `round`..`last` inside a node that hosts every peer. All but
     "preflight" and "start" continue from the state of `round` - 1."""
     round: int
-    last: int
-    """Number of the round, and of the last one in "local-rounds"; otherwise equal."""
+    last: int  # number of the round, and of the last one in "local-rounds"; otherwise equal
     edges: Edges = field(default_factory=no_edges)
     """Edges (E, 2) of the round that end at the node's peers, sorted by (recipient, sender). In
     "update" edges of "answer" may be missing, if their other end has failed since."""
@@ -111,8 +106,7 @@ class Request:
     """Number of samples n_i of each peer, (n,), 0 where not announced. Empty before any node has
     announced it: nodes that see only their own data then announce it and are started again. They
     send their statistics with it, and the second "start" delivers those of the others."""
-    clock: float = 0.0
-    """In a "preflight" the relay's time, in seconds since 1970; else 0."""
+    clock: float = 0.0  # in a "preflight" the relay's time, in seconds since 1970; else 0
     keyframes_wanted: tuple[int, ...] = ()
     """In "update" the node's peers whose next offer must be a keyframe, see `has_keyframe` and
     `Response.missing_from`."""
@@ -143,17 +137,14 @@ class Report:
 class Response:
     """Response of a node to a request."""
 
-    peers: tuple[int, ...]
-    """Peers that the node hosts, ascending."""
+    peers: tuple[int, ...]  # peers that the node hosts, ascending
     letters: tuple[PeerMessage, ...] = ()
     """Answers of the round ("answer"), or offers for the next one ("start", "update"), or
     statistics ("start")."""
     wants: Edges = field(default_factory=no_edges)
     """Edges (W, 2) requested for the next round; each has one of the node's peers at an end."""
-    reports: tuple[Report, ...] = ()
-    """Metrics of the evaluated rounds that the request ended."""
-    refused: tuple[str, ...] = ()
-    """A line per letter that failed its checks (peer, round, reason)."""
+    reports: tuple[Report, ...] = ()  # metrics of the evaluated rounds that the request ended
+    refused: tuple[str, ...] = ()  # a line per letter that failed its checks (peer, round, reason)
     samples: tuple[int, ...] = ()
     """n_i of each hosted peer, in the response to "start" of a node that sees only its own data;
     else empty. The relay forwards them to all nodes, for the averaging weights."""
@@ -167,12 +158,10 @@ class Response:
     that proves that the node is this peer's; else empty."""
     checks: tuple[tuple[str, str], ...] = ()
     """In the response to "preflight": names of the checks, and "ok", a band or a code."""
-    elapsed: float = 0.0
-    """Seconds on the virtual clock that the request's rounds took on this node."""
+    elapsed: float = 0.0  # seconds on the virtual clock that the request's rounds took on this node
     ready: tuple[int, ...] = ()
     """Round at whose end each hosted peer's work is done, by the clock; empty without one."""
-    backend: str = ""
-    """Name of the node's engine backend, in the response to "start"; else empty."""
+    backend: str = ""  # name of the node's engine backend, in the response to "start"; else empty
     missing_from: tuple[int, ...] = ()
     """Peers of other nodes whose increments this node cannot read until their next keyframe."""
     reads: int = 0

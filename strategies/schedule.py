@@ -202,15 +202,13 @@ class ByClock(Schedule):
     in which it is ready. For simulations only, since the caller must know each peer's time.
     """
 
-    length: float = 1.0
-    """Maximum duration of a round in seconds."""
+    length: float = 1.0  # maximum duration of a round in seconds
     base: Schedule | None = None
     """Schedule by which idle peers start working; None if they start again as soon as they are
     done, and every round lasts `length` seconds."""
     ready: Ints = field(init=False)
     """Round (n,) at whose end each peer's current work is done; 0 before it has begun."""
-    last: Ints = field(init=False)
-    """Round (n,) at whose end its previous work was done."""
+    last: Ints = field(init=False)  # round (n,) at whose end its previous work was done
 
     foresees: ClassVar[bool] = False
 
@@ -294,22 +292,10 @@ class ScheduleKind:
         return ByClock(*setting, length=deadline, base=base) if deadline and base.foresees else base
 
 
-def _all(options: Options, setting: Setting) -> Schedule:
-    return Schedule(*setting)
-
-
 def _sample(options: Options, setting: Setting) -> Schedule:
     if round(options.fraction * setting.peers) >= setting.peers:
         return Schedule(*setting)
     return Sample(*setting, fraction=options.fraction)
-
-
-def _churn(options: Options, setting: Setting) -> Schedule:
-    return Churn(*setting, mean_up=options.mean_up, mean_down=options.mean_down)
-
-
-def _trace(options: Options, setting: Setting) -> Schedule:
-    return Trace(*setting, times=_read(Path(options.file), setting.peers))
 
 
 def _by_clock(options: Options, setting: Setting) -> Schedule:
@@ -336,16 +322,19 @@ def _read(path: Path, peers: int) -> list[tuple[int, int, int]]:
 
 
 SCHEDULES: Mapping[str, ScheduleKind] = {
-    "all": ScheduleKind("all peers, in every round", _all),
+    "all": ScheduleKind("all peers, in every round", lambda _, setting: Schedule(*setting)),
     "sample": ScheduleKind(
         "a random share of the peers, at least one, in each round: client sampling", _sample
     ),
     "churn": ScheduleKind(
         "peers that leave and return: geometric up and down times, one Markov chain per peer",
-        _churn,
+        lambda options, setting: Churn(
+            *setting, mean_up=options.mean_up, mean_down=options.mean_down
+        ),
     ),
     "trace": ScheduleKind(
-        "intervals in a file, such as recorded availability or office hours", _trace
+        "intervals in a file, such as recorded availability or office hours",
+        lambda options, setting: Trace(*setting, times=_read(Path(options.file), setting.peers)),
     ),
     "clock": ScheduleKind(
         "peers that have finished their work: asynchronous; a round is a tick of the virtual clock",

@@ -7,7 +7,7 @@ edges of each round inside that graph, which may be directed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -52,16 +52,11 @@ def matrix_of(edges: Edges, peers: int) -> Matrix:
 class Setting:
     """Numbers that a topology is built from."""
 
-    peers: int
-    """Number of peers n."""
-    seed: int = 0
-    """Seed of the random kinds; the same seed gives the same graph on every machine."""
-    degree: int = 2
-    """The key `topology-degree`."""
-    probability: float = 0.5
-    """The key `topology-probability`."""
-    file: str = ""
-    """The key `topology-file`."""
+    peers: int  # number of peers n
+    seed: int = 0  # seed of the random kinds; the same seed gives the same graph on every machine
+    degree: int = 2  # the key `topology-degree`
+    probability: float = 0.5  # the key `topology-probability`
+    file: str = ""  # the key `topology-file`
 
     def rng(self) -> np.random.Generator:
         """Return the generator of a random graph."""
@@ -71,8 +66,7 @@ class Setting:
 class Rounds(NamedTuple):
     """Edges of a topology that changes from round to round."""
 
-    links: Links
-    """Edges of each round."""
+    links: Links  # edges of each round
     is_directed: bool
     """True if some round has an edge without its reverse. Only methods without answers can use
     directed edges: an answer needs the reverse edge."""
@@ -174,10 +168,6 @@ def _full(setting: Setting) -> Matrix:
     return ~np.eye(setting.peers, dtype=np.bool_)
 
 
-def _ring(setting: Setting) -> Matrix:
-    return _circulant(setting.peers, min(2, setting.peers - 1))
-
-
 def _torus(setting: Setting) -> Matrix:
     """Build the periodic grid that is closest to a square."""
     peers = setting.peers
@@ -232,10 +222,6 @@ def _hypercube(setting: Setting) -> Matrix:
     return _networkx("hypercube_graph", setting.peers.bit_length() - 1)
 
 
-def _exponential(setting: Setting) -> Matrix:
-    return _steps(setting.peers, _powers_of_two(setting.peers))
-
-
 def _exponential_rounds(setting: Setting) -> Rounds:
     """Make round t: peers receive from 2^(t mod log2 n) steps before (Ying et al. 2021)."""
     # Averages of n = 2^k peers are exact after k rounds.
@@ -251,17 +237,7 @@ def _exponential_rounds(setting: Setting) -> Rounds:
     return Rounds(links, is_directed=True)
 
 
-def _base(setting: Setting) -> Matrix:
-    union: Matrix = np.logical_or.reduce(_base_graphs(setting))
-    return union
-
-
-def _base_rounds(setting: Setting) -> Rounds:
-    graphs = _base_graphs(setting)
-    return Rounds(lambda t: graphs[(t - 1) % len(graphs)], is_directed=False)
-
-
-def _base_graphs(setting: Setting) -> list[Matrix]:
+def _base_graphs(setting: Setting) -> Sequence[Matrix]:
     """Return the rounds of the base-(k+1) graph, see `coterie.strategies.base_graph`."""
     _check_degree(setting)
     diagonal = np.eye(setting.peers, dtype=np.bool_)
@@ -279,10 +255,6 @@ def _push_rounds(setting: Setting) -> Rounds:
     """Make rounds in which each peer sends to `degree` random others."""
     links = _epidemic_rounds(setting).links
     return Rounds(lambda t: links(t).T, is_directed=True)
-
-
-def _push_mixing(setting: Setting) -> AveragingWeights:
-    return PushSum(_push_rounds(setting).links, setting.peers)
 
 
 def _epidemic_rounds(setting: Setting) -> Rounds:
@@ -315,6 +287,11 @@ def _file_rounds(setting: Setting) -> Rounds | None:
         return None
     is_directed = any(_is_directed(edges) for edges in rounds)
     return Rounds(lambda t: matrix_of(rounds[(t - 1) % len(rounds)], peers), is_directed)
+
+
+def _repeated(graphs: Sequence[Matrix]) -> Links:
+    """Return the edges of rounds that repeat cyclically."""
+    return lambda t: graphs[(t - 1) % len(graphs)]
 
 
 def _file_mixing(setting: Setting) -> AveragingWeights | None:
@@ -436,7 +413,9 @@ def _read(path: Path, peers: int) -> Matrix:
 
 TOPOLOGIES: Mapping[str, Topology] = {
     "full": Topology("all pairs", _full),
-    "ring": Topology("two neighbours, on a circle", _ring),
+    "ring": Topology(
+        "two neighbours, on a circle", lambda of: _circulant(of.peers, min(2, of.peers - 1))
+    ),
     "torus": Topology("four neighbours, on a periodic grid close to a square", _torus),
     "k-regular": Topology("a random graph with `topology-degree` neighbours", _k_regular),
     "erdos-renyi": Topology(
@@ -454,14 +433,14 @@ TOPOLOGIES: Mapping[str, Topology] = {
     "one-peer-exponential": Topology(
         "each peer receives from the peer 1, 2, 4, ... positions before it, in turn (Ying et al., "
         "NeurIPS 2021); not for methods with answers",
-        _exponential,
+        lambda of: _steps(of.peers, _powers_of_two(of.peers)),
         _exponential_rounds,
     ),
     "base": Topology(
         "the base-(k+1) graph, k = `topology-degree`: at most k neighbours, exact averages after "
         "few rounds (Takezawa et al., NeurIPS 2023)",
-        _base,
-        _base_rounds,
+        lambda of: np.logical_or.reduce(_base_graphs(of)),
+        lambda of: Rounds(_repeated(_base_graphs(of)), is_directed=False),
         _base_mixing,
     ),
     "epidemic": Topology(
@@ -475,7 +454,7 @@ TOPOLOGIES: Mapping[str, Topology] = {
         "push-sum weights; not for methods with answers",
         _full,
         _push_rounds,
-        _push_mixing,
+        lambda of: PushSum(_push_rounds(of).links, of.peers),
     ),
     "file": Topology(
         "edges of `topology-file`: JSON, or a CSV with (directed) edges of each round",

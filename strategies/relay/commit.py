@@ -13,46 +13,34 @@ from coterie.strategies.protocol import Report
 class Ledger:
     """Progress of a run: the state that the relay needs to resume it."""
 
-    round: int = 0
-    """Last committed round."""
-    messages: int = 0
-    """Number of requests sent and responses received."""
+    round: int = 0  # last committed round
+    messages: int = 0  # number of requests sent and responses received
     nbytes: int = 0
     """Payload bytes delivered to nodes; a letter for two peers of one node counts once."""
-    sealing: int = 0
-    """Bytes of the sealed letters' keys delivered with them."""
+    sealing: int = 0  # bytes of the sealed letters' keys delivered with them
     ended: tuple[int, ...] = ()
     """Last round that each peer ended, (n,), -1 for a peer that has not joined; empty at first."""
-    breaks: tuple[str, ...] = ()
-    """A line for each time that peers restarted from an older state."""
+    breaks: tuple[str, ...] = ()  # a line for each time that peers restarted from an older state
     awake: tuple[int, ...] = ()
     """Number of rounds (n,) in which each peer was awake and took part; empty at first."""
-    virtual_seconds: float = 0.0
-    """Time of the virtual clock."""
-    best_loss: float | None = None
-    """Smallest mean validation loss of an evaluated round."""
-    stale: int = 0
-    """Number of evaluated rounds since then."""
+    virtual_seconds: float = 0.0  # time of the virtual clock
+    best_loss: float | None = None  # smallest mean validation loss of an evaluated round
+    stale: int = 0  # number of evaluated rounds since then
 
 
 @dataclass(frozen=True)
 class Commit:
     """End of a round, or of several that one node ran alone."""
 
-    ledger: Ledger
-    """Progress of the run."""
+    ledger: Ledger  # progress of the run
     reports: tuple[Report, ...] = field(default=(), repr=False)
     """Reports of the rounds evaluated since the last commit, sorted by (round, peer)."""
-    refused: tuple[str, ...] = ()
-    """A line per letter refused since then."""
-    present: frozenset[int] = frozenset()
-    """Peers whose node ended the round."""
-    faults: tuple[str, ...] = ()
-    """A line per node that failed since then."""
+    refused: tuple[str, ...] = ()  # a line per letter refused since then
+    present: frozenset[int] = frozenset()  # peers whose node ended the round
+    faults: tuple[str, ...] = ()  # a line per node that failed since then
     names: Mapping[int, str] = field(default_factory=dict)
     """Display names of the peers that have one."""
-    backends: frozenset[str] = frozenset()
-    """Names of the nodes' engine backends."""
+    backends: frozenset[str] = frozenset()  # names of the nodes' engine backends
     nodes: Mapping[int, int] = field(default_factory=dict, compare=False)  # differ by transport
     """Flower's ID of the node of each peer."""
 

@@ -21,12 +21,9 @@ _CHECKS = 20
 class Survey:
     """Results of the checks of all nodes."""
 
-    peers: Mapping[int, Mapping[str, str]]
-    """Results by peer and check: "ok", a band or a code."""
-    faults: tuple[str, ...]
-    """A line per node whose response was missing or invalid."""
-    missing: tuple[int, ...]
-    """Peers for which no node has answered."""
+    peers: Mapping[int, Mapping[str, str]]  # results by peer and check: "ok", a band or a code
+    faults: tuple[str, ...]  # a line per node whose response was missing or invalid
+    missing: tuple[int, ...]  # peers for which no node has answered
 
 
 def survey(transport: Transport, peers: int, proves: Proof | None = None) -> Survey:

@@ -92,8 +92,7 @@ class Row(_Part):
 
     published: Mapping[str, Any] = field(default_factory=dict)
     """Numbers of the paper by column, or by panel and column; facts, as printed there."""
-    formula: str = ""
-    """Name of a closed form of `formulas.py` that predicts the row."""
+    formula: str = ""  # name of a closed form of `formulas.py` that predicts the row
 
     def printed(self, panel: str, column: str) -> float | None:
         """Return the paper's number for a column of a panel; None if it prints none."""
@@ -148,8 +147,7 @@ class Figure(_Read):
     """With "maps" the round whose links get a second colour if the shown round does not use them,
     all others the first; 0: show weights."""
     clients: tuple[int, ...] = ()  # "weights": peers to show; empty: every peer
-    drawn: str = ""
-    """With "drawn" the name of a function of `formulas.py`; nothing runs."""
+    drawn: str = ""  # with "drawn" the name of a function of `formulas.py`; nothing runs
     seeds: int = 3  # number of seeds
     paper_seeds: tuple[int, ...] = ()  # seeds of size "paper"; empty: as many as `seeds`, from 0
     splits: int = 1
