@@ -251,12 +251,12 @@ def contribution(
     >>> table = coterie.contribution("runs/NAME")
     >>> table.pivot(index="recipient_name", columns="sender_name", values="shapley")
     """
-    from coterie.app.lab.worth import WorthRequest, worth
+    from coterie.app.lab.worth import worth
     from coterie.app.report.worth import frame
 
     run = run if isinstance(run, Run) else load(run, parts=parts)
     named = [*run.parts, *(_name("model", part) for part in parts)]
-    result = worth(WorthRequest(run.directory, orders, workers, named), _console())
+    result = worth(run.directory, _console(), orders=orders, workers=workers, parts=named)
     return frame(result, run.names)
 
 

@@ -41,20 +41,6 @@ _AGREE = 1e-3
 
 
 @dataclass(frozen=True)
-class WorthRequest:
-    """Run and effort for the worth of letters."""
-
-    run_dir: Path  # of a finished simulation
-    orders: int = 10
-    """Number of random orders of the senders for Shapley values, even; 0: leave-one-out only. If
-    all coalitions are no more runs, the values are exact instead."""
-    workers: int | None = None
-    """Maximum number of parallel runs; None: as many as cores, memory and GPUs allow."""
-    parts: Sequence[str] = ()
-    """Code that the run directory names and the user trusts, as "module:attribute"."""
-
-
-@dataclass(frozen=True)
 class _Plan:
     """Coalitions to run; `orders` is empty if they are all, `has_shapley` False for none."""
 
@@ -71,13 +57,31 @@ class _Plan:
         return f"Shapley values from {len(self.orders)} orders, and leave-one-out"
 
 
-def worth(request: WorthRequest, console: Console) -> Worth:
-    """Compute the worth of letters; write worth.csv into the run directory."""
+def worth(
+    run_dir: Path,
+    console: Console,
+    *,
+    orders: int = 10,
+    workers: int | None = None,
+    parts: Sequence[str] = (),
+) -> Worth:
+    """Compute the worth of letters of a finished simulation; write worth.csv into its directory.
+
+    `orders` is the number of random orders of the senders for Shapley values, even; 0:
+    leave-one-out only. If all coalitions are no more runs, the values are exact instead. At most
+    `workers` runs are parallel; None: as many as cores, memory and GPUs allow. `parts` is code that
+    the run directory names and the user trusts, as "module:attribute".
+    """
     # Finished runs are reused, stopped ones are continued. After a ConfigError, DataError or
     # ResultsError nothing was started.
-    directory = request.run_dir.absolute()
-    _check_request(request)
-    config = config_of(directory, request.parts)
+    directory = run_dir.absolute()
+    if orders < 0 or orders % 2:
+        raise ConfigError(
+            f"orders = {orders}: must be even, because each order is used in reverse too"
+        )
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers = {workers}: must be at least 1")
+    config = config_of(directory, parts)
     recorded = Run.read(directory)
     _check(config, recorded)
     every = config.num_server_rounds if config.keep_models == "last" else config.evaluate_every
@@ -86,12 +90,12 @@ def worth(request: WorthRequest, console: Console) -> Worth:
     now = provenance.content_of(base, preflight.check(base))
     if changed := listed(provenance.since(directory, now) or ()):
         console.print(f"{changed} changed since the run: worth is of the current data")
-    plan = _plan(config, request.orders)
+    plan = _plan(config, orders)
     configs = {each: _without(base, each, directory / FOLDER) for each in plan.coalitions}
     sweep.renew([*configs.values()], console)
-    _announce(plan, configs, recorded, request.workers, console)
+    _announce(plan, configs, recorded, workers, console)
     failed = sweep.run_all(
-        list(configs.values()), request.workers, console,
+        list(configs.values()), workers, console,
         {of.run_dir: _label(each, of) for each, of in configs.items()},
         on_end=lambda of: shutil.rmtree(Path(of.run_dir, "models"), ignore_errors=True),
     )  # fmt: skip
@@ -102,16 +106,6 @@ def worth(request: WorthRequest, console: Console) -> Worth:
     if spent := summary.spent_below(directory):
         console.print(spent, soft_wrap=True)
     return result
-
-
-def _check_request(request: WorthRequest) -> None:
-    """Refuse numbers of a request that are out of range."""
-    if request.orders < 0 or request.orders % 2:
-        raise ConfigError(
-            f"orders = {request.orders}: must be even, because each order is used in reverse too"
-        )
-    if request.workers is not None and request.workers < 1:
-        raise ConfigError(f"workers = {request.workers}: must be at least 1")
 
 
 def _check(config: Config, run: Run) -> None:

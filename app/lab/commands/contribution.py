@@ -10,7 +10,7 @@ from rich.console import Console
 from coterie.app.cli.named import add_parts, add_workers, continued
 from coterie.app.config.keys import ConfigError
 from coterie.app.lab.pages.worth import by_recipient, by_sender
-from coterie.app.lab.worth import FOLDER, WorthRequest, worth
+from coterie.app.lab.worth import FOLDER, worth
 from coterie.app.report import run_page
 from coterie.app.report.worth import FILE
 from coterie.app.runs import quality
@@ -33,9 +33,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     options = parser.parse_args(arguments)
     if options.top < 1:
         raise ConfigError(f"--top {options.top}: must be at least 1")
-    request = WorthRequest(options.run_dir, options.orders, options.workers, options.part)
     with continued("contribution", arguments, options.run_dir / FOLDER):
-        result = worth(request, console)
+        result = worth(options.run_dir, console, orders=options.orders, workers=options.workers,
+                       parts=options.part)  # fmt: skip
     run = Run.read(options.run_dir)
     unjudged = quality.too_few_rows(run, result.measure.partition("_")[0])
     result = result.judged(run)

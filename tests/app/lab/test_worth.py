@@ -16,7 +16,7 @@ import pytest
 import coterie
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.experiments.grid import with_run_dir
-from coterie.app.lab.worth import FOLDER, WorthRequest, worth
+from coterie.app.lab.worth import FOLDER, worth
 from coterie.app.report.worth import FILE, Worth, frame, read
 from coterie.app.runners import sweep
 from coterie.app.runs.files import ResultsError
@@ -52,7 +52,7 @@ def executed(directory: Path, flat: dict[str, Any]) -> Path:
 
 def computed(run_dir: Path, orders: int = 100, **more: Any) -> Worth:
     """Return the worth of letters; few enough peers have exact values."""
-    return worth(WorthRequest(run_dir, orders, workers=1, **more), Terminal(300))
+    return worth(run_dir, Terminal(300), orders=orders, workers=1, **more)
 
 
 def closed_form(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
@@ -203,7 +203,7 @@ def test_the_kept_models_count(tmp_path: Path) -> None:
 def test_finished_runs_are_used_again_and_leave_only_metrics(tmp_path: Path) -> None:
     run_dir = executed(tmp_path, quadratics(tmp_path, 3))
     console = Terminal(300)
-    first = worth(WorthRequest(run_dir, 0, workers=1), console)
+    first = worth(run_dir, console, orders=0, workers=1)
     text = console.text
     assert "leave-one-out, 3 senders: 5 runs" in text
     assert "without the letters of peer 1" in text
@@ -211,7 +211,7 @@ def test_finished_runs_are_used_again_and_leave_only_metrics(tmp_path: Path) -> 
     assert not [*(run_dir / FOLDER).rglob("*.safetensors")]
     assert not [*(run_dir / FOLDER).rglob("*.state")]
     console = Terminal(300)
-    second = worth(WorthRequest(run_dir, 100, workers=1), console)
+    second = worth(run_dir, console, orders=100, workers=1)
     text = console.text
     assert "exact Shapley values and leave-one-out, 3 senders: 8 runs, 5 of them finished" in text
     assert "3 runs to do" in text
@@ -222,13 +222,13 @@ def test_a_run_that_comes_out_differently_is_said(tmp_path: Path) -> None:
     flat = quadratics(tmp_path, 3)
     run_dir = executed(tmp_path, flat)
     console = Terminal(300)
-    worth(WorthRequest(run_dir, 0, workers=1), console)
+    worth(run_dir, console, orders=0, workers=1)
     assert "changed" not in console.text
     metrics = run_dir / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     lines[-1]["validation_loss"] += 0.1
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    worth(WorthRequest(run_dir, 0, workers=1), console := Terminal(300))
+    worth(run_dir, (console := Terminal(300)), orders=0, workers=1)
     text = console.text
     assert "repeating the run changed the validation loss of 1 peer" in text
 
@@ -289,7 +289,7 @@ def test_an_unfinished_run_and_odd_numbers_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="must be even"):
             computed(run_dir, orders)
     with pytest.raises(ConfigError, match="workers = 0"):
-        worth(WorthRequest(run_dir, workers=0), Terminal(300))
+        worth(run_dir, Terminal(300), workers=0)
     (run_dir / "progress.json").write_text('{"status": "stopped", "round": 0, "rounds": 1}')
     with pytest.raises(ConfigError, match=f"coterie resume {re.escape(str(run_dir))}"):
         computed(run_dir)
@@ -309,11 +309,11 @@ def test_a_failed_run_is_named_and_tried_again(
     monkeypatch.setattr(sweep, "run_one", fails)
     console = Terminal(300)
     with pytest.raises(SweepError, match="1 run failed"):
-        worth(WorthRequest(run_dir, 0, workers=1), console)
+        worth(run_dir, console, orders=0, workers=1)
     assert "disk full" in console.text
     assert not (run_dir / FILE).exists()
     monkeypatch.undo()
-    worth(WorthRequest(run_dir, 0, workers=1), console := Terminal(300))
+    worth(run_dir, (console := Terminal(300)), orders=0, workers=1)
     assert "1 run to do" in console.text
 
 
