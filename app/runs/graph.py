@@ -29,14 +29,6 @@ class GraphScores:
     exact: bool  # the learnt edges equal the true edges
     # Share of the peers with cluster mates whose largest weight goes to mates only, including ties.
     largest_weight_on_own_cluster: float | None
-    # Mean of sum_j min(w_ij, w_kj) over pairs (i, k) of one cluster, for rows that sum to 1. Near 1
-    # if clusters are recovered, even if a cluster adopts models of other peers (FedeRiCo).
-    overlap_within: float | None
-    # The same mean over pairs of different clusters; near 0 if clusters are recovered.
-    overlap_across: float | None
-    # Precision of the edges from the peers of each cluster, by cluster label (with label flips:
-    # collaborators of honest and of flipped peers).
-    precision_by_cluster: dict[str, float | None]
 
 
 def learnt_edges(weights_nn: Floats) -> Bools:
@@ -82,7 +74,6 @@ def score(weights_nn: Floats, clusters_n: Ints) -> GraphScores:
     hits_nn = learnt_nn & true_nn
     precision = _ratio(hits_nn.sum(), learnt_nn.sum())
     recall = _ratio(hits_nn.sum(), true_nn.sum())
-    within, across = _overlaps(weights_nn, true_nn, clusters_n)
     return GraphScores(
         precision=precision,
         recall=recall,
@@ -90,14 +81,6 @@ def score(weights_nn: Floats, clusters_n: Ints) -> GraphScores:
         adjusted_rand_index=adjusted_rand_index(clusters_n, components(learnt_nn)),
         exact=bool((learnt_nn == true_nn).all()),
         largest_weight_on_own_cluster=_largest_on_own(weights_nn, true_nn),
-        overlap_within=within,
-        overlap_across=across,
-        precision_by_cluster={
-            str(cluster): _ratio(
-                hits_nn[clusters_n == cluster].sum(), learnt_nn[clusters_n == cluster].sum()
-            )
-            for cluster in np.unique(clusters_n).tolist()
-        },
     )
 
 
@@ -138,24 +121,6 @@ def _largest_on_own(weights_nn: Floats, true_nn: Bools) -> float | None:
     return _ratio(good_n[has_mate_n].sum(), has_mate_n.sum())
 
 
-def _overlaps(
-    weights_nn: Floats, true_nn: Bools, clusters_n: Ints
-) -> tuple[float | None, float | None]:
-    share_nn = np.nan_to_num(np.array(weights_nn, dtype=np.float64), posinf=0.0, neginf=0.0)
-    total_n = share_nn.sum(axis=1, keepdims=True)
-    share_nn = np.divide(share_nn, total_n, out=np.zeros_like(share_nn), where=total_n > 0)
-    within = sum(_minima(share_nn[clusters_n == each]) for each in np.unique(clusters_n))
-    across = max(0.0, _minima(share_nn) - within)
-    n, pairs = len(weights_nn), true_nn.sum()
-    return _ratio(within, pairs), _ratio(across, n * (n - 1) - pairs)
-
-
-def _minima(share_mn: Floats) -> float:
-    """Sum min(w_ij, w_kj) over all j and ordered pairs of different rows i and k."""
-    larger_m = np.arange(len(share_mn))[::-1]  # number of larger entries in a sorted column
-    return float(2 * (np.sort(share_mn, axis=0).sum(axis=1) * larger_m).sum())
-
-
 def _ratio(part: float, whole: float) -> float | None:
     return float(part / whole) if whole else None
 
@@ -164,7 +129,7 @@ _EDGES = 1_000_000
 """Maximum edges of graph.csv; beyond, rounds are left out, but never the last one."""
 _MEASURED = 5_000
 """Maximum number of measured matrices; each takes about a millisecond."""
-_SCORES = ("precision", "recall", "f1", "overlap_within", "overlap_across")
+_SCORES = ("precision", "recall", "f1")
 
 
 def thinned(count: int, every: int) -> range:
@@ -213,12 +178,10 @@ def measures_csv(run: Run) -> str:
 
     Columns: `round`; `edges`, directed, by the rule of `coterie.app.runs.graph`;
     `collaborators`, edges that leave a peer, mean over peers; `sparsity`, the share of the possible
-    edges that are missing; `symmetry`, the share of the edges whose reverse exists too; if
-    clusters must be recovered, precision, recall, F1 and row overlap of
-    `coterie.app.runs.graph.GraphScores`, and `precision_<cluster>`, the share of the edges
-    leaving that cluster's peers that stay inside it (label flips: cluster 0 is honest, so 1 -
-    `precision_0` of its links lead to flipped peers); where peers attack, `to_attackers`, the share
-    that they get of an honest peer's weight for others, mean over honest peers with such weight.
+    edges that are missing; `symmetry`, the share of the edges whose reverse exists too; if clusters
+    must be recovered, precision, recall and F1 of `GraphScores`; where peers attack,
+    `to_attackers`, the share that they get of an honest peer's weight for others, mean over honest
+    peers with such weight.
     """
     rows = [
         {"round": int(run.weight_rounds[c]), **measured(run.weights[c], run)}
@@ -242,7 +205,6 @@ def measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
     if run.clusters_to_recover is not None:
         scores = score(np.asarray(weights_nn), run.clusters_to_recover)
         row |= {name: getattr(scores, name) for name in _SCORES}
-        row |= {f"precision_{k}": share for k, share in scores.precision_by_cluster.items()}
     if run.attackers.any():
         row["to_attackers"] = weight_to(run.attackers, weights_nn)
     return row

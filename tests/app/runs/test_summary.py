@@ -221,8 +221,7 @@ def test_the_graph_over_rounds_by_hand(tmp_path: Path) -> None:
     assert float(last["collaborators"]) == 1.0
     assert float(last["sparsity"]) == 0.5
     assert float(last["symmetry"]) == pytest.approx(2 / 3)
-    assert float(last["precision_0"]) == pytest.approx(2 / 3)
-    assert last["precision_1"] == ""
+    assert float(last["precision"]) == pytest.approx(2 / 3)
 
 
 def test_edges_of_many_rounds_are_thinned_but_for_the_last(
