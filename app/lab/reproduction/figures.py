@@ -169,6 +169,11 @@ class Figure(_Read):
         needs = dict.fromkeys((*self.needs, *of_panels))
         return tuple(sorted(needs, key=lambda need: need.startswith("a GPU")))
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Measures that the figure shows."""
+        return (self.y,) if self.form == "sweep" else self.columns
+
     def only(self, labels: Collection[str]) -> Figure:
         """Return the figure with these panels only; without labels, the figure itself."""
         if not labels:

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
@@ -17,13 +17,18 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
-from coterie.app.experiments.measures import deviation, reached
-from coterie.app.experiments.table import Cell, Trial
+from coterie.app.experiments.table import Cell, Table, Trial
 from coterie.app.lab.reproduction import formulas
 from coterie.app.lab.reproduction.claims import counted
 from coterie.app.lab.reproduction.figures import Figure, Row, Size, data_name, ours_of
 from coterie.app.lab.reproduction.measures import components
-from coterie.app.lab.reproduction.results import Results, course, is_share, title_of
+from coterie.app.lab.reproduction.results import (
+    Numbers,
+    SeedNumbers,
+    course,
+    is_share,
+    title_of,
+)
 from coterie.app.report import html
 from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Bools, Floats, Ints, Run
@@ -46,36 +51,9 @@ _LISTED = 6
 """Maximum number of seeds that are listed one by one."""
 
 
-class Number(NamedTuple):
-    """Number of a figure over its trials (infinite if a trial is), and the paper's, or None."""
-
-    mean: float | None
-    deviation: float | None
-    published: float | None
-    trials: Sequence[float]  # without those that have none
-
-    @classmethod
-    def of(cls, row: Row, cell: Cell, column: str, results: Results) -> Number:
-        """Return a number of a cell of the figure's row."""
-        values = results.of_trials(cell, column)
-        known = values[~np.isnan(values)]
-        spreads = len(known) > 1 and np.isfinite(known).all()
-        return cls(
-            float(known.mean()) if len(known) else None,
-            deviation(known) if spreads else None,
-            row.printed(cell.panel, column),
-            known.tolist(),
-        )
-
-    @property
-    def reached(self) -> str:
-        """In how many trials an event came, if not in all."""
-        return reached(self.trials)
-
-
 def write(made: Reproduction) -> None:
     """Write every file of a figure but claims.json."""
-    atomic.write(made.directory / "results.csv", as_csv(made.figure, made.results))
+    atomic.write(made.directory / "results.csv", as_csv(made.figure, made.numbers))
     atomic.write(made.directory / "seeds.csv", made.numbers.as_csv())
     drawing = drawn(made)
     svg = "" if drawing is None else as_svg(drawing)
@@ -96,7 +74,7 @@ def render(made: Reproduction, svg: str) -> str:
         svg=Markup(svg[svg.find("<svg") :]) if svg else "",
         panels=[ours_of(panel, made.size) for panel in figure.panels if panel.preset(made.size)],
         columns=[(column, heading(column)) for column in figure.columns],
-        rows=table(figure, made.size, made.results) if figure.form in _TABLES else {},
+        rows=table(figure, made.size, made.numbers) if figure.form in _TABLES else {},
         number=shown,
         verdicts=made.verdicts,
         differs=figure.differs,
@@ -125,33 +103,30 @@ def outcome(made: Reproduction) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Number]]:
+def table(figure: Figure, size: Size, numbers: Numbers) -> dict[str, list[SeedNumbers]]:
     """Return the numbers of each row, panel by panel and column by column."""
     panels = [panel.label for panel in figure.panels if panel.preset(size)]
     return {
         row.label: [
-            Number.of(row, Cell(row.label, panel), column, results)
-            for panel in panels
-            for column in figure.columns
+            numbers.at(panel, row.label, column) for panel in panels for column in figure.columns
         ]
         for row in figure.rows
     }
 
 
-def as_csv(figure: Figure, results: Results) -> str:
+def as_csv(figure: Figure, numbers: Numbers) -> str:
     """Return a line for each panel, row, swept value and column."""
     lines: list[tuple[object, ...]] = [
         ("panel", "row", "x", "column", "mean", "std", "seeds", "published", "never")
     ]
-    rows = {row.label: row for row in figure.rows}
-    for cell in results.results:
-        for column in figure.columns if figure.form != "sweep" else (figure.y,):
-            number = Number.of(rows[cell.row], cell, column, results)
-            mean, spread, published = ("" if x is None else repr(x) for x in number[:3])
-            never = int(np.isinf(number.trials).sum())
-            x = "" if cell.x is None else cell.x
-            lines.append((cell.panel, cell.row, x, column, mean, spread, len(number.trials),
-                          published, never))  # fmt: skip
+    for place, of in numbers.places.items():
+        if place.column in figure.shown:
+            mean, spread, published = (
+                "" if x is None or np.isnan(x) else repr(x)
+                for x in (of.mean, of.deviation, of.published)
+            )
+            never = int(np.isinf(of.known).sum())
+            lines.append((*place[:3], place.column, mean, spread, len(of.known), published, never))
     return atomic.as_csv(lines)
 
 
@@ -251,19 +226,15 @@ def _curve(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) ->
 
 def _swept(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) -> None:
     """Draw a measure over the swept key, and the closed form where the row has one."""
-    figure, results = made.figure, made.results
-    values = [point.x for point in figure.sweep(made.size)]
-    cells_x = [cell._replace(x=x) for x in values]
+    figure, values = made.figure, [point.x for point in made.figure.sweep(made.size)]
     are_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
     positions = [float(x or 0) for x in values] if are_numbers else list(range(len(values)))
-    numbers = [Number.of(row, at, figure.y, results) for at in cells_x]
-    means = [np.nan if number.mean is None else number.mean for number in numbers]
+    numbers = [made.numbers.at(cell.panel, cell.row, figure.y, x) for x in values]
+    means = [number.mean for number in numbers]
     bars = [number.deviation or 0.0 for number in numbers]
     axes.errorbar(positions, means, yerr=bars, color=colour, marker="o", label=row.label)
     if row.formula:
-        runs = [next(iter(results.results[at].values())) for at in cells_x]
-        wanted = [formulas.PREDICTIONS[row.formula](run.config) for run in runs]
-        name = f"{row.label}, closed form"
+        wanted, name = [number.closed_form for number in numbers], f"{row.label}, closed form"
         axes.plot(positions, wanted, color=colour, linestyle="--", label=name)
     if not are_numbers:
         axes.set_xticks(positions, [str(x) for x in values])
@@ -274,7 +245,10 @@ def _scattered(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str
     """Draw the mean of the second column over that of the first, with the row's label beside it."""
     columns = made.figure.columns[:2]
     axes.set(**{f"{axis}label": heading(each) for axis, each in zip("xy", columns, strict=True)})
-    x, y = (made.results.mean(cell, each) * (100 if is_share(each) else 1) for each in columns)
+    x, y = (
+        made.numbers.at(cell.panel, cell.row, each).mean * (100 if is_share(each) else 1)
+        for each in columns
+    )
     axes.scatter(x, y, color=colour, s=18)
     axes.annotate(row.label, (x, y), (4, 2), textcoords="offset points", fontsize="x-small",
                   color=colour)  # fmt: skip
@@ -284,7 +258,7 @@ def _maps(made: Reproduction) -> Drawing:
     """Draw collaboration graphs of the first seed, and of the one with the lowest F1, by row."""
     figure, results = made.figure, made.results
     runs = [each for cell in results.results if cell.x is None
-            for each in _mapped(results, cell, has_f1="f1" in figure.columns)]  # fmt: skip
+            for each in _mapped(made, cell)]  # fmt: skip
     rounds = figure.shown_rounds(made.size)
     columns = max(1, len(rounds))
     drawing = Drawing(figsize=(2.2 * columns + 1, 2.2 * len(runs)), layout="constrained")
@@ -312,14 +286,14 @@ def _maps(made: Reproduction) -> Drawing:
     return drawing
 
 
-def _mapped(results: Results, cell: Cell, *, has_f1: bool) -> list[tuple[Cell, Trial, Run]]:
+def _mapped(made: Reproduction, cell: Cell) -> list[tuple[Cell, Trial, Run]]:
     """Return the runs of a cell that are drawn, with their trials."""
-    of = results.results[cell]
+    of = made.results.results[cell]
     trials = [next(iter(of))]
-    if has_f1:
-        scores = dict(zip(of, results.of_trials(cell, "f1"), strict=True))
-        worst = min(of, key=lambda trial: scores[trial])
-        trials += [worst] if scores[worst] < scores[trials[0]] else []
+    if "f1" in made.figure.columns:
+        scores = made.numbers.at(cell.panel, cell.row, "f1").values
+        worst = min(of, key=lambda trial: scores[str(trial.split)])
+        trials += [worst] if scores[str(worst.split)] < scores[str(trials[0].split)] else []
     return [(cell, trial, of[trial]) for trial in trials]
 
 
@@ -375,9 +349,9 @@ def _weights(made: Reproduction) -> Drawing:
 _DRAW: dict[str, Callable[..., None]] = {"curves": _curve, "sweep": _swept, "scatter": _scattered}
 
 
-def shown(value: float | None, column: str) -> str:
+def shown(value: float, column: str) -> str:
     """Write a number for people."""
-    if value is None:
+    if np.isnan(value):
         return units.NONE
     return f"{100 * value:.2f}" if is_share(column) else f"{value:.4g}"
 
@@ -388,7 +362,7 @@ def heading(column: str) -> str:
     return f"{title} %" if is_share(column) and not title.endswith("%") else title
 
 
-def seeds(results: Results) -> str:
+def seeds(results: Table) -> str:
     """Return the seeds of the runs, for people."""
     trials = {trial for of in results.results.values() for trial in of}
     if not trials:

@@ -14,10 +14,11 @@ from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.experiments.grid import Grid, Point, with_run_dir
+from coterie.app.experiments.table import Table
 from coterie.app.lab.reproduction import claims, figures, page
 from coterie.app.lab.reproduction.claims import Verdict
 from coterie.app.lab.reproduction.figures import DEFAULTS, Figure, Panel, Paper, Size
-from coterie.app.lab.reproduction.results import Numbers, Results
+from coterie.app.lab.reproduction.results import Numbers
 from coterie.app.runners import cluster, sweep
 from coterie.app.runs import atomic
 from coterie.datasets.problem import DataError
@@ -51,7 +52,7 @@ class Reproduction:
     figure: Figure
     size: Size
     directory: Path  # of page.html, figure.svg, results.csv, seeds.csv, claims.json and made.json
-    results: Results
+    results: Table
     numbers: Numbers
     verdicts: tuple[Verdict, ...]
 
@@ -75,7 +76,7 @@ def reproduce(request: FigureRequest, console: Console) -> Reproduction:
     grid = _grid(figure, request)
     _require(figure, request, grid)
     report_failures(sweep.run_all([*grid], request.workers, console), console)
-    results = Results(grid.results())
+    results = Table(grid.results())
     numbers = Numbers.of(figure, results)
     verdicts = tuple(claims.judge(figure, request.size, numbers))
     made = Reproduction(paper, figure, request.size, request.directory, results, numbers, verdicts)

@@ -1,4 +1,4 @@
-"""Results of a figure's runs: one number, or one number per peer, by cell and trial."""
+"""Results of a figure's runs: one number per seed, by panel, row, swept value and measure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.app.config.keys import ConfigError, nearest
-from coterie.app.experiments.measures import Column
+from coterie.app.experiments.measures import deviation, known_mean, reached
 from coterie.app.experiments.paired import split_ratio
-from coterie.app.experiments.table import Cell, Table
+from coterie.app.experiments.table import Table
 from coterie.app.lab.reproduction import formulas
 from coterie.app.lab.reproduction.figures import Figure
 from coterie.app.lab.reproduction.measures import MEASURES, SHARES, graph_measure
@@ -27,21 +27,6 @@ def course(run: Run, name: str) -> tuple[Floats, Floats]:
         return run.rounds.astype(np.float64), np.nanmean(run.metric(name), axis=1)
     values = [graph_measure(run, name, at) for at in range(len(run.weights))]
     return run.weight_rounds.astype(np.float64), np.array(values)
-
-
-class Results(Table):
-    """The finished runs of a figure; repetitions are divisions of the data."""
-
-    def of_trials(self, cell: Cell, column: str) -> Floats:
-        """Return the measure of each trial, (T,), the mean over peers."""
-        trials, known = self.results.get(cell, {}), measure(column)
-        values = [self.peers(cell, trial, known) for trial in trials]
-        return np.array([np.nanmean(v) if not np.isnan(v).all() else np.nan for v in values])
-
-    def mean(self, cell: Cell, column: str) -> float:
-        """Return the mean over trials; NaN without trials."""
-        values = self.of_trials(cell, column)
-        return float(np.nanmean(values)) if len(values) and not np.isnan(values).all() else np.nan
 
 
 class Place(NamedTuple):
@@ -60,6 +45,28 @@ class SeedNumbers:
     values: Mapping[str, float]
     closed_form: float = np.nan
     ratio: float = 0.0
+    published: float | None = field(default=None, compare=False)  # the paper's number
+
+    @property
+    def known(self) -> list[float]:
+        """Numbers of the seeds that have one; infinite if an event never came."""
+        return [value for value in self.values.values() if not np.isnan(value)]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds; NaN without numbers."""
+        return known_mean([*self.values.values()])
+
+    @property
+    def deviation(self) -> float | None:
+        """Sample deviation over the seeds; None if fewer than two have a finite number."""
+        spreads = len(self.known) > 1 and np.isfinite(self.known).all()
+        return deviation(self.known) if spreads else None
+
+    @property
+    def reached(self) -> str:
+        """In how many seeds an event came, if not in all."""
+        return reached(self.known)
 
 
 @dataclass(frozen=True)
@@ -69,26 +76,26 @@ class Numbers:
     places: Mapping[Place, SeedNumbers] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, figure: Figure, results: Results) -> Numbers:
+    def of(cls, figure: Figure, table: Table) -> Numbers:
         """Return the numbers of the figure's columns and of its claims' columns."""
-        shown = (figure.y,) if figure.form == "sweep" else figure.columns
-        columns = dict.fromkeys(
-            [*shown, *(claim.column for claim in figure.claims if claim.kind != "undefined")]
-        )
-        of_row = {row.label: row.formula for row in figure.rows}
+        of_claims = [claim.column for claim in figure.claims if claim.kind != "undefined"]
+        rows = {row.label: row for row in figure.rows}
         places = {}
-        for cell, of in results.results.items():
-            run = next(iter(of.values()))
-            formula = of_row[cell.row]
-            closed = formulas.PREDICTIONS[formula](run.config) if formula else np.nan
+        for cell, of in table.results.items():
+            run, row = next(iter(of.values())), rows[cell.row]
+            closed = formulas.PREDICTIONS[row.formula](run.config) if row.formula else np.nan
             x = "" if cell.x is None else str(cell.x)
-            for column in columns:
+            for column in dict.fromkeys([*figure.shown, *of_claims]):
+                if column not in MEASURES:
+                    raise ConfigError(f'unknown column "{column}"{nearest(column, MEASURES)}')
                 values = {
                     str(split): float(np.nan if np.isnan(v_p).all() else np.nanmean(v_p))
-                    for split, v_p in results.repeats(cell, measure(column)).items()
+                    for split, v_p in table.repeats(cell, MEASURES[column]).items()
                 }
-                place = Place(cell.panel, cell.row, x, column)
-                places[place] = SeedNumbers(values, closed, split_ratio(run))
+                published = row.printed(cell.panel, column)
+                places[Place(cell.panel, cell.row, x, column)] = SeedNumbers(
+                    values, closed, split_ratio(run), published
+                )
         return cls(places)
 
     @classmethod
@@ -120,13 +127,6 @@ class Numbers:
 
 _BESIDE = ("closed_form", "redivided")
 """Columns of seeds.csv between place and seeds."""
-
-
-def measure(column: str) -> Column:
-    """Return the measure of a column."""
-    if column not in MEASURES:
-        raise ConfigError(f'unknown column "{column}"{nearest(column, MEASURES)}')
-    return MEASURES[column]
 
 
 def title_of(column: str) -> str:

@@ -12,7 +12,6 @@ from coterie.app.experiments.measures import MEASURES
 from coterie.app.experiments.table import Cell, Entry, Table, Trial
 from coterie.app.lab.league import values_of
 from coterie.app.lab.pages import league
-from coterie.app.lab.reproduction.results import Results
 from coterie.app.runs.rundir import Run
 from tests.app.lab.reproduction.test_results import made_run
 
@@ -52,7 +51,7 @@ def test_every_page_shows_the_same_number(made: dict[str, list[Run]], key: str) 
     cells = {Cell(m): {Trial.of(run): run for run in of} for m, of in made.items()}
     column = MEASURES[key]
     compared, figure = (
-        table.entries(column) for table in (Table.of_runs(made), Results(dict(cells)))
+        table.entries(column) for table in (Table.of_runs(made), Table(dict(cells)))
     )
     kept = league.table(lines, {}).entries(replace(column, panel="plain"))
 

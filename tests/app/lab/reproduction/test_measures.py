@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from coterie.app.experiments.measures import SameTrial
-from coterie.app.experiments.table import Cell, Trial
+from coterie.app.experiments.table import Cell, Table, Trial
 from coterie.app.lab.reproduction.measures import MEASURES, _smallest_cluster, components
-from coterie.app.lab.reproduction.results import Results
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.settings import RunSettings
 from tests.app.lab.reproduction.test_results import number
@@ -62,7 +61,7 @@ def test_measures_of_clusters() -> None:
     assert small[2] == 0.9
     assert np.isnan(small[[0, 1, 3, 4]]).all()
     place, trial = Cell("row"), Trial(0, 0)
-    assert Results({place: {trial: run}}).mean(place, "smallest_cluster") == 0.9
+    assert Table({place: {trial: run}}).number(place, trial, MEASURES["smallest_cluster"]) == 0.9
     unknown = made_up(clusters=None, peers=5)
     assert np.isnan(_smallest_cluster(unknown, SameTrial())).all()
     assert number("cluster_gap", unknown) is np.nan
@@ -78,7 +77,7 @@ def test_components_that_lead_somewhere_are_used() -> None:
     assert number("components_used", made_up(rounds=np.array([1]), peers=3)) is np.nan
 
 
-def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path) -> None:
+def test_the_seeds_of_a_division_are_averaged(tmp_path: Path) -> None:
     """Loss per peer s + 10 d for seed s and division d: means 0.5 + 10 d by division."""
 
     def run_of(split: int, seed: int) -> Run:
@@ -90,11 +89,10 @@ def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path)
 
     place = Cell("row")
     of = {Trial(d, s): run_of(d, s) for s in range(2) for d in range(3)}
-    result = Results({place: of}).repeats(place, MEASURES["loss"])
+    result = Table({place: of}).repeats(place, MEASURES["loss"])
     assert {split: value.tolist() for split, value in result.items()} == {
         0: [0.5, 0.5], 1: [10.5, 10.5], 2: [20.5, 20.5],
     }  # fmt: skip
-    assert sorted(Results({place: of}).of_trials(place, "loss")) == [0, 1, 10, 11, 20, 21]
 
 
 def test_rounds_until_a_loss_is_reached() -> None:

@@ -13,11 +13,11 @@ from safetensors.numpy import save_file
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.measures import SameTrial
-from coterie.app.experiments.table import Cell, Trial
+from coterie.app.experiments.table import Cell, Table, Trial
 from coterie.app.lab.reproduction import claims, formulas, page, results
 from coterie.app.lab.reproduction.figures import Claim, Figure, Panel, Row
 from coterie.app.lab.reproduction.measures import MEASURES
-from coterie.app.lab.reproduction.results import Numbers, Results
+from coterie.app.lab.reproduction.results import Numbers
 from coterie.app.runs.rundir import PartSplit, PeerSplit, Run
 from studies.papers import ours
 from tests.output import csv_rows
@@ -77,7 +77,9 @@ def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> Non
     runs = {
         Cell(name): {Trial(0, 0): run} for name, run in zip("abc", (fast, slow, never), strict=True)
     }
-    of = {name: Results(runs).mean(Cell(name), "rounds_to_best") for name in "abc"}
+    rows = tuple(Row(name) for name in "abc")
+    numbers = Numbers.of(Figure("f", "", "", columns=("rounds_to_best",), rows=rows), Table(runs))
+    of = {name: numbers.at("", name, "rounds_to_best").mean for name in "abc"}
     assert of == {"a": 10, "b": 20, "c": np.inf}
 
 
@@ -145,7 +147,7 @@ def test_a_claim_on_divisions_of_the_same_rows_needs_more(tmp_path: Path) -> Non
             for name, end in (("a", a), ("b", b)):
                 cells[Cell(name)][Trial(seed, seed)] = made_run(tmp_path, [[end, end]], **more)
         of = replace(figure, claims=(claim,))
-        (verdict,) = claims.judge(of, "small", Numbers.of(of, Results(cells)))
+        (verdict,) = claims.judge(of, "small", Numbers.of(of, Table(cells)))
         assert verdict.holds is holds, verdict.evidence
 
 
@@ -160,9 +162,10 @@ def test_a_seed_that_never_reaches_its_target_counts(tmp_path: Path) -> None:
     figure = Figure(
         "f", "", "", columns=("rounds_to_best",), rows=rows, panels=(Panel(small="default"),)
     )
-    made = page.table(figure, "small", Results(runs))
+    numbers = Numbers.of(figure, Table(runs))
+    made = page.table(figure, "small", numbers)
     assert [made[name][0].reached for name in "abc"] == ["", "1 of 4 seeds", "never"]
-    lines = csv_rows(page.as_csv(figure, Results(runs)))
+    lines = csv_rows(page.as_csv(figure, numbers))
     assert [(line["mean"], line["seeds"], line["never"]) for line in lines] == [
         ("10.0", "4", "0"), ("inf", "4", "3"), ("inf", "4", "4"),
     ]  # fmt: skip
