@@ -76,26 +76,15 @@ class RelayStrategy(Strategy):
         for line in self.plan.cautions():
             _log.warning("%s", line)
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: there is no global model to train."""
+    def configure_train(self, *_: Any, **__: Any) -> Iterable[Message]:
+        """Return no messages: there is no global model to train or evaluate."""
         return ()
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    configure_evaluate = configure_train
+
+    def aggregate_train(self, *_: Any, **__: Any) -> tuple[None, None]:
         """Return no arrays and no metrics."""
         return None, None
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: there is no global model to evaluate."""
-        return ()
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, *_: Any, **__: Any) -> None:
         """Return no metrics."""
-        return None

@@ -41,6 +41,10 @@ def _first_graph(run: Run, name: str) -> float:
     return graph_measure(run, name, int(later[0])) if len(later) else np.nan
 
 
+def _rise(run: Run, name: str) -> float:
+    return graph_measure(run, name) - _first_graph(run, name)
+
+
 def _before_averaging(run: Run, _: SameTrial) -> Floats:
     if "best_before_averaging_test_accuracy" in run.metrics:
         return run.last("best_before_averaging_test_accuracy")
@@ -95,6 +99,10 @@ def _weighted(run: Run, field: str) -> float:
     """Return the mean of a field's last values, weighted by training examples."""
     weights_n = np.ones(run.peers) if run.samples is None else run.samples
     return float(np.average(run.last(field), weights=weights_n))
+
+
+def _log_loss(run: Run, part: str) -> float:
+    return float(np.log10(_weighted(run, f"{part}_loss")))
 
 
 def _variance(run: Run) -> float:
@@ -157,10 +165,10 @@ _FIGURES = (
     *(_figure(f"{when}_{name}", f"{word} {name.replace('_', ' ')} %", "", partial(of, name=name))
       for when, word, of in (("first", "initial", _first_graph), ("last", "final", graph_measure))
       for name in _GRAPHS),
-    *(_figure(f"{name}_rise", f"final minus initial {title} %", better,
-              lambda run, name=name: graph_measure(run, name) - _first_graph(run, name))
-      for name, title, better in (("sparsity", "sparsity", "high"),
-                                  ("one_way", "one-way pairs", "low"))),
+    _figure("sparsity_rise", "final minus initial sparsity %", "high",
+            partial(_rise, name="sparsity")),
+    _figure("one_way_rise", "final minus initial one-way pairs %", "low",
+            partial(_rise, name="one_way")),
     _figure("variance", "variance over peers", "low", _variance,
             "Variance over peers of the best-on-validation test accuracy, in squared points."),
     _column("before_averaging", "lowest validation loss, before averaging %", "high",
@@ -205,8 +213,7 @@ _FIGURES = (
             lambda run: _weighted(run, "train_accuracy") - _weighted(run, "test_accuracy"),
             "Weighted train accuracy minus weighted test accuracy."),
     *(_figure(f"log_{part}_loss", f"log10 of {part} loss", "low",
-              lambda run, part=part: float(np.log10(_weighted(run, f"{part}_loss"))),
-              "Decimal logarithm of the final weighted loss.")
+              partial(_log_loss, part=part), "Decimal logarithm of the final weighted loss.")
       for part in ("train", "test")),
     _figure("rise", "largest loss / first loss", "low",
             lambda run: float(_losses(run).max() / _losses(run)[0]),
