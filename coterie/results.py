@@ -159,7 +159,7 @@ class Comparison:
         """
         table = io.StringIO(files.text(self.directory, "comparison.csv"))
         rows = pd.read_csv(table).dropna(axis=1, how="all")
-        swept = {key for values in plan.values(self.directory).values() for key in values}
+        swept = {key for values in plan.read(self.directory).values.values() for key in values}
         numbers = rows.select_dtypes("number").columns.drop("seed").difference(swept, sort=False)
         return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
 
@@ -169,7 +169,7 @@ class Comparison:
 
         Methods with a star are not ranked. Numbers to compute with are in `table` and `metrics`.
         """
-        values = plan.values(self.directory)
+        values = plan.read(self.directory).values
         runs = {label: [run._read for run in of_label] for label, of_label in self.runs.items()}
         table = Table.of_runs(runs, self.tuned, values)
         cells = {column.title: [row.text(column) for row in table] for column in table.shown()}
@@ -184,10 +184,10 @@ class Comparison:
     def runs(self) -> dict[str, list[Run]]:
         """Runs of each method, or of each setting of a sweep, sorted by seed."""
         by_method: dict[str, list[Run]] = {}
-        values = plan.values(self.directory)
-        for name in plan.read(self.directory) or ():
+        swept = plan.read(self.directory)
+        for name in swept.runs:
             run = Run(self.directory / name, *self._named)
-            label = plan.label(run.settings.label, values.get(name, {}))
+            label = plan.label(run.settings.label, swept.values.get(name, {}))
             by_method.setdefault(label, []).append(run)
         return {method: sorted(runs, key=_seed) for method, runs in by_method.items()}
 

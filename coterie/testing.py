@@ -28,9 +28,9 @@ from coterie.clients.rule import Rule
 from coterie.datasets import plugins
 from coterie.datasets.source import Source
 from coterie.strategies.inprocess import InProcessTransport
-from coterie.strategies.protocol import Report, Request, Response
+from coterie.strategies.protocol import Report
 from coterie.strategies.relay.broker import Broker
-from coterie.strategies.relay.commit import Commit, Ledger
+from coterie.strategies.relay.commit import Commit
 
 PEERS, ROUNDS = 4, 4
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
@@ -132,22 +132,6 @@ def check_method(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...
     return tried
 
 
-class _Loud:
-    """Node whose exceptions fail the test instead of being reported to the relay."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.error: Exception | None = None
-
-    def handle(self, request: Request) -> Response:
-        """Handle a request."""
-        try:
-            return self._node.handle(request)
-        except Exception as error:
-            self.error = error
-            raise
-
-
 class _Record:
     """Recorder of the relay that keeps the peers' reports."""
 
@@ -159,16 +143,12 @@ class _Record:
     def of(cls, config: Config, hosting: Sequence[Sequence[int]], directory: Path) -> _Record:
         """Run in this process, on nodes that host these peers."""
         record = cls()
-        nodes = [_Loud(Node(config, peers, directory)) for peers in hosting]
-        broker = Broker(
-            config.strategy(), InProcessTransport(nodes), record, Ledger(), join_timeout=1.0
-        )
+        transport = InProcessTransport([Node(config, peers, directory) for peers in hosting])
         try:
-            broker.run()
+            Broker(config.strategy(), transport, record, join_timeout=1.0).run()
         finally:
-            for node in nodes:
-                if node.error is not None:
-                    raise node.error
+            if transport.error is not None:  # which the relay only reports
+                raise transport.error
         return record
 
     def round(self, commit: Commit) -> None:

@@ -156,7 +156,7 @@ class Library:
                 known[place] = stamp, entry
                 entries.setdefault(place.parent, {})[place.name] = _judged(entry, held)
             elif {plan.NAME, "comparison.csv"} & names:
-                sweeps[place] = plan.read(directory) or ()
+                sweeps[place] = plan.read(directory).runs
         self._known = known
         groups = {}
         for place in {each.parent if each.name == _TRIALS else each for each in sweeps}:

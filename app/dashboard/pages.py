@@ -142,7 +142,7 @@ def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, An
 def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[str, Any]]:
     """Return the comparison of the runs that have measurements."""
     measured: dict[str, list[Run]] = {}
-    values, swept = plan.values(group.directory), dict[str, plan.Values]()
+    values, swept = plan.read(group.directory).values, dict[str, plan.Values]()
     for entry in group.runs:
         if entry.state.status != "damaged" and len((run := _read(entry, readers)).rounds):
             own = values.get(entry.name, {})

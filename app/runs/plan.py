@@ -36,29 +36,19 @@ def write(directory: Path, runs: Iterable[str], values: Mapping[str, Values] | N
 
 @dataclass(frozen=True)
 class Plan:
-    """Content of sweep.json."""
+    """Content of sweep.json; empty without it."""
 
-    runs: tuple[Annotated[str, Predicate(is_name)], ...] | None = None
-    values: Mapping[str, Values] = field(default_factory=dict)
+    runs: tuple[Annotated[str, Predicate(is_name)], ...] = ()  # names of the run directories
+    values: Mapping[str, Values] = field(default_factory=dict)  # of swept keys, by run
 
 
-def _plan(directory: Path) -> Plan:
+def read(directory: Path) -> Plan:
     """Read sweep.json; empty if there is none, or it is damaged."""
     try:
         plan: Plan | None = files.json_of(directory, NAME, Plan)
     except (OSError, ResultsError):
         plan = None
     return plan or Plan()
-
-
-def read(directory: Path) -> tuple[str, ...] | None:
-    """Return the names of the sweep's run directories; None without sweep.json."""
-    return _plan(directory).runs
-
-
-def values(directory: Path) -> Mapping[str, Values]:
-    """Return name of a run -> values of the swept keys; empty if none are swept, or damaged."""
-    return _plan(directory).values
 
 
 def label(method: str, values: Values) -> str:

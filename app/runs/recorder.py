@@ -268,14 +268,10 @@ class RunRecorder:
     def _digest(self, content: str) -> str:
         return sha256(sha256(self._run).digest() + content.encode()).hexdigest()
 
-    def _collaboration(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Return the records of `_weights_of`, one per row."""
-        width = 1 + self._peers**2 if self._peers <= MATRIX else 4
-        flat = np.fromfile(self._weights) if self._weights.exists() else np.empty(0)
-        return flat[: flat.size // width * width].reshape(-1, width)
-
     def _save_collaboration(self) -> None:
-        records = self._collaboration()
+        width = 1 + self._peers**2 if self._peers <= MATRIX else 4  # of a record of `_weights_of`
+        flat = np.fromfile(self._weights) if self._weights.exists() else np.empty(0)
+        records = flat[: flat.size // width * width].reshape(-1, width)
         rounds, arrays = records[:, 0].astype(np.int64), dict[str, Any]()
         if self._peers > MATRIX:
             peers, others = records[:, 1:3].T.astype(np.int64)

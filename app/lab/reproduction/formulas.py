@@ -85,15 +85,21 @@ def bias_correction_floor(config: Mapping[str, Any]) -> float:
     whose stationary covariance solves P = A P A^T + Q; the loss is a0 P_ee / 2. The helpers' bias
     drops out. alpha = "auto" is N (2 - beta) / (2 (N + 1)).
     """
-    eta, a0, a1, sigma, helpers, _ = _noisy(config)
+    eta, a0, *_ = _noisy(config)
+    step, noise = _system(config, eta)
+    # vec(P) = (A x A) vec(P) + vec(Q)
+    covariance = np.linalg.solve(np.eye(4) - np.kron(step, step), noise.ravel())
+    return float(a0 / 2 * covariance[0])
+
+
+def _system(config: Mapping[str, Any], eta: float) -> tuple[Floats, Floats]:
+    """Return A and Q of bias correction at a learning rate."""
+    _, a0, a1, sigma, helpers, _ = _noisy(config)
     beta, alpha = _beta_and_alpha(config)
     h = (1 - alpha) * a0 + alpha * a1
     step = np.array([[1 - eta * h, eta * alpha], [beta * (a1 - a0), 1 - beta]])
     own, average = np.array([-eta * (1 - alpha), -beta]), np.array([-eta * alpha, beta])
-    noise = sigma**2 * (np.outer(own, own) + np.outer(average, average) / helpers)
-    # vec(P) = (A x A) vec(P) + vec(Q)
-    covariance = np.linalg.solve(np.eye(4) - np.kron(step, step), noise.ravel())
-    return float(a0 / 2 * covariance[0])
+    return step, sigma**2 * (np.outer(own, own) + np.outer(average, average) / helpers)
 
 
 def _theorem_1(config: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -174,15 +180,11 @@ def bias_correction_loss(config: Mapping[str, Any]) -> float:
     The linear system of `bias_correction_floor` from e ~ N(-c0, 1) and an estimate of 0, which is
     off by the helpers' gradient at the user's optimum.
     """
-    _, a0, a1, sigma, helpers, apart = _noisy(config)
-    beta, alpha = _beta_and_alpha(config)
-    h = (1 - alpha) * a0 + alpha * a1
+    _, a0, a1, _, _, apart = _noisy(config)
     mean = np.array([-float(config["noisy-quadratic"]["user-centre"]), a1 * apart])
     covariance = np.diag([1.0, 0.0])
     for eta in _rates(config):
-        step = np.array([[1 - eta * h, eta * alpha], [beta * (a1 - a0), 1 - beta]])
-        own, average = np.array([-eta * (1 - alpha), -beta]), np.array([-eta * alpha, beta])
-        noise = sigma**2 * (np.outer(own, own) + np.outer(average, average) / helpers)
+        step, noise = _system(config, eta)
         mean, covariance = step @ mean, step @ covariance @ step.T + noise
     return float(a0 / 2 * (mean[0] ** 2 + covariance[0, 0]))
 

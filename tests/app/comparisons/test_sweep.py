@@ -142,7 +142,7 @@ def test_swept_values_of_a_directory_may_be_anything(tmp_path: Path) -> None:
     anything: list[Any] = [[], {"a": []}, {"a": {"b": [1]}}, {"a": {"b": None}}]
     for values in anything:
         (tmp_path / plan.NAME).write_text(json.dumps({"runs": [], "values": values}))
-        assert plan.values(tmp_path) == {}
+        assert plan.read(tmp_path).values == {}
 
 
 # --- the command line -----------------------------------------------------------------------------
