@@ -152,7 +152,6 @@ class _Record:
         return record
 
     def round(self, commit: Commit) -> None:
-        """Record a round."""
         self.reports |= {(report.round, report.peer): report for report in commit.reports}
         self.complaints += (*commit.refused, *commit.faults)
 

@@ -21,7 +21,6 @@ class Everyone(ExchangePlan):
         return True
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """Return all edges of the topology."""
         edges = self._neighbours(t)
         return edges, np.zeros(len(edges), dtype=np.bool_)
 
@@ -38,7 +37,6 @@ class EveryoneAfterWarmup(Everyone):
         return not self.warmup
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """Return all edges of the topology, or none in a round of the warm-up."""
         edges, asked = super().edges(t, wants)
         end = len(edges) if t > self.warmup else 0
         return edges[:end], asked[:end]

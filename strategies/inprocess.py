@@ -16,7 +16,6 @@ class InProcessTransport:
         self.error: Exception | None = None
 
     def nodes(self) -> list[int]:
-        """Return the ids of all nodes."""
         return list(range(len(self._nodes)))
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:

@@ -129,7 +129,6 @@ class Report:
 
     @property
     def weight_by_peer(self) -> dict[int, float]:
-        """Collaboration weights by peer."""
         return dict(zip(self.columns or range(len(self.weights)), self.weights, strict=True))
 
 
@@ -174,7 +173,6 @@ class Handler(Protocol):
 
     def handle(self, request: Request) -> Response:
         """Execute a request."""
-        ...
 
 
 class Transport(Protocol):
@@ -182,8 +180,6 @@ class Transport(Protocol):
 
     def nodes(self) -> list[int]:
         """Return the ids of the reachable nodes, in any order; ids are valid for this run only."""
-        ...
 
     def exchange(self, requests: Mapping[int, Request]) -> Mapping[int, Response | str]:
         """Deliver requests by node; return a response per node, or the reason why it is missing."""
-        ...

@@ -16,5 +16,4 @@ class Silent(ExchangePlan):
     exchanges: ClassVar[bool] = False
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """Return no edges."""
         return no_edges(), np.empty(0, dtype=np.bool_)

@@ -20,7 +20,6 @@ class Wanted(ExchangePlan):
     """Every recipient answers."""
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """Return the requested edges that are allowed."""
         edges = self._allowed(t, wants, asked=self.asks)
         return edges, np.full(len(edges), self.asks)
 

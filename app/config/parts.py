@@ -44,7 +44,6 @@ class Row(Protocol):
     @property
     def summary(self) -> str:
         """Description in one line."""
-        ...
 
 
 @dataclass(frozen=True)

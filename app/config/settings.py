@@ -260,12 +260,10 @@ class Settings:
 
     @property
     def row(self) -> type[Rule[Any]]:
-        """Method of the run."""
         return method_of(self.method)
 
     @property
     def source(self) -> Dataset:
-        """Data set of the run."""
         return dataset_of(self.dataset)
 
     @property

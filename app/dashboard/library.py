@@ -39,7 +39,6 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Name of the run directory."""
         return self.directory.name
 
     @property
@@ -49,7 +48,6 @@ class Entry:
 
     @property
     def version(self) -> str:
-        """Version of the run's page."""
         return f"{self.row} {[_stamp(self.directory / name) for name in READ]}"
 
 
@@ -65,7 +63,6 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Name of the directory."""
         return self.directory.name
 
     @property
@@ -76,7 +73,6 @@ class Group:
 
     @property
     def version(self) -> str:
-        """Version of the comparison's page."""
         return f"{self.state} {self.total} {[e.version for e in (*self.runs, *self.trials)]}"
 
     @property
@@ -98,12 +94,10 @@ class Group:
 
     @property
     def finished(self) -> int:
-        """Number of runs and trials that ended."""
         return sum(entry.state.is_over for entry in (*self.trials, *self.runs))
 
     @property
     def total(self) -> int:
-        """Total number of runs and trials."""
         return len(self.trials) + len(self.runs) + self.pending
 
 

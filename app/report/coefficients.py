@@ -57,7 +57,6 @@ class Coefficients(Section):
     width, left = _WIDTH, _LEFT
 
     def lines(self) -> Sequence[str]:
-        """Return what a terminal shows."""
         return self.sentences
 
 

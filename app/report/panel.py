@@ -49,9 +49,7 @@ class Panel(Section):
     template = "panel.html.j2"
 
     def lines(self) -> Sequence[RenderableType]:
-        """Return what a terminal shows."""
         return self.printed
 
     def files(self) -> Mapping[str, str]:
-        """Return the files to write, by name."""
         return self.written

@@ -62,7 +62,6 @@ class Page:
         return directory / self.file
 
     def show(self, console: Console) -> None:
-        """Print the lines of the sections."""
         for section in self.sections:
             for line in section.lines():
                 shown = line.replace("\N{NO-BREAK SPACE}", " ") if isinstance(line, str) else line

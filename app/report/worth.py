@@ -164,5 +164,4 @@ class WorthMap(Section):
         return cls(drawn, block_sizes(blocks, run.peers))
 
     def data(self) -> dict[str, Any]:
-        """Return the data of the map."""
         return {"worth": self.drawn}

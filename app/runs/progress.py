@@ -195,12 +195,10 @@ class RunState:
 
     @property
     def rounds(self) -> int:
-        """Total number of rounds."""
         return int(self.now.get("rounds", 0))
 
     @property
     def is_active(self) -> bool:
-        """True if the run is starting or running."""
         return self.status in ("starting", "running")
 
     @property

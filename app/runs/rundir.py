@@ -326,7 +326,6 @@ class Run:
 
     @property
     def label(self) -> str:
-        """Name of the run's recipe or else of its method."""
         return self.settings.label
 
     @property
@@ -365,7 +364,6 @@ class Run:
 
     @property
     def has_accuracy(self) -> bool:
-        """True if the run has a test accuracy."""
         return not bool(np.isnan(self.metric("test_accuracy")).all())
 
     def weights_between(self) -> Floats:

@@ -90,12 +90,10 @@ class RunSettings:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Options of the method."""
         return self.table(self.method)
 
     @property
     def dataset_options(self) -> Mapping[str, Any]:
-        """Options of the data set."""
         return self.table(self.dataset)
 
     @property

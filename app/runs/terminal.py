@@ -40,5 +40,4 @@ class Terminal(Console):
         super().print(*objects, **how)
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Convert a string of any printed object."""
         return super().render_str(printable(text), **how)

@@ -338,7 +338,6 @@ class _Prepare(nn.Module):
         self.register_buffer("own_absent", torch.from_numpy(absent) if len(absent) else None)
 
     def forward(self, raw: Tensor) -> Tensor:
-        """Return normalised inputs."""
         if self._tokens:
             return raw.long()
         # As in training: a peer's own statistics in double precision, the run's in the model's.

@@ -46,11 +46,9 @@ class Readable(Protocol):
     @property
     def max_bytes(self) -> int:
         """Maximum size of a payload."""
-        ...
 
     def decode(self, payload: bytes, sender: int) -> Mapping[str, Tensor]:
         """Decode the payload of a letter; raise PayloadError if it is not valid."""
-        ...
 
 
 class LetterFormat:

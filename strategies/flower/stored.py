@@ -43,7 +43,6 @@ class StoredChunk(private.InflatableObject):
 
     @property
     def object_id(self) -> str:
-        """Name of the chunk."""
         return self._name
 
     @property

@@ -269,7 +269,6 @@ class Broker:
         return wanted
 
     def _commit(self, t: int) -> None:
-        """Commit round `t` to the recorder."""
         self._note_presence(t)
         by_peer = {(report.round, report.peer): report for report in self._reports}
         reports = tuple(self._timed(by_peer[key]) for key in sorted(by_peer))
@@ -322,7 +321,6 @@ class Broker:
             schedule.note(request.last, response.peers, response.ready)
 
     def _timed(self, report: Report) -> Report:
-        """Add the time of the virtual clock to a report."""
         if self._strategy.schedule.clock is None:
             return report
         return replace(report, metrics={**report.metrics, "virtual_seconds": self._seconds})

@@ -50,7 +50,6 @@ class Recorder(Protocol):
 
     def round(self, commit: Commit) -> None:
         """Store a commit."""
-        ...
 
 
 def means(reports: Iterable[Report]) -> dict[str, float]:

@@ -30,7 +30,6 @@ class File:
 
     @property
     def name(self) -> str:
-        """Name of the file at the source."""
         return self.url.rpartition("/")[2]
 
 

@@ -66,7 +66,6 @@ class _Part(_Read):
     paper_keys: Keys = field(default_factory=dict)  # at size "paper" only
 
     def overrides(self, size: Size) -> dict[str, Scalar]:
-        """Return the overrides at a size."""
         return {**self.keys, **(self.small_keys if size == "small" else self.paper_keys)}
 
 
@@ -182,7 +181,6 @@ class Figure(_Read):
         return replace(self, panels=tuple(p for p in self.panels if p.label in labels))
 
     def seeds_at(self, size: Size) -> Sequence[int]:
-        """Return the seeds at a size."""
         return (size == "paper" and self.paper_seeds) or range(self.seeds)
 
     def sweep(self, size: Size) -> list[Point]:

@@ -78,7 +78,6 @@ class HostedPeers(Members):
         self.restart()
 
     def restart(self) -> None:
-        """Return to the state before round 1."""
         super().restart()
         self.elapsed = 0.0  # seconds on the virtual clock since someone reset it
         self.offers = no_letters()  # newest offers of hosted peers that are not too old

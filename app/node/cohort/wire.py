@@ -274,7 +274,6 @@ class Reader:
 
     @property
     def max_bytes(self) -> int:
-        """Maximum size of a payload."""
         return self.form.max_bytes
 
     def decode(self, payload: bytes, sender: int) -> Mapping[str, Tensor]:

@@ -48,4 +48,3 @@ def test_a_global_model_is_neither_configured_nor_aggregated() -> None:
     assert not [*relay.configure_train(1, arrays, config, GRID)]
     assert not [*relay.configure_evaluate(1, arrays, config, GRID)]
     assert relay.aggregate_train(1, []) == (None, None)
-    assert relay.aggregate_evaluate(1, []) is None
