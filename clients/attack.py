@@ -31,7 +31,6 @@ class Knowledge:
     reference: Tensor  # of a model, the mean of `others`, or y if there are none; of an answer, 0
     strength: float
     noise: Callable[[], Tensor]  # standard normal, in the shape of y
-    first: Callable[[], Tensor]  # tensor of the attacker's first letter
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,6 @@ def _mimic(known: Knowledge) -> Tensor:
     return known.others[0].clone() if len(known.others) else known.own
 
 
-def _stale(known: Knowledge) -> Tensor:
-    return known.first()
-
-
 def _flipped_labels(problem: Problem, attackers: Ints, strength: float) -> Problem:
     targets = list(problem.train.targets)
     for peer in attackers.tolist():
@@ -120,7 +115,6 @@ ATTACKS: Mapping[str, AttackKind] = {
         "m - strength s (a little is enough)", _alie, strength=1.5, needs_letters=True
     ),
     "mimic": AttackKind("letter of the first honest peer", _mimic, needs_letters=True),
-    "stale": AttackKind("the attacker's first letter, repeated", _stale, needs_letters=True),
     "samples": AttackKind(
         "y, with a claim of strength times as many examples", data=_false_samples, strength=1000.0
     ),

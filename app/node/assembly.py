@@ -69,7 +69,7 @@ def cohort_of(config: Config, engine: Engine, rule: Rule[Any], schedule: Schedul
     if config.withheld:
         filters.append(Withhold(config.withheld))
     if len(attackers):
-        filters.append(Attackers(config.attack, attackers, rule))
+        filters.append(Attackers(config.attack, attackers, engine))
     wire = Wire(config.payload)
     if config.letters.scheme == "increments":
         lies = config.attack.row.forge is not None  # then an offer is not of its author's model

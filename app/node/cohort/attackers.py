@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,12 @@ import torch
 from torch import Tensor
 
 from coterie.app.node.cohort.filters import LetterFilter, Tensors, Update
-from coterie.app.node.cohort.mail import offers_of
 from coterie.app.node.cohort.part import Part
 from coterie.clients.attack import Attack, Knowledge
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Ints, Letters, no_letters
-from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
 from coterie.strategies.protocol import Report
 
@@ -35,13 +32,11 @@ Lie = Callable[[str, int], Tensor]
 
 
 class Attackers(LetterFilter):
-    """Attackers of a run that a node hosts: the peers `ids`, with the rule of all its peers."""
+    """Attackers of a run that a node hosts: the peers `ids`."""
 
-    def __init__(self, attack: Attack, ids: Ints, rule: Rule[Any]) -> None:
+    def __init__(self, attack: Attack, ids: Ints, engine: Engine) -> None:
         self._kind, self._strength = attack.row, attack.power
-        self._ids, self._rule = ids, rule
-        self._engine: Engine = rule.engine
-        self._first: Tensors | None = None
+        self._ids, self._engine = ids, engine
         self.restart()
 
     def send(self, letters: Letters, t: int) -> Letters:
@@ -70,25 +65,18 @@ class Attackers(LetterFilter):
             rows = received.rows[honest & (received.recipients == peer)]
             known_kd = received[name][rows] if name in received.tensors else own[None][:0]
             reference = known_kd.mean(dim=0) if len(known_kd) else own
-            local = int(np.searchsorted(self._engine.peers, peer))
-            noise = self._noise(t, peer, 0, own)
-            return self._forged(
-                own, known_kd, reference, noise, lambda: self._first_offers()[name][local]
-            )
+            return self._forged(own, known_kd, reference, self._noise(t, peer, 0, own))
 
         return lie
 
     def _answer(self, answers: Letters, t: int) -> Lie:
         """Return the lie in place of an answer: it follows from the answers to all peers."""
-        first = cache(lambda: self._first_answers(answers))
 
         def lie(name: str, e: int) -> Tensor:
             own, answerer = answers[name][e], int(answers.senders[e])
             known_kd = answers[name][np.flatnonzero(answers.senders == answerer)]
             noise = self._noise(t, answerer, int(answers.recipients[e]) + 1, own)
-            return self._forged(
-                own, known_kd, torch.zeros_like(own), noise, lambda: first()[name][e]
-            )
+            return self._forged(own, known_kd, torch.zeros_like(own), noise)
 
         return lie
 
@@ -120,40 +108,13 @@ class Attackers(LetterFilter):
         """Forget the last round; every lie of a round is made before the round is saved."""
         self._received_in, self._received = 0, no_letters()
 
-    def _forged(
-        self, own: Tensor, known_kd: Tensor, reference: Tensor, noise: Made, first: Made
-    ) -> Tensor:
+    def _forged(self, own: Tensor, known_kd: Tensor, reference: Tensor, noise: Made) -> Tensor:
         assert self._kind.forge is not None
-        return self._kind.forge(Knowledge(own, known_kd, reference, self._strength, noise, first))
+        return self._kind.forge(Knowledge(own, known_kd, reference, self._strength, noise))
 
     def _noise(self, t: int, peer: int, partner: int, like: Tensor) -> Made:
         g = stream(self._engine.seed, peer, t, Purpose.ATTACK, partner)
         return lambda: self._engine.tensor(g.standard_normal(tuple(like.shape))).to(like.dtype)
-
-    def _first_offers(self) -> Tensors:
-        """Return the offers of every hosted peer in round 1, computed once per process."""
-        if self._first is None:
-            self._first = self._aside(lambda: self._rule.offer(self._rule.init(), 1)[1])
-        return self._first
-
-    def _first_answers(self, answers: Letters) -> Tensors:
-        """Return the answer of every answerer to its own first offer, as of round 1."""
-        peers = self._engine.peers
-        asked = replace(
-            offers_of(peers, self._first_offers(), np.ones_like(peers)),
-            senders=answers.recipients,
-            recipients=answers.senders,
-            rows=np.searchsorted(peers, answers.senders),
-        )
-        inbox, rule = self._rule.inbox(1, asked), self._rule
-        return self._aside(lambda: rule.answer(rule.receive(rule.init(), inbox), inbox))
-
-    def _aside(self, compute: Callable[[], Tensors]) -> Tensors:
-        """Compute tensors without counting the cost, which round 1 has counted."""
-        spent = self._engine.n_gradients.copy()
-        tensors = compute()
-        self._engine.n_gradients[:] = spent
-        return tensors
 
 
 def deceived(problem: Problem, attack: Attack, ids: Ints) -> Problem:

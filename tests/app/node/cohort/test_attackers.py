@@ -25,7 +25,7 @@ from tests.problems import classification, write_quadratic
 
 PEERS, D, RATE = 5, 3, 0.5
 LIAR = 4
-KINDS = ("nan", "scale", "sign-flip", "gaussian", "ipm", "alie", "mimic", "stale", "samples")
+KINDS = ("nan", "scale", "sign-flip", "gaussian", "ipm", "alie", "mimic", "samples")
 DIGITS: dict[str, Any] = {
     "dataset": "digits", "model": "linear", "peers": PEERS, "partition.kind": "iid",
     "partition.samples-per-peer": 20, "partition.validation": 0.25, "num-server-rounds": 3,
@@ -69,7 +69,7 @@ def test_the_same_wherever_attackers_are_hosted(tmp_path: Path, method: str, kin
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "method"),
-    [("alie", "fedavg"), ("stale", "ifca"), ("gaussian", "cobo"), ("ipm", "wga"), ("stale", "wga")],
+    [("alie", "fedavg"), ("mimic", "ifca"), ("gaussian", "cobo"), ("ipm", "wga")],
 )
 def test_the_same_wherever_attackers_are_hosted_while_others_sleep(
     tmp_path: Path, method: str, kind: str
@@ -106,13 +106,11 @@ def played(path: Path, lie: Any) -> np.ndarray[Any, Any]:
     return x
 
 
-@pytest.mark.parametrize("kind", ["scale", "sign-flip", "ipm", "alie", "mimic", "stale"])
+@pytest.mark.parametrize("kind", ["scale", "sign-flip", "ipm", "alie", "mimic"])
 def test_fedavg_gets_what_the_formula_says(tmp_path: Path, kind: str) -> None:
     s = ATTACKS[kind].strength
 
     def lie(y: Any, received: Any, c: Any) -> Any:
-        if kind == "stale":
-            return RATE * c[LIAR]
         if received is None:
             return y
         m = received.mean(axis=0)
