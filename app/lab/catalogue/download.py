@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import urllib.error
 import urllib.request
-from http.client import HTTPException, HTTPMessage
+from http.client import HTTPException
 from pathlib import Path
-from typing import IO
+from typing import Any
 from urllib.parse import urlsplit
 
 from coterie.app.lab.catalogue.sets import File
@@ -60,15 +60,7 @@ def checked(content: bytes, file: File, origin: str) -> bytes:
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Redirects to https only."""
 
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        if urlsplit(newurl).scheme != "https":
-            raise urllib.error.URLError(f"redirected to {newurl}, which is not https")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+    def redirect_request(self, *answer: Any) -> urllib.request.Request | None:
+        if urlsplit(url := answer[-1]).scheme != "https":
+            raise urllib.error.URLError(f"redirected to {url}, which is not https")
+        return super().redirect_request(*answer)

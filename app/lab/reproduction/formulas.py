@@ -1,7 +1,6 @@
 """Closed forms of the papers: predictions of rows, and figures that are calculated, not trained.
 
-`PREDICTIONS` maps a name to a function of a run's configuration (tables nested, as config.toml has
-them); `DRAWINGS` maps a name to a function that draws a figure. Each names its equation.
+A prediction is a function of a run's configuration (tables nested, as config.toml has them).
 """
 
 from __future__ import annotations
@@ -18,23 +17,9 @@ from coterie.app.runs.rundir import Floats
 from coterie.clients.training import Training
 
 Prediction = Callable[[Mapping[str, Any]], float]
-PREDICTIONS: dict[str, Prediction] = {}
-DRAWINGS: dict[str, Callable[[], Figure]] = {}
 PEERS, THRESHOLD = 20, 0.1
 DEVIATIONS = (1e-3, 1e-2, 1e-1, 1.0)
 DRAWS = 200
-
-
-def prediction(function: Prediction) -> Prediction:
-    """Add a closed form under its function's name."""
-    PREDICTIONS[function.__name__.replace("_", "-")] = function
-    return function
-
-
-def drawing(function: Callable[[], Figure]) -> Callable[[], Figure]:
-    """Add a calculated figure under its function's name."""
-    DRAWINGS[function.__name__.replace("_", "-")] = function
-    return function
 
 
 def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
@@ -51,14 +36,12 @@ def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
     )
 
 
-@prediction
 def alone_floor(config: Mapping[str, Any]) -> float:
     """Return the stationary loss of SGD alone on a quadratic: eta sigma^2 / (2 (2 - eta a0))."""
     eta, a0, _, sigma, *_ = _noisy(config)
     return eta * sigma**2 / (2 * (2 - eta * a0))
 
 
-@prediction
 def wga_floor(config: Mapping[str, Any]) -> float:
     """Return the stationary loss of WGA with a fixed alpha on noisy quadratics.
 
@@ -73,7 +56,6 @@ def wga_floor(config: Mapping[str, Any]) -> float:
     return a0 / 2 * ((alpha * a1 * apart / h) ** 2 + eta * variance / (h * (2 - eta * h)))
 
 
-@prediction
 def bias_correction_floor(config: Mapping[str, Any]) -> float:
     """Return the stationary loss of bias correction on noisy quadratics.
 
@@ -118,14 +100,12 @@ def _theorem_1(config: Mapping[str, Any]) -> tuple[float, float, float]:
     return float(root), float(((a.max() - a.min()) / (a.max() + a.min())) ** 2), float(len(a))
 
 
-@prediction
 def cobo_consensus_bound(config: Mapping[str, Any]) -> float:
     """Return the bound of CoBo's theorem 1 on the consensus distance, per dimension."""
     root, m2, c = _theorem_1(config)
     return 6 * m2 / (float(config["cobo"]["rho"]) * c) ** 2 * root
 
 
-@prediction
 def cobo_gradient_bound(config: Mapping[str, Any]) -> float:
     """Return the bound of CoBo's corollary 2 on the squared gradient norm, per dimension."""
     return 4 * _theorem_1(config)[0]
@@ -138,26 +118,7 @@ def _rates(config: Mapping[str, Any]) -> list[float]:
     return [training.rate(t) for t in range(1, training.num_server_rounds + 1)]
 
 
-@prediction
-def alone_loss(config: Mapping[str, Any]) -> float:
-    """Return the expected loss of SGD alone after the run's last round: WGA with alpha = 0."""
-    return _loss_after(config, 0.0)
-
-
-@prediction
-def copies_loss(config: Mapping[str, Any]) -> float:
-    """Return the expected loss with uniform weights over a user and N copies of it."""
-    *_, helpers, _ = _noisy(config)
-    return _loss_after(config, helpers / (helpers + 1))
-
-
-@prediction
-def wga_loss(config: Mapping[str, Any]) -> float:
-    """Return the expected loss of WGA with a fixed alpha after the run's last round."""
-    return _loss_after(config, float(config["wga"]["alpha"]))
-
-
-def _loss_after(config: Mapping[str, Any], alpha: float) -> float:
+def loss_after(config: Mapping[str, Any], alpha: float) -> float:
     """Return a0/2 times the mean square of e = x - c0 after T steps of WGA.
 
     e <- (1 - eta_t h) e - eta_t (alpha a1 (c0 - c1) + noise), from e ~ N(-c0, 1); h and the noise's
@@ -173,7 +134,6 @@ def _loss_after(config: Mapping[str, Any], alpha: float) -> float:
     return a0 / 2 * (mean**2 + variance)
 
 
-@prediction
 def bias_correction_loss(config: Mapping[str, Any]) -> float:
     """Return the expected loss of bias correction after the run's last round.
 
@@ -189,7 +149,6 @@ def bias_correction_loss(config: Mapping[str, Any]) -> float:
     return float(a0 / 2 * (mean[0] ** 2 + covariance[0, 0]))
 
 
-@prediction
 def oracle_floor(config: Mapping[str, Any]) -> float:
     """Return the stationary loss of bias correction with a noisy oracle (theorem 2).
 
@@ -239,7 +198,6 @@ def speed_up(helpers: Floats, bias: Floats) -> Floats:
     return result
 
 
-@drawing
 def sufficient_clusters() -> Figure:
     """Draw figure 1 of All-for-one."""
     figure = Figure(figsize=(6, 3.2), layout="constrained")
@@ -256,7 +214,6 @@ def sufficient_clusters() -> Figure:
     return figure
 
 
-@drawing
 def wga_speed_up() -> Figure:
     """Draw figure 1 of WGA."""
     figure = Figure(figsize=(6, 3.2), layout="constrained")
@@ -270,3 +227,25 @@ def wga_speed_up() -> Figure:
     bar = figure.colorbar(drawn, ax=axes, label="speed-up", ticks=ticks, format="%g")
     bar.add_lines(lines)
     return figure
+
+
+PREDICTIONS: dict[str, Prediction] = {
+    "alone-floor": alone_floor,
+    "wga-floor": wga_floor,
+    "bias-correction-floor": bias_correction_floor,
+    "oracle-floor": oracle_floor,
+    "cobo-consensus-bound": cobo_consensus_bound,
+    "cobo-gradient-bound": cobo_gradient_bound,
+    # Expected losses after the run's last round: SGD alone, uniform weights over a user and N
+    # copies of it, and WGA with a fixed alpha.
+    "alone-loss": lambda config: loss_after(config, 0.0),
+    "copies-loss": lambda config: loss_after(config, _noisy(config)[4] / (_noisy(config)[4] + 1)),
+    "wga-loss": lambda config: loss_after(config, float(config["wga"]["alpha"])),
+    "bias-correction-loss": bias_correction_loss,
+}
+"""Name -> closed form of a run's configuration."""
+DRAWINGS: Mapping[str, Callable[[], Figure]] = {
+    "sufficient-clusters": sufficient_clusters,
+    "wga-speed-up": wga_speed_up,
+}
+"""Name -> function that draws a figure."""

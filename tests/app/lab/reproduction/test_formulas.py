@@ -63,8 +63,12 @@ def noisy(rounds: int, eta: float = 0.05, schedule: str = "step", **more: Any) -
 
 def test_losses_after_many_rounds_are_the_floors() -> None:
     config = noisy(2000)
-    assert formulas.alone_loss(config) == pytest.approx(formulas.alone_floor(config), rel=1e-9)
-    assert formulas.wga_loss(config) == pytest.approx(formulas.wga_floor(config), rel=1e-9)
+    assert formulas.PREDICTIONS["alone-loss"](config) == pytest.approx(
+        formulas.alone_floor(config), rel=1e-9
+    )
+    assert formulas.PREDICTIONS["wga-loss"](config) == pytest.approx(
+        formulas.wga_floor(config), rel=1e-9
+    )
     loss = formulas.bias_correction_loss(config)
     assert loss == pytest.approx(formulas.bias_correction_floor(config), rel=1e-6)
 
@@ -73,16 +77,22 @@ def test_losses_after_many_rounds_are_the_floors() -> None:
 def test_steps_of_1_over_t_make_the_mean_of_the_samples(rounds: int) -> None:
     """Mean estimation: sigma^2 / 2T alone; with weight alpha, plus (alpha (c1 - c0))^2 / 2."""
     config = noisy(rounds, 1.0, "inverse-time", noisy_quadratic={"helper-curvature": 1.0})
-    assert formulas.alone_loss(config) == pytest.approx(100 / (2 * rounds), rel=1e-12)
+    assert formulas.PREDICTIONS["alone-loss"](config) == pytest.approx(
+        100 / (2 * rounds), rel=1e-12
+    )
     variance = 100 * (0.98**2 + 0.02**2 / 10) / rounds
-    assert formulas.wga_loss(config) == pytest.approx((variance + 0.08**2) / 2, rel=1e-12)
+    assert formulas.PREDICTIONS["wga-loss"](config) == pytest.approx(
+        (variance + 0.08**2) / 2, rel=1e-12
+    )
 
 
 def test_copies_are_worth_their_number() -> None:
     """N copies with uniform weights: sigma^2 / (N + 1)."""
     alike = {"helper-curvature": 1.0, "helper-centre": 1.0, "helpers": "9,9"}
     config = noisy(50, 1.0, "inverse-time", noisy_quadratic=alike)
-    assert formulas.copies_loss(config) == pytest.approx(100 / 10 / (2 * 50), rel=1e-12)
+    assert formulas.PREDICTIONS["copies-loss"](config) == pytest.approx(
+        100 / 10 / (2 * 50), rel=1e-12
+    )
 
 
 def test_a_noise_free_oracle_is_worth_as_many_copies_and_a_poor_one_nothing() -> None:
