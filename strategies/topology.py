@@ -151,19 +151,6 @@ def _symmetric(graph: Matrix) -> Matrix:
     return graph | graph.T
 
 
-def _networkx(generator: str, *arguments: float) -> Matrix:
-    """Generate a graph with networkx, its nodes in sorted order."""
-    import networkx as nx  # slow import: it would delay each message of a deployment by 0.1 s
-
-    graph = getattr(nx, generator)(*arguments)
-    matrix: Matrix = nx.to_numpy_array(graph, nodelist=sorted(graph), dtype=np.bool_)
-    return matrix
-
-
-def _seed(rng: np.random.Generator) -> int:
-    return int(rng.integers(2**31))
-
-
 def _full(setting: Setting) -> Matrix:
     return ~np.eye(setting.peers, dtype=np.bool_)
 
@@ -174,8 +161,10 @@ def _torus(setting: Setting) -> Matrix:
     height = max(k for k in range(1, int(peers**0.5) + 1) if peers % k == 0)
     if height < 2:
         raise TopologyError(f"no torus of {peers} peers: the number must not be prime")
-    matrix = _networkx("grid_2d_graph", height, peers // height, True)
-    return matrix & ~np.eye(peers, dtype=np.bool_)
+    graph, at = np.zeros((peers, peers), dtype=np.bool_), np.arange(peers).reshape(height, -1)
+    for axis in (0, 1):
+        graph[at, np.roll(at, 1, axis)] = True
+    return _symmetric(graph)
 
 
 def _k_regular(setting: Setting) -> Matrix:
@@ -194,32 +183,6 @@ def _erdos_renyi(setting: Setting) -> Matrix:
         lambda: _symmetric(np.triu(rng.random((peers, peers)) < probability, 1)),
         f"Erdos-Renyi with probability {probability}",
     )
-
-
-def _small_world(setting: Setting) -> Matrix:
-    peers, degree, probability = setting.peers, setting.degree, setting.probability
-    if not 2 <= degree < peers or degree % 2:
-        raise TopologyError(
-            f"a small world of {peers} peers needs an even topology-degree from 2 to "
-            f"{peers - 1}, not {degree}"
-        )
-    rng = setting.rng()
-    return _connected(
-        lambda: _networkx("watts_strogatz_graph", peers, degree, probability, _seed(rng)),
-        f"small world of degree {degree}",
-    )
-
-
-def _barabasi_albert(setting: Setting) -> Matrix:
-    _check_degree(setting)
-    seed = _seed(setting.rng())
-    return _networkx("barabasi_albert_graph", setting.peers, setting.degree, seed)
-
-
-def _hypercube(setting: Setting) -> Matrix:
-    if setting.peers & (setting.peers - 1):
-        raise TopologyError(f"a hypercube has 2, 4, 8, ... peers, not {setting.peers}")
-    return _networkx("hypercube_graph", setting.peers.bit_length() - 1)
 
 
 def _exponential_rounds(setting: Setting) -> Rounds:
@@ -409,15 +372,6 @@ TOPOLOGIES: Mapping[str, Topology] = {
     "erdos-renyi": Topology(
         "a random graph: each edge exists with `topology-probability`", _erdos_renyi
     ),
-    "small-world": Topology(
-        "a circle of `topology-degree` neighbours, whose edges are rewired with "
-        "`topology-probability` (Watts and Strogatz)",
-        _small_world,
-    ),
-    "barabasi-albert": Topology(
-        "a scale-free graph: each new peer is linked to `topology-degree` others", _barabasi_albert
-    ),
-    "hypercube": Topology("log2 n neighbours; n must be a power of two", _hypercube),
     "one-peer-exponential": Topology(
         "each peer receives from the peer 1, 2, 4, ... positions before it, in turn (Ying et al., "
         "NeurIPS 2021); not for methods with answers",

@@ -16,8 +16,14 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
     "table.mean": ("", _SCHEMA),
     "table.std": ("", _SCHEMA),
     "text.bad-lines": ("refuse", "correct the lines that the error names"),
+    **dict.fromkeys(
+        ("small-world", "barabasi-albert", "hypercube"),
+        ("", 'set topology = "file" and write the edges of a networkx graph into topology-file'),
+    ),
+    "stale": ("", "extend coterie.AttackKind to repeat a letter"),
 }
-"""Key of a former version that is no more -> its default, which recorded runs have; the remedy."""
+"""Key of a former version that is no more -> its default, which recorded runs have; the remedy.
+Values of keys that are no more are here, too."""
 _SYNONYMS = {
     **FORMER,
     **dict.fromkeys(("clients", "num-clients", "num-supernodes", "nodes"), "peers"),

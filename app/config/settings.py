@@ -77,17 +77,13 @@ class Settings:
     )
     topology_degree: int = option(
         2,
-        'Number of neighbours in a "k-regular" topology, and before rewiring in a "small-world" '
-        'topology; edges per new peer in "barabasi-albert"; models that a peer receives per round '
+        'Number of neighbours in a "k-regular" topology; models that a peer receives per round '
         'in "epidemic" and sends in "push"; maximum number of neighbours per round in "base", k '
         "of base-(k+1).",
         low=0,
     )
     topology_probability: float = option(
-        0.5,
-        'Probability of an edge in "erdos-renyi"; of rewiring an edge in "small-world".',
-        above=0,
-        high=1,
+        0.5, 'Probability of an edge in "erdos-renyi".', above=0, high=1
     )
     topology_file: str = option(
         "",

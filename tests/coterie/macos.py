@@ -84,7 +84,6 @@ def main() -> None:
     """Run each command in this process, and print those that fail."""
     import jinja2  # noqa: F401
     import matplotlib.figure  # noqa: F401
-    import networkx  # noqa: F401
     import pandas  # noqa: F401
     import pyarrow.csv
     import pyarrow.parquet  # noqa: F401

@@ -122,7 +122,7 @@ def test_metropolis_weights_preserve_the_mean(tmp_path: Path) -> None:
         tmp_path / "problem.json", np.ones((9, 3)), starts, starts, samples=[*range(1, 10)]
     )
     flat |= {
-        "method": "fedavg", "topology": "barabasi-albert", "num-server-rounds": 6,
+        "method": "fedavg", "topology": "erdos-renyi", "num-server-rounds": 6,
         "local-steps": 1, "learning-rate": 1e-14,
     }  # fmt: skip
     moved = {
