@@ -26,24 +26,28 @@ from typing import (
 )
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.hints import (
+    Batch,
+    Bools,
+    Engine,
+    Fit,
+    GradientFunction,
+    Ints,
+    Scores,
+    SplitName,
+    Tensor,
+)
+from coterie.clients.hints import Floats as Floats
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Ints, Letters, no_letters
+from coterie.clients.letters import Letters, no_letters
 from coterie.clients.mixture import Mixture
 from coterie.clients.training import Drift, Terms
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.protocol import METRICS
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import Batch, SplitName
-    from coterie.clients.engine.engine import Engine, Fit, GradientFunction, Scores
-
-Floats = npt.NDArray[np.float64]
 Group = Literal["unknown", "groups", "personal", "helpers", "alike", "references"]
 GROUPS: Mapping[Group, str] = {
     "unknown": "Unknown similarity of peers",

@@ -42,20 +42,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from coterie.clients.hints import Bools, Floats, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools
 from coterie.clients.parts.helper_gradients import corrected, gradients_at
 from coterie.clients.parts.similarity import Estimator, by_definition, normalised
-from coterie.clients.rule import Clustered, Floats, Rule, State, true_clusters
+from coterie.clients.rule import Clustered, Rule, State, true_clusters
 from coterie.ranges import option
 from coterie.strategies.wanted import WantedHelp
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,11 @@ implementation do not. v and w have separate optimizers; the mixture has its own
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from coterie.clients.hints import Batch, Buffers, Gradients, Tensor
 from coterie.clients.methods.ditto import PersonalState
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import Gradients
-    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)

@@ -24,19 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.hints import Bools, Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Ints
 from coterie.clients.parts.asking import AskingRule, AskingState
-from coterie.clients.rule import Floats
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

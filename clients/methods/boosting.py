@@ -43,25 +43,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from coterie.clients.engine.streams import FOLDS
+from coterie.clients.hints import Begun, Bools, Floats, Ints, SplitName, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Ints
 from coterie.clients.mixture import Mixture
 from coterie.clients.parts.predictors import WORST, scale
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Rule, State
+from coterie.clients.rule import Rule, State
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import SplitName
-    from coterie.clients.engine.library import Begun
 
 _CHAINS = 1 + FOLDS
 

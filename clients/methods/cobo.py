@@ -24,18 +24,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from coterie.clients.hints import Bools, Floats, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Lazy, Rows
+from coterie.clients.letters import Lazy, Rows
 from coterie.clients.parts.helper_gradients import gradients_at
 from coterie.clients.parts.simplex import project_onto_simplex
-from coterie.clients.rule import Floats, Rule, State
+from coterie.clients.rule import Rule, State
 from coterie.ranges import option
 from coterie.strategies.pairs import Pairs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -34,21 +34,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose
+from coterie.clients.hints import Batch, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import Weighted
 from coterie.ranges import option
 from coterie.strategies.everyone import Everyone
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import Batch
 
 _LARGE = 1e30
 

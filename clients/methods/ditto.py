@@ -11,17 +11,13 @@ and batch-norm buffers; the penalty is part of v's objective, so momentum includ
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from coterie.clients.hints import Fit, Tensor
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.clients.rule import State
 from coterie.clients.training import Terms
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.engine import Fit
 
 
 @dataclass(frozen=True)

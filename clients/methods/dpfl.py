@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from coterie.clients.hints import Bools, Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Ints
 from coterie.clients.parts import greedy
 from coterie.clients.parts.validation import (
     CHOOSES_WEIGHTS,
@@ -36,13 +36,9 @@ from coterie.clients.parts.validation import (
     buffers_of,
     with_validation_loss,
 )
-from coterie.clients.rule import Floats, Rule, State
+from coterie.clients.rule import Rule, State
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 MODELS = ("before_averaging", "best_before_averaging", "best_after_averaging")
 """Models of a peer that are evaluated besides the personal one."""

@@ -27,21 +27,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.clients.hints import Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Ints
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.methods.ifca import best_of, choosers
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Weighted
+from coterie.clients.rule import Weighted
 from coterie.ranges import option
 from coterie.strategies.everyone import Everyone
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

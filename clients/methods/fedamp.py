@@ -25,18 +25,16 @@ fixed xi_ii, is left out. Batch-norm buffers stay personal.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from coterie.clients.hints import Floats, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.rule import Floats, State
+from coterie.clients.rule import State
 from coterie.ranges import option
 from coterie.strategies.everyone import Everyone
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

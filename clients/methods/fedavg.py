@@ -18,18 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from coterie.clients.hints import Floats, GradientFunction, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.rule import Floats, Rule, State
+from coterie.clients.rule import Rule, State
 from coterie.strategies.everyone import Everyone
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.engine import GradientFunction
 
 S = TypeVar("S", bound=State)
 

@@ -24,19 +24,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.clients.hints import Floats, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.mixture import Mixture
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Weighted
+from coterie.clients.rule import Weighted
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Stacks = dict[str, "Tensor"]
 REPORTED = 10

@@ -25,19 +25,16 @@ gradient (`coterie.clients.parts.helper_gradients`): a step descends v + g_i(x) 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from coterie.clients.hints import Bools, Floats, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools
 from coterie.clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
-from coterie.clients.rule import Clustered, Floats, Rule, Weighted, true_clusters
+from coterie.clients.rule import Clustered, Rule, Weighted, true_clusters
 from coterie.ranges import option
 from coterie.strategies.wanted import WantedHelp
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class FederatedClustering(

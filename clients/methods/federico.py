@@ -27,26 +27,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose
+from coterie.clients.hints import Bools, Buffers, Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Ints
 from coterie.clients.mixture import Mixture
 from coterie.clients.parts.ensemble import EMPTY, known, mixture, place
 from coterie.clients.parts.exploring import epsilon_greedy
 from coterie.clients.parts.simplex import softmax
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Rule, State
+from coterie.clients.rule import Rule, State
 from coterie.ranges import option
 from coterie.strategies.wanted import WantedAnswers
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.network import Buffers
 
 _WORST = 1e30  # replaces a nan or infinite loss, so that the model gets weight 0
 

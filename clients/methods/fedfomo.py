@@ -25,21 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from coterie.clients.hints import Bools, Floats, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.exploring import epsilon_greedy
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Weighted
+from coterie.clients.rule import Weighted
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -34,21 +34,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.clients.hints import Floats, GradientFunction, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedrep import FedRep, FedRepState, filled
 from coterie.clients.parts.prototypes import AlignedState, Prototypes
 from coterie.clients.parts.simplex import minimise_on_simplex
-from coterie.clients.rule import Floats
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.engine import GradientFunction
 
 NEGLIGIBLE = 1e-3
 """Weights of heads below this are set to 0."""

@@ -25,19 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.clients.hints import GradientFunction, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.prototypes import AlignedState, Prototypes
 from coterie.strategies.everyone import Everyone
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.engine import GradientFunction
 
 
 class FedProto(

@@ -16,17 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from coterie.clients.engine.streams import Purpose
+from coterie.clients.hints import Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.rule import State
 from coterie.clients.training import Terms
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -23,23 +23,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from coterie.clients.hints import Bools, Buffers, Engine, Ints, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Ints
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Clustered, Weighted, true_clusters
 from coterie.ranges import option
 from coterie.strategies.everyone import Everyone
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.engine import Engine
-    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)

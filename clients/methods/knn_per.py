@@ -14,20 +14,13 @@ examples have no label (quadratic problems) the prediction is the model's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.clients.hints import Backend, Scores, SplitName, Tensor
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.clients.rule import State
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.backends.backend import Backend
-    from coterie.clients.engine.data import SplitName
-    from coterie.clients.engine.engine import Scores
 
 
 class KNNPer(

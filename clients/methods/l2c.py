@@ -26,22 +26,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.clients.hints import Bools, Floats, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.simplex import highest, softmax
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Weighted
+from coterie.clients.rule import Weighted
 from coterie.clients.training import Training
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 WEIGHT_DECAY = 0.01
 

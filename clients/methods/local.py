@@ -6,14 +6,12 @@ x_i <- x_i - eta g_i(x_i), `local-steps` times per round.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from coterie.clients.hints import Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.rule import Rule, State
 from coterie.strategies.silent import Silent
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Local(Rule[State], strategy=Silent, group="references", summary="every peer trains alone"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coterie.clients.hints import Bools, Floats
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.rule import Clustered, Floats, State, true_clusters
+from coterie.clients.rule import Clustered, State, true_clusters
 from coterie.strategies.wanted import Wanted
 
 

@@ -29,12 +29,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coterie.clients.hints import Bools, Floats
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.simplex import highest
 from coterie.clients.parts.validation import CHOOSES_MODELS
-from coterie.clients.rule import Floats, Weighted
+from coterie.clients.rule import Weighted
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
 

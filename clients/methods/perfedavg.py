@@ -13,19 +13,12 @@ the same minibatch in every evaluation.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from coterie.clients.engine.streams import Purpose
+from coterie.clients.hints import Batch, Buffers, GradientFunction, Gradients, Tensor
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.clients.rule import State
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import GradientFunction, Gradients
-    from coterie.clients.engine.network import Buffers
 
 
 class PerFedAvg(

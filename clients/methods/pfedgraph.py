@@ -25,23 +25,16 @@ weights can collapse to FedAvg's. alpha 0.8 works for about 10 rounds (accuracy 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.clients.hints import Batch, Buffers, Floats, GradientFunction, Gradients, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.simplex import project_onto_simplex
-from coterie.clients.rule import Floats, Weighted
+from coterie.clients.rule import Weighted
 from coterie.ranges import option
 from coterie.strategies.everyone import Everyone
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import GradientFunction, Gradients
-    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from coterie.clients.hints import Bools
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools
 from coterie.clients.methods.dpfl import Budgeted, DPFLState
 from coterie.clients.parts.greedy import Choice
 from coterie.clients.parts.validation import CHOOSES_MODELS

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from coterie.clients.hints import Floats
 from coterie.clients.parts.predictors import MembersState, Predictors
 from coterie.clients.parts.validation import CHOOSES_MODELS
-from coterie.clients.rule import Floats
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
 

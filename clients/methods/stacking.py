@@ -27,20 +27,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.clients.hints import Floats
 from coterie.clients.mixture import Mixture
 from coterie.clients.parts.ensemble import EMPTY
 from coterie.clients.parts.predictors import HeldOut, MembersState, Predictors, scale
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats
+from coterie.datasets.problem import Problem
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
-
-if TYPE_CHECKING:
-    from coterie.datasets.problem import Problem
 
 
 @dataclass(frozen=True)

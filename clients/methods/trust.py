@@ -31,11 +31,12 @@ from typing import Literal
 
 import numpy as np
 
+from coterie.clients.hints import Floats
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.simplex import softmax
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Floats, Weighted
+from coterie.clients.rule import Weighted
 from coterie.ranges import option
 from coterie.strategies.everyone import EveryoneAfterWarmup
 

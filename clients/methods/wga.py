@@ -28,18 +28,14 @@ that of the losses where the bias slows the user down most (helpers with 1 - sqr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from coterie.clients.hints import Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Ints
 from coterie.clients.parts.asking import ALPHA, AskingRule, AskingState
-from coterie.clients.rule import Floats
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Wga(

@@ -16,26 +16,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from coterie.clients.engine.linear import contrast, quadratic
+from coterie.clients.hints import Backend, Floats, Ints, Scores, SplitName, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Ints
 from coterie.clients.methods.local import Local
 from coterie.clients.methods.partial_pooling import effects_of, packed
 from coterie.clients.parts.random_effects import ALONE, FREE
-from coterie.clients.rule import Floats, State
+from coterie.clients.rule import State
+from coterie.datasets.problem import Problem
 from coterie.strategies.silent import Silent
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.backends.backend import Backend
-    from coterie.clients.engine.data import SplitName
-    from coterie.clients.engine.engine import Scores
-    from coterie.datasets.problem import Problem
 
 STRENGTHS = tuple(10.0**k for k in range(-3, 3))
 """Tried values of C, and of 1 / alpha of a ridge regression."""

@@ -23,19 +23,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from coterie.clients.hints import Bools, Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Ints
 from coterie.clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
-from coterie.clients.rule import Clustered, Floats, Rule, State, Weighted, true_clusters
+from coterie.clients.rule import Clustered, Rule, State, Weighted, true_clusters
 from coterie.ranges import option
 from coterie.strategies.wanted import WantedHelp
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ALPHA = "Weight of the helpers' average in [0, 1]; \"auto\" is the paper's optimum."
 

@@ -6,15 +6,9 @@ e = letters, d = parameters.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from coterie.clients.letters import Bools, Ints
-from coterie.clients.rule import Floats
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from coterie.clients.hints import Bools, Floats, Ints, Tensor
 
 EMPTY = -1
 """Author of an empty slot."""

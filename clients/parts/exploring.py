@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from coterie.clients.letters import Ints
+from coterie.clients.hints import Ints
 
 
 def epsilon_greedy(explores: Iterable[bool], shuffled: Ints, best: Ints) -> Ints:

@@ -16,16 +16,12 @@ sets X and Y, d = parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from coterie.clients.letters import Bools, Ints, Letters
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.rule import Floats
+from coterie.clients.hints import Bools, Floats, Ints, Tensor
+from coterie.clients.letters import Letters
 
 WORST = 1e300  # replaces a nan or infinite loss; finite, so that gains are finite
 

@@ -14,21 +14,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import Engine, GradientFunction, Gradients
-    from coterie.clients.engine.network import Buffers
-    from coterie.clients.engine.training import Models
-    from coterie.clients.inbox import Inbox
-    from coterie.clients.rule import State
+from coterie.clients.hints import (
+    Batch,
+    Buffers,
+    Engine,
+    GradientFunction,
+    Gradients,
+    Models,
+    Tensor,
+)
+from coterie.clients.inbox import Inbox
+from coterie.clients.rule import State
 
 
 def gradients_at(

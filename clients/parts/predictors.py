@@ -15,22 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from coterie.clients.hints import Bools, Engine, Floats, Ints, SplitName, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Ints
 from coterie.clients.mixture import Mixture
 from coterie.clients.parts.ensemble import EMPTY, mixture
-from coterie.clients.rule import Floats, Rule, State
+from coterie.clients.rule import Rule, State
 from coterie.strategies.wanted import Wanted
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import SplitName
-    from coterie.clients.engine.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -7,23 +7,24 @@ node, n = all peers or their examples, s = rows of letters, d = parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from coterie.clients.hints import (
+    Batch,
+    Bools,
+    Buffers,
+    Engine,
+    Floats,
+    GradientFunction,
+    Gradients,
+    Tensor,
+)
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools
-from coterie.clients.rule import Floats, Rule, State, Weighted
+from coterie.clients.rule import Rule, State, Weighted
+from coterie.datasets.problem import Problem
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.data import Batch
-    from coterie.clients.engine.engine import Engine, GradientFunction, Gradients
-    from coterie.clients.engine.network import Buffers
-    from coterie.datasets.problem import Problem
-
 
 _ONE_LAYER = (
     "a network of one layer has no features but its inputs, and letters would hold their means: "

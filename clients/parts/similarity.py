@@ -12,19 +12,12 @@ k, whose gradient variance is taken as proportional to 1 / n_k (remark 1).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose
-from coterie.clients.letters import Ints, Letters
-from coterie.clients.rule import Floats
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.engine import Engine
-    from coterie.clients.engine.network import Buffers
+from coterie.clients.hints import Buffers, Engine, Floats, Ints, Tensor
+from coterie.clients.letters import Letters
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.clients.engine.engine import Engine
-    from coterie.clients.engine.network import Buffers
-    from coterie.datasets.problem import Problem
+from coterie.clients.hints import Buffers, Engine, Tensor
+from coterie.datasets.problem import Problem
 
 CHOOSES_WEIGHTS = "losses on private examples choose its weights"
 CHOOSES_MODELS = "losses on private examples choose its models"

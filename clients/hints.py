@@ -1,0 +1,31 @@
+"""Types in the signatures of rules. Those of torch and of the engine are names: no torch here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.clients.letters import Bools as Bools
+from coterie.clients.letters import Ints as Ints
+
+if TYPE_CHECKING:
+    import torch
+
+    from coterie.clients.engine import data, engine, evaluation, library, network, training
+    from coterie.clients.engine.backends import backend
+
+Floats = npt.NDArray[np.float64]
+Tensor: TypeAlias = "torch.Tensor"
+Backend: TypeAlias = "backend.Backend"
+Batch: TypeAlias = "data.Batch"
+Begun: TypeAlias = "library.Begun"
+Buffers: TypeAlias = "network.Buffers"
+Engine: TypeAlias = "engine.Engine"
+Fit: TypeAlias = "training.Fit"
+GradientFunction: TypeAlias = "training.GradientFunction"
+Gradients: TypeAlias = "training.Gradients"
+Models: TypeAlias = "training.Models"
+Scores: TypeAlias = "evaluation.Scores"
+SplitName: TypeAlias = "data.SplitName"
