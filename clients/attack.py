@@ -50,36 +50,6 @@ class AttackKind:
     needs_letters: bool = False  # honest as long as the attacker has received no letters
 
 
-def _nan(known: Knowledge) -> Tensor:
-    return known.own.new_full(known.own.shape, float("nan"))
-
-
-def _scale(known: Knowledge) -> Tensor:
-    return known.reference + known.strength * (known.own - known.reference)
-
-
-def _sign_flip(known: Knowledge) -> Tensor:
-    return known.reference - known.strength * (known.own - known.reference)
-
-
-def _gaussian(known: Knowledge) -> Tensor:
-    return known.own + known.strength * known.noise()
-
-
-def _ipm(known: Knowledge) -> Tensor:
-    return -known.strength * known.others.mean(dim=0) if len(known.others) else known.own
-
-
-def _alie(known: Knowledge) -> Tensor:
-    if not len(known.others):
-        return known.own
-    return known.others.mean(dim=0) - known.strength * known.others.std(dim=0, correction=0)
-
-
-def _mimic(known: Knowledge) -> Tensor:
-    return known.others[0].clone() if len(known.others) else known.own
-
-
 def _flipped_labels(problem: Problem, attackers: Ints, strength: float) -> Problem:
     targets = list(problem.train.targets)
     for peer in attackers.tolist():
@@ -93,12 +63,29 @@ def _false_samples(problem: Problem, attackers: Ints, strength: float) -> Proble
     return replace(problem, samples=samples)
 
 
+def _of_others(forge: Callable[[Knowledge], Tensor]) -> Callable[[Knowledge], Tensor]:
+    """Return the attack that is honest until letters have arrived."""
+    return lambda known: forge(known) if len(known.others) else known.own
+
+
 ATTACKS: Mapping[str, AttackKind] = {
     "none": AttackKind("no attack"),
-    "nan": AttackKind("numbers that are not finite", _nan),
-    "scale": AttackKind("r + strength (y - r)", _scale, strength=10.0, needs_letters=True),
-    "sign-flip": AttackKind("r - strength (y - r)", _sign_flip, strength=1.0, needs_letters=True),
-    "gaussian": AttackKind("y + strength times normal noise", _gaussian, strength=1.0),
+    "nan": AttackKind("numbers that are not finite", lambda k: k.own * float("nan")),
+    "scale": AttackKind(
+        "r + strength (y - r)",
+        lambda k: k.reference + k.strength * (k.own - k.reference),
+        strength=10.0,
+        needs_letters=True,
+    ),
+    "sign-flip": AttackKind(
+        "r - strength (y - r)",
+        lambda k: k.reference - k.strength * (k.own - k.reference),
+        strength=1.0,
+        needs_letters=True,
+    ),
+    "gaussian": AttackKind(
+        "y + strength times normal noise", lambda k: k.own + k.strength * k.noise(), strength=1.0
+    ),
     "label-flip": AttackKind(
         "y, trained on labels C - 1 - c instead of c", data=_flipped_labels, needs_classes=True
     ),
@@ -109,12 +96,22 @@ ATTACKS: Mapping[str, AttackKind] = {
         needs_classes=True,
     ),
     "ipm": AttackKind(
-        "-strength m (inner-product manipulation)", _ipm, strength=0.5, needs_letters=True
+        "-strength m (inner-product manipulation)",
+        _of_others(lambda k: -k.strength * k.others.mean(dim=0)),
+        strength=0.5,
+        needs_letters=True,
     ),
     "alie": AttackKind(
-        "m - strength s (a little is enough)", _alie, strength=1.5, needs_letters=True
+        "m - strength s (a little is enough)",
+        _of_others(lambda k: k.others.mean(dim=0) - k.strength * k.others.std(dim=0, correction=0)),
+        strength=1.5,
+        needs_letters=True,
     ),
-    "mimic": AttackKind("letter of the first honest peer", _mimic, needs_letters=True),
+    "mimic": AttackKind(
+        "letter of the first honest peer",
+        _of_others(lambda k: k.others[0].clone()),
+        needs_letters=True,
+    ),
     "samples": AttackKind(
         "y, with a claim of strength times as many examples", data=_false_samples, strength=1000.0
     ),

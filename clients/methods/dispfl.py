@@ -44,7 +44,6 @@ from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import Weighted
 from coterie.ranges import option
-from coterie.strategies.everyone import Everyone
 
 _LARGE = 1e30
 
@@ -57,7 +56,7 @@ class DisPFLState(Weighted):
 
 
 class DisPFL(
-    LocalTraining[DisPFLState], strategy=Everyone, group="personal",
+    LocalTraining[DisPFLState], group="personal",
     summary="sparse models with personal masks, averaged entry by entry",
 ):  # fmt: skip
     """DisPFL: train and average sparse models."""

@@ -37,7 +37,6 @@ from coterie.clients.methods.ifca import best_of, choosers
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Weighted
 from coterie.ranges import option
-from coterie.strategies.everyone import Everyone
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class FacadeState(Weighted):
 
 
 class Facade(
-    LocalTraining[FacadeState], strategy=Everyone, group="groups", learns_graph=True,
+    LocalTraining[FacadeState], group="groups", learns_graph=True,
     exposes=CHOOSES_WEIGHTS,
     summary="one core, and K heads, each trained by the peers that it fits best",
 ):  # fmt: skip

@@ -34,7 +34,6 @@ from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import State
 from coterie.ranges import option
-from coterie.strategies.everyone import Everyone
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class FedAMPState(State):
 
 
 class FedAMP(
-    LocalTraining[FedAMPState], strategy=Everyone, group="unknown", learns_graph=True,
+    LocalTraining[FedAMPState], group="unknown", learns_graph=True,
     summary="trains towards a mean of the models that are near its own",
 ):  # fmt: skip
     """FedAMP: local training towards a mean of models, weighted by their distance."""

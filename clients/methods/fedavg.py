@@ -25,7 +25,6 @@ import numpy as np
 from coterie.clients.hints import Floats, GradientFunction, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.rule import Rule, State
-from coterie.strategies.everyone import Everyone
 
 S = TypeVar("S", bound=State)
 
@@ -58,9 +57,7 @@ class LocalTraining(Rule[S]):
         return shares
 
 
-class FedAvg(
-    LocalTraining[S], strategy=Everyone, group="alike", summary="one model, averaged over all"
-):
+class FedAvg(LocalTraining[S], group="alike", summary="one model, averaged over all"):
     """Local training, then the weighted average of all received models and the peer's own."""
 
     mixes = True

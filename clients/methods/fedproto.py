@@ -32,11 +32,10 @@ from coterie.clients.hints import GradientFunction, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.prototypes import AlignedState, Prototypes
-from coterie.strategies.everyone import Everyone
 
 
 class FedProto(
-    Prototypes[AlignedState], LocalTraining[AlignedState], strategy=Everyone, group="personal",
+    Prototypes[AlignedState], LocalTraining[AlignedState], group="personal",
     summary="personal models, whose features of a class are pulled towards the mean over all",
 ):  # fmt: skip
     """Local training towards class prototypes that all peers average.

@@ -33,7 +33,6 @@ from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Clustered, Weighted, true_clusters
 from coterie.ranges import option
-from coterie.strategies.everyone import Everyone
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class IfcaState(Weighted):
 
 
 class Ifca(
-    LocalTraining[IfcaState], strategy=Everyone, group="groups", learns_graph=True,
+    LocalTraining[IfcaState], group="groups", learns_graph=True,
     exposes=CHOOSES_WEIGHTS, summary="K models, each trained by the peers that it fits best",
 ):  # fmt: skip
     """FedAvg among the peers that chose the same of K models."""

@@ -34,7 +34,6 @@ from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.simplex import project_onto_simplex
 from coterie.clients.rule import Weighted
 from coterie.ranges import option
-from coterie.strategies.everyone import Everyone
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class PFedGraphState(Weighted):
 
 
 class PFedGraph(
-    LocalTraining[PFedGraphState], strategy=Everyone, group="unknown", learns_graph=True,
+    LocalTraining[PFedGraphState], group="unknown", learns_graph=True,
     summary="averages with peers that moved alike",
 ):  # fmt: skip
     """pFedGraph: average more with peers whose models moved in a similar direction."""
