@@ -108,6 +108,19 @@ def _published(
     )
 
 
+def _synthetic(
+    summary: str, needs: str, model: str, make: Callable[[int, int, Any], Problem], options: type
+) -> Dataset:
+    """Make a data set of a function of peers, seed and options, which reads no data-dir."""
+
+    def load(
+        partition: Partition, peers: int, seed: int, data_dir: Path, options: object
+    ) -> Problem:
+        return make(peers, seed, options)
+
+    return Dataset(summary, needs, model, load, options, divided=False)
+
+
 def _held(summary: str, needs: str, read: HeldRead, options: type, model: str = "mlp") -> Dataset:
     """Make a data set that the peers hold themselves, in a folder each."""
     return Dataset(
@@ -226,37 +239,33 @@ DATASETS: dict[str, Dataset] = {
         divided=False,
         deployed=load_own_arrays,
     ),
-    "quadratic": Dataset(
+    "quadratic": _synthetic(
         "one quadratic loss per peer, for exact checks",
         "quadratic.file: a JSON file",
         "",
         load_quadratic,
         QuadraticOptions,
-        divided=False,
     ),
-    "noisy-quadratic": Dataset(
+    "noisy-quadratic": _synthetic(
         "users and helpers with one quadratic loss each, many trials at once",
         "nothing: synthetic",
         "",
         lru_cache(maxsize=8)(load_noisy_quadratic),
         NoisyQuadraticOptions,
-        divided=False,
     ),
-    "least-squares": Dataset(
+    "least-squares": _synthetic(
         "noise-free linear regression around a few centres",
         "nothing: synthetic",
         "linear",
         lru_cache(maxsize=8)(load_least_squares),
         LeastSquaresOptions,
-        divided=False,
     ),
-    "sine": Dataset(
+    "sine": _synthetic(
         "noisy points on successive intervals of a sine curve",
         "nothing: synthetic",
         "linear",
         lru_cache(maxsize=8)(load_sine),
         SineOptions,
-        divided=False,
     ),
 }
 """Data sets by name."""

@@ -39,9 +39,8 @@ class FemnistOptions:
     )
 
 
-def read_femnist(data_dir: Path, options: object) -> Source:
+def read_femnist(data_dir: Path, options: FemnistOptions) -> Source:
     """Read FEMNIST: (1, 28, 28), up to 62 classes, about 800,000; the groups are the writers."""
-    assert isinstance(options, FemnistOptions)
     folder = folder_with(
         "femnist", data_dir, ("femnist", "femnist/data"), ("train", "test"), REMEDY
     )

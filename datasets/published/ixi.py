@@ -44,9 +44,8 @@ class IxiOptions:
         return tuple(int(side) for side in self.size.split("-"))
 
 
-def read_ixi(data_dir: Path, options: object) -> Source:
+def read_ixi(data_dir: Path, options: IxiOptions) -> Source:
     """Read IXI Tiny: (1, 48, 60, 48), 2 classes of voxels, 453 + 113; the groups are hospitals."""
-    assert isinstance(options, IxiOptions)
     pairs = next(filter(None, (_pairs(data_dir / folder) for folder in FOLDERS)), [])
     if not pairs:
         raise DataError(

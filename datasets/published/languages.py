@@ -43,9 +43,8 @@ class LanguagesOptions:
         languages_of(self.codes)
 
 
-def read_languages(data_dir: Path, options: object) -> Source:
+def read_languages(data_dir: Path, options: LanguagesOptions) -> Source:
     """Read the manuals: rows of bytes; the groups are the languages."""
-    assert isinstance(options, LanguagesOptions)
     tokens = tokeniser()
     languages = languages_of(options.codes)
     texts = [_text(data_dir, code) for code in languages]

@@ -53,9 +53,8 @@ class Wiki40bOptions:
         languages_of(self.codes)
 
 
-def read_wiki40b(data_dir: Path, options: object) -> Source:
+def read_wiki40b(data_dir: Path, options: Wiki40bOptions) -> Source:
     """Read Wiki-40B: rows of tokens; the groups are the languages."""
-    assert isinstance(options, Wiki40bOptions)
     codes = languages_of(options.codes)
     names = [f"{code}/{part}.txt" for code in codes for part in ("train", "test")]
     folder = folder_with("wiki40b", data_dir, ("wiki40b",), names, REMEDY)

@@ -11,11 +11,9 @@ optimum is theta_k too. The peers of a cluster share one test set.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import Problem, Split
 from coterie.ranges import option
 
@@ -41,12 +39,9 @@ class LeastSquaresOptions:
         return (peers * self.samples + self.clusters * _TESTS) * (self.dimension + 1)
 
 
-def load_least_squares(
-    partition: Partition, peers: int, seed: int, data_dir: Path, options: object
-) -> Problem:
-    """Make the problem of `options`; partition and data_dir are ignored."""
+def load_least_squares(peers: int, seed: int, options: LeastSquaresOptions) -> Problem:
+    """Make the problem of `options`."""
     # Centres and a peer's observations depend on the seed, not on the number of peers.
-    assert isinstance(options, LeastSquaresOptions)
     d, clusters = options.dimension, options.clusters
     cluster = np.arange(peers) % clusters
     centre_kd = np.random.default_rng([seed, _CENTRE]).uniform(-10, 10, (clusters, d))

@@ -13,12 +13,10 @@ Peers are numbered by group, the user first; groups are true clusters. Helpers h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import Floats, Ints, Problem, Split
 from coterie.ranges import option
 
@@ -73,13 +71,10 @@ class NoisyQuadraticOptions:
         return 5 * peers * self.trials
 
 
-def load_noisy_quadratic(
-    partition: Partition, peers: int, seed: int, data_dir: Path, options: object
-) -> Problem:
-    """Make the problem of `options`; the seed draws starts, partition and data_dir are ignored."""
+def load_noisy_quadratic(peers: int, seed: int, options: NoisyQuadraticOptions) -> Problem:
+    """Make the problem of `options`; the seed draws starts."""
     # Pool row i is peer i's [curvature, centre]; row n + i has the curvature divided by the trials,
     # so that the training loss is the sum over trials and the test loss their mean.
-    assert isinstance(options, NoisyQuadraticOptions)
     helpers_g, a1_g, c1_g, c0_g = options.groups()
     sizes = helpers_g.astype(np.int64) + 1
     group, rows = np.repeat(np.arange(len(sizes)), sizes), np.arange(peers)

@@ -25,7 +25,6 @@ import numpy as np
 from annotated_types import Ge, Le, MultipleOf
 
 from coterie.datasets.files.fingerprint import content, recorded
-from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split
 from coterie.ranges import option
 
@@ -40,13 +39,10 @@ class QuadraticOptions:
     file: str = option("", "path JSON file of the losses.", path=True)
 
 
-def load_quadratic(
-    partition: Partition, peers: int, seed: int, data_dir: Path, options: object
-) -> Problem:
-    """Read the problem in `options.file`, float64; partition, seed and data_dir are ignored."""
+def load_quadratic(peers: int, seed: int, options: QuadraticOptions) -> Problem:
+    """Read the problem in `options.file`, float64; the seed draws nothing."""
     # Pool row i is peer i's [curvature, centre]; row n + i the same with the validation centre, if
     # the file has one. DataError: the file is missing, invalid, or has another number of peers.
-    assert isinstance(options, QuadraticOptions)
     if not options.file:
         raise DataError('quadratic.file: name the JSON file, e.g. quadratic.file="problem.json"')
     with recorded() as reads:

@@ -9,11 +9,9 @@ The paper states no numbers; the defaults are ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import Floats, Problem, Split
 from coterie.ranges import option
 
@@ -35,12 +33,9 @@ class SineOptions:
         return 2 * peers * (self.samples + _TESTS)
 
 
-def load_sine(
-    partition: Partition, peers: int, seed: int, data_dir: Path, options: object
-) -> Problem:
-    """Make the problem of `options`; partition and data_dir are ignored."""
+def load_sine(peers: int, seed: int, options: SineOptions) -> Problem:
+    """Make the problem of `options`."""
     # Test points have the same noise as training points.
-    assert isinstance(options, SineOptions)
     size = options.samples + _TESTS
     width = 2 * np.pi * options.periods / peers
     x: Floats = np.empty((peers, size, 1))
