@@ -112,7 +112,7 @@ class Method:
 
     strategy: ClassVar[type[ExchangePlan]] = Everyone
     """Selects the edges of a round; options with the name of one of its fields are also its own."""
-    summary: ClassVar[str] = "plugin"
+    summary: ClassVar[str] = "plugin"  # by default the first line of the class's docstring
     group: ClassVar[Group | None] = None  # situation in which to choose the method, see `GROUPS`
     learns_graph: ClassVar[bool] = False  # learns the weights between peers from models and data
     validates: ClassVar[bool] = False  # needs validation data
@@ -143,8 +143,9 @@ class Method:
         @property
         def rounds(self) -> int: ...
 
-    def __init_subclass__(cls, *, summary: str = "plugin", group: Group | None = None, **row: Any):
+    def __init_subclass__(cls, *, summary: str = "", group: Group | None = None, **row: Any):
         super().__init_subclass__()
+        summary = summary or _summary(vars(cls).get("__doc__") or "Plugin.")
         names = "strategy", "learns_graph", "validates", "true_clusters", "reference", "exposes"
         if unknown := row.keys() - set(names):
             raise TypeError(f"{cls.__name__} has no class keyword {min(unknown)}")
@@ -203,6 +204,12 @@ class Method:
     def unranked(cls, options: Mapping[str, Any]) -> str:
         """Return why the method with these options is not ranked; empty if it is."""
         return cls.reference or cls.knows_clusters(options) * "is given the true clusters"
+
+
+def _summary(docstring: str) -> str:
+    """Return the first line as an entry of a list: "K models.", "One model." -> "one model"."""
+    first, space, rest = docstring.partition("\n")[0].removesuffix(".").partition(" ")
+    return (first.lower() if first[1:].islower() or first == "A" else first) + space + rest
 
 
 class Formulas(Method):

@@ -65,9 +65,8 @@ class AllForOneState(State):
 class AllForOne(
     Rule[AllForOneState], strategy=WantedHelp, group="unknown", learns_graph=True,
     true_clusters={"criterion": "oracle"},
-    summary="averages the gradients at its model that resemble its own",
 ):  # fmt: skip
-    """All-for-one: descend a weighted sum of the gradients of similar peers."""
+    """Averages the gradients at its model that resemble its own."""
 
     criterion: Literal["binary", "continuous", "oracle"] = option(
         "binary", 'Function from similarity to weights; "oracle" uses the true clusters instead.'

@@ -36,11 +36,8 @@ class APFLState(PersonalState):
         return alpha_p1 * v_pd + (1 - alpha_p1) * self.x
 
 
-class APFL(
-    GlobalModel[APFLState], group="personal",
-    summary="a mixture of a personal model and FedAvg's",
-):  # fmt: skip
-    """FedAvg with a local model that is trained through its mixture with the average."""
+class APFL(GlobalModel[APFLState], group="personal"):
+    """A mixture of a personal model and FedAvg's."""
 
     alpha: float = option(
         0.5, "Share of the local model in the mixture: 0 is FedAvg, 1 local training.",

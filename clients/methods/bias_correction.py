@@ -43,11 +43,9 @@ class BiasState(AskingState):
 
 
 class BiasCorrection(
-    AskingRule[BiasState], group="helpers",
-    true_clusters={"helpers": "cluster", "bias": "oracle"},
-    summary="WGA less the helpers' bias, which it learns",
-):  # fmt: skip
-    """Bias correction: subtract the estimated bias from the helpers' average gradient."""
+    AskingRule[BiasState], group="helpers", true_clusters={"helpers": "cluster", "bias": "oracle"}
+):
+    """WGA less the helpers' bias, which it learns."""
 
     beta: float = option(
         0.05, "Rate of the moving average in (0, 1].", above=0, high=1, grid=(0.01, 0.05, 0.2)

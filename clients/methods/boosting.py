@@ -74,9 +74,8 @@ class BoostingState(State):
 class Boosting(
     Rule[BoostingState], strategy=Wanted, group="unknown", learns_graph=True, validates=True,
     exposes=CHOOSES_WEIGHTS,
-    summary="adds trees, own and neighbours', fitted to what is left of the scores; trees only",
 ):  # fmt: skip
-    """Gradient boosting with the trees of all neighbours."""
+    """Adds trees, own and neighbours', fitted to what is left of the scores; trees only."""
 
     ridge: float = option(
         1.0, "Strength of the penalty, which is at the peer's own trees.", above=0,

@@ -47,10 +47,9 @@ class ClusteredState(State):
 
 
 class ClusteredFL(
-    LocalTraining[ClusteredState], strategy=Wanted, group="groups", learns_graph=True,
-    summary="FedAvg in clusters that split",
-):  # fmt: skip
-    """FedAvg inside clusters that split recursively."""
+    LocalTraining[ClusteredState], strategy=Wanted, group="groups", learns_graph=True
+):
+    """FedAvg in clusters that split."""
 
     eps1: float = option(
         0.4, "A cluster is at a stationary point if its mean update is shorter.",

@@ -43,11 +43,8 @@ class CoBoState(State):
     w: Floats  # W, (P, n), in the engine's precision; 0 on the diagonal
 
 
-class CoBo(
-    Rule[CoBoState], strategy=Pairs, group="unknown", learns_graph=True,
-    summary="pairs whose gradients align at their midpoint attract",
-):  # fmt: skip
-    """CoBo: pull each model towards peers whose gradients align with its own at the midpoint."""
+class CoBo(Rule[CoBoState], strategy=Pairs, group="unknown", learns_graph=True):
+    """Pairs whose gradients align at their midpoint attract."""
 
     gamma: float = option(0.01, "Step size of the weights.", low=0, grid=(0.01, 0.03, 0.1))
     rho: float = option(0.05, "Strength of the pull towards collaborators.", low=0)

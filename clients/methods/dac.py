@@ -58,9 +58,9 @@ class DACState(Weighted):
 
 class DAC(
     LocalTraining[DACState], strategy=Wanted, group="unknown", learns_graph=True,
-    exposes=CHOOSES_MODELS, summary="averages with peers drawn by the losses of their models",
+    exposes=CHOOSES_MODELS,
 ):  # fmt: skip
-    """DAC: average with peers sampled by the loss of their models."""
+    """Averages with peers drawn by the losses of their models."""
 
     models: int = option(
         5,

@@ -55,11 +55,8 @@ class DisPFLState(Weighted):
     mask: Tensor  # 1 for the entries that a peer has, else 0, (P, d)
 
 
-class DisPFL(
-    LocalTraining[DisPFLState], group="personal",
-    summary="sparse models with personal masks, averaged entry by entry",
-):  # fmt: skip
-    """DisPFL: train and average sparse models."""
+class DisPFL(LocalTraining[DisPFLState], group="personal"):
+    """Sparse models with personal masks, averaged entry by entry."""
 
     offers_model = False
 

@@ -39,11 +39,8 @@ class PersonalState(State):
         return replace(self, v=fit.x, v_buffers=fit.buffers, v_opt_state=fit.opt_state)
 
 
-class Ditto(
-    GlobalModel[PersonalState], group="personal",
-    summary="a personal model per peer, pulled towards FedAvg's",
-):  # fmt: skip
-    """FedAvg with a separate personal model that is pulled towards the average."""
+class Ditto(GlobalModel[PersonalState], group="personal"):
+    """A personal model per peer, pulled towards FedAvg's."""
 
     lambda_: float = option(
         1.0, "Strength of the pull towards the global model; 0 is local training.",

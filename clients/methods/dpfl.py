@@ -148,11 +148,8 @@ class Budgeted(Rule[DPFLState], strategy=Wanted):
         return self.budget + (not self.budget_counts_self) if self.budget else self.engine.n
 
 
-class DPFL(
-    Budgeted, group="unknown", learns_graph=True, validates=True, exposes=CHOOSES_WEIGHTS,
-    summary="averages with peers that lower its validation loss",
-):  # fmt: skip
-    """DPFL: train, choose collaborators by validation loss, average with them."""
+class DPFL(Budgeted, group="unknown", learns_graph=True, validates=True, exposes=CHOOSES_WEIGHTS):
+    """Averages with peers that lower its validation loss."""
 
     tie: Literal["add", "strict"] = option(
         "add",

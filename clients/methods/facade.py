@@ -48,11 +48,9 @@ class FacadeState(Weighted):
 
 
 class Facade(
-    LocalTraining[FacadeState], group="groups", learns_graph=True,
-    exposes=CHOOSES_WEIGHTS,
-    summary="one core, and K heads, each trained by the peers that it fits best",
-):  # fmt: skip
-    """One core for all peers, and K heads that are averaged among the peers that chose them."""
+    LocalTraining[FacadeState], group="groups", learns_graph=True, exposes=CHOOSES_WEIGHTS
+):
+    """One core, and K heads, each trained by the peers that it fits best."""
 
     clusters: int = option(
         4, "Number of heads K; better too many than too few.", low=1, grid=(2, 4, 8)

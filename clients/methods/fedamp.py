@@ -44,11 +44,8 @@ class FedAMPState(State):
     w: Floats  # weights xi of these means, (P, n)
 
 
-class FedAMP(
-    LocalTraining[FedAMPState], group="unknown", learns_graph=True,
-    summary="trains towards a mean of the models that are near its own",
-):  # fmt: skip
-    """FedAMP: local training towards a mean of models, weighted by their distance."""
+class FedAMP(LocalTraining[FedAMPState], group="unknown", learns_graph=True):
+    """Trains towards a mean of the models that are near its own."""
 
     alpha: float = option(
         1.0,

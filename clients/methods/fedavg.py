@@ -57,8 +57,8 @@ class LocalTraining(Rule[S]):
         return shares
 
 
-class FedAvg(LocalTraining[S], group="alike", summary="one model, averaged over all"):
-    """Local training, then the weighted average of all received models and the peer's own."""
+class FedAvg(LocalTraining[S], group="alike"):
+    """One model, averaged over all."""
 
     mixes = True
 

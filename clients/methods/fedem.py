@@ -52,11 +52,8 @@ class FedEMState(Weighted):
     pi: Floats  # mixture weights, (P, K)
 
 
-class FedEM(
-    FedAvg[FedEMState], group="groups", learns_graph=True, exposes=CHOOSES_WEIGHTS,
-    summary="data as a mixture of K distributions, learnt by all",
-):  # fmt: skip
-    """FedEM: federated expectation maximisation."""
+class FedEM(FedAvg[FedEMState], group="groups", learns_graph=True, exposes=CHOOSES_WEIGHTS):
+    """Data as a mixture of K distributions, learnt by all."""
 
     offers_model = False
     reported = tuple(f"component_{k}" for k in range(REPORTED))

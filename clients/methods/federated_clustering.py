@@ -39,9 +39,9 @@ from coterie.strategies.wanted import WantedHelp
 
 class FederatedClustering(
     Rule[Weighted], strategy=WantedHelp, group="unknown", learns_graph=True,
-    true_clusters={"radius": "truth"}, summary="a mean of gradients, clipped around the peer's own",
+    true_clusters={"radius": "truth"},
 ):  # fmt: skip
-    """Federated clustering: descend a mean that excludes gradients far from the peer's own."""
+    """A mean of gradients, clipped around the peer's own."""
 
     radius: Literal["quantile", "truth"] = option(
         "quantile",

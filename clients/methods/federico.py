@@ -59,9 +59,8 @@ class FedeRiCoState(State):
 class FedeRiCo(
     Rule[FedeRiCoState], strategy=WantedAnswers, group="unknown", learns_graph=True,
     exposes=CHOOSES_WEIGHTS,
-    summary="trains the models that explain its data and predicts with their mixture",
 ):  # fmt: skip
-    """FedeRiCo: train the models that explain a peer's data, and predict with their mixture."""
+    """Trains the models that explain its data and predicts with their mixture."""
 
     neighbours: int = option(3, "Number of other peers that a peer samples per round, M.", low=0)
     epsilon: float = option(0.3, "Probability of sampling uniformly.", low=0, high=1)

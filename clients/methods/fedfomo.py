@@ -50,9 +50,8 @@ class FedFomoState(Weighted):
 class FedFomo(
     LocalTraining[FedFomoState], strategy=Wanted, group="unknown", learns_graph=True,
     validates=True, exposes=CHOOSES_WEIGHTS,
-    summary="adds models that lower the loss on held-out data",
 ):  # fmt: skip
-    """FedFomo: step towards the models with lower validation loss."""
+    """Adds models that lower the loss on held-out data."""
 
     models: int = option(
         5,

@@ -55,11 +55,8 @@ class FedPACState(AlignedState, FedRepState):
     fitted: Tensor  # models after the last local training, (P, d)
 
 
-class FedPAC(
-    Prototypes[FedPACState], FedRep[FedPACState], group="personal", learns_graph=True,
-    summary="a shared body with aligned features, and heads mixed among similar peers",
-):  # fmt: skip
-    """FedRep with features aligned by class, and heads mixed among similar peers."""
+class FedPAC(Prototypes[FedPACState], FedRep[FedPACState], group="personal", learns_graph=True):
+    """A shared body with aligned features, and heads mixed among similar peers."""
 
     head_epochs: int = option(1, "Passes over the peer's data per round to train the head.", low=1)
 

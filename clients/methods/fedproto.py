@@ -34,11 +34,8 @@ from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.prototypes import AlignedState, Prototypes
 
 
-class FedProto(
-    Prototypes[AlignedState], LocalTraining[AlignedState], group="personal",
-    summary="personal models, whose features of a class are pulled towards the mean over all",
-):  # fmt: skip
-    """Local training towards class prototypes that all peers average.
+class FedProto(Prototypes[AlignedState], LocalTraining[AlignedState], group="personal"):
+    """Personal models, whose features of a class are pulled towards the mean over all.
 
     `w` has the weight of each peer's examples in the prototypes of a peer's own examples.
     """

@@ -19,7 +19,7 @@ from coterie.ranges import option
 S = TypeVar("S", bound=State)
 
 
-class FedProx(FedAvg[S], group="alike", summary="FedAvg with a proximal term in local training"):
+class FedProx(FedAvg[S], group="alike"):
     """FedAvg with a proximal term in local training."""
 
     mu: float = option(

@@ -37,8 +37,8 @@ class FedRepState(State):
 T = TypeVar("T", bound=FedRepState)
 
 
-class FedRep(FedAvg[T], group="personal", summary="a shared body, and a personal head"):
-    """FedAvg of the network's body, with personal heads that are trained before it."""
+class FedRep(FedAvg[T], group="personal"):
+    """A shared body, and a personal head."""
 
     offers_model = False
 

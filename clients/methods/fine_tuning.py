@@ -38,11 +38,8 @@ class BestState(State):
     best: Kept  # global models with the smallest validation loss so far
 
 
-class FineTuned(
-    GlobalModel[BestState], group="personal", exposes=CHOOSES_MODELS,
-    summary="FedAvg, fine-tuned by each peer",
-):  # fmt: skip
-    """FedAvg whose personal models are fine-tuned copies of the best global model."""
+class FineTuned(GlobalModel[BestState], group="personal", exposes=CHOOSES_MODELS):
+    """FedAvg, fine-tuned by each peer."""
 
     epochs: int = option(10, EPOCHS, low=0, grid=(1, 3, 10))
 
@@ -63,9 +60,7 @@ class FineTuned(
         return replace(s, x=fit.x, buffers=fit.buffers)
 
 
-class FineTunedProx(
-    FineTuned, FedProx[BestState], group="personal", summary="FedProx, fine-tuned by each peer"
-):
-    """FedProx whose personal models are fine-tuned copies of the best global model."""
+class FineTunedProx(FineTuned, FedProx[BestState], group="personal"):
+    """FedProx, fine-tuned by each peer."""
 
     epochs: int = option(10, EPOCHS, low=0)  # tuning tries `mu`

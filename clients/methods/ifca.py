@@ -43,11 +43,8 @@ class IfcaState(Weighted):
     choice: Ints  # model that fits each peer best, (P,)
 
 
-class Ifca(
-    LocalTraining[IfcaState], group="groups", learns_graph=True,
-    exposes=CHOOSES_WEIGHTS, summary="K models, each trained by the peers that it fits best",
-):  # fmt: skip
-    """FedAvg among the peers that chose the same of K models."""
+class Ifca(LocalTraining[IfcaState], group="groups", learns_graph=True, exposes=CHOOSES_WEIGHTS):
+    """K models, each trained by the peers that it fits best."""
 
     clusters: int = option(
         0,

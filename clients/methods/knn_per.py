@@ -24,10 +24,9 @@ from coterie.ranges import option
 
 
 class KNNPer(
-    GlobalModel[State], group="personal", exposes="it predicts from a memory of private examples",
-    summary="FedAvg's model and the nearest local examples",
-):  # fmt: skip
-    """FedAvg whose prediction is interpolated with a vote of the nearest training examples."""
+    GlobalModel[State], group="personal", exposes="it predicts from a memory of private examples"
+):
+    """FedAvg's model and the nearest local examples."""
 
     neighbours: int = option(10, "Number of nearest training examples that vote.", low=1)
     lambda_: float = option(

@@ -53,9 +53,9 @@ class L2CState(Weighted):
 
 class L2C(
     LocalTraining[L2CState], strategy=Wanted, group="unknown", learns_graph=True, validates=True,
-    exposes=CHOOSES_WEIGHTS, summary="learns the weights of an average on held-out data",
+    exposes=CHOOSES_WEIGHTS,
 ):  # fmt: skip
-    """L2C: a mean of updates, whose weights lower the validation loss."""
+    """Learns the weights of an average on held-out data."""
 
     offers_model = False
 

@@ -14,8 +14,8 @@ from coterie.clients.rule import Rule, State
 from coterie.strategies.silent import Silent
 
 
-class Local(Rule[State], strategy=Silent, group="references", summary="every peer trains alone"):
-    """Local training only; peers send and receive nothing."""
+class Local(Rule[State], strategy=Silent, group="references"):
+    """Every peer trains alone."""
 
     any_model: ClassVar[bool] = True
     offers_model = False

@@ -30,17 +30,12 @@ from coterie.clients.hints import Floats
 from coterie.clients.parts.predictors import MembersState, Predictors
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
 
 _ITERATIONS, _CHANGE = 1000, 1e-9
 
 
-class Mixture(
-    Predictors[MembersState], strategy=Wanted, group="unknown", learns_graph=True, validates=True,
-    exposes=CHOOSES_WEIGHTS,
-    summary="predicts with the mixture of all models that explains its held-out rows; any model",
-):  # fmt: skip
-    """Mixture of predictions, with weights by expectation maximisation."""
+class Mixture(Predictors[MembersState], group="unknown", exposes=CHOOSES_WEIGHTS):
+    """Predicts with the mixture of all models that explains its held-out rows; any model."""
 
     prior: float = option(
         5.0, "Number of rows that the peer's own model counts for in the prior.", low=0,

@@ -11,11 +11,8 @@ from coterie.clients.rule import Clustered, State, true_clusters
 from coterie.strategies.wanted import Wanted
 
 
-class Oracle(
-    LocalTraining[State], strategy=Wanted, group="references", true_clusters=True,
-    summary="FedAvg inside the true cluster",
-):  # fmt: skip
-    """FedAvg among the peers of the same true cluster."""
+class Oracle(LocalTraining[State], strategy=Wanted, group="references", true_clusters=True):
+    """FedAvg inside the true cluster."""
 
     def check_data(self, problem: Clustered) -> None:
         true_clusters(problem)

@@ -49,9 +49,8 @@ class PENSState(Weighted):
 class PENS(
     LocalTraining[PENSState], strategy=Wanted, group="unknown", learns_graph=True,
     exposes=CHOOSES_MODELS,
-    summary="neighbours are peers whose models often had the smallest losses",
 ):  # fmt: skip
-    """PENS: select peers by the loss of their models, then gossip with those selected often."""
+    """Neighbours are peers whose models often had the smallest losses."""
 
     models: int = option(10, "Number of models that each peer pulls per round, m.", low=1)
     best: int = option(

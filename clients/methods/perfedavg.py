@@ -22,10 +22,10 @@ from coterie.ranges import option
 
 
 class PerFedAvg(
-    GlobalModel[State], group="personal", summary="one model that is good after a local step",
+    GlobalModel[State], group="personal",
     exposes="each evaluation trains on private examples again",
 ):  # fmt: skip
-    """FedAvg on the loss of a model after one gradient step on the peer's data."""
+    """One model that is good after a local step."""
 
     alpha: float = option(
         0.01, "Size of the step that personalises the shared model; 0 is FedAvg.",

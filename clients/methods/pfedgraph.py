@@ -43,11 +43,8 @@ class PFedGraphState(Weighted):
     towards: Tensor  # directions u_i, (P, d); 0 before the first average
 
 
-class PFedGraph(
-    LocalTraining[PFedGraphState], group="unknown", learns_graph=True,
-    summary="averages with peers that moved alike",
-):  # fmt: skip
-    """pFedGraph: average more with peers whose models moved in a similar direction."""
+class PFedGraph(LocalTraining[PFedGraphState], group="unknown", learns_graph=True):
+    """Averages with peers that moved alike."""
 
     alpha: float = option(
         0.8,

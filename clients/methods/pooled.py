@@ -12,15 +12,13 @@ from typing import ClassVar
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.local import Local
 from coterie.clients.rule import State
-from coterie.strategies.silent import Silent
 
 
 class Pooled(
-    Local, strategy=Silent, group="references", reference="is trained on the data of all peers",
-    summary="one model, trained on the data of all peers",
+    Local, group="references", reference="is trained on the data of all peers",
     exposes="it trains on the private examples of all peers",
 ):  # fmt: skip
-    """Training on the examples of all peers; peers send and receive nothing."""
+    """One model, trained on the data of all peers."""
 
     pools: ClassVar[bool] = True
 

@@ -15,10 +15,8 @@ from coterie.clients.parts.greedy import Choice
 from coterie.clients.parts.validation import CHOOSES_MODELS
 
 
-class RandomGraph(
-    Budgeted, group="references", exposes=CHOOSES_MODELS, summary="DPFL with random neighbours"
-):
-    """DPFL whose neighbours are drawn once at random."""
+class RandomGraph(Budgeted, group="references", exposes=CHOOSES_MODELS):
+    """DPFL with random neighbours."""
 
     def choose(self, s: DPFLState, inbox: Inbox, candidates_pn: Bools) -> Choice:
         chosen_pn = self.eye() > 0

@@ -26,15 +26,10 @@ from coterie.clients.hints import Floats
 from coterie.clients.parts.predictors import MembersState, Predictors
 from coterie.clients.parts.validation import CHOOSES_MODELS
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
 
 
-class Selection(
-    Predictors[MembersState], strategy=Wanted, group="unknown", learns_graph=True, validates=True,
-    exposes=CHOOSES_MODELS,
-    summary="predicts with an ensemble chosen greedily on its held-out rows; any model",
-):  # fmt: skip
-    """Greedy ensemble selection with replacement."""
+class Selection(Predictors[MembersState], group="unknown", exposes=CHOOSES_MODELS):
+    """Predicts with an ensemble chosen greedily on its held-out rows; any model."""
 
     draws_: int = option(12, "Number of models that are added, with repetitions.", low=1)
     budget: int = option(0, "Maximum number of other peers in the ensemble; 0 for all.", low=0)

@@ -37,7 +37,6 @@ from coterie.clients.parts.predictors import HeldOut, MembersState, Predictors, 
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.datasets.problem import Problem
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,8 @@ class StackingState(MembersState):
     b: Floats  # offsets of the scores, (P, k)
 
 
-class Stacking(
-    Predictors[StackingState], strategy=Wanted, group="unknown", learns_graph=True, validates=True,
-    exposes=CHOOSES_WEIGHTS,
-    summary="adds the scores of all models, with coefficients by ridge regression; any model",
-):  # fmt: skip
-    """Ridge regression on the scores of all models."""
+class Stacking(Predictors[StackingState], group="unknown", exposes=CHOOSES_WEIGHTS):
+    """Adds the scores of all models, with coefficients by ridge regression; any model."""
 
     ridge: float = option(
         1.0, "Strength of the penalty, which is at the peer's own model.", above=0,

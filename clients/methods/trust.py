@@ -46,9 +46,8 @@ _OUTPUTS, _SPREAD = 100, 10.0
 class Trust(
     LocalTraining[Weighted], strategy=EveryoneAfterWarmup, group="unknown", learns_graph=True,
     validates=True, exposes=CHOOSES_WEIGHTS,
-    summary="averages all models by their similarity on its validation data",
 ):  # fmt: skip
-    """Average with softmax weights of similarities."""
+    """Averages all models by their similarity on its validation data."""
 
     similarity: Literal["validation", "predictions", "weights"] = option(
         "validation",

@@ -38,11 +38,8 @@ from coterie.clients.parts.asking import ALPHA, AskingRule, AskingState
 from coterie.ranges import option
 
 
-class Wga(
-    AskingRule[AskingState], group="helpers", true_clusters={"helpers": "cluster"},
-    summary="averages its gradient with the helpers'",
-):  # fmt: skip
-    """WGA: weighted average of the peer's gradient and its helpers', to reduce the variance."""
+class Wga(AskingRule[AskingState], group="helpers", true_clusters={"helpers": "cluster"}):
+    """Averages its gradient with the helpers'."""
 
     measuring = True
 

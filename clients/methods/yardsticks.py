@@ -28,7 +28,6 @@ from coterie.clients.methods.partial_pooling import effects_of, packed
 from coterie.clients.parts.random_effects import ALONE, FREE
 from coterie.clients.rule import State
 from coterie.datasets.problem import Problem
-from coterie.strategies.silent import Silent
 
 STRENGTHS = tuple(10.0**k for k in range(-3, 3))
 """Tried values of C, and of 1 / alpha of a ridge regression."""
@@ -37,7 +36,6 @@ MOST_PARAMETERS = 200
 """Number of parameters up to which a mixed model takes seconds."""
 
 ROW: Mapping[str, Any] = {
-    "strategy": Silent,
     "group": "references",
     "reference": "is scikit-learn's",
     "exposes": "it is a reference without privacy",

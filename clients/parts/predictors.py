@@ -104,7 +104,7 @@ WORST = 1e30
 """Loss of a model whose outputs are not finite, and limit of scores that only have to be finite."""
 
 
-class Predictors(Rule[S], Generic[S], strategy=Wanted):
+class Predictors(Rule[S], Generic[S], strategy=Wanted, learns_graph=True, validates=True):
     """Base of the methods that combine predictions: subclasses choose the weights."""
 
     any_model: ClassVar[bool] = True
