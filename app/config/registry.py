@@ -15,32 +15,27 @@ from coterie.clients.methods.cobo import CoBo
 from coterie.clients.methods.dac import DAC
 from coterie.clients.methods.dispfl import DisPFL
 from coterie.clients.methods.ditto import Ditto
-from coterie.clients.methods.dpfl import DPFL
+from coterie.clients.methods.dpfl import DPFL, RandomGraph
 from coterie.clients.methods.facade import Facade
 from coterie.clients.methods.fedamp import FedAMP
-from coterie.clients.methods.fedavg import FedAvg
+from coterie.clients.methods.fedavg import FedAvg, FedProx, Oracle
 from coterie.clients.methods.fedem import FedEM
 from coterie.clients.methods.federated_clustering import FederatedClustering
 from coterie.clients.methods.federico import FedeRiCo
 from coterie.clients.methods.fedfomo import FedFomo
 from coterie.clients.methods.fedpac import FedPAC
 from coterie.clients.methods.fedproto import FedProto
-from coterie.clients.methods.fedprox import FedProx
 from coterie.clients.methods.fedrep import FedRep
 from coterie.clients.methods.fine_tuning import FineTuned, FineTunedProx
 from coterie.clients.methods.ifca import Ifca
 from coterie.clients.methods.knn_per import KNNPer
 from coterie.clients.methods.l2c import L2C
-from coterie.clients.methods.local import Local
-from coterie.clients.methods.mixture import Mixture
-from coterie.clients.methods.oracle import Oracle
+from coterie.clients.methods.local import Local, Pooled
+from coterie.clients.methods.mixture import Mixture, Selection
 from coterie.clients.methods.partial_pooling import PartialPooling
 from coterie.clients.methods.pens import PENS
 from coterie.clients.methods.perfedavg import PerFedAvg
 from coterie.clients.methods.pfedgraph import PFedGraph
-from coterie.clients.methods.pooled import Pooled
-from coterie.clients.methods.random_graph import RandomGraph
-from coterie.clients.methods.selection import Selection
 from coterie.clients.methods.stacking import Stacking
 from coterie.clients.methods.trust import Trust
 from coterie.clients.methods.wga import Wga

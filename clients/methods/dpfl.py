@@ -16,6 +16,11 @@ pulls it twice; models that a round would not use (with `period` > 1, those outs
 them under "skip") are not pulled; momentum is kept across averages; a peer that joins late or
 received nothing builds Omega_k in the first round in which it receives a model; batch-norm buffers
 stay personal.
+
+Random graph: DPFL with random instead of greedily chosen neighbours, as a control.
+
+Each peer draws as many others as DPFL's budget allows, among the senders of round 1, and averages
+with all of them from then on ("Decentralized Personalized Federated Learning", 4.4).
 """
 
 from __future__ import annotations
@@ -29,7 +34,9 @@ import numpy as np
 from coterie.clients.hints import Bools, Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.parts import greedy
+from coterie.clients.parts.greedy import Choice
 from coterie.clients.parts.validation import (
+    CHOOSES_MODELS,
     CHOOSES_WEIGHTS,
     Kept,
     better,
@@ -183,3 +190,14 @@ class DPFL(Budgeted, group="unknown", learns_graph=True, validates=True, exposes
             losses, self.engine.peers, inbox.offers, drawn, self.engine.samples,
             max_peers=self.max_peers, strict=self.tie == "strict",
         )  # fmt: skip
+
+
+class RandomGraph(Budgeted, group="references", exposes=CHOOSES_MODELS):
+    """DPFL with random neighbours."""
+
+    def choose(self, s: DPFLState, inbox: Inbox, candidates_pn: Bools) -> Choice:
+        chosen_pn = self.eye() > 0
+        for p, g in enumerate(self.draws(inbox.round)):
+            shuffled = g.permutation(np.flatnonzero(candidates_pn[p]))
+            chosen_pn[p, shuffled[: self.max_peers - 1]] = True
+        return Choice(chosen_pn, np.zeros(len(chosen_pn), dtype=np.int64))

@@ -12,6 +12,17 @@ base-(k+1) graph, and files with directed edges, on which peers run stochastic g
 et al., ICML 2019, algorithm 1; `coterie.strategies.push_sum`). With z_i the model at the start of a
 round, y_i the model trained from it and w_i its push-sum weight, a peer sends
 s_i = z_i + (y_i - z_i) / w_i, and then z_i <- sum_j W_ij s_j.
+
+FedProx (Li et al., MLSys 2020, algorithm 2): FedAvg with a proximal term in local training.
+
+Symbols: w `state.x` within a round, w^t the averaged model at the start of the round, mu
+`mu`. Each local step descends h(w) = f_i(w) + mu/2 |w - w^t|^2 (equation 2); then the
+peers average as in FedAvg.
+
+Readings: the penalty is part of the objective, so momentum and Adam include it; every peer does the
+same amount of local work, `local-steps` (no stragglers).
+
+Oracle: FedAvg inside the true clusters, an upper bound; only synthetic partitions know them.
 """
 
 from __future__ import annotations
@@ -22,9 +33,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from coterie.clients.hints import Floats, GradientFunction, Tensor
+from coterie.clients.hints import Bools, Floats, GradientFunction, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.rule import Rule, State
+from coterie.clients.rule import Clustered, Rule, State, true_clusters
+from coterie.ranges import option
+from coterie.strategies.wanted import Wanted
 
 S = TypeVar("S", bound=State)
 
@@ -107,3 +120,34 @@ class GlobalModel(FedAvg[S]):
         return dict(
             zip(self.reported, (losses.cpu().numpy(), accuracies.cpu().numpy()), strict=True)
         )
+
+
+S = TypeVar("S", bound=State)
+
+
+class FedProx(FedAvg[S], group="alike"):
+    """FedAvg with a proximal term in local training."""
+
+    mu: float = option(
+        0.1, "Strength of the pull towards the model at the start of the round.",
+        low=0, grid=(0.01, 0.1, 1.0),
+    )  # fmt: skip
+
+    def train(self, s: S, t: int) -> S:
+        return self.fit(s, t, proximal=(self.mu, s.x))
+
+
+class Oracle(LocalTraining[State], strategy=Wanted, group="references", true_clusters=True):
+    """FedAvg inside the true cluster."""
+
+    def check_data(self, problem: Clustered) -> None:
+        true_clusters(problem)
+
+    def wants(self, s: State, t: int) -> Bools:
+        return self.same_cluster()
+
+    def update(self, s: State, inbox: Inbox) -> State:
+        return replace(s, x=inbox.average("x", self.shares()))
+
+    def shares(self) -> Floats:
+        return super().shares() * self.same_cluster()

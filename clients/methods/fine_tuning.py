@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.inbox import Inbox
-from coterie.clients.methods.fedavg import GlobalModel
-from coterie.clients.methods.fedprox import FedProx
+from coterie.clients.methods.fedavg import FedProx, GlobalModel
 from coterie.clients.parts.validation import (
     CHOOSES_MODELS,
     Kept,

@@ -13,8 +13,7 @@ import torch
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
 from coterie.clients.letters import Letters
-from coterie.clients.methods.fedavg import FedAvg
-from coterie.clients.methods.oracle import Oracle
+from coterie.clients.methods.fedavg import FedAvg, Oracle
 from coterie.strategies.base_graph import mixing
 from tests.inline import Floats, run
 from tests.kit import SAMPLES, Plain, engine_of, quadratic, rule_of

@@ -13,8 +13,7 @@ import torch
 from coterie.app.config.config import Config, ConfigError
 from coterie.clients.engine import stacked
 from coterie.clients.engine.tasks import TASKS
-from coterie.clients.methods.mixture import Mixture, em_step
-from coterie.clients.methods.selection import Selection
+from coterie.clients.methods.mixture import Mixture, Selection, em_step
 from tests.inline import run
 
 METHODS = ("mixture", "selection", "stacking")
