@@ -18,7 +18,7 @@ from coterie.clients.methods.ditto import Ditto
 from coterie.clients.methods.dpfl import DPFL, RandomGraph
 from coterie.clients.methods.facade import Facade
 from coterie.clients.methods.fedamp import FedAMP
-from coterie.clients.methods.fedavg import FedAvg, FedProx, Oracle
+from coterie.clients.methods.fedavg import FedAvg, FedProx, FineTuned, FineTunedProx, Oracle
 from coterie.clients.methods.fedem import FedEM
 from coterie.clients.methods.federated_clustering import FederatedClustering
 from coterie.clients.methods.federico import FedeRiCo
@@ -26,7 +26,6 @@ from coterie.clients.methods.fedfomo import FedFomo
 from coterie.clients.methods.fedpac import FedPAC
 from coterie.clients.methods.fedproto import FedProto
 from coterie.clients.methods.fedrep import FedRep
-from coterie.clients.methods.fine_tuning import FineTuned, FineTunedProx
 from coterie.clients.methods.ifca import Ifca
 from coterie.clients.methods.knn_per import KNNPer
 from coterie.clients.methods.l2c import L2C

@@ -37,8 +37,7 @@ own model's predictions: `coterie.clients.parts.predictors`. Without other model
 held-out rows, w_ii = 1, which is local training.
 
 Readings and deviations: the metric is the log loss; neither the paper's start from the best N
-models nor its bagging of models. Likelihoods of numbers, texts and volumes are those of
-`coterie.clients.methods.mixture`.
+models nor its bagging of models. Likelihoods of numbers, texts and volumes are those of Mixture.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coterie.clients.letters import Letters
-from coterie.clients.methods.fine_tuning import FineTuned
+from coterie.clients.methods.fedavg import FineTuned
 from tests.inline import Floats, run
 from tests.kit import Plain, digits, quadratic, rule_of, stacked
 
