@@ -58,6 +58,14 @@ class Source:
         return mean.reshape(shape), np.where(std > 0, std, 1.0).reshape(shape)
 
 
+def divided(
+    name: str, inputs: npt.NDArray[Any], targets: Any, is_test: Any, outputs: int, **more: Any
+) -> Source:
+    """Make a source of examples and a mask (N,) of those in the test set."""
+    train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    return Source(name, inputs, targets, train, test, outputs, **more)
+
+
 def spread(rows: Ints, count: int) -> Ints:
     """Select `count` evenly spaced rows; stratified if the rows are sorted by class."""
     return rows[(2 * np.arange(count) + 1) * len(rows) // (2 * max(count, 1))]

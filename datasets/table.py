@@ -26,20 +26,24 @@ from coterie.datasets.partition.options import Partition
 from coterie.datasets.partition.split import split
 from coterie.datasets.per_peer import problem_of_arrays, problem_of_node
 from coterie.datasets.problem import Problem
-from coterie.datasets.published.cinic10 import read_cinic10
 from coterie.datasets.published.femnist import FemnistOptions, read_femnist
 from coterie.datasets.published.heart_disease import read_heart_disease
 from coterie.datasets.published.images import (
     read_cifar10,
     read_cifar100,
+    read_cinic10,
     read_fashion_mnist,
     read_mnist,
 )
 from coterie.datasets.published.ixi import IxiOptions, read_ixi
-from coterie.datasets.published.languages import LanguagesOptions, read_languages
+from coterie.datasets.published.languages import (
+    LanguagesOptions,
+    Wiki40bOptions,
+    read_languages,
+    read_wiki40b,
+)
 from coterie.datasets.published.office_home import read_office_home
 from coterie.datasets.published.packaged import read_breast_cancer, read_digits, read_mnist_5000
-from coterie.datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
 from coterie.datasets.source import Source
 from coterie.datasets.synthetic.least_squares import LeastSquaresOptions, load_least_squares
 from coterie.datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions, load_noisy_quadratic

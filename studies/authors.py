@@ -42,8 +42,8 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Letters
 from coterie.clients.methods.dispfl import entries
+from coterie.clients.methods.dpfl import choose
 from coterie.clients.methods.wga import best_alpha, relative_bound
-from coterie.clients.parts.greedy import choose
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -7,16 +7,13 @@ from functools import partial
 from typing import Any
 
 from coterie.clients.methods.all_for_one import AllForOne
-from coterie.clients.methods.apfl import APFL
-from coterie.clients.methods.bias_correction import BiasCorrection
 from coterie.clients.methods.boosting import Boosting
 from coterie.clients.methods.clustered_fl import ClusteredFL
 from coterie.clients.methods.cobo import CoBo
 from coterie.clients.methods.dac import DAC
 from coterie.clients.methods.dispfl import DisPFL
-from coterie.clients.methods.ditto import Ditto
+from coterie.clients.methods.ditto import APFL, Ditto
 from coterie.clients.methods.dpfl import DPFL, RandomGraph
-from coterie.clients.methods.facade import Facade
 from coterie.clients.methods.fedamp import FedAMP
 from coterie.clients.methods.fedavg import FedAvg, FedProx, FineTuned, FineTunedProx, Oracle
 from coterie.clients.methods.fedem import FedEM
@@ -26,18 +23,17 @@ from coterie.clients.methods.fedfomo import FedFomo
 from coterie.clients.methods.fedpac import FedPAC
 from coterie.clients.methods.fedproto import FedProto
 from coterie.clients.methods.fedrep import FedRep
-from coterie.clients.methods.ifca import Ifca
+from coterie.clients.methods.ifca import Facade, Ifca
 from coterie.clients.methods.knn_per import KNNPer
 from coterie.clients.methods.l2c import L2C
 from coterie.clients.methods.local import Local, Pooled
-from coterie.clients.methods.mixture import Mixture, Selection
+from coterie.clients.methods.mixture import Mixture, Selection, Stacking
 from coterie.clients.methods.partial_pooling import PartialPooling
 from coterie.clients.methods.pens import PENS
 from coterie.clients.methods.perfedavg import PerFedAvg
 from coterie.clients.methods.pfedgraph import PFedGraph
-from coterie.clients.methods.stacking import Stacking
 from coterie.clients.methods.trust import Trust
-from coterie.clients.methods.wga import Wga
+from coterie.clients.methods.wga import BiasCorrection, Wga
 from coterie.clients.methods.yardsticks import Forest, Linear, Mixed, PooledForest, PooledLinear
 from coterie.clients.rule import GROUPS, Rule
 from coterie.datasets import plugins

@@ -10,7 +10,7 @@ sends them alone, and adds its own and those that it receives from its neighbour
 
     z_i <- z_i + b + sum_j v_j h_j,
 
-with the v and b of `coterie.clients.methods.stacking`, which minimise on its held-out rows R
+with the v and b of `coterie.clients.methods.mixture`, which minimise on its held-out rows R
 
     sum_{r in R} loss(z_i(x_r) + b + sum_j v_j h_j(x_r), y_r) + ridge / 2 (|v - e_i|^2 + |b|^2),
 

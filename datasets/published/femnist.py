@@ -20,7 +20,7 @@ from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.fingerprint import record
 from coterie.datasets.files.folders import folder_with
 from coterie.datasets.problem import DataError
-from coterie.datasets.source import Source
+from coterie.datasets.source import Source, divided
 from coterie.ranges import option
 
 CLASSES = {"all": (0, 62), "digits": (0, 10), "a-to-j": (36, 46)}  # of 0-9, A-Z, a-z
@@ -54,12 +54,11 @@ def read_femnist(data_dir: Path, options: FemnistOptions) -> Source:
     first, last = CLASSES[options.classes]
     rows = (arrays["labels"] >= first) & (arrays["labels"] < last)
     test = arrays["test"][rows]
-    return Source(
+    return divided(
         name="femnist",
         inputs=arrays["images"][rows],
         targets=arrays["labels"][rows] - first,
-        train=np.flatnonzero(~test),
-        test=np.flatnonzero(test),
+        is_test=test,
         outputs=last - first,
         groups=arrays["writers"][rows],
         classes=tuple(digits + ascii_uppercase + ascii_lowercase)[first:last],

@@ -20,7 +20,7 @@ import numpy as np
 from coterie.datasets.files.fingerprint import content, exists
 from coterie.datasets.preprocessing import Column, RawTable
 from coterie.datasets.problem import DataError, Floats
-from coterie.datasets.source import Source, spread
+from coterie.datasets.source import Source, divided, spread
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 INCLUDED = Path(__file__).with_suffix(".toml")
@@ -51,12 +51,11 @@ def read_heart_disease(data_dir: Path) -> Source:
         tests.append(test)
         cells.append(patients[:, :KEPT] - np.eye(KEPT)[CHEST_PAIN])  # codes start at 0
     test = np.concatenate(tests)
-    return Source(
+    return divided(
         name="heart-disease",
         inputs=np.concatenate(inputs),
         targets=np.concatenate(targets),
-        train=np.flatnonzero(~test),
-        test=np.flatnonzero(test),
+        is_test=test,
         outputs=2,
         groups=np.repeat(np.arange(len(targets)), list(map(len, targets))),
         group_names=HOSPITALS,

@@ -1,4 +1,8 @@
-"""Image data sets in their published file formats: IDX (MNIST's) and CIFAR's."""
+"""Image data sets in their published formats: IDX (MNIST's), CIFAR's, and CINIC-10's PNG files.
+
+CINIC-10 has CIFAR-10 and ImageNet images of the same ten classes (Darlow et al. 2018). Training and
+validation sets, 90,000 images each, are one training set (DPFL, appendix F.5).
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.files.folders import unpacked
+from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.folders import folder_with, images_in, read_image, unpacked
 from coterie.datasets.files.locate import Published
 from coterie.datasets.problem import DataError, Ints
-from coterie.datasets.source import Source
+from coterie.datasets.source import Source, divided
 
 Images = npt.NDArray[np.uint8]
 
@@ -69,16 +74,9 @@ def read_cifar100(data_dir: Path) -> Source:
 
 def _source(name: str, parts: list[tuple[Images, Ints]], outputs: int) -> Source:
     """Make a source of parts, the last of which is the test set."""
-    rows = np.arange(sum(len(labels) for _, labels in parts))
-    train, test = np.split(rows, [len(rows) - len(parts[-1][1])])
-    return Source(
-        name=name,
-        inputs=np.concatenate([images for images, _ in parts]),
-        targets=np.concatenate([labels for _, labels in parts]),
-        train=train,
-        test=test,
-        outputs=outputs,
-    )
+    images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
+    is_test = np.arange(len(labels)) >= len(labels) - len(parts[-1][1])
+    return divided(name, images, labels, is_test, outputs)
 
 
 def _checked(path: Path, images: Images, labels: Ints, outputs: int) -> tuple[Images, Ints]:
@@ -156,3 +154,41 @@ class _ArraysOnly(pickle.Unpickler):
         if (module, name) not in ALLOWED:
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
         return ALLOWED[module, name]
+
+
+CINIC10_PARTS = ("train", "valid", "test")
+SIDE = 32
+CINIC10_REMEDY = "unpack CINIC-10.tar.gz (https://datashare.ed.ac.uk/handle/10283/3192) there"
+
+
+def read_cinic10(data_dir: Path) -> Source:
+    """Read CINIC-10: (3, 32, 32), 10 classes, 180,000 + 90,000; PNG files in a folder per class."""
+    folder = folder_with(
+        "cinic10", data_dir, ("cinic10", "CINIC-10"), CINIC10_PARTS, CINIC10_REMEDY
+    )
+    files = [
+        (part, label, path)
+        for part in CINIC10_PARTS
+        for label, name in enumerate(PHOTOGRAPHED)
+        for path in images_in(folder / part / name)
+    ]
+    paths = [path for _, _, path in files]
+
+    def read() -> Arrays:
+        pool = np.empty((len(paths), 3, SIDE, SIDE), dtype=np.uint8)
+        for row, path in zip(pool, paths, strict=True):
+            image = read_image(path)
+            if image.shape != row.shape:
+                raise DataError(f"{path}: {image.shape[1:]} pixels, expected {SIDE}x{SIDE}")
+            row[:] = image
+        return {"images": pool}
+
+    test = np.array([part == "test" for part, _, _ in files])
+    return divided(
+        name="cinic10",
+        inputs=cached(data_dir, "cinic10", paths, "1", read)["images"],
+        targets=np.array([label for _, label, _ in files], dtype=np.int64),
+        is_test=test,
+        outputs=len(PHOTOGRAPHED),
+        classes=PHOTOGRAPHED,
+    )

@@ -18,7 +18,7 @@ from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.fingerprint import record
 from coterie.datasets.files.pixels import resized
 from coterie.datasets.problem import DataError
-from coterie.datasets.source import Source, spread
+from coterie.datasets.source import Source, divided, spread
 from coterie.ranges import option
 
 HOSPITALS = ("Guys", "HH", "IOP")
@@ -66,12 +66,11 @@ def read_ixi(data_dir: Path, options: IxiOptions) -> Source:
     test = np.zeros(len(pairs), dtype=bool)
     for rows in (np.flatnonzero(hospital == number) for number in range(len(HOSPITALS))):
         test[spread(rows, round(TESTED * len(rows)))] = True
-    return Source(
+    return divided(
         name="ixi",
         inputs=arrays["volumes"],
         targets=arrays["masks"],
-        train=np.flatnonzero(~test),
-        test=np.flatnonzero(test),
+        is_test=test,
         outputs=2,
         task="segmentation",
         groups=hospital,

@@ -1,22 +1,31 @@
-"""Debian's installation guide in many languages: real text from a Debian package.
+"""Texts in many languages as rows of tokens, for language models that predict the next token.
 
-It replaces Wiki-40B in CoBo's experiment (section 4.3) without a download: Catalan, Spanish, German
-and Dutch have about 450 kB each. Tokens are bytes. A fifth, in spread blocks, is for testing.
+Tokens are UTF-8 bytes (256), or byte pairs (50,257), which need the two files of GPT-2.
+
+"languages" is Debian's installation guide, real text from a Debian package. It replaces Wiki-40B in
+CoBo's experiment (section 4.3) without a download: Catalan, Spanish, German and Dutch have about
+450 kB each. Tokens are bytes. A fifth, in spread blocks, is for testing.
+
+"wiki40b" is Wikipedia in over 40 languages (Guo et al. 2020), as used by CoBo: a plain text file
+per language and part, with the articles of the data set's `text` field, with or without its marks
+_START_ARTICLE_, _START_SECTION_, _START_PARAGRAPH_ and _NEWLINE_.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.fingerprint import exists
-from coterie.datasets.files.folders import unpacked
-from coterie.datasets.problem import DataError
-from coterie.datasets.published.tokens import language_source, languages_of, tokeniser
-from coterie.datasets.source import Source, Tokens
+from coterie.datasets.files.folders import folder_with, unpacked
+from coterie.datasets.problem import DataError, Ints
+from coterie.datasets.source import Source, Tokens, divided, examples_of
 from coterie.ranges import option
 
 MANUALS = Path("/usr/share/doc/installation-guide-amd64")
@@ -77,3 +86,146 @@ def _text(data_dir: Path, code: str) -> str:
         raise DataError(f"{path}: not a text in UTF-8 ({error}); install it again") from None
     paragraphs = (" ".join(_RULES.sub(" ", part).split()) for part in re.split(r"\n\s*\n", text))
     return "\n".join(filter(None, paragraphs))
+
+
+Vocabulary = Literal["bytes", "gpt2"]
+SIZES: dict[Vocabulary, int] = {"bytes": 256, "gpt2": 50_257}
+GPT2_FILES = ("vocab.json", "merges.txt")
+GPT2_REMEDY = "download both from https://huggingface.co/openai-community/gpt2"
+
+
+def vocabulary_files(vocabulary: Vocabulary, data_dir: Path) -> list[Path]:
+    """Return the files of a vocabulary, in data-dir/gpt2; DataError if one is missing."""
+    if vocabulary == "bytes":
+        return []
+    folder = folder_with("gpt2 (vocabulary)", data_dir, ("gpt2",), GPT2_FILES, GPT2_REMEDY)
+    return [folder / file for file in GPT2_FILES]
+
+
+def tokeniser(files: Sequence[Path] = ()) -> Callable[[str], Tokens]:
+    """Make the function from a text to its tokens, (n,)."""
+    # The vocabulary files are for byte pairs (int32); without files, tokens are bytes (uint8).
+    # DataError: a file is damaged.
+    if not files:
+        return lambda text: np.frombuffer(text.encode(), dtype=np.uint8)
+    from tokenizers import ByteLevelBPETokenizer  # slow to import
+
+    try:
+        encoder = ByteLevelBPETokenizer.from_file(*map(str, files))
+    except Exception as error:  # the library raises bare Exception
+        names = ", ".join(map(str, files))
+        raise DataError(f"{names}: not GPT-2's vocabulary ({error}); {GPT2_REMEDY}") from None
+    return lambda text: np.array(encoder.encode(text).ids, dtype=np.int32)
+
+
+def language_source(
+    name: str,
+    languages: Sequence[str],
+    streams: Sequence[tuple[Tokens, Tokens]],
+    context: int,
+    vocabulary: Vocabulary,
+) -> Source:
+    """Cut each language's tokens, (training, test), into examples; groups are the languages."""
+    # The remainders after examples of `context` tokens are not used. DataError: too few tokens.
+    inputs: list[Tokens] = []
+    targets: list[Tokens] = []
+    groups: list[int] = []
+    is_test: list[bool] = []
+    for group, pair in enumerate(streams):
+        for test, tokens in zip((False, True), pair, strict=True):
+            part = f"the {'test' if test else 'training'} part of language {languages[group]}"
+            rows, following = examples_of(tokens, context, f"{name}.context = {context}: {part}")
+            inputs.append(rows)
+            targets.append(following)
+            groups += [group] * len(rows)
+            is_test += [test] * len(rows)
+    test_n = np.array(is_test)
+    groups_n: Ints = np.array(groups, dtype=np.int64)
+    return divided(
+        name=name,
+        inputs=np.concatenate(inputs),
+        targets=np.concatenate(targets),
+        is_test=test_n,
+        outputs=SIZES[vocabulary],
+        task="language",
+        groups=groups_n,
+        group_names=tuple(languages),
+    )
+
+
+def languages_of(codes: str) -> tuple[str, ...]:
+    """Split "ca-es-de-nl" into language codes; ValueError: one is missing, duplicate or invalid."""
+    languages = tuple(codes.split("-"))
+    is_valid = all(code.replace("_", "").isalpha() for code in languages)
+    if len(set(languages)) < len(languages) or not is_valid:
+        raise ValueError(f'codes must be different languages like "ca-es-de-nl", not "{codes}"')
+    return languages
+
+
+_MARKS = re.compile(r"\s*_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\s*")
+BYTES_PER_TOKEN = 8  # bytes to read per token, an upper bound
+TESTED = 10  # training tokens per test token
+WIKI40B_REMEDY = (
+    'write the `text` of tfds.load("wiki40b/<language>", split="train" and "test") to them, '
+    "an article per line"
+)
+
+
+@dataclass(frozen=True)
+class Wiki40bOptions:
+    """Options of Wiki-40B."""
+
+    codes: str = option(
+        "ca-es-de-nl", 'Languages, "ca-es-de-nl"; a peer each with partition.kind = "natural".'
+    )
+    context: int = option(512, "Tokens per example.", low=1)
+    tokens: int = option(
+        800_000,
+        "Training tokens per language, from the start of its file; the test set has a tenth of it.",
+        low=1,
+    )
+    vocabulary: Vocabulary = option(
+        "gpt2", 'Tokens; "gpt2" needs vocab.json and merges.txt in data-dir/gpt2.'
+    )
+
+    def __post_init__(self) -> None:
+        languages_of(self.codes)
+
+
+def read_wiki40b(data_dir: Path, options: Wiki40bOptions) -> Source:
+    """Read Wiki-40B: rows of tokens; the groups are the languages."""
+    codes = languages_of(options.codes)
+    names = [f"{code}/{part}.txt" for code in codes for part in ("train", "test")]
+    folder = folder_with("wiki40b", data_dir, ("wiki40b",), names, WIKI40B_REMEDY)
+    vocabulary = vocabulary_files(options.vocabulary, data_dir)
+    limits = {"train": options.tokens, "test": max(options.tokens // TESTED, options.context + 1)}
+
+    def read() -> Arrays:
+        encode = tokeniser(vocabulary)
+        return {
+            file: encode(_beginning(folder / file, limits[Path(file).stem]))[
+                : limits[Path(file).stem]
+            ]
+            for file in names
+        }
+
+    files = [*(folder / file for file in names), *vocabulary]
+    settings = f"1 {options.vocabulary} {limits}"
+    arrays = cached(data_dir, "wiki40b", files, settings, read)
+    streams: list[tuple[Tokens, Tokens]] = [
+        (arrays[f"{code}/train.txt"], arrays[f"{code}/test.txt"]) for code in codes
+    ]
+    return language_source("wiki40b", codes, streams, options.context, options.vocabulary)
+
+
+def _beginning(path: Path, tokens: int) -> str:
+    """Read the beginning of a text, with at least `tokens` tokens, without marks."""
+    with path.open("rb") as file:
+        raw = file.read(BYTES_PER_TOKEN * tokens)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        if error.end < len(raw) - 3:  # not just a character cut at the end
+            raise DataError(f"{path}: not a text in UTF-8 ({error}); write it again") from None
+        text = raw[: error.start].decode()
+    return _MARKS.sub("\n", text).strip()

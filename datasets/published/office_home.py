@@ -16,7 +16,7 @@ import numpy.typing as npt
 from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.folders import folder_with, images_in, read_image
 from coterie.datasets.problem import DataError
-from coterie.datasets.source import Source
+from coterie.datasets.source import Source, divided
 
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 FOLDERS = ("office-home", "OfficeHomeDataset_10072016", "OfficeHome")
@@ -47,12 +47,11 @@ def read_office_home(data_dir: Path) -> Source:
     domain, label = np.array([(d, c) for d, c, _ in files], dtype=np.int64).T
     test = np.zeros(len(files), dtype=bool)
     test[np.lexsort((label, domain))[::5]] = True
-    return Source(
+    return divided(
         name="office-home",
         inputs=cached(data_dir, "office-home", [*paths, weights / WEIGHTS], "1", read)["features"],
         targets=label,
-        train=np.flatnonzero(~test),
-        test=np.flatnonzero(test),
+        is_test=test,
         outputs=len(classes),
         groups=domain,
         group_names=DOMAINS,

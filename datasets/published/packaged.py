@@ -17,7 +17,7 @@ import numpy.typing as npt
 from coterie.datasets.files.fingerprint import content
 from coterie.datasets.files.folders import unpacked
 from coterie.datasets.problem import DataError, Ints
-from coterie.datasets.source import Source
+from coterie.datasets.source import Source, divided
 
 
 def read_digits(data_dir: Path) -> Source:
@@ -54,7 +54,7 @@ def read_breast_cancer(data_dir: Path) -> Source:
 def _source(name: str, inputs: npt.NDArray[Any], labels: Ints, outputs: int) -> Source:
     test = np.zeros(len(labels), dtype=bool)
     test[np.argsort(labels, kind="stable")[::5]] = True
-    return Source(name, inputs, labels, np.flatnonzero(~test), np.flatnonzero(test), outputs)
+    return divided(name, inputs, labels, test, outputs)
 
 
 def _file(name: str) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.datasets.problem import Floats
-from coterie.datasets.source import Source, spread
+from coterie.datasets.source import Source, divided, spread
 
 SIDE = 8  # voxels
 SUBJECTS = (50, 29, 12)  # per scanner; IXI Tiny's three hospitals have 311, 181 and 74
@@ -35,12 +35,11 @@ def read_phantoms(data_dir: Path) -> Source:
     test = np.zeros(len(scanner), dtype=bool)
     for rows in (np.flatnonzero(scanner == number) for number in range(len(SUBJECTS))):
         test[spread(rows, round(TESTED * len(rows)))] = True
-    return Source(
+    return divided(
         name="phantoms",
         inputs=np.stack(volumes)[:, None].astype(np.float32),
         targets=np.stack([depth <= 1 for depth in depth_n]).astype(np.uint8),
-        train=np.flatnonzero(~test),
-        test=np.flatnonzero(test),
+        is_test=test,
         outputs=2,
         task="segmentation",
         groups=scanner,

@@ -18,8 +18,7 @@ from coterie.app.config.preflight import problem_of
 from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
-from coterie.clients.methods.all_for_one import AllForOne
-from coterie.clients.parts.similarity import by_definition, normalised, ratio
+from coterie.clients.methods.all_for_one import AllForOne, by_definition, normalised, ratio
 from coterie.clients.training import Training
 from tests.inline import Floats, run
 from tests.kit import configured

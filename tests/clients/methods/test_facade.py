@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from coterie.clients.letters import Letters
-from coterie.clients.methods.facade import Facade
+from coterie.clients.methods.ifca import Facade
 from tests.inline import Floats, run
 from tests.kit import CAMP, Plain, camps, configured, digits, rule_of, stacked
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.clients.letters import Ints, Letters
-from coterie.clients.parts.greedy import Choice, choose
+from coterie.clients.methods.dpfl import Choice, choose
 
 Floats = npt.NDArray[np.float64]
 

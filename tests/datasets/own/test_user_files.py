@@ -19,13 +19,17 @@ from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.published import languages as languages_module
-from coterie.datasets.published.cinic10 import read_cinic10
 from coterie.datasets.published.femnist import FemnistOptions, read_femnist
 from coterie.datasets.published.heart_disease import HOSPITALS, INCLUDED, read_heart_disease
+from coterie.datasets.published.images import read_cinic10
 from coterie.datasets.published.ixi import IxiOptions, read_ixi
-from coterie.datasets.published.languages import LanguagesOptions, read_languages
+from coterie.datasets.published.languages import (
+    LanguagesOptions,
+    Wiki40bOptions,
+    read_languages,
+    read_wiki40b,
+)
 from coterie.datasets.published.office_home import DOMAINS, WEIGHTS, read_office_home
-from coterie.datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
 from coterie.datasets.source import Source, spread
 from coterie.datasets.table import DATASETS, dataset_of
 from tests import tiny_files as tiny
