@@ -90,6 +90,10 @@ class State:
         """Return the buffers of the hosted peers `rows`, which may repeat."""
         return {name: value[rows] for name, value in self.buffers.items()}
 
+    def buffers_of_members(self, m: int) -> dict[str, Tensor]:
+        """Return the buffers of each peer for all M members of its ensemble, (P, M, ...)."""
+        return {k: v[:, None].expand(-1, m, *v.shape[1:]) for k, v in self.buffers.items()}
+
     def trained(self, fit: Fit) -> Self:
         """Return the state with the trained personal models."""
         return replace(self, x=fit.x, buffers=fit.buffers, opt_state=fit.opt_state)

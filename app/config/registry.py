@@ -10,7 +10,7 @@ from coterie.clients.methods.all_for_one import AllForOne
 from coterie.clients.methods.boosting import Boosting
 from coterie.clients.methods.clustered_fl import ClusteredFL
 from coterie.clients.methods.cobo import CoBo
-from coterie.clients.methods.dac import DAC
+from coterie.clients.methods.dac import DAC, PENS
 from coterie.clients.methods.dispfl import DisPFL
 from coterie.clients.methods.ditto import APFL, Ditto
 from coterie.clients.methods.dpfl import DPFL, RandomGraph
@@ -29,7 +29,6 @@ from coterie.clients.methods.l2c import L2C
 from coterie.clients.methods.local import Local, Pooled
 from coterie.clients.methods.mixture import Mixture, Selection, Stacking
 from coterie.clients.methods.partial_pooling import PartialPooling
-from coterie.clients.methods.pens import PENS
 from coterie.clients.methods.perfedavg import PerFedAvg
 from coterie.clients.methods.pfedgraph import PFedGraph
 from coterie.clients.methods.trust import Trust

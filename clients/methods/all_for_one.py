@@ -16,7 +16,7 @@ estimation batch of b_alpha examples, independent of its training minibatch:
     plain     r^_ik = max(0, 1 - |G_i - G_k|^2 / |G_i|^2)                        (equation 1)
     debiased  r^_ik = max(0, 1 - <G'_k - G'_i, G''_k - G''_i> / <G'_i, G''_i>),
 
-G', G'' on two disjoint halves of the batch (`coterie.clients.methods.all_for_one`). Noise inflates
+G', G'' on two disjoint halves of the batch (`Estimator`). Noise inflates
 both norms of equation 1: identical peers collaborate only while |grad R_i|^2 >= (1 + lambda) / (1 -
 lambda) times the noise of G_i, so in the end every peer trains alone. Products across halves are
 unbiased.

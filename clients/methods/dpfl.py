@@ -8,8 +8,7 @@ number of training samples.
 Round 1 is the preprocessing: tau_init epochs from a common start, Omega_k = BGGC(all senders),
 w_k = average over Omega_k and k. In every later round a peer trains tau_train, pulls Omega_k, every
 P rounds (from round 2 on) chooses C_k = GGC(Omega_k) among the received models, and averages over
-C_k and k. All averages are over the pulled models. The greedy choice is
-`coterie.clients.methods.dpfl`.
+C_k and k. All averages are over the pulled models. The greedy choice is `choose`.
 
 Readings: a node holds each letter once, so round 1 pulls every model once where the paper's BGGC
 pulls it twice; models that a round would not use (with `period` > 1, those outside C_k, or all of
@@ -48,14 +47,8 @@ import numpy as np
 from coterie.clients.hints import Bools, Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Letters
-from coterie.clients.parts.validation import (
-    CHOOSES_MODELS,
-    CHOOSES_WEIGHTS,
-    Kept,
-    better,
-    buffers_of,
-    with_validation_loss,
-)
+from coterie.clients.parts import validation
+from coterie.clients.parts.validation import CHOOSES_MODELS, CHOOSES_WEIGHTS, Kept
 from coterie.clients.rule import Rule, State
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
@@ -95,7 +88,7 @@ class Budgeted(Rule[DPFLState], strategy=Wanted):
 
     def init(self) -> DPFLState:
         start, eye = self.start(), self.eye()
-        kept = with_validation_loss(self.engine, start.x, start.buffers)
+        kept = validation.with_validation_loss(self.engine, start.x, start.buffers)
         return self.begin(
             start, before=kept, best_before=kept, best_after=kept,
             omega=np.ones_like(eye, dtype=np.bool_), fresh=np.ones(len(eye), dtype=np.bool_),
@@ -126,14 +119,14 @@ class Budgeted(Rule[DPFLState], strategy=Wanted):
         shares_pn = (chosen_pn & received_pn | (self.eye() > 0)) * self.engine.samples
         x_pd = inbox.average("x", shares_pn)
         shares_pn = inbox.discounted(shares_pn)
-        before = with_validation_loss(self.engine, s.x, s.buffers)
-        after = with_validation_loss(self.engine, x_pd, s.buffers)
+        before = validation.with_validation_loss(self.engine, s.x, s.buffers)
+        after = validation.with_validation_loss(self.engine, x_pd, s.buffers)
         return replace(
             s,
             x=x_pd,
             before=before,
-            best_before=better(self.engine, s.best_before, before),
-            best_after=better(self.engine, s.best_after, after),
+            best_before=validation.better(self.engine, s.best_before, before),
+            best_after=validation.better(self.engine, s.best_after, after),
             omega=np.where((s.fresh & due_p)[:, None], chosen_pn, s.omega),
             fresh=s.fresh & ~due_p,
             chosen=chosen_pn,
@@ -156,7 +149,7 @@ class Budgeted(Rule[DPFLState], strategy=Wanted):
         }
         models = (s.before, s.best_before, s.best_after)
         for name, kept in zip(MODELS, models, strict=True):
-            scores = self.engine.losses(kept["x"], buffers_of(kept), "test")
+            scores = self.engine.losses(kept["x"], validation.buffers_of(kept), "test")
             known = kept["loss"].isfinite()
             metrics[f"{name}_test_loss"] = scores.losses.where(known, np.nan).cpu().numpy()
             metrics[f"{name}_test_accuracy"] = scores.accuracies.where(known, np.nan).cpu().numpy()

@@ -40,19 +40,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.hints import Bools, Floats, GradientFunction, Tensor
 from coterie.clients.inbox import Inbox
-from coterie.clients.parts.validation import (
-    CHOOSES_MODELS,
-    Kept,
-    better,
-    buffers_of,
-    with_validation_loss,
-)
+from coterie.clients.parts import validation
+from coterie.clients.parts.validation import CHOOSES_MODELS, Kept
 from coterie.clients.rule import Clustered, Rule, S, State, true_clusters
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
@@ -72,6 +68,11 @@ class LocalTraining(Rule[S]):
     def gradient(self, s: S, t: int) -> GradientFunction | None:
         """Return the gradient function of a round that starts at `s`; None: the local loss."""
         return None
+
+    @cached_property
+    def head(self) -> Tensor:
+        """Mask of the parameters of the network's last layer, (d,)."""
+        return self.engine.network.columns(self.engine.network.head).to(self.engine.device)
 
     def shares(self) -> Floats:
         """Return the averaging weights p_k over all peers, (P, n)."""
@@ -183,18 +184,18 @@ class FineTuned(GlobalModel[BestState], group="personal", exposes=CHOOSES_MODELS
 
     def init(self) -> BestState:
         start = self.start()
-        best = with_validation_loss(self.engine, start.x, start.buffers)
+        best = validation.with_validation_loss(self.engine, start.x, start.buffers)
         return self.begin(start, best=best)
 
     def update(self, s: BestState, inbox: Inbox) -> BestState:
         s = super().update(s, inbox)
-        new = with_validation_loss(self.engine, s.x, s.buffers)
-        return replace(s, best=better(self.engine, s.best, new))
+        new = validation.with_validation_loss(self.engine, s.x, s.buffers)
+        return replace(s, best=validation.better(self.engine, s.best, new))
 
     def personal(self, s: BestState) -> BestState:
         best, batches = s.best, self.engine.batches(0, Purpose.TUNE, epochs=self.epochs)
         opt_state = self.engine.opt_state(best["x"])
-        fit = self.engine.fit(best["x"], buffers_of(best), opt_state, batches)
+        fit = self.engine.fit(best["x"], validation.buffers_of(best), opt_state, batches)
         return replace(s, x=fit.x, buffers=fit.buffers)
 
 

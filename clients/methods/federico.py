@@ -170,12 +170,7 @@ class FedeRiCo(
         peers = self.engine.peers
         w_pn = softmax(-self.sharpness * s.tracked, known(s.authors, peers, self.engine.n))
         w_pm, x_pmd, _ = mixture(s.x, s.members, s.authors, w_pn, peers)
-        members = w_pm.shape[1]
-        buffers = {
-            name: value[:, None].expand(-1, members, *value.shape[1:])
-            for name, value in s.buffers.items()
-        }
-        return Mixture(self.engine.tensor(w_pm), x_pmd, buffers)
+        return Mixture(self.engine.tensor(w_pm), x_pmd, s.buffers_of_members(w_pm.shape[1]))
 
     def _losses(self, x_ed: Tensor, buffers: Buffers, peer_e: Ints) -> Floats:
         losses_e = self.engine.losses(x_ed, buffers, "train", peer_e).losses.cpu().numpy()

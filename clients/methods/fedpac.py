@@ -39,8 +39,8 @@ import numpy as np
 
 from coterie.clients.hints import Floats, GradientFunction, Tensor
 from coterie.clients.inbox import Inbox
+from coterie.clients.methods.fedproto import AlignedState, Prototypes
 from coterie.clients.methods.fedrep import FedRep, FedRepState, filled
-from coterie.clients.parts.prototypes import AlignedState, Prototypes
 from coterie.clients.parts.simplex import minimise_on_simplex
 from coterie.ranges import option
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 from coterie.clients.engine.streams import Purpose
@@ -45,11 +44,6 @@ class FedRep(FedAvg[T], group="personal"):
     head_epochs: int = option(
         10, "Passes over the peer's data per round to train the head.", low=1, grid=(1, 3, 10)
     )
-
-    @cached_property
-    def head(self) -> Tensor:
-        """Mask of the head's parameters, (d,)."""
-        return self.engine.network.columns(self.engine.network.head).to(self.engine.device)
 
     def init(self) -> T:
         return self.separate(self.start())

@@ -163,11 +163,6 @@ class Facade(
     def models_kept(self, peers: int) -> int:
         return self.clusters
 
-    @cached_property
-    def head(self) -> Tensor:
-        """Mask of the head's parameters, (d,)."""
-        return self.engine.network.columns(self.engine.network.head).to(self.engine.device)
-
     def init(self) -> FacadeState:
         start, k = self.start(), self.clusters
         heads_pkh = self.engine.starts(k)[:, self.head].expand(len(start.x), -1, -1)

@@ -188,6 +188,6 @@ class Stacking(Predictors[StackingState], group="unknown", exposes=CHOOSES_WEIGH
         members, offset = v_pm.shape[1], self.engine.tensor(s.b)
         at_pm = np.broadcast_to(np.arange(members), v_pm.shape)
         return Ensemble(
-            self.engine.tensor(v_pm), x_pmd, self.repeated(s, members), offset,
+            self.engine.tensor(v_pm), x_pmd, s.buffers_of_members(members), offset,
             *self.bounds(s, at_pm),
         )  # fmt: skip

@@ -33,12 +33,6 @@ class AtLeast(nn.Module):
         return F.interpolate(images, (height + down, width + right), mode="nearest")
 
 
-def image(shape: Shape) -> Shape:
-    """Return (channels, height, width) of an example that is an image; others are a ValueError."""
-    check_image(shape)
-    return shape
-
-
 def lenet(shape: Shape, outputs: int) -> nn.Module:
     """Build LeNet with ReLU and max pooling (DPFL on CIFAR and CINIC, All-for-one on CIFAR)."""
     # 62,006 parameters on 3x32x32 with 10 classes.
@@ -61,7 +55,7 @@ def _two_convolutions(
     shape: Shape, outputs: int, side: int, channels: tuple[int, int], hidden: tuple[int, ...]
 ) -> nn.Module:
     """Build two unpadded 5x5 convolutions with ReLU and 2x2 pooling, and fully connected layers."""
-    colours, *sides = image(shape)
+    colours, *sides = check_image(shape)
     pooled = [((max(length, side) - 4) // 2 - 4) // 2 for length in sides]
     widths = (channels[1] * math.prod(pooled), *hidden, outputs)
     layers: list[nn.Module] = [
@@ -77,7 +71,7 @@ def _two_convolutions(
 def cnn(shape: Shape, outputs: int) -> nn.Module:
     """Build FedAvg's network (McMahan et al. 2017): two 5x5 convolutions, 512 hidden units."""
     # 1,663,370 parameters on 1x28x28 with 10 classes, as in the paper.
-    channels, height, width = image(shape)
+    channels, height, width = check_image(shape)
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
         nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
@@ -89,7 +83,7 @@ def cnn(shape: Shape, outputs: int) -> nn.Module:
 def cnn_128(shape: Shape, outputs: int) -> nn.Module:
     """Build FedeRiCo's network for CIFAR-10: three 3x3 convolutions of 128 channels, one linear."""
     # The paper states no padding; without any it has 303,882 parameters on 3x32x32 with 10 classes.
-    channels, *sides = image(shape)
+    channels, *sides = check_image(shape)
     layers: list[nn.Module] = [AtLeast(32)]
     sides = [max(side, 32) for side in sides]
     for before in (channels, 128, 128):
@@ -121,7 +115,7 @@ def resnet9(shape: Shape, outputs: int) -> nn.Module:
     """Build CoBo's ResNet-9: 6,621,540 parameters on 3x32x32 with 100 classes."""
     # Eight convolutions with bias and batch norm, two of the four pairs residual, and one linear
     # layer; of the networks of this name it is the one with that number of parameters.
-    channels, *_ = image(shape)
+    channels, *_ = check_image(shape)
     return nn.Sequential(
         AtLeast(16),
         _normed(channels, 64),
@@ -145,7 +139,7 @@ def resnet18(shape: Shape, outputs: int, options: ResNet18Options) -> nn.Module:
     # 11,173,962 parameters on 3x32x32 with 10 classes, with either norm.
     from torchvision.models import resnet18 as torchvision_resnet18  # slow import
 
-    channels, *_ = image(shape)
+    channels, *_ = check_image(shape)
     norms = {"batch": nn.BatchNorm2d, "group": lambda width: nn.GroupNorm(32, width)}
     network = torchvision_resnet18(num_classes=outputs, norm_layer=norms[options.norm])
     network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)

@@ -381,10 +381,11 @@ def check_task(model: str, task: str) -> None:
     raise ValueError(f'model = "{model}" does not support {task} tasks: choose {", ".join(known)}')
 
 
-def check_image(shape: tuple[int, ...]) -> None:
-    """Check that an example is an image that a convolutional network takes."""
+def check_image(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return channels, height and width of an image that a convolutional network takes."""
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(
             f"the model wants images of at least 4x4, but an example has shape {shape}: "
             'choose model = "mlp" or "linear"'
         )
+    return shape

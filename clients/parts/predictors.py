@@ -187,7 +187,7 @@ class Predictors(Rule[S], Generic[S], strategy=Wanted, learns_graph=True, valida
         if not s.authors.shape[1]:
             return None
         w_pm, x_pmd, at_pm = mixture(s.x, s.members, s.authors, s.w, self.engine.peers)
-        weights, buffers = self.engine.tensor(w_pm), self.repeated(s, w_pm.shape[1])
+        weights, buffers = self.engine.tensor(w_pm), s.buffers_of_members(w_pm.shape[1])
         return Mixture(weights, x_pmd, buffers, None, *self.bounds(s, at_pm))
 
     def bounds(self, s: S, at_pm: Ints) -> tuple[Tensor, Tensor, Ints]:
@@ -200,10 +200,3 @@ class Predictors(Rule[S], Generic[S], strategy=Wanted, learns_graph=True, valida
             )
         )  # fmt: skip
         return self.engine.tensor(low), self.engine.tensor(high), authors_pm
-
-    def repeated(self, s: S, members: int) -> dict[str, Tensor]:
-        """Return the buffers of each peer for all its members, (P, members, ...)."""
-        return {
-            name: value[:, None].expand(-1, members, *value.shape[1:])
-            for name, value in s.buffers.items()
-        }

@@ -144,7 +144,7 @@ class ImageFolderOptions(HeldOptions):
             raise ValueError(f'window must be "none", "file" or like "40/400", not "{self.window}"')
         if "/" in self.masks or "\\" in self.masks or self.masks in (".", "..", "images"):
             raise ValueError(f'masks must be the name of a folder, not "{self.masks}"')
-        self.check_held()
+        super().__post_init__()
         self.normalisation()
 
     def check_peers(self, peers: int) -> None:

@@ -86,8 +86,7 @@ class HeldOptions:
         """`validation` as a number; 0 for "auto"."""
         return 0.0 if self.validation == "auto" else self.validation
 
-    def check_held(self) -> None:
-        """Check that the shares leave training examples."""
+    def __post_init__(self) -> None:
         if self.test + self.validation_share >= 1:
             raise ValueError("test and validation must together be below 1")
 

@@ -125,9 +125,6 @@ class TableOptions(HeldOptions):
         '2024-01-31. Or a column of schema.toml with role = "time". It is no feature.',
     )
 
-    def __post_init__(self) -> None:
-        self.check_held()
-
     def check_peers(self, peers: int) -> None:
         """Check that the run names its columns."""
         columns = words(self.columns)

@@ -50,9 +50,6 @@ class TextOptions(HeldOptions):
         "empty, in a simulation, for the one in data-dir.",
     )
 
-    def __post_init__(self) -> None:
-        self.check_held()
-
     def check_node(self) -> None:
         """Check that the tokenizer is set, since a node cannot see those of other peers."""
         if not self.tokenizer:

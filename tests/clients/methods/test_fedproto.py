@@ -15,9 +15,8 @@ from torch.nn import functional as F
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
 from coterie.clients.letters import Letters
-from coterie.clients.methods.fedproto import FedProto
+from coterie.clients.methods.fedproto import AlignedState, FedProto
 from coterie.clients.models.options import MODELS
-from coterie.clients.parts.prototypes import AlignedState
 from tests.clients.methods.test_fedpac import (
     CLASSES,
     WIDTH,

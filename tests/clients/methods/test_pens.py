@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.methods.pens import PENS
+from coterie.clients.methods.dac import PENS
 from tests.inline import Floats, run
 from tests.kit import CAMP, Plain, camps, digits, rule_of, stacked
 from tests.problems import parabolas
