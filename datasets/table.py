@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from coterie.datasets import plugins
-from coterie.datasets.arrays import ArraysOptions, load_arrays, load_own_arrays
 from coterie.datasets.files.fingerprint import of_arrays, recorded, remembered
 from coterie.datasets.own.image_folder import ImageFolderOptions, read_image_folder
 from coterie.datasets.own.institutions import Read as HeldRead
@@ -24,7 +23,13 @@ from coterie.datasets.own.text import TextOptions, read_text
 from coterie.datasets.partition.kinds import KINDS
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.partition.split import split
-from coterie.datasets.per_peer import problem_of_arrays, problem_of_node
+from coterie.datasets.per_peer import (
+    ArraysOptions,
+    load_arrays,
+    load_own_arrays,
+    problem_of_arrays,
+    problem_of_node,
+)
 from coterie.datasets.problem import Problem
 from coterie.datasets.published.femnist import FemnistOptions, read_femnist
 from coterie.datasets.published.heart_disease import read_heart_disease

@@ -20,9 +20,8 @@ from coterie.clients.methods.fedem import FedEM
 from coterie.clients.methods.federated_clustering import FederatedClustering
 from coterie.clients.methods.federico import FedeRiCo
 from coterie.clients.methods.fedfomo import FedFomo
-from coterie.clients.methods.fedpac import FedPAC
 from coterie.clients.methods.fedproto import FedProto
-from coterie.clients.methods.fedrep import FedRep
+from coterie.clients.methods.fedrep import FedPAC, FedRep
 from coterie.clients.methods.ifca import Facade, Ifca
 from coterie.clients.methods.knn_per import KNNPer
 from coterie.clients.methods.l2c import L2C

@@ -51,7 +51,7 @@ from coterie.clients.engine.streams import FOLDS
 from coterie.clients.hints import Begun, Bools, Floats, Ints, SplitName, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.mixture import Mixture
-from coterie.clients.parts.predictors import WORST, scale
+from coterie.clients.parts.ensemble import WORST, scale
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Rule, State
 from coterie.ranges import option

@@ -13,7 +13,7 @@ concave, and expectation maximisation never lowers it (Dempster, Laird, Rubin 19
     M: w_j = (sum_r q_rj + a [j = i]) / (|R| + a)
 
 It is FedeRiCo's E-step (federico, equation 7) for models as they are: without gradients, so also
-for trees. Held-out rows and the own model's predictions: `coterie.clients.parts.predictors`.
+for trees. Held-out rows and the own model's predictions: `coterie.clients.parts.ensemble`.
 Without other models w_ii = 1, which is local training; between equal models the weights do not
 matter. An infinite prior is local training, 0 the maximum of the likelihood.
 
@@ -33,7 +33,7 @@ and predicts with the mean p_i(y | x) = sum_j w_ij p_j(y | x), w_ij the share of
 j. With a `budget`, at most so many other peers are in it, as in DPFL.
 
 Ties are for the peer's own model, then for the peer with the smaller number. Held-out rows and the
-own model's predictions: `coterie.clients.parts.predictors`. Without other models, or without
+own model's predictions: `coterie.clients.parts.ensemble`. Without other models, or without
 held-out rows, w_ii = 1, which is local training.
 
 Readings and deviations: the metric is the log loss; neither the paper's start from the best N
@@ -55,7 +55,7 @@ is the peer's own model, and so is a peer without held-out rows or without other
 and models in other units give the same predictions. The scores of others are clipped to their range
 on R (`coterie.clients.engine.limits`), which changes no prediction on R. The objective is convex:
 Newton's method with halved steps finds its minimum (`coterie.clients.engine.stacked`). Held-out
-rows and the own model's scores: `coterie.clients.parts.predictors`.
+rows and the own model's scores: `coterie.clients.parts.ensemble`.
 
 Readings: Wolpert's level 1 as a penalised linear model of the scores, which keeps what the models
 know about the sizes of their scores; the peer's own model needs no penalty for being used. For
@@ -73,8 +73,7 @@ import numpy as np
 
 from coterie.clients.hints import Floats
 from coterie.clients.mixture import Mixture as Ensemble
-from coterie.clients.parts.ensemble import EMPTY
-from coterie.clients.parts.predictors import HeldOut, MembersState, Predictors, scale
+from coterie.clients.parts.ensemble import EMPTY, HeldOut, MembersState, Predictors, scale
 from coterie.clients.parts.validation import CHOOSES_MODELS, CHOOSES_WEIGHTS
 from coterie.datasets.problem import Problem
 from coterie.ranges import option

@@ -21,8 +21,7 @@ import tomli_w
 
 from coterie.datasets import grammar
 from coterie.datasets.files.fingerprint import content
-from coterie.datasets.own.cells import encoded, named, nested, similar
-from coterie.datasets.own.groups import read_groups
+from coterie.datasets.own.cells import encoded, named, nested, read_groups, similar
 from coterie.datasets.own.scale import publishable
 from coterie.datasets.preprocessing import Column, Floats, Ints
 from coterie.datasets.problem import DataError

@@ -1,7 +1,7 @@
 """Tables of institutions: train.csv or train.parquet, test.* and validation.*, or one data.*.
 
 Every file has the columns that the run names, in any order: numeric features, the label, and those
-that divide the rows (`coterie.datasets.own.groups`). Other columns are ignored. A missing number is
+that divide the rows (`coterie.datasets.own.cells`). Other columns are ignored. A missing number is
 rejected or filled. With a schema (`coterie.datasets.own.schema`) columns may be categories and
 dates too, and cells are checked.
 """
@@ -19,17 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.own.cells import (
-    FORMATS,
-    Errors,
-    Wrong,
-    add_missing,
-    encoded,
-    named,
-    open_table,
-    require,
-)
-from coterie.datasets.own.groups import read_groups, read_times
+from coterie.datasets.own import cells
+from coterie.datasets.own.cells import Errors, Wrong
 from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
@@ -178,7 +169,7 @@ def read_table(
     described = _described(folder, options)
     task, classes, labels = _outcome(described, options)
     group, time = _roles(described, options)
-    tables = {name: open_table(path) for name, path in files.items() if path}
+    tables = {name: cells.open_table(path) for name, path in files.items() if path}
     names = words(options.columns)
     if options.columns == "all":
         others = {options.label, options.event, group, time}
@@ -197,8 +188,8 @@ def read_table(
     parts, groups, times = {}, dict[str, npt.NDArray[Any]](), dict[str, npt.NDArray[Any]]()
     for name, table in tables.items():
         path, errors = files[name] or folder, Errors()
-        group_n = read_groups(table, group, path, errors)
-        time_n = read_times(table, time, path, errors)
+        group_n = cells.read_groups(table, group, path, errors)
+        time_n = cells.read_times(table, time, path, errors)
         inputs, targets, kept = _read_part(table, path, expected, labels, options, errors)
         parts[name] = inputs, targets
         groups |= {} if group_n is None else {name: group_n[kept]}
@@ -267,7 +258,7 @@ def _with_na_values(columns: Sequence[Column], options: TableOptions) -> tuple[C
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    paths = (folder / f"{name}{suffix}" for suffix in FORMATS)
+    paths = (folder / f"{name}{suffix}" for suffix in cells.FORMATS)
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -297,16 +288,16 @@ def _read_part(
     """Read inputs and targets of a table, and the rows that are not left out."""
     # `marked` are rows with errors in other columns.
     columns, first = (*expected.columns, *labels), len(expected.columns)
-    require(table, [column.name for column in columns], path)
-    values, errors = encoded(table, columns)
+    cells.require(table, [column.name for column in columns], path)
+    values, errors = cells.encoded(table, columns)
     for each, why in marked.items():
         errors.setdefault(each, []).extend(why)
     if options.event:
         _check_times(values[:, first:], options, errors)
     needed = 0 if options.missing == "refuse" else first
-    add_missing(table, values[:, needed:], columns[needed:], errors)
+    cells.add_missing(table, values[:, needed:], columns[needed:], errors)
     if errors:
-        entries = named(errors, path)
+        entries = cells.named(errors, path)
         if options.bad_rows == "refuse":
             causes = "; ".join(_causes(errors, columns[:first], labels[0]))
             raise RefusedError(
@@ -327,11 +318,11 @@ def _read_part(
 
 def _causes(errors: Errors, features: Sequence[Column], label: Column) -> list[str]:
     """Return what is wrong in how many rows of each column, and the remedy, without cells."""
-    cells = defaultdict(list)
+    by_cause = defaultdict(list)
     for wrong in itertools.chain.from_iterable(errors.values()):
-        cells[wrong.column, wrong.why].append(wrong.cell)
+        by_cause[wrong.column, wrong.why].append(wrong.cell)
     causes = defaultdict(list)  # by remedy
-    for (name, why), found in cells.items():
+    for (name, why), found in by_cause.items():
         advice, is_label = "", name == label.name and label.kind == "category"
         if why == "is missing" and any(name == column.name for column in features):
             advice = 'table.missing = "mean", "median" or "indicator" fills missing cells'
@@ -352,11 +343,11 @@ def _causes(errors: Errors, features: Sequence[Column], label: Column) -> list[s
     ]
 
 
-def _check_times(cells: npt.NDArray[np.float64], options: TableOptions, errors: Errors) -> None:
+def _check_times(values_n2: npt.NDArray[np.float64], options: TableOptions, errors: Errors) -> None:
     """Add the rows with a negative time, or an event other than 0 and 1, to the errors."""
     for name, values, is_wrong, why in (
-        (options.label, cells[:, 0], cells[:, 0] < 0, "is negative"),
-        (options.event, cells[:, 1], ~np.isin(cells[:, 1], (0, 1)), "is not 0 or 1"),
+        (options.label, values_n2[:, 0], values_n2[:, 0] < 0, "is negative"),
+        (options.event, values_n2[:, 1], ~np.isin(values_n2[:, 1], (0, 1)), "is not 0 or 1"),
     ):
         for row in np.flatnonzero(is_wrong & ~np.isnan(values)):
             errors.setdefault(int(row), []).append(Wrong(name, why, values[row]))

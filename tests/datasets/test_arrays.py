@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.datasets.arrays import ArraysOptions
 from coterie.datasets.partition.options import Partition
+from coterie.datasets.per_peer import ArraysOptions
 from coterie.datasets.problem import DataError
 from coterie.datasets.table import DATASETS
 

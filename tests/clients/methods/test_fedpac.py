@@ -17,7 +17,7 @@ from coterie.app.config.preflight import check, problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Letters
-from coterie.clients.methods.fedpac import FedPAC
+from coterie.clients.methods.fedrep import FedPAC
 from coterie.clients.models.build import build
 from tests.inline import Floats, run
 from tests.kit import configured, digits, quadratic, stacked
