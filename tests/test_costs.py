@@ -23,7 +23,7 @@ import pytest
 from coterie.app.config.registry import METHODS
 from coterie.app.wire.operators import OPERATORS
 from coterie.clients.rule import Rule
-from coterie.strategies.everyone import Everyone, EveryoneAfterWarmup
+from coterie.strategies.everyone import Everyone
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.silent import Silent
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
@@ -35,7 +35,6 @@ from tests.test_table import REFUSES
 EXCHANGES = {
     Silent: "none",
     Everyone: "pull",
-    EveryoneAfterWarmup: "pull",
     Wanted: "wants",
     WantedAnswers: "ask",
     WantedHelp: "ask",
@@ -73,7 +72,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedfomo": [{"models": 2}, {"models": 0, "baseline": "previous"}],
     "dac": [{"models": 2}, {"models": 1, "gossip": False, "tau-schedule": "constant"}],
     "pens": [{"models": 2, "best": 1, "selection-rounds": 2}, {"models": 1, "best": 1}],
-    "trust": [{"similarity": "weights"}, {"similarity": "predictions"}, {"warmup": 2}],
+    "trust": [{"similarity": "weights"}, {"similarity": "predictions"}],
     "dispfl": [{"density": 0.2, "growth": "random"}, {"prune": 0.0, "density": 1.0}],
     "l2c": [{"warm-up": 1, "keep": 2}, {"warm-up": 2, "keep": 1}],
     "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],

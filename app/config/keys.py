@@ -12,9 +12,14 @@ from coterie.ranges import Scalar
 FORMER = {"hold-out": "late-peers"}
 """Former name of a key -> its name."""
 _SCHEMA = 'write mean and scale of the column into schema.toml, with table.scale = "schema"'
+_HELPERS = "all peers that a target is linked to help it"
 GONE: Mapping[str, tuple[Scalar, str]] = {
     "table.mean": ("", _SCHEMA),
     "table.std": ("", _SCHEMA),
+    "wga.helpers": ("all", _HELPERS),
+    "bias-correction.helpers": ("all", _HELPERS),
+    "federated-clustering.radius": ("quantile", "set federated-clustering.quantile"),
+    "trust.warmup": (0, "train with method local, and go on with start-from"),
     "text.bad-lines": ("refuse", "correct the lines that the error names"),
     **dict.fromkeys(
         ("small-world", "barabasi-albert", "hypercube"),

@@ -194,7 +194,8 @@ def digest(configs: Sequence[Config]) -> str:
         for key, value in result_keys(configs[0]).items()
         if key != "seed" and (key not in BEFORE or BEFORE[key] != value)
     }
-    gone = {k: value for k, (value, _) in GONE.items() if f"{configs[0].dataset}." in k}
+    parts = configs[0].dataset, configs[0].method
+    gone = {k: value for k, (value, _) in GONE.items() if k.partition(".")[0] in parts}
     return grid.digest(configs[0], {**flat, **gone, "seeds": [config.seed for config in configs]})
 
 

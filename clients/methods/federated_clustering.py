@@ -10,11 +10,10 @@ peer asks all others for a gradient at x_i, starts from v = g_i(x_i), repeats `i
 and steps x_i <- x_i - eta v. Then v = sum_j a_j z_j, and the a_j are the collaboration weights.
 
 The radius is that of CoBo's authors, who ran this method as their baseline FC: the 0.2 quantile of
-the |z_j - v|, with linear interpolation, in each of 10 iterations. Their "true number and size of
-clusters" is `radius = "truth"`: the ball then holds as many points as the true cluster. In their
-experiment, 8 peers in pairs, both keep two points. In general a quantile q keeps
-1 + floor(q (N - 1)) of them: 0.2 with N < 6 keeps only the peer's own gradient, which is local
-training; 1 is the plain mean.
+the |z_j - v|, with linear interpolation, in each of 10 iterations. A quantile q keeps
+1 + floor(q (N - 1)) points, in their experiment, 8 peers in pairs, two: their "true number and size
+of clusters". 0.2 with N < 6 keeps only the peer's own gradient, which is local training; 1 is the
+plain mean.
 
 Readings and deviations: the iterations use only the inner products of the z_j. Distances that
 differ only by rounding lie on the same side of the radius. Peers that do not answer are left out.
@@ -25,38 +24,25 @@ gradient (`coterie.clients.parts.helper_gradients`): a step descends v + g_i(x) 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 
 from coterie.clients.hints import Bools, Floats, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
-from coterie.clients.rule import Clustered, Rule, Weighted, true_clusters
+from coterie.clients.rule import Rule, Weighted
 from coterie.ranges import option
 from coterie.strategies.wanted import WantedHelp
 
 
-class FederatedClustering(
-    Rule[Weighted], strategy=WantedHelp, group="unknown", learns_graph=True,
-    true_clusters={"radius": "truth"},
-):  # fmt: skip
+class FederatedClustering(Rule[Weighted], strategy=WantedHelp, group="unknown", learns_graph=True):
     """A mean of gradients, clipped around the peer's own."""
 
-    radius: Literal["quantile", "truth"] = option(
-        "quantile",
-        "A quantile of the distances, or the radius that holds as many points as the true cluster, "
-        "which only synthetic partitions know.",
-    )
     quantile: float = option(
         0.2, "Quantile of the distances that is the radius, in [0, 1].",
         low=0, high=1, grid=(0.2, 0.35, 0.5),
     )  # fmt: skip
     iterations: int = option(10, "Iterations of the clipped mean.", low=1)
-
-    def check_data(self, problem: Clustered) -> None:
-        if self.radius == "truth":
-            true_clusters(problem, 'set radius = "quantile"')
 
     def wants(self, s: Weighted, t: int) -> Bools:
         return self.eye() < 1
@@ -85,8 +71,6 @@ class FederatedClustering(
             z_jd = g_pd[p].expand(len(authors), -1).clone()
             z_jd[:-1] = answers["g"][answers.rows[received]]
             rank = self.quantile * len(received)
-            if self.radius == "truth":
-                rank = float(np.count_nonzero(self.same_cluster()[p, authors]) - 1)
             gram = self.engine.products(z_jd, z_jd)
             w_pn[p, authors] = clipped_mean(gram, len(received), rank, self.iterations)
         return w_pn

@@ -18,9 +18,9 @@ data, receives the models of all neighbours, and sets
 
 Readings and deviations: beta is our addition; with beta = 0 all models count alike. The paper's
 peers exchange outputs on shared reference batches; here a peer compares the models that it receives
-on the inputs of its own validation data, so no public data are needed and nothing else is sent.
-The first `warmup` rounds train only (`pretraining_rounds`); the number of local steps is the
-interval between averages (`trust_freq`). A model with an infinite loss has no weight. Batch-norm
+on the inputs of its own validation data, so no public data are needed and nothing else is sent. The
+number of local steps is the interval between averages (`trust_freq`); no rounds only train before
+the first average (`pretraining_rounds`). A model with an infinite loss has no weight. Batch-norm
 buffers stay personal.
 """
 
@@ -38,13 +38,12 @@ from coterie.clients.parts.simplex import softmax
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Weighted
 from coterie.ranges import option
-from coterie.strategies.everyone import EveryoneAfterWarmup
 
 _OUTPUTS, _SPREAD = 100, 10.0
 
 
 class Trust(
-    LocalTraining[Weighted], strategy=EveryoneAfterWarmup, group="unknown", learns_graph=True,
+    LocalTraining[Weighted], group="unknown", learns_graph=True,
     validates=True, exposes=CHOOSES_WEIGHTS,
 ):  # fmt: skip
     """Averages all models by their similarity on its validation data."""
@@ -58,11 +57,8 @@ class Trust(
         1.0, "Factor of the similarities in the softmax; 0 for equal weights.",
         low=0, grid=(1.0, 3.0, 10.0),
     )  # fmt: skip
-    warmup: int = option(0, "Number of rounds of local training before the first average.", low=0)
 
     def update(self, s: Weighted, inbox: Inbox) -> Weighted:
-        if inbox.round <= self.warmup:
-            return s
         match self.similarity:
             case "weights":
                 own = self.eye() > 0

@@ -74,7 +74,7 @@ from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.hints import Bools, Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
-from coterie.clients.rule import Clustered, Rule, State, Weighted, true_clusters
+from coterie.clients.rule import Rule, State, Weighted
 from coterie.ranges import option
 from coterie.strategies.wanted import WantedHelp
 
@@ -102,9 +102,6 @@ class AskingRule(Rule[S], strategy=WantedHelp):
     targets: str = option(
         "all", 'Peers that ask for gradients, "all" or ids like "0,3"; the others train alone.'
     )
-    helpers: Literal["all", "cluster"] = option(
-        "all", 'Peers that they ask: "all" neighbours, or only those in the true "cluster".'
-    )
     weights_: Literal["uniform", "inverse-variance"] = option(
         "uniform",
         "Weights of the helpers in their average: equal, or by the variance of their gradients.",
@@ -123,10 +120,6 @@ class AskingRule(Rule[S], strategy=WantedHelp):
         if max(self.asking(config.peers)) >= config.peers:
             raise ValueError(f'targets = "{self.targets}", but peers are 0 to {config.peers - 1}')
 
-    def check_data(self, problem: Clustered) -> None:
-        if self.helpers == "cluster":
-            true_clusters(problem, 'set helpers = "all"')
-
     @property
     def by_variance(self) -> bool:
         """True if helpers send the variance of their gradients."""
@@ -140,8 +133,7 @@ class AskingRule(Rule[S], strategy=WantedHelp):
     @cached_property
     def _helpers(self) -> Bools:
         asks_p = np.isin(self.engine.peers, self.asking(self.engine.n))
-        helpers_pn: Bools = asks_p[:, None] & (self.eye() == 0)
-        return helpers_pn & self.same_cluster() if self.helpers == "cluster" else helpers_pn
+        return np.asarray(asks_p[:, None] & (self.eye() == 0))
 
     def best_alpha(self, s: S, t: int, helpers_p: Ints) -> Floats:
         """Return the value (P,) of alpha = "auto" for the number of helpers (P,) that answered."""
@@ -230,7 +222,7 @@ class AskingRule(Rule[S], strategy=WantedHelp):
         return np.full(len(share_pn), self.alpha)
 
 
-class Wga(AskingRule[AskingState], group="helpers", true_clusters={"helpers": "cluster"}):
+class Wga(AskingRule[AskingState], group="helpers"):
     """Averages its gradient with the helpers'."""
 
     measuring = True
@@ -299,9 +291,7 @@ class BiasState(AskingState):
     c: Tensor  # estimated bias of each peer's helpers, (P, d)
 
 
-class BiasCorrection(
-    AskingRule[BiasState], group="helpers", true_clusters={"helpers": "cluster", "bias": "oracle"}
-):
+class BiasCorrection(AskingRule[BiasState], group="helpers", true_clusters={"bias": "oracle"}):
     """WGA less the helpers' bias, which it learns."""
 
     beta: float = option(

@@ -10,7 +10,7 @@ import pytest
 
 from coterie.clients.methods.federated_clustering import FederatedClustering, clipped_mean
 from tests.inline import Floats, run
-from tests.kit import CAMP, D, N, Plain, camps, digits, rule_of, stacked
+from tests.kit import CAMP, D, N, Plain, camps, rule_of
 from tests.problems import write_quadratic
 
 
@@ -110,16 +110,6 @@ def test_far_camps_are_told_apart(tmp_path: Path) -> None:
     same = CAMP[:, None] == CAMP
     assert (weights[same] > 0.2).all()
     assert np.abs(weights[~same]).max() == 0
-
-
-def test_a_true_radius_holds_the_true_cluster(tmp_path: Path) -> None:
-    """6 peers in pairs: rank 1, like the quantile of CoBo's code, 0.2 * 5 = 1."""
-    truth = {"federated-clustering.radius": "truth", "peers": 6}
-    result = run(digits("federated-clustering", **truth), tmp_path / "a")
-    quantile = run(digits("federated-clustering", peers=6), tmp_path / "b")
-    assert stacked(result).equal(stacked(quantile))
-    whole = run(digits("federated-clustering", **truth, **{"partition.clusters": 1}), tmp_path)
-    assert np.allclose(whole.weights(), 1 / 6, atol=1e-14)
 
 
 def test_everybody_asks_everybody(tmp_path: Path) -> None:

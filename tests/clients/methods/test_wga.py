@@ -187,16 +187,6 @@ def test_helpers_that_do_not_answer_are_left_out() -> None:
     assert np.allclose(second.x[0], expected, rtol=1e-14)
 
 
-def test_helpers_inside_the_true_cluster() -> None:
-    flat = noisy(
-        peers=7, wga__targets="0,4", wga__helpers="cluster", noisy_quadratic__helpers="3,2",
-        noisy_quadratic__trials=1,
-    )  # fmt: skip
-    w = Stepping(flat).to(1).w
-    assert np.allclose(w[0], [0.7, 0.1, 0.1, 0.1, 0, 0, 0], atol=1e-15)
-    assert np.allclose(w[4], [0, 0, 0, 0, 0.7, 0.15, 0.15], atol=1e-15)
-
-
 def test_stated_noise_gives_exact_inverse_variance_shares(tmp_path: Path) -> None:
     flat, *_ = problem(tmp_path, n=4)
     table = (tmp_path / "problem.json").read_text()

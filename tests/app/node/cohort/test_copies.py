@@ -457,7 +457,6 @@ def test_keys_that_do_not_go_together_are_refused(keys: dict[str, Any], reason: 
     "world",
     [
         {"method": "dpfl"},
-        {"method": "trust", "trust.warmup": 1},
         {"method": "fedavg", **SLEEP},
     ],
 )
