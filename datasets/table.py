@@ -50,11 +50,19 @@ from coterie.datasets.published.languages import (
 from coterie.datasets.published.office_home import read_office_home
 from coterie.datasets.published.packaged import read_breast_cancer, read_digits, read_mnist_5000
 from coterie.datasets.source import Source
-from coterie.datasets.synthetic.least_squares import LeastSquaresOptions, load_least_squares
-from coterie.datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions, load_noisy_quadratic
 from coterie.datasets.synthetic.phantoms import read_phantoms
-from coterie.datasets.synthetic.quadratic import QuadraticOptions, load_quadratic
-from coterie.datasets.synthetic.sine import SineOptions, load_sine
+from coterie.datasets.synthetic.quadratic import (
+    NoisyQuadraticOptions,
+    QuadraticOptions,
+    load_noisy_quadratic,
+    load_quadratic,
+)
+from coterie.datasets.synthetic.regressions import (
+    LeastSquaresOptions,
+    SineOptions,
+    load_least_squares,
+    load_sine,
+)
 
 Read = Callable[..., Source]
 

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.datasets.files.cache import Arrays, cached
-from coterie.datasets.files.fingerprint import record
+from coterie.datasets.files.fingerprint import Arrays, cached, record
 from coterie.datasets.files.folders import folder_with
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source, divided

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.fingerprint import Arrays, cached
 from coterie.datasets.files.folders import folder_with, images_in, read_image, unpacked
 from coterie.datasets.files.locate import Published
 from coterie.datasets.problem import DataError, Ints

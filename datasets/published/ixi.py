@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.files.cache import Arrays, cached
-from coterie.datasets.files.fingerprint import record
+from coterie.datasets.files.fingerprint import Arrays, cached, record
 from coterie.datasets.files.pixels import resized
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source, divided, spread

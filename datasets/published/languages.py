@@ -21,8 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.datasets.files.cache import Arrays, cached
-from coterie.datasets.files.fingerprint import exists
+from coterie.datasets.files.fingerprint import Arrays, cached, exists
 from coterie.datasets.files.folders import folder_with, unpacked
 from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.source import Source, Tokens, divided, examples_of

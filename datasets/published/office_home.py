@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.fingerprint import Arrays, cached
 from coterie.datasets.files.folders import folder_with, images_in, read_image
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source, divided

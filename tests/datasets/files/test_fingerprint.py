@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.datasets.files.cache import cached
 from coterie.datasets.files.fingerprint import (
+    cached,
     content,
     exists,
     of_arrays,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.fingerprint import Arrays, cached
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.published import languages as languages_module

@@ -13,9 +13,13 @@ import pytest
 from coterie.app.config.config import Config, ConfigError
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import Problem
-from coterie.datasets.synthetic.least_squares import LeastSquaresOptions, load_least_squares
-from coterie.datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions, load_noisy_quadratic
-from coterie.datasets.synthetic.sine import SineOptions, load_sine
+from coterie.datasets.synthetic.quadratic import NoisyQuadraticOptions, load_noisy_quadratic
+from coterie.datasets.synthetic.regressions import (
+    LeastSquaresOptions,
+    SineOptions,
+    load_least_squares,
+    load_sine,
+)
 from coterie.datasets.table import dataset_of
 
 NAMES = {
