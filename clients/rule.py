@@ -9,7 +9,7 @@ p = peers of this node, n = all peers, e = letters, d = parameters.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from typing import (
     TYPE_CHECKING,
@@ -297,6 +297,19 @@ class Formulas(Method):
         if "_warned" not in vars(self):
             vars(self)["_warned"] = True
             warnings.warn(message, stacklevel=3)
+
+
+def epsilon_greedy(explores: Iterable[bool], shuffled: Ints, best: Ints) -> Ints:
+    """Sample one peer per slot, without repetition.
+
+    A slot that explores takes the next peer of `shuffled`, another one of `best`: the same peers in
+    random order and by descending merit, at least one per slot.
+    """
+    taken: dict[int, None] = {}
+    for explore in explores:
+        order = shuffled if explore else best
+        taken[next(int(k) for k in order if int(k) not in taken)] = None
+    return np.array(list(taken), dtype=np.int64)
 
 
 class Rule(Formulas, Generic[S]):

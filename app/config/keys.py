@@ -19,6 +19,7 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
     "wga.helpers": ("all", _HELPERS),
     "bias-correction.helpers": ("all", _HELPERS),
     "federated-clustering.radius": ("quantile", "set federated-clustering.quantile"),
+    "all-for-one.smoothness": (0.0, "a learning-rate that is too large causes a warning"),
     "trust.warmup": (0, "train with method local, and go on with start-from"),
     "text.bad-lines": ("refuse", "correct the lines that the error names"),
     **dict.fromkeys(

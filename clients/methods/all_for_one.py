@@ -9,8 +9,8 @@ The weights depend on the similarity ratio at x_i,
     r_ik = max(0, 1 - |grad R_k - grad R_i|^2 / |grad R_i|^2),   r_ii = 1.
 
 Symbols: x_i `state.x`, r_ik `state.r`, alpha_ik `weights`, lambda `lambda_`, b_alpha
-`similarity_batch_size`, n_k `engine.samples` (sigma_k^2 = sigma^2 / n_k, remark 1), beta
-`smoothness`. In refresh rounds every neighbour also answers with gradients G_k on an
+`similarity_batch_size`, n_k `engine.samples` (sigma_k^2 = sigma^2 / n_k, remark 1), beta the
+smoothness of the losses. In refresh rounds every neighbour also answers with gradients G_k on an
 estimation batch of b_alpha examples, independent of its training minibatch:
 
     plain     r^_ik = max(0, 1 - |G_i - G_k|^2 / |G_i|^2)                        (equation 1)
@@ -103,12 +103,6 @@ class AllForOne(
     refresh_every: int = option(
         10, "Rounds between two estimates; in between only collaborators are asked.", low=1
     )
-    smoothness: float = option(
-        0.0,
-        "Smoothness constant beta of the losses, to check the step size under the paper's weights; "
-        "0 if unknown.",
-        low=0,
-    )
 
     def __post_init__(self) -> None:
         minimum = 2 if self.estimator == "debiased" else 1
@@ -155,7 +149,12 @@ class AllForOne(
             own = self._estimator.gradients(s.x, s.buffers, t, np.arange(len(s.x)))
             s = replace(s, r=self._estimator.ratios(s.r, own, inbox.answers))
         alpha_pn = self._alpha(s, inbox.replied | (eye > 0))
-        self._warn_if_long(alpha_pn)
+        longest = float(alpha_pn.sum(axis=1).max())
+        if self.weights_ == "paper" and longest >= 2:
+            self.warn_once(
+                f'all-for-one.weights = "paper": the weights of a peer sum to {longest:.2f}, so '
+                f"learning-rate must be below {1 / longest:.2f} / beta, beta the losses' smoothness"
+            )
         helpers_pn = np.where(eye > 0, 0.0, alpha_pn)
         helpers_pd = inbox.answered("g", helpers_pn)
         others_p1, all_p1 = (
@@ -179,17 +178,6 @@ class AllForOne(
         return weigh(
             r_pn, self.engine.samples, self.lambda_ if self.criterion == "binary" else None
         )
-
-    def _warn_if_long(self, alpha_pn: Floats) -> None:
-        if self.weights_ != "paper":
-            return
-        longest, beta = float(alpha_pn.sum(axis=1).max()), self.smoothness
-        if self.engine.training.learning_rate * longest * beta >= 1 or (not beta and longest >= 2):
-            self.warn_once(
-                f'all-for-one.weights = "paper": the weights of a peer sum to {longest:.2f}, so '
-                f"learning-rate must be below {1 / longest:.2f} / beta, with beta = "
-                f"all-for-one.smoothness = {beta:g} (0: unknown)"
-            )
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,9 @@ from coterie.clients.hints import Bools, Buffers, Floats, Ints, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.mixture import Mixture
 from coterie.clients.parts.ensemble import EMPTY, known, mixture, place
-from coterie.clients.parts.exploring import epsilon_greedy
 from coterie.clients.parts.simplex import softmax
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Rule, State
+from coterie.clients.rule import Rule, State, epsilon_greedy
 from coterie.ranges import option
 from coterie.strategies.wanted import WantedAnswers
 

@@ -32,9 +32,8 @@ import numpy as np
 from coterie.clients.hints import Bools, Floats, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
-from coterie.clients.parts.exploring import epsilon_greedy
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Weighted
+from coterie.clients.rule import Weighted, epsilon_greedy
 from coterie.ranges import option
 from coterie.strategies.wanted import Wanted
 

@@ -326,14 +326,12 @@ def test_only_neighbours_are_asked(tmp_path: Path) -> None:
 # ---- refusals and warnings ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("smoothness", [0.0, 30.0])
-def test_a_step_beyond_the_papers_bound_is_warned_about(tmp_path: Path, smoothness: float) -> None:
-    """At scale s = 0.1, r = 0.19: the binary weights sum to 2 n_k / (n_k (1 + 0.19)) with equal
-    samples, and to 1000 / (1 + 999 * 0.19) = 5.2 where the similar peer has 999 times as many.
+def test_weights_whose_sum_limits_the_step_are_warned_about(tmp_path: Path) -> None:
+    """At scale s = 0.1, r = 0.19: the binary weights sum to 1000 / (1 + 999 * 0.19) = 5.2 where the
+    similar peer has 999 times as many samples.
     """
-    samples = [1, 999] if smoothness == 0 else [1, 1]
-    flat = quadratic(tmp_path, np.array([[1.0], [0.1]]), samples=samples)
-    flat |= {"all-for-one.weights": "paper", "all-for-one.smoothness": smoothness}
+    flat = quadratic(tmp_path, np.array([[1.0], [0.1]]), samples=[1, 999])
+    flat |= {"all-for-one.weights": "paper"}
     with pytest.warns(UserWarning, match="learning-rate must be below"):
         run(flat, tmp_path)
 
@@ -342,7 +340,7 @@ def test_a_step_beyond_the_papers_bound_is_warned_about(tmp_path: Path, smoothne
     ("key", "value"),
     [
         ("lambda", 0.0), ("lambda", 1.0), ("estimator-ema", 1.0), ("estimator-ema", -0.1),
-        ("similarity-batch-size", 1), ("refresh-every", 0), ("smoothness", -1.0),
+        ("similarity-batch-size", 1), ("refresh-every", 0),
         ("criterion", "best"), ("weights", "even"), ("estimator", "true"),
     ],
 )  # fmt: skip

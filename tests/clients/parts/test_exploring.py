@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.clients.parts.exploring import epsilon_greedy
+from coterie.clients.rule import epsilon_greedy
 
 CHANCE, BEST = np.array([4, 1, 3, 2]), np.array([1, 2, 3, 4])
 
