@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.hints import Ints, Tensor
 from coterie.datasets import plugins
+from coterie.datasets.problem import Problem
 from coterie.ranges import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from coterie.datasets.problem import Problem
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -126,8 +126,9 @@ def _published(
 
 
 def _synthetic(
-    summary: str, needs: str, model: str, make: Callable[[int, int, Any], Problem], options: type
-) -> Dataset:
+    summary: str, make: Callable[[int, int, Any], Problem], options: type, model: str = "",
+    needs: str = "nothing: synthetic",
+) -> Dataset:  # fmt: skip
     """Make a data set of a function of peers, seed and options, which reads no data-dir."""
 
     def load(
@@ -258,31 +259,26 @@ DATASETS: dict[str, Dataset] = {
     ),
     "quadratic": _synthetic(
         "one quadratic loss per peer, for exact checks",
-        "quadratic.file: a JSON file",
-        "",
         load_quadratic,
         QuadraticOptions,
+        needs="quadratic.file: a JSON file",
     ),
     "noisy-quadratic": _synthetic(
         "users and helpers with one quadratic loss each, many trials at once",
-        "nothing: synthetic",
-        "",
         lru_cache(maxsize=8)(load_noisy_quadratic),
         NoisyQuadraticOptions,
     ),
     "least-squares": _synthetic(
         "noise-free linear regression around a few centres",
-        "nothing: synthetic",
-        "linear",
         lru_cache(maxsize=8)(load_least_squares),
         LeastSquaresOptions,
+        model="linear",
     ),
     "sine": _synthetic(
         "noisy points on successive intervals of a sine curve",
-        "nothing: synthetic",
-        "linear",
         lru_cache(maxsize=8)(load_sine),
         SineOptions,
+        model="linear",
     ),
 }
 """Data sets by name."""

@@ -19,18 +19,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from coterie.clients.models.options import BoostedTreesOptions, GradientBoostingOptions
-
-if TYPE_CHECKING:
-    from coterie.clients.models.convnets import Shape
-    from coterie.clients.models.options import ForestOptions, LogisticOptions
+from coterie.clients.models.convnets import Shape
+from coterie.clients.models.options import (
+    BoostedTreesOptions,
+    ForestOptions,
+    GradientBoostingOptions,
+    LogisticOptions,
+)
 
 Floats = npt.NDArray[np.floating[Any]]
 Arrays = Mapping[str, npt.NDArray[Any]]
