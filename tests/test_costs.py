@@ -50,7 +50,7 @@ EPOCHS: dict[str, Any] = {"local-epochs": 2, "num-server-rounds": 2}
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "cobo": [{"sampling": "constant", "probability": 0.5, "gamma": 30.0}, {"simplex": True}],
     "wga": [
-        {"weights": "inverse-variance"}, {"alpha": 0.3, "targets": "0,3", "helpers": "cluster"},
+        {"weights": "inverse-variance"}, {"alpha": 0.3, "targets": "0,3"},
     ],
     "bias-correction": [{"bias": "oracle", "targets": "1,2"}, {"weights": "inverse-variance"}],
     "all-for-one": [

@@ -192,10 +192,7 @@ def test_a_problem_that_does_not_suit_is_refused(tmp_path: Path, method: str) ->
     [
         ("oracle", {}, "set partition.kind"),
         ("ifca", {"clusters": 0}, "set ifca.clusters"),
-        ("federated-clustering", {"radius": "truth"}, 'set radius = "quantile"'),
         ("all-for-one", {"criterion": "oracle"}, 'set criterion = "binary" or "continuous"'),
-        ("wga", {"helpers": "cluster"}, 'set helpers = "all"'),
-        ("bias-correction", {"helpers": "cluster"}, 'set helpers = "all"'),
     ],
 )
 def test_who_needs_the_truth_is_refused_where_nobody_knows_it(
