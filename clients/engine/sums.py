@@ -90,8 +90,8 @@ def squared_distances(a: Rows, b: Rows) -> Tensor:
     """Return squared distances of rows with the same index, (E,) float64; each pair once."""
 
     def away(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        x = x - y
-        return x, x
+        away = x.sub_(y)
+        return away, away
 
     return _of_pairs(a, b, away)
 
@@ -152,7 +152,7 @@ def _total(blocks: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
         is_square, x = x is y, x.double()
         y = x if is_square else y.double()
         if sums is None:
-            sums = x * y
+            sums = x.mul_(x) if is_square else x * y  # a square is of a copy
         else:
             sums[..., : x.shape[-1]].addcmul_(x, y)
     assert sums is not None
