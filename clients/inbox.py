@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clients.engine import sums
 from coterie.clients.letters import Bools, Ints, Letters, Rows, no_letters
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ class Inbox(Received):
         peer, rows = self._evaluated(own=own)
         to_e = Rows(self[name], self.own[peer]) if to is None else Rows(to, peer)
         squares_pn = np.zeros(self.heard.shape)
-        squares_e = sums.squared_distances(Rows(self[name], rows), to_e)
+        squares_e = self.engine.squared_distances(Rows(self[name], rows), to_e)
         squares_pn[peer, self.authors[rows]] = squares_e.cpu()
         return squares_pn
 

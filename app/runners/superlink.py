@@ -166,9 +166,14 @@ def backend_config(nodes: int, machines: Sequence[Machine]) -> dict[str, dict[st
     An existing Ray cluster (RAY_ADDRESS) keeps its own settings.
     """
     cpus, gpus = (sum(of) for of in ([m.cpus for m in machines], [m.gpus for m in machines]))
+    per_gpu = max(1, min(nodes, cpus) // gpus) if gpus else 0
+
+    def places(share: int) -> int:  # no node spans two machines
+        return sum(min(m.cpus // share, m.gpus * per_gpu if gpus else m.cpus) for m in machines)
+
     share = max(1, cpus // nodes)
-    while share > 1 and sum(machine.cpus // share for machine in machines) < nodes:
-        share -= 1  # no node spans two machines
-    resources = {"num_cpus": share, "num_gpus": min(1.0, gpus / nodes)}
+    while share > 1 and places(share) < min(nodes, places(1)):
+        share -= 1
+    resources = {"num_cpus": share, "num_gpus": 1 / per_gpu if per_gpu else 0.0}
     start: dict[str, float] = {} if private_ray.address() else {"num_cpus": cpus, "num_gpus": gpus}
     return {"client_resources": resources, "init_args": start}

@@ -505,6 +505,10 @@ class Engine(Evaluation):
         """Return inner products of models, (E,) float64, independent of the peers' nodes."""
         return sums.paired(a_ed, b_ed)
 
+    def squared_distances(self, a_ed: Rows, b_ed: Rows) -> Tensor:
+        """Return squared distances of models, (E,) float64, independent of the peers' nodes."""
+        return sums.squared_distances(a_ed, b_ed)
+
     def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
         """Return the mean cosine of the rows of two models' tensors, (E,); a vector is a row."""
         total_e, count = np.zeros(len(from_e)), 0

@@ -60,11 +60,13 @@ class Nodes:
         self._nodes: dict[tuple[object, ...], Node] = {}
 
     def simulated(self, config: Config, peers: tuple[int, ...], gpu: int) -> Node:
-        """Return the node of these peers in a simulation; one that is not kept reads its disk."""
+        """Return the node of these peers in a simulation, which is kept."""
         from coterie.app.institution.node import simulated_node  # imports torch
 
-        make = partial(simulated_node, config, peers, Path(config.run_dir), gpu=gpu)
-        return self._kept((config, peers, gpu), make)
+        key = config, peers, gpu
+        if key not in self._nodes:
+            self._nodes[key] = simulated_node(config, peers, Path(config.run_dir), gpu=gpu)
+        return self._nodes[key]
 
     def deployed(
         self,
@@ -155,8 +157,7 @@ def _respond(request: Request, job: Job) -> Response:
         return Response(())
     if job.simulated:
         _require_state(request, job, peers, _strategy(config).schedule)
-        number = int(str(job.node_config["partition-id"]))
-        return _nodes.simulated(config, peers, number).handle(request)
+        return _nodes.simulated(config, peers, job.gpu).handle(request)
     approval.note_contact(Path(config.run_dir).parent)
     if request.stage == "preflight":
         return readiness.answer(request, job)
