@@ -17,7 +17,7 @@ from flwr.app import RecordDict
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coterie.app.institution.process.job import Job
-from coterie.app.institution.process.service import handle_request
+from coterie.app.institution.process.service import handle_request, keep_all_nodes
 
 
 class Place(NamedTuple):
@@ -51,6 +51,9 @@ def _actor(name: str, machine: str) -> Any:
 
 class _Actor:
     """Process of some nodes."""
+
+    def __init__(self) -> None:
+        keep_all_nodes()
 
     def handle(self, record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
         return handle_request(record, job)

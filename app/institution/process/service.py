@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -56,17 +57,15 @@ class Nodes:
     """Cache of up to `limit` nodes that this process keeps between messages, with their state."""
 
     def __init__(self, limit: int = _NODES_IN_MEMORY) -> None:
-        self._limit = limit
+        self.limit = limit
         self._nodes: dict[tuple[object, ...], Node] = {}
 
     def simulated(self, config: Config, peers: tuple[int, ...], gpu: int) -> Node:
-        """Return the node of these peers in a simulation, which is kept."""
+        """Return the node of these peers in a simulation; one that is not kept reads its disk."""
         from coterie.app.institution.node import simulated_node  # imports torch
 
-        key = config, peers, gpu
-        if key not in self._nodes:
-            self._nodes[key] = simulated_node(config, peers, Path(config.run_dir), gpu=gpu)
-        return self._nodes[key]
+        make = partial(simulated_node, config, peers, Path(config.run_dir), gpu=gpu)
+        return self._kept((config, peers, gpu), make)
 
     def deployed(
         self,
@@ -90,7 +89,7 @@ class Nodes:
     def _kept(self, key: tuple[object, ...], make: Callable[[], Node]) -> Node:
         node = self._nodes.pop(key, None)
         self._nodes[key] = node or make()
-        while len(self._nodes) > self._limit:
+        while len(self._nodes) > self.limit:
             del self._nodes[next(iter(self._nodes))]
         return self._nodes[key]
 
@@ -100,6 +99,11 @@ class Nodes:
 
 
 _nodes = Nodes()
+
+
+def keep_all_nodes() -> None:
+    """Keep any number of nodes in this process from now on."""
+    _nodes.limit = sys.maxsize
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:

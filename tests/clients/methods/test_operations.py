@@ -1,4 +1,4 @@
-"""Count operations of whole rounds on a pretended GPU: they grow at most linearly with the peers."""
+"""Count operations of whole rounds on a pretended GPU: at most linear in the number of peers."""
 
 from __future__ import annotations
 
