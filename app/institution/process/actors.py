@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 from flwr.app import RecordDict
@@ -20,20 +20,13 @@ from coterie.app.institution.process.job import Job
 from coterie.app.institution.process.service import handle_request, keep_all_nodes
 
 
-class Place(NamedTuple):
-    """Place of an actor."""
-
-    machine: str  # Ray's ID
-    gpu: int  # index of its GPU there
-
-
 def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
     """Let the actor of the node execute a request, see `handle_request`; start it if needed."""
-    places = _places()
-    number = int(str(job.node_config["partition-id"])) % len(places)
-    actor = _actor(f"coterie-{job.run_id}-{number}", places[number].machine)
+    number = int(str(job.node_config["partition-id"])) % len(_places())
+    machine, gpu = _places()[number]
+    actor = _actor(f"coterie-{job.run_id}-{number}", machine)
     result: tuple[RecordDict, int | None] = ray.get(
-        actor.handle.remote(record, replace(job, gpu=places[number].gpu))
+        actor.handle.remote(record, replace(job, gpu=gpu))
     )
     return result
 
@@ -60,8 +53,8 @@ class _Actor:
 
 
 @cache
-def _places() -> list[Place]:
-    """Return the places of Flower's actors, which have the shares of this one, on all machines."""
+def _places() -> list[tuple[str, int]]:
+    """Return machine and GPU there of each of Flower's actors, which have the shares of this one."""
     shares = ray.get_runtime_context().get_assigned_resources()
     counts = {
         machine["NodeID"]: min(
@@ -70,4 +63,4 @@ def _places() -> list[Place]:
         for machine in ray.nodes()
         if machine["Alive"]
     }
-    return [Place(machine, gpu) for machine in sorted(counts) for gpu in range(counts[machine])]
+    return [(machine, gpu) for machine in sorted(counts) for gpu in range(counts[machine])]

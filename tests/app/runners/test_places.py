@@ -33,7 +33,7 @@ def test_all_gpus_of_two_machines_are_in_use(
     monkeypatch.setattr(ray, "nodes", lambda: listed)
     monkeypatch.setattr(ray, "get_runtime_context", Here)
     actors._places.cache_clear()
-    used = [(place.machine, place.gpu % 2) for place in actors._places()[:nodes]]
+    used = [(machine, gpu % 2) for machine, gpu in actors._places()[:nodes]]
     actors._places.cache_clear()
     assert {used.count(gpu) for gpu in used} == {per_gpu}
     assert len(set(used)) == 4
