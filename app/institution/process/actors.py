@@ -54,7 +54,7 @@ class _Actor:
 
 @cache
 def _places() -> list[tuple[str, int]]:
-    """Return machine and GPU there of each of Flower's actors, which have the shares of this one."""
+    """Return machine and GPU of each of Flower's actors, all with the shares of this one."""
     shares = ray.get_runtime_context().get_assigned_resources()
     counts = {
         machine["NodeID"]: min(
