@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from coterie.datasets.table import Source
+from coterie.datasets.source import Source
 from tests import plugins
 
 
