@@ -55,12 +55,12 @@ class _Actor:
 @cache
 def _places() -> list[tuple[str, int]]:
     """Return machine and GPU of each of Flower's actors, all with the shares of this one."""
-    shares = ray.get_runtime_context().get_assigned_resources()
+    shares = ray.get_runtime_context().get_assigned_resources()  # type: ignore[no-untyped-call]
     counts = {
         machine["NodeID"]: min(
             int(machine["Resources"].get(kind, 0) / share) for kind, share in shares.items()
         )
-        for machine in ray.nodes()
+        for machine in ray.nodes()  # type: ignore[no-untyped-call]
         if machine["Alive"]
     }
     return [(machine, gpu) for machine in sorted(counts) for gpu in range(counts[machine])]
