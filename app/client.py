@@ -22,8 +22,11 @@ app = ClientApp()
 
 
 @app.train()
-def handle(message: Message, context: Context) -> Message:
-    """Answer a request with a response, or with an error in one line."""
+def handle(message: Message, context: Context, *, forwards: bool = False) -> Message:
+    """Answer a request with a response, or with an error in one line.
+
+    `forwards`: an actor of Ray keeps the node (`coterie.app.institution.process.actors`).
+    """
     state = context.state.get(_STATE)
     version = state["version"] if isinstance(state, ConfigRecord) else None
     job = Job(
@@ -32,8 +35,13 @@ def handle(message: Message, context: Context) -> Message:
         context.node_config,
         version if isinstance(version, int) else None,
         in_simulation(),
+        int(str(context.node_config.get("partition-id", 0))),
     )
     respond = handle_request
+    if forwards:
+        from coterie.app.institution.process.actors import forward_request  # imports Ray
+
+        respond = forward_request
     if not job.simulated and sys.platform == "linux":
         from coterie.app.institution.process import worker  # Linux only, not needed in a simulation
 

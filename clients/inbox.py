@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clients.letters import Bools, Ints, Lazy, Letters, Rows, no_letters
+from coterie.clients.letters import Bools, Ints, Letters, Rows, no_letters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,9 +147,9 @@ class Inbox(Received):
         """
         peer, rows = self._evaluated(own=own)
         to_e = Rows(self[name], self.own[peer]) if to is None else Rows(to, peer)
-        away = Lazy(lambda x, y: x.sub_(y), (Rows(self[name], rows), to_e))
         squares_pn = np.zeros(self.heard.shape)
-        squares_pn[peer, self.authors[rows]] = self.engine.inner(away, away).cpu()
+        squares_e = self.engine.squared_distances(Rows(self[name], rows), to_e)
+        squares_pn[peer, self.authors[rows]] = squares_e.cpu()
         return squares_pn
 
     def exchanged(self, name: str) -> Floats:
@@ -165,9 +165,13 @@ class Inbox(Received):
         e_out = order[np.searchsorted(key_sent, key_back[met], sorter=order)]
         products_pn = np.zeros((len(self.engine.peers), n))
         if len(met):
-            products_pn[self._row(answers)[met], answers.senders[met]] = self.engine.inner(
-                Rows(answers[name], answers.rows[met]), Rows(sent[name], sent.rows[e_out])
+            low_e, high_e = np.sort(answers.ends[met], axis=1).T
+            _, first, pair_e = np.unique(low_e * n + high_e, return_index=True, return_inverse=True)
+            products = self.engine.inner(
+                Rows(answers[name], answers.rows[met[first]]),
+                Rows(sent[name], sent.rows[e_out[first]]),
             ).cpu()
+            products_pn[self._row(answers)[met], answers.senders[met]] = products[pair_e]
         return products_pn
 
     def mix(self, name: str, weights_pn: Floats | Tensor, own_pd: Tensor | None = None) -> Tensor:

@@ -7,6 +7,7 @@ files with its result.
 from __future__ import annotations
 
 import io
+import math
 import os
 import socket
 import sys
@@ -24,7 +25,7 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
 from coterie.app.private_ray import address
 from coterie.app.runners import bundle, failures, machine
-from coterie.app.runs import plan
+from coterie.app.runs import plan, units
 from coterie.errors import RunError
 
 _STORE = 100 << 20
@@ -267,7 +268,7 @@ def estimates(configs: Sequence[Config]) -> list[int]:
         alike = (
             config.dataset, config.dataset_options, config.network, config.model_options,
             config.adaptation, config.peers, config.compute.dtype, config.training, config.privacy,
-            config.engine,
+            config.engine, config.method, config.topology, config.topology_degree,
         )  # fmt: skip
         if alike not in known:
             try:
@@ -279,18 +280,48 @@ def estimates(configs: Sequence[Config]) -> list[int]:
 
 
 def estimate(config: Config) -> int:
-    """Return the bytes of a run: twice weights and optimizer memory, a chunk of models, the data.
+    """Return the bytes of a run; methods that keep further models take more."""
+    return _PROCESS + sum(memory_by_key(config).values())
 
-    Methods that keep further models take more.
-    """
+
+def memory_by_key(config: Config) -> dict[str, int]:
+    """Return the bytes of a run's parts beside its process, by the key that lowers each."""
+    # Twice weights and optimizer memory, a chunk of models, the data, a round's answers.
     from coterie.app.node.assembly import engine_of
     from coterie.clients.engine import tuning
+    from coterie.clients.rule import Rule
 
     problem = problem_of(config)
     one = engine_of(config.with_(device="cpu"), problem, [0])
     x, _ = one.initial()
     numbers = x.numel() + sum(value.numel() for value in one.opt_state(x).values())
-    state = config.peers * numbers * one.dtype.itemsize
     examples = min(config.training.batch_size, int(problem.samples.max()))
     chunk = max(tuning.CHUNK_BYTES, one.step_bytes(examples))
-    return 2 * state + int(_RESIDENT * chunk) + 2 * problem.inputs.nbytes + _PROCESS
+    answer = 0
+    if config.row.answer is not Rule.answer:
+        shapes = config.options.bind(one, config.num_server_rounds).answer_shapes(1)
+        answer = sum(math.prod(shape) for shape in shapes.values())
+    return {
+        "peers": 2 * config.peers * numbers * one.dtype.itemsize,
+        "batch-size": int(_RESIDENT * chunk),
+        "partition.samples-per-peer": 2 * problem.inputs.nbytes,
+        "topology": int(one.topology.sum()) * answer * one.dtype.itemsize,
+    }
+
+
+def memory_warning(config: Config) -> str:
+    """Return a line if a run of one process may exceed the memory it can have; empty if not."""
+    from coterie.clients.engine.engine import device_of
+
+    needed = memory_by_key(config)
+    key = max(needed, key=lambda key: needed[key])
+    limits = [(machine.memory(), "this machine or its container", _PROCESS)]
+    if device_of(config.compute.device, 0).type == "cuda":
+        limits.append((_gpu_bytes(), "the GPU", 0))
+    for limit, name, process in limits:
+        if 0 < limit < (total := process + sum(needed.values())):
+            return (
+                f"the run needs about {units.size(total)}, {name} has {units.size(limit)}: "
+                f"{units.size(needed[key])} of it are lowered by {key}"
+            )
+    return ""

@@ -75,6 +75,8 @@ def run(
             console.print(provenance.UNKNOWN, soft_wrap=True)
         place = "in this process" if nodes is None else units.plural(nodes, "Flower node")
         header(config, problem, place, console)
+        if nodes is None and (warning := cluster.memory_warning(config)):
+            console.print(f"warning: {warning}", soft_wrap=True)
         with Display(console, config.num_server_rounds) as display, observers:
 
             def show(now: Mapping[str, Any]) -> None:

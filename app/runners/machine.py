@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from coterie.app.runs import units
@@ -15,6 +16,15 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Return the bytes that this process may have: those of the machine, or of its cgroup."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup 2 and 1
+        with suppress(OSError, ValueError):  # "max": no limit
+            limits.append(int(Path("/sys/fs/cgroup", file).read_text(encoding="ascii")))
+    return min(limits)
 
 
 def description(gpu: str = "") -> str:

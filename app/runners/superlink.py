@@ -146,7 +146,7 @@ def workspace(log: Path) -> Iterator[Workspace]:
         "no_proxy": direct,
         "NO_PROXY": direct,
         plugins.PATH: os.getcwd(),
-        # Each message goes to any idle actor: all of them see all GPUs, and node k takes its own.
+        # An actor sees all GPUs of its machine and takes its own (app/institution/process/actors).
         "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
     }
     cleaner = subprocess.Popen(
@@ -166,9 +166,15 @@ def backend_config(nodes: int, machines: Sequence[Machine]) -> dict[str, dict[st
     An existing Ray cluster (RAY_ADDRESS) keeps its own settings.
     """
     cpus, gpus = (sum(of) for of in ([m.cpus for m in machines], [m.gpus for m in machines]))
-    share = max(1, cpus // nodes)
-    while share > 1 and sum(machine.cpus // share for machine in machines) < nodes:
-        share -= 1  # no node spans two machines
-    resources = {"num_cpus": share, "num_gpus": min(1.0, gpus / nodes)}
+    per_gpu = max(1, min(nodes, cpus) // gpus) if gpus else 0
+
+    def places(share: int) -> int:  # no node spans two machines
+        return sum(min(m.cpus // share, m.gpus * per_gpu if gpus else m.cpus) for m in machines)
+
+    actors = min(nodes, places(1))
+    share = max(1, cpus // max(1, actors))
+    while share > 1 and places(share) < actors:
+        share -= 1
+    resources = {"num_cpus": share, "num_gpus": 1 / per_gpu if per_gpu else 0.0}
     start: dict[str, float] = {} if private_ray.address() else {"num_cpus": cpus, "num_gpus": gpus}
     return {"client_resources": resources, "init_args": start}

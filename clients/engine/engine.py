@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.defence import Defence
-from coterie.clients.engine import optimizers, probe, robust, stacked, sums, tuning
+from coterie.clients.engine import optimizers, probe, robust, stacked, sums
 from coterie.clients.engine.backends.choose import choose
 from coterie.clients.engine.backends.clipped import Clipped
 from coterie.clients.engine.batches import Ints
@@ -36,7 +36,7 @@ from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
-from coterie.clients.letters import Bools
+from coterie.clients.letters import Bools, Rows
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
 from coterie.clients.models.fitted import Fitted
@@ -501,12 +501,13 @@ class Engine(Evaluation):
             return sums.weighted(weights_e, x_sd, from_e, to_e, hosted)
         return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, hosted)
 
-    def inner(self, a_ed: Models, b_ed: Models) -> Tensor:
+    def inner(self, a_ed: Tensor | Rows, b_ed: Tensor | Rows) -> Tensor:
         """Return inner products of models, (E,) float64, independent of the peers' nodes."""
-        rows = max(1, tuning.PAIRED_TERMS // self.d)  # no second copy of all models
-        parts = [slice(first, first + rows) for first in range(0, len(a_ed), rows)]
-        nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
-        return torch.cat([nothing, *(sums.paired(a_ed[at], b_ed[at]) for at in parts)])
+        return sums.paired(a_ed, b_ed)
+
+    def squared_distances(self, a_ed: Rows, b_ed: Rows) -> Tensor:
+        """Return squared distances of models, (E,) float64, independent of the peers' nodes."""
+        return sums.squared_distances(a_ed, b_ed)
 
     def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
         """Return the mean cosine of the rows of two models' tensors, (E,); a vector is a row."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from coterie.clients.defence import Defence, median
 from coterie.clients.engine import sums, tuning
-from coterie.clients.letters import Ints
+from coterie.clients.letters import Ints, Rows
 
 if TYPE_CHECKING:
     from coterie.clients.engine.training import Models
@@ -96,9 +96,9 @@ def _of_one(
 
 def _squares(x_kd: Tensor) -> Floats:
     """Return squared distances (K, K), without the cancellation of inner products."""
-    rows = [sums.paired(away_kd, away_kd) for away_kd in (x_kd - x_d for x_d in x_kd)]
-    result: Floats = torch.stack(rows).cpu().numpy()
-    return result
+    i_e, k_e = np.indices((len(x_kd), len(x_kd))).reshape(2, -1)
+    squares_e: Floats = sums.squared_distances(Rows(x_kd, i_e), Rows(x_kd, k_e)).cpu().numpy()
+    return squares_e.reshape(len(x_kd), -1)
 
 
 def nearest(squares_kk: Floats, f: int) -> Floats:

@@ -17,8 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.clients.engine import tuning
+from coterie.clients.letters import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     import numpy.typing as npt
 
     from coterie.clients.engine.batches import Ints
@@ -64,31 +67,73 @@ def weighted(
 def products(a_ed: Tensor, b_sd: Tensor) -> Tensor:
     """Return inner products of all pairs of rows of two stacks, (E, S) float64."""
     result_es = a_ed.new_zeros(len(a_ed), len(b_sd), dtype=torch.float64)
-    rows = math.isqrt(tuning.SUM_CELLS.on(a_ed.device) // tuning.PRODUCT_TERMS)
-    for result_s, a in zip(result_es.split(rows), a_ed.split(rows), strict=True):
-        for result, b in zip(result_s.split(rows, 1), b_sd.split(rows), strict=True):
-            result.copy_(_inner(a[:, None], b, tuning.PRODUCT_TERMS))
+    width = tuning.PRODUCT_TERMS.on(a_ed.device)
+    rows = math.isqrt(tuning.SUM_CELLS.on(a_ed.device) // width)
+    for i in range(0, len(a_ed), rows):
+        for k in range(i if b_sd is a_ed else 0, len(b_sd), rows):
+            a, b = a_ed[i : i + rows, None], b_sd[k : k + rows]
+            tile = _total(zip(a.split(width, -1), b.split(width, -1), strict=True))
+            result_es[i : i + rows, k : k + rows] = tile
+            if b_sd is a_ed and i != k:
+                result_es[k : k + rows, i : i + rows] = tile.T
     return result_es
 
 
 @torch.no_grad()
-def paired(a_ed: Tensor, b_ed: Tensor) -> Tensor:
-    """Return inner products of rows with the same index, (E,) float64."""
-    return _inner(a_ed, b_ed, tuning.PAIRED_TERMS)
+def paired(a: Tensor | Rows, b: Tensor | Rows) -> Tensor:
+    """Return inner products of rows with the same index, (E,) float64; each distinct pair once."""
+    return _of_pairs(a, b, lambda x, y: (x, y))
+
+
+@torch.no_grad()
+def squared_distances(a: Rows, b: Rows) -> Tensor:
+    """Return squared distances of rows with the same index, (E,) float64; each pair once."""
+
+    def away(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        away = x.sub_(y)
+        return away, away
+
+    return _of_pairs(a, b, away)
+
+
+def _of_pairs(
+    a_ed: Tensor | Rows,
+    b_ed: Tensor | Rows,
+    factors: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> Tensor:
+    """Return sums over columns of products of two factors of paired rows, symmetric in the pair."""
+    a, b = (of if isinstance(of, Rows) else Rows(of, np.arange(len(of))) for of in (a_ed, b_ed))
+    device, i_e, k_e = a.stack.device, a.rows, b.rows
+    if a.stack is b.stack:
+        i_e, k_e = np.minimum(i_e, k_e), np.maximum(i_e, k_e)
+    _, first_k, which_e = np.unique(
+        i_e * len(b.stack) + k_e, return_index=True, return_inverse=True
+    )
+    i_k, k_k, pair_e = (
+        torch.from_numpy(of).to(device) for of in (i_e[first_k], k_e[first_k], which_e)
+    )
+    width = tuning.PAIRED_TERMS.on(device)
+    rows = max(1, tuning.SUM_CELLS.on(device) // min(width, a.stack.shape[1]))
+    blocks = [*zip(a.stack.split(width, 1), b.stack.split(width, 1), strict=True)]
+    result_k = a.stack.new_zeros(len(i_k), dtype=torch.float64)
+    for result, i, k in zip(result_k.split(rows), i_k.split(rows), k_k.split(rows), strict=True):
+        result.copy_(_total(factors(x[i], y[k]) for x, y in blocks))
+    return result_k[pair_e]
 
 
 @torch.no_grad()
 def cosines(rows_src: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
     """Return the sum over rows of `rows_src` (S, r, c) of cosines of pairs, (E,); 0 for zeros."""
     _, rows, columns = rows_src.shape
+    stack = rows_src.reshape(-1, columns)
 
     def inner(a: Ints, b: Ints) -> Tensor:
-        pairs = rows_src[a].reshape(-1, columns), rows_src[b].reshape(-1, columns)
-        return paired(*pairs).view(len(a), rows)
+        of_a, of_b = ((of[:, None] * rows + np.arange(rows)).ravel() for of in (a, b))
+        return paired(Rows(stack, of_a), Rows(stack, of_b)).view(len(a), rows)
 
     every = np.arange(len(rows_src))
     result_e = torch.zeros(len(from_e), dtype=torch.float64, device=rows_src.device)
-    step = max(1, tuning.PAIRED_TERMS // (rows * columns))
+    step = max(1, tuning.SUM_CELLS.on(rows_src.device) // (rows * columns))
     squares_sr = torch.cat([inner(at, at) for at in np.split(every, every[step::step])])
     for start in range(0, len(from_e), step):
         a, b = from_e[start : start + step], to_e[start : start + step]
@@ -98,15 +143,19 @@ def cosines(rows_src: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
     return result_e
 
 
-def _inner(a: Tensor, b: Tensor, width: int) -> Tensor:
-    """Return inner products over the last dimension; the other dimensions are broadcast."""
-    # The k-th of `width` partial sums takes every `width`-th term from k on. The second half of the
-    # partial sums is added to the first until one is left.
-    blocks = zip(a.split(width, -1), b.split(width, -1), strict=True)
-    x, y = next(blocks)
-    sums: Tensor = x.double() * y.double()
+def _total(blocks: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return sums of products over the last dimension of all blocks; the others are broadcast."""
+    # The k-th of the partial sums takes the k-th term of each block. The second half of the partial
+    # sums is added to the first until one is left.
+    sums: Tensor | None = None
     for x, y in blocks:
-        sums[..., : x.shape[-1]].addcmul_(x.double(), y.double())
+        is_square, x = x is y, x.double()
+        y = x if is_square else y.double()
+        if sums is None:
+            sums = x.mul_(x) if is_square else x * y  # a square is of a copy
+        else:
+            sums[..., : x.shape[-1]].addcmul_(x, y)
+    assert sums is not None
     width = sums.shape[-1]
     while width > 1:
         half = (width + 1) // 2

@@ -48,9 +48,9 @@ SUM_COLUMNS = Threshold(cpu=1 << 10, gpu=1 << 18)
 """Minimum number of columns of a stack in one step of a weighted sum in float64."""
 SUM_CELLS = Threshold(cpu=1 << 18, gpu=1 << 23)
 """Numbers in one step of a sum; on a CPU they stay in the cache."""
-PRODUCT_TERMS = 1 << 9
+PRODUCT_TERMS = Threshold(cpu=1 << 9, gpu=1 << 17)
 """Partial sums per inner product of two stacks: few, so that many pairs are added at once."""
-PAIRED_TERMS = 1 << 16
+PAIRED_TERMS = Threshold(cpu=1 << 16, gpu=1 << 18)
 """Partial sums where each model has one partner: many, so that a long model takes few calls."""
 
 # python -m studies.privacy

@@ -31,6 +31,8 @@ class Job:
     simulated: bool = False
     """The node runs in Flower's simulation; determined from the process, not from the message
     (`coterie.app.client.in_simulation`)."""
+    gpu: int = 0
+    """Index of the node's GPU in a simulation, modulo the number of visible GPUs."""
 
     def config(self) -> Config:
         """Return the run's configuration on this node."""

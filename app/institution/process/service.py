@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -56,7 +57,7 @@ class Nodes:
     """Cache of up to `limit` nodes that this process keeps between messages, with their state."""
 
     def __init__(self, limit: int = _NODES_IN_MEMORY) -> None:
-        self._limit = limit
+        self.limit = limit
         self._nodes: dict[tuple[object, ...], Node] = {}
 
     def simulated(self, config: Config, peers: tuple[int, ...], gpu: int) -> Node:
@@ -88,7 +89,7 @@ class Nodes:
     def _kept(self, key: tuple[object, ...], make: Callable[[], Node]) -> Node:
         node = self._nodes.pop(key, None)
         self._nodes[key] = node or make()
-        while len(self._nodes) > self._limit:
+        while len(self._nodes) > self.limit:
             del self._nodes[next(iter(self._nodes))]
         return self._nodes[key]
 
@@ -98,6 +99,11 @@ class Nodes:
 
 
 _nodes = Nodes()
+
+
+def keep_all_nodes() -> None:
+    """Keep any number of nodes in this process from now on."""
+    _nodes.limit = sys.maxsize
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
@@ -155,8 +161,7 @@ def _respond(request: Request, job: Job) -> Response:
         return Response(())
     if job.simulated:
         _require_state(request, job, peers, _strategy(config).schedule)
-        number = int(str(job.node_config["partition-id"]))
-        return _nodes.simulated(config, peers, number).handle(request)
+        return _nodes.simulated(config, peers, job.gpu).handle(request)
     approval.note_contact(Path(config.run_dir).parent)
     if request.stage == "preflight":
         return readiness.answer(request, job)

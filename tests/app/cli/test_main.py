@@ -377,14 +377,20 @@ def test_progress_in_words() -> None:
 
 def test_nodes_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    for nodes, gpus, cpus_each, gpus_each in ((1, 1, 8, 1.0), (3, 2, 2, 2 / 3), (20, 0, 1, 0.0)):
+    for nodes, gpus, cpus_each, gpus_each in (
+        (1, 1, 8, 1.0), (3, 2, 4, 1.0), (8, 4, 1, 0.5), (20, 4, 1, 0.5), (20, 0, 1, 0.0),
+    ):  # fmt: skip
         settings = backend_config(nodes, [Machine(8, gpus, 0)])
         assert settings["client_resources"] == {"num_cpus": cpus_each, "num_gpus": gpus_each}
         assert settings["init_args"] == {"num_cpus": 8, "num_gpus": gpus}
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     for nodes, cpus_each in ((1, 4), (2, 4), (3, 2), (5, 1), (9, 1)):  # no node on two machines
+        settings = backend_config(nodes, [Machine(4, 0, 0), Machine(4, 0, 0), Machine(1, 0, 0)])
+        resources = {"num_cpus": cpus_each, "num_gpus": 0.0}
+        assert settings == {"client_resources": resources, "init_args": {}}
+    for nodes, cpus_each, gpus_each in ((1, 4, 1), (2, 2, 1), (4, 1, 0.5), (9, 1, 0.25)):
         settings = backend_config(nodes, [Machine(4, 0, 0), Machine(4, 2, 0), Machine(1, 0, 0)])
-        resources = {"num_cpus": cpus_each, "num_gpus": min(1, 2 / nodes)}
+        resources = {"num_cpus": cpus_each, "num_gpus": gpus_each}
         assert settings == {"client_resources": resources, "init_args": {}}
 
 

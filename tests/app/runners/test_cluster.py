@@ -171,6 +171,23 @@ def test_a_run_s_memory_follows_the_law(tmp_path: Path) -> None:
     assert more - needed == 2 * plain.peers * (2 * state + 4)  # two moments, and a count of steps
 
 
+def test_a_run_that_needs_more_memory_names_the_key_that_lowers_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = config(tmp_path, method="cobo", model="mlp", peers=32)
+    answers = 32 * 31 * 4 * (64 * 64 + 64 + 64 * 10 + 10)
+    assert cluster.memory_by_key(pairs)["topology"] == answers
+    assert cluster.memory_by_key(pairs.with_(method="fedavg"))["topology"] == 0
+    needed = cluster.estimate(pairs)
+    monkeypatch.setattr(cluster.machine, "memory", lambda: needed)
+    assert not cluster.memory_warning(pairs)
+    monkeypatch.setattr(cluster.machine, "memory", lambda: needed - 1)
+    parts = cluster.memory_by_key(pairs)
+    line = cluster.memory_warning(pairs)
+    assert line.startswith("the run needs about ")
+    assert line.endswith(f"are lowered by {max(parts, key=lambda key: parts[key])}")
+
+
 def test_the_memory_of_a_private_run_is_that_of_the_engine_s_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

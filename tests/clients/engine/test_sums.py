@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coterie.clients.engine import sums, tuning
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-D = 2 * tuning.PAIRED_TERMS + 2 * tuning.SUM_COLUMNS.cpu + 7
+D = 2 * tuning.PAIRED_TERMS.cpu + 2 * tuning.SUM_COLUMNS.cpu + 7
 PEERS = 11
 
 
@@ -134,7 +134,7 @@ def test_inner_products_do_not_depend_on_order_place_or_threads(dtype: torch.dty
 def test_inner_products_of_more_pairs_than_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     a_ed, b_sd = stack(torch.float32, 7, 600), stack(torch.float32, 5, 600, seed=3)
     expected = sums.products(a_ed, b_sd)
-    cells = 4 * tuning.PRODUCT_TERMS
+    cells = 4 * tuning.PRODUCT_TERMS.cpu
     monkeypatch.setattr(tuning, "SUM_CELLS", tuning.Threshold(cells, cells))
     assert torch.equal(sums.products(a_ed, b_sd), expected)
 
