@@ -22,7 +22,12 @@ app = ClientApp()
 
 
 @app.train()
-def handle(message: Message, context: Context, *, forwards: bool = False) -> Message:
+def handle(message: Message, context: Context) -> Message:
+    """Answer a request in this process, or in the worker of a deployed node."""
+    return answer(message, context)
+
+
+def answer(message: Message, context: Context, *, forwards: bool = False) -> Message:
     """Answer a request with a response, or with an error in one line.
 
     `forwards`: an actor of Ray keeps the node (`coterie.app.institution.process.actors`).

@@ -32,7 +32,7 @@ def simulate(config: dict[str, Scalar], nodes: int, backend: dict[str, Any]) -> 
     @node.train()
     def handle(message: Message, context: Context) -> Message:
         place = context.run_id, context.node_id, context.node_config
-        return client.handle(message, Context(*place, context.state, config), forwards=True)
+        return client.answer(message, Context(*place, context.state, config), forwards=True)
 
     run_simulation(relay, node, nodes, backend_config=backend)
 

@@ -18,7 +18,7 @@ import pytest
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.experiments.grid import with_run_dir
-from coterie.app.runners import cluster, sweep
+from coterie.app.runners import cluster, machine, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runs import plan, progress
 from coterie.app.runs.rundir import Run
@@ -179,9 +179,9 @@ def test_a_run_that_needs_more_memory_names_the_key_that_lowers_it(
     assert cluster.memory_by_key(pairs)["topology"] == answers
     assert cluster.memory_by_key(pairs.with_(method="fedavg"))["topology"] == 0
     needed = cluster.estimate(pairs)
-    monkeypatch.setattr(cluster.machine, "memory", lambda: needed)
+    monkeypatch.setattr(machine, "memory", lambda: needed)
     assert not cluster.memory_warning(pairs)
-    monkeypatch.setattr(cluster.machine, "memory", lambda: needed - 1)
+    monkeypatch.setattr(machine, "memory", lambda: needed - 1)
     parts = cluster.memory_by_key(pairs)
     line = cluster.memory_warning(pairs)
     assert line.startswith("the run needs about ")
