@@ -30,6 +30,7 @@ METRICS = MEASURES.union(
     (f"{part}_{kind}" for part in ("test", "validation", "train") for kind in ("loss", "accuracy")),
     {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results", "refused_models"},
     {"attacker", "awake", "epsilon"},
+    {"letter_auc", "letter_tpr", "letter_fewest", "letter_readable"},
 )
 """Metrics that the peers of every method may report."""
 

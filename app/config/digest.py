@@ -51,6 +51,7 @@ def _unused(config: Config) -> list[str]:
     has_clock, kind = config.clock.profile != "none", config.partition.kind
     uses = {
         "attack.": config.attack.kind != "none",
+        "clearance": config.clearance,
         "clock.": has_clock,
         "defence.tolerate": config.defence.rule != "none",
         "learning-rate-decay-every": (

@@ -107,6 +107,12 @@ class Settings:
     evaluate_every: int = option(
         10, "Rounds between two evaluations; the last round is always evaluated.", low=1
     )
+    clearance: bool = option(
+        False,
+        "Measure in evaluated rounds of a simulation what each peer's letter tells about its "
+        "training examples (`coterie compare --clearance`); institutions measure as their policy "
+        "says.",
+    )
     round_seconds: float = option(
         600.0,
         "Maximum seconds of a node for a round; then the others continue without it.",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,11 @@ import numpy.typing as npt
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of, scale_of
 from coterie.app.institution.requests.vetting import check_wanted
-from coterie.app.institution.scale import SharedScale
+from coterie.app.institution.scale import Memory, SharedScale
 from coterie.app.institution.security.accounts import Accounts
 from coterie.app.institution.security.approval import OWN
 from coterie.app.institution.security.channel import SecureChannel
+from coterie.app.institution.security.clearance import Gate
 from coterie.app.institution.security.disclosure import Reports
 from coterie.app.institution.security.policy import AnswerPolicy, Policy, PolicyError
 from coterie.app.institution.security.run_check import (
@@ -29,6 +31,8 @@ from coterie.app.institution.security.run_check import (
 )
 from coterie.app.institution.security.sealing import Sealing, simulated
 from coterie.app.institution.security.split import data_key, split_seed
+from coterie.app.node.cohort import clearance
+from coterie.app.node.cohort.clearance import Measured
 from coterie.app.node.errors import StateError
 from coterie.app.node.node import Node
 from coterie.app.runs import atomic, provenance, quality
@@ -78,6 +82,8 @@ class InstitutionNode(Node):
     ) -> None:
         if config.start_from:  # the relay's word: no path to open
             raise ConfigError("start-from is for simulations")
+        if config.clearance:
+            raise ConfigError("clearance is for simulations: a policy has [clearance]")
         self._policy = policy
         self._reports: Reports | None = None
         if policy is not None:
@@ -110,6 +116,8 @@ class InstitutionNode(Node):
             sizes, rarest = problem.sizes(peer, in_groups=True), problem.rarest_class(peer)
             answers, own_data = self._accounts.answers, is_own(config.dataset)
             self._reports = Reports(policy, sizes, rarest, answers, own=own_data)
+        table = problem.table
+        self._cells = None if table is None else table.cells[problem.train.rows[peer]]
         self._scale: SharedScale | None = None
         if scale_of(config) == "common":
             self._scale = SharedScale(config, problem, peer, self._directory, policy)
@@ -121,6 +129,9 @@ class InstitutionNode(Node):
         sees_all = problem.samples.all()
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
         super()._set_up(problem)
+        policy, self._gate = self._policy, None
+        if policy is not None and policy.clearance.action != "none":
+            self._gate = Gate(policy, self._config, self._directory, self.peers[0])
         self._files = account.lines(account.named(problem.accounts, problem.names))
         if self._policy is not None and len(self.peers) < self._config.peers:
             # one or two letters from each neighbour
@@ -221,6 +232,49 @@ class InstitutionNode(Node):
     def _disclosed(self, reports: Sequence[Report]) -> tuple[Report, ...]:
         limits = self._reports
         return tuple(reports if limits is None else map(limits.disclosed, reports))
+
+    def _written(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
+        """Return the letters that leave, after each was measured by its sender if it is due."""
+        gate, peer = self._gate, self.peers[0]
+        if gate is None:
+            return super()._written(letters)
+        written = super()._written(letter for letter in letters if self._passes(gate, letter))
+        guard, privacy = self._cohort.engine.guard, None
+        if guard is not None:
+            privacy = {"epsilon": float(guard.epsilon()[0]), "delta": self._config.privacy.delta}
+        gate.write(self._channel.keys_of(peer), self._channel.names.get(peer, ""), privacy)
+        return written
+
+    def _passes(self, gate: Gate, letter: PeerMessage) -> bool:
+        names = self._channel.names
+        to = [names.get(peer, f"peer {peer}") for peer in sorted(self._readers(letter))]
+        began = time.monotonic()
+        measured = self._measured(letter) if gate.is_due(letter) else None
+        return gate.passes(letter, to, measured, time.monotonic() - began)
+
+    def _measured(self, letter: PeerMessage) -> Measured:
+        """Return what a letter tells, see `coterie.app.node.cohort.clearance`."""
+        cohort = self._cohort
+        of = cohort.engine, cohort.state
+        if letter.kind == "statistics":
+            assert self._scale is not None
+            return {"fewest": self._scale.fewest}
+        if letter.kind == "offer":
+            measured = clearance.of_offers(*of, cohort.offers)[letter.sender]
+            if cohort.offers.tensors.keys() & clearance.SUMS:
+                measured["fewest"] = min(
+                    filter(None, (measured["fewest"], self._changed())), default=None
+                )
+            return measured
+        sent = cohort.sent.select(cohort.sent.recipients == letter.recipient)
+        return clearance.of_answers(*of, sent, cohort.received)[letter.sender, letter.recipient]
+
+    def _changed(self) -> int | None:
+        """Return by how few patients the data differ from those of an earlier exact letter."""
+        rows, _, groups = self._cohort.engine.training_rows(0)
+        return Memory(self._directory.parent / OWN).changed(
+            rows if self._cells is None else self._cells, groups
+        )
 
     def _readers(self, letter: PeerMessage) -> set[int]:
         if letter.kind == "statistics":

@@ -17,7 +17,7 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from coterie.app.institution.security.run_check import shares_statistics
 from coterie.app.institution.security.split import secret
 from coterie.app.runs import atomic
 from coterie.app.wire.payload import LetterFormat, RemoteLetters
+from coterie.clients.leakage import units
 from coterie.datasets.own.scale import agreed, combined, known, publishable, rescaled, statistics
 from coterie.datasets.own.tabular import TableOptions
 from coterie.datasets.preprocessing import Column, Floats
@@ -44,6 +45,8 @@ DIGITS = 3
 """Significant digits of a number of values."""
 _MEMORY = "statistics.jsonl"
 _NAME = "statistics"
+_ROWS = ""
+"""Name, in the memory, of all columns together."""
 _LARGEST = 1e100
 _FAR = 100.0
 """Maximum deviation and distance of a node's values on the common scale; the inverse is the minimum
@@ -69,6 +72,8 @@ class SharedScale:
         # Zero where a node sends no statistics.
         self.form = LetterFormat({_NAME: ((3, len(self._columns)), torch.float64)})
         self._own, self._sent = statistics(problem, peer), np.zeros((3, len(self._columns)))
+        self.fewest: int | None = None
+        """Minimum number of patients behind a statistic, or behind what is new in it."""
         if policy is None or shares_statistics(policy, config):
             minimum = 1 if policy is None else policy.data.min_examples
             groups = None if problem.groups is None else problem.groups[problem.train.rows[peer]]
@@ -81,6 +86,10 @@ class SharedScale:
                 memory = Memory(directory.parent / OWN)
                 of_table = problem.table.cells[rows], self._columns, minimum * most
                 self._sent = memory.held(self._sent, *of_table)
+                sent = ~np.isnan(known(problem, peer)[:, self._sent[0] > 0])
+                behind = [units(column, groups) for column in sent.T]
+                behind += [] if memory.newest is None else [memory.newest // most]
+                self.fewest = min(behind, default=None)
         self._scale_2c = scale_2c = self._stored()
         self.problem = problem if scale_2c is None else rescaled(problem, scale_2c, self._missing)
 
@@ -203,6 +212,7 @@ class Memory:
 
     def __init__(self, own: Path) -> None:
         self._file, self._key = own / _MEMORY, secret(own)
+        self.newest: int | None = None  # minimum number of values behind what `held` sent anew
 
     def held(self, sent_3c: Floats, cells: Floats, columns: Sequence[Column], least: int) -> Floats:
         """Return the statistics that leave, (3, c): earlier ones until `least` values are new."""
@@ -211,20 +221,40 @@ class Memory:
         with atomic.locked(self._file.with_suffix(".lock")):
             earlier = atomic.lines(self._file) if self._file.exists() else []
             for c in np.flatnonzero(sent_3c[0]).tolist():
-                name, marks = columns[c].name, self._marks(cells[:, c])
+                values = np.asarray(cells[~np.isnan(cells[:, c]), c], dtype="<f8")
+                name, marks = columns[c].name, self._marks(each.tobytes() for each in values)
                 of_column = (line for line in earlier if line["column"] == name)
                 apart = [(_new(marks, Counter(line["values"])), line) for line in of_column]
                 new, nearest = min(apart, key=lambda each: each[0], default=(least, {}))
                 if new < least:
                     result[:, c] = nearest["statistics"]
                     continue
+                new = new if nearest else marks.total()
+                self.newest = new if self.newest is None else min(self.newest, new)
                 line = {"column": name, "statistics": result[:, c].tolist()}
                 atomic.append(self._file, {**line, "values": [*marks.elements()]})
         return result
 
-    def _marks(self, cells: Floats) -> Counter[str]:
-        values = np.asarray(cells[~np.isnan(cells)], dtype="<f8")
-        hashed = (blake2b(each.tobytes(), key=self._key, digest_size=8) for each in values)
+    def changed(self, rows_nm: Floats, groups_n: npt.NDArray[np.int64] | None) -> int | None:
+        """Return by how few patients rows differ from those of an earlier exact letter; else None.
+
+        A letter is exact if it is a sum over patients: the difference of two tells of those that
+        only one of them has.
+        """
+        of_n = np.arange(len(rows_nm)) if groups_n is None else groups_n
+        rows_nm = np.asarray(rows_nm, dtype="<f8")
+        marks = self._marks(np.sort(rows_nm[of_n == u], axis=0).tobytes() for u in np.unique(of_n))
+        with atomic.locked(self._file.with_suffix(".lock")):
+            earlier = atomic.lines(self._file) if self._file.exists() else []
+            before = (Counter(line["values"]) for line in earlier if line["column"] == _ROWS)
+            apart = [_new(marks, each) for each in before]
+            if 0 not in apart:
+                line = {"column": _ROWS, "statistics": [], "values": [*marks.elements()]}
+                atomic.append(self._file, line)
+        return min(filter(None, apart), default=None)
+
+    def _marks(self, values: Iterable[bytes]) -> Counter[str]:
+        hashed = (blake2b(each, key=self._key, digest_size=8) for each in values)
         return Counter(each.hexdigest() for each in hashed)
 
 

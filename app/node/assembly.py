@@ -77,5 +77,5 @@ def cohort_of(config: Config, engine: Engine, rule: Rule[Any], schedule: Schedul
     kind = HostedPeers if schedule.foresees else ClockedPeers
     return kind(
         engine, CheckedRule(rule), config.num_server_rounds, filters, wire, schedule,
-        keeps_all=config.keep_models == "best",
+        keeps_all=config.keep_models == "best", measures_letters=config.clearance,
     )  # fmt: skip

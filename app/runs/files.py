@@ -46,6 +46,7 @@ _HEADERS = {
 
 
 NEWCOMERS = "newcomers.json"
+CLEARANCE = "clearance.json"
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,13 @@ def card(
     *,
     has_examples: bool,
     model_of: Callable[[int, str], str] | None = None,
+    clearance: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the content of the card; of `qualities` no values of single rows, such as a range.
 
     `report` is the last one, before a `policy` (None in a simulation) limits it, `curves` has
     figure data; `has_examples`: the model file contains training examples. `model_of`: model of a
-    peer by number and name, if they differ.
+    peer by number and name, if they differ. `clearance`: the sheet of an institution, if any.
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
@@ -85,6 +86,7 @@ def card(
         "policy": policy,
         "holds_training_examples": has_examples,
         **({"privacy": _spent(privacy, report)} if privacy.kind != "none" else {}),
+        **({"clearance": clearance} if clearance else {}),
         **({"defence": schema.values(defence)} if defence.rule != "none" else {}),
         "config_digest": about.config_digest,
         "versions": _versions(),
@@ -181,6 +183,13 @@ def _privacy(content: Mapping[str, Any]) -> list[str]:
             f"Differential privacy of single training examples: epsilon "
             f"{'infinite' if epsilon is None else f'{epsilon:.3g}'} at delta {delta:g}, over all "
             "gradients of the peer, including answers to others; measurements are not covered."
+        )
+    if "clearance" in content:
+        letters = content["clearance"]["letters"]
+        held = sum(not each["verdict"].startswith("sent") for each in letters)
+        privacy.append(
+            f"{len(letters)} letters were attacked by this node before they left, and {held} of "
+            "them did not leave: clearance.md has what was measured."
         )
     privacy += _single_values(content)
     if content["policy"] is None:

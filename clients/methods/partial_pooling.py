@@ -41,6 +41,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from coterie.clients.engine.linear import Quadratic, contrast, quadratic, residual_deviation
 from coterie.clients.inbox import Inbox
+from coterie.clients.leakage import differing
 from coterie.clients.letters import Bools, Ints
 from coterie.clients.parts.random_effects import ALONE, FREE, Effects, alone, estimated
 from coterie.clients.rule import Floats, Rule, State
@@ -220,9 +221,7 @@ class PartialPooling(
         mean_d, precision_d = np.zeros(d), 1 / np.where(self.is_free, FREE, ALONE)
         _, targets_r, groups_r = engine.training_rows(p)
         inputs_rm = inputs_rm[: len(targets_r)]
-        if groups_r is None:
-            groups_r = np.arange(len(targets_r))
-        differ_m = np.array([len(np.unique(groups_r[x_r != _mode(x_r)])) for x_r in inputs_rm.T])
+        differ_m = differing(inputs_rm, groups_r)
         inputs_rm = np.where(differ_m < self.min_rows, 0.0, inputs_rm)
         if rare := int(((differ_m > 0) & (differ_m < self.min_rows)).sum()):
             self.warn_once(
@@ -308,11 +307,6 @@ def _positive(h_ndd: Floats) -> Floats:
     return np.asarray(
         (vectors_ndd * np.maximum(values_nd, least_n1)[:, None]) @ vectors_ndd.transpose(0, 2, 1)
     )
-
-
-def _mode(x_r: Floats) -> float:
-    values, counts = np.unique(x_r, return_counts=True)
-    return float(values[counts.argmax()])
 
 
 def _deviations(covariances_ndd: Floats) -> Floats:

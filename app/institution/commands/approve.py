@@ -19,9 +19,9 @@ from coterie.app.config.preflight import scale_of
 from coterie.app.config.schema import Scalar
 from coterie.app.config.settings import keys
 from coterie.app.config.sources import of_record
-from coterie.app.institution.security import approval
+from coterie.app.institution.security import approval, clearance
 from coterie.app.institution.security.privacy_ledger import spent_by_peer
-from coterie.app.runs import atomic, units
+from coterie.app.runs import atomic, files, units
 from coterie.datasets.table import dataset_of
 
 _STATISTICS = (
@@ -37,6 +37,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("items", nargs="+", metavar="RUN_DIR | PRESET.toml|key=value")
     parser.add_argument("--out", type=Path, help="the node's `out`, with a preset")
     parser.add_argument("--digest", help="of the configuration to approve, instead of being asked")
+    parser.add_argument("--letters", action="store_true", help="of a run, that [clearance] stopped")
     options = parser.parse_intermixed_args(arguments)
     directory = Path(options.items[0])
     if directory.is_dir():
@@ -52,15 +53,25 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if sys.platform != "win32" and out.exists() and out.stat().st_uid != os.geteuid():
         raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
     digest = config_digest_of(config).hex()
-    if scale_of(config) == "common":
-        console.print(_STATISTICS)
-    for line in _lines(config, out):
-        console.print(line)
-    console.print(f"\nThe digest of this configuration: {digest}")
+    if options.letters:
+        digest = clearance.digest_for_letters(digest)
+        sheet = clearance.read(directory)
+        if sheet is None:
+            raise ConfigError(f"{directory} has no {files.CLEARANCE}: no letter of it was measured")
+        console.print(clearance.page(sheet), markup=False, soft_wrap=True)
+    else:
+        if scale_of(config) == "common":
+            console.print(_STATISTICS)
+        for line in _lines(config, out):
+            console.print(line)
+    console.print(
+        f"\nThe digest of {'these letters' if options.letters else 'this configuration'}: {digest}"
+    )
+    what = "the letters of this run" if options.letters else "one run of it"
     if options.digest is None:
-        confirm("Type yes to approve one run of it: ", "not approved", f"add --digest {digest}")
+        confirm(f"Type yes to approve {what}: ", "not approved", f"add --digest {digest}")
     elif options.digest != digest:
-        raise ConfigError("not approved: the digest of this configuration differs from --digest")
+        raise ConfigError("not approved: the digest differs from --digest")
     approval.approve(out, digest)
     console.print(f"approved, for one run: {digest}")
 

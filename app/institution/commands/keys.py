@@ -10,6 +10,7 @@ from rich.console import Console
 
 from coterie.app.config.keys import nearest
 from coterie.app.institution.commands.approve import confirm
+from coterie.app.institution.security import clearance
 from coterie.app.institution.security.trust import (
     Entry,
     KeysError,
@@ -36,8 +37,13 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     distrust = commands.add_parser("distrust", help="remove a peer from a trust file")
     distrust.add_argument("name", help="of the peer, e.g. hospital-c")
     distrust.add_argument("--file", type=Path, default=Path("trust.toml"), help="(trust.toml)")
+    sheet = commands.add_parser("verify", help="check the signature of a clearance.json")
+    sheet.add_argument("run", type=Path, metavar="RUN_DIR", help="directory with the file")
+    sheet.add_argument("--file", type=Path, default=Path("trust.toml"), help="(trust.toml)")
     options = parser.parse_args(arguments)
-    if options.what == "distrust":
+    if options.what == "verify":
+        _verify(options.run, options.file, console)
+    elif options.what == "distrust":
         _distrust(options.name, options.file, console)
     elif options.peer is not None and options.peer < 0:
         raise KeysError(f"--peer {options.peer}: peers are numbered from 0")
@@ -48,6 +54,15 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         _print_fingerprint(entry, console)
     else:
         _trust(options, console)
+
+
+def _verify(directory: Path, trust: Path, console: Console) -> None:
+    """Check the signature of a sheet."""
+    content, known = clearance.read(directory), read_trust(trust)
+    if content is None or (entry := known.get(content["peer"])) is None:
+        raise KeysError(f"{directory} has no clearance.json of a peer in {trust}")
+    clearance.verify(content, entry.keys)
+    console.print(f"valid: {entry.name} (peer {entry.peer}) signed this sheet")
 
 
 def _distrust(name: str, target: Path, console: Console) -> None:

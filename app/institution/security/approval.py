@@ -75,6 +75,15 @@ def is_approved(out: Path, digest: str) -> bool:
     return len(used) < approved
 
 
+def approvers(out: Path, digest: str) -> list[str]:
+    """Return the users who approved what has this digest."""
+    lines = atomic.lines(out / OWN / _APPROVALS) if (out / OWN / _APPROVALS).exists() else []
+    who = (
+        line["approved-by"] for line in lines if line["digest"] == digest and "approved-by" in line
+    )
+    return list(dict.fromkeys(map(str, who)))
+
+
 def unused(out: Path) -> dict[str, int]:
     """Return digest -> number of approvals that no run has used."""
     path = out / OWN / _APPROVALS

@@ -77,6 +77,10 @@ class SecureChannel(Channel):
     def claims(self) -> tuple[bytes, ...]:
         return tuple(claim(peer, self._scope, self._own[peer]) for peer in self._own)
 
+    def keys_of(self, peer: int) -> PrivateKeys | None:
+        """Return the keys of a hosted peer; None where letters are not sealed."""
+        return self._own.get(peer)
+
     def write(self, letter: PeerMessage, to: Collection[int]) -> PeerMessage | None:
         """Seal a letter for the trusted peers of `to`; return None if no peer is trusted."""
         assert isinstance(letter.payload, bytes)

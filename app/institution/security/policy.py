@@ -169,6 +169,46 @@ class PrivacyPolicy:
 
 
 @dataclass(frozen=True)
+class ClearancePolicy:
+    """Attacks of this node on its own letters before they leave, see docs/consortium/clearance.md.
+    A held letter is missing elsewhere; the run goes on. clearance.json has what was measured.
+    """  # noqa: D205
+
+    action: Literal["none", "warn", "ask", "hold"] = option(
+        "none",
+        "What happens to a letter above a limit: it leaves with a warning, waits until a person "
+        'approves (coterie approve --letters RUN_DIR), or is held. "none": nothing is measured. '
+        "answers.min-examples is a limit too: of patients behind a number.",
+    )
+    every: int = option(
+        10,
+        "Rounds between two measurements; the first and the last letter, and all after one that "
+        "did not leave, are always measured.",
+        low=1,
+    )
+    min_held_out: int = option(
+        20,
+        "Minimum number of held-out examples (of patients, with `table.group`) to measure "
+        "membership; a letter with fewer waits until a person approves.",
+        low=2,
+    )
+    max_auc: float = option(
+        0.6,
+        "Maximum area under the ROC curve of attacks on membership, of which 0.5 is a coin; the "
+        "lower end of its 95 % interval counts.",
+        low=0.5,
+        high=1,
+    )
+    max_tpr: float = option(
+        0.1,
+        "Maximum share of the training patients that are found while 1 % of the others are taken "
+        "for some; the lower end counts, with 100 held-out patients or more.",
+        above=0,
+        high=1,
+    )
+
+
+@dataclass(frozen=True)
 class LimitPolicy:
     """Memory and time that a run may take here, checked before anything of that size is made."""
 
@@ -211,6 +251,7 @@ class Policy:
     reports: ReportPolicy = field(default_factory=ReportPolicy)
     answers: AnswerPolicy = field(default_factory=AnswerPolicy)
     privacy: PrivacyPolicy = field(default_factory=PrivacyPolicy)
+    clearance: ClearancePolicy = field(default_factory=ClearancePolicy)
     limits: LimitPolicy = field(default_factory=LimitPolicy)
 
     def check(self) -> None:
@@ -268,6 +309,7 @@ TABLES: Mapping[str, type] = {
     "reports": ReportPolicy,
     "answers": AnswerPolicy,
     "privacy": PrivacyPolicy,
+    "clearance": ClearancePolicy,
     "limits": LimitPolicy,
 }
 """Table of policy.toml -> its dataclass."""

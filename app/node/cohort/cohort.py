@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from coterie.app.node.cohort import clearance
 from coterie.app.node.cohort import mail as post
 from coterie.app.node.cohort.arrays import rows_of
 from coterie.app.node.cohort.filters import (
@@ -64,10 +65,11 @@ class HostedPeers(Members):
         schedule: Schedule | None = None,
         *,
         keeps_all: bool = False,
+        measures_letters: bool = False,
     ) -> None:
         schedule = schedule or Schedule(engine.n, rounds)
         super().__init__(engine, rule, rounds, schedule, keeps_all=keeps_all)
-        self.wire = wire or Wire()
+        self.wire, self._measures_letters = wire or Wire(), measures_letters
         library = engine.library
         is_mixed = library is not None and library.is_mixed  # kinds of models differ in size
         checks: list[LetterFilter] = [SizeCheck()] if engine.defence.norm and not is_mixed else []
@@ -208,7 +210,11 @@ class HostedPeers(Members):
         """Return the reports of the available peers, see `Members.reports`."""
         awake = self.peers[self.rows(self.schedule.awake(t))]
         heard = post.senders_to(awake, self.received) if self.engine.n > MATRIX else None
-        return tuple(map(self.filters.report, self.reports(t, heard)))
+        reports = tuple(map(self.filters.report, self.reports(t, heard)))
+        if not self._measures_letters:
+            return reports
+        risks = clearance.in_reports(self.engine, self.state, self.offers, self.sent)
+        return tuple(replace(r, metrics=r.metrics | risks[r.peer]) for r in reports)
 
     def go_on(self, t: int) -> None:
         """Begin round `t` from an older state; its offers count as offers of round `t`."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.app.config.config import Config
 from coterie.app.node.cohort.part import predicts_as_saved
 from coterie.app.node.storage.tensor_file import write
-from coterie.app.runs import atomic, quality
+from coterie.app.runs import atomic, files, quality
 from coterie.app.trained import coefficients
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
@@ -99,6 +99,9 @@ class ModelFiles:
                     curves.get(peer, {}), *self._protection, self._qualities[peer],
                     self._findings.get(peer, ""), self._groups.get(peer),
                     has_examples="memory.keys" in tensors, model_of=self._model_of,
+                    clearance=files.json_of(
+                        self._directory.parent, files.CLEARANCE, Mapping[str, Any]
+                    ),
                 )  # fmt: skip
                 if t < self._rounds:
                     content["rounds"] = self._rounds

@@ -1,0 +1,288 @@
+"""Gate of outgoing letters, as [clearance] of the policy says, and the signed sheet of a run.
+
+`clearance.json` in the node's run directory has what left, what was held, and what was measured of
+each letter (`coterie.app.node.cohort.clearance`); `clearance.md` is the same on one screen. The
+measurement of a letter and the sheet stay on the node: a held letter is simply missing elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+
+from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
+from coterie.app.institution.security import approval
+from coterie.app.institution.security.approval import ApprovalError
+from coterie.app.institution.security.keys import PrivateKeys, PublicKeys
+from coterie.app.institution.security.policy import Policy
+from coterie.app.institution.security.seal import framed
+from coterie.app.institution.security.trust import KeysError
+from coterie.app.runs import atomic, files
+from coterie.clients import leakage
+from coterie.strategies.protocol import PeerMessage
+
+_PAGE = "clearance.md"
+_PROTOCOL = "coterie clearance 1"
+_SHOWN = 12
+"""Maximum number of letters on the page."""
+_HEAD = (
+    "round", "letter", "to", "AUC", "found at 1 %", "held out", "fewest", "readable", "verdict",
+)  # fmt: skip
+_READING = (
+    "AUC: who has the letter and a person's data guesses whether the person is a training patient; "
+    "0.5 is a coin, 1 is certain. Found at 1 %: training patients found while 1 % of the others "
+    "are taken for some. Both with 95 % intervals, of the stronger of two attacks, measured "
+    "against held-out patients. Fewest: patients behind a number, or behind what changed since an "
+    "earlier letter. Readable: patients whose row can be read off the letter."
+)
+LIMITS = (
+    "The sender tried two attacks on membership; others, with more knowledge, may find more.",
+    "Each letter was measured alone: letters of several rounds or runs may tell more together.",
+    "Readers may share what they received, and know more of a person than the columns of the run.",
+    "Held-out patients stand for all others: if they differ from the training patients in time or "
+    "kind, an attack finds that difference too.",
+)
+_log = logging.getLogger("coterie.clearance")
+
+
+def digest_for_letters(config_digest: str) -> str:
+    """Return the digest by which a person approves letters that wait, of a run's configuration."""
+    return hashlib.sha256(framed(_PROTOCOL, config_digest)).hexdigest()
+
+
+class Gate:
+    """Decides which letters of a peer leave in a run, and writes the sheet."""
+
+    def __init__(self, policy: Policy, config: Config, directory: Path, peer: int) -> None:
+        self._policy, self._directory, self._rounds = policy, directory, config.num_server_rounds
+        digest = config_digest_of(config).hex()
+        self._approval = digest_for_letters(digest)
+        self._sheet: dict[str, Any] = read(directory) or {
+            "run": directory.name,
+            "peer": peer,
+            "institution": "",
+            "method": config.label,
+            "model": config.network,
+            "data": config.dataset,
+            "config_digest": digest,
+            "limits": {
+                key.partition(".")[2]: value
+                for key, value in policy.flat().items()
+                if key.startswith("clearance.") or key == "answers.min-examples"
+            },
+            "run_approved_by": approval.approvers(directory.parent, digest),
+            "letters_approved_by": [],
+            "letters": [],
+            "not_measured": {},
+            "seconds": 0.0,
+            "does_not_show": LIMITS,
+        }
+        self._verdicts: dict[str, str] = {
+            each["kind"]: each["verdict"] for each in self._sheet["letters"]
+        }
+
+    def is_due(self, letter: PeerMessage) -> bool:
+        """Return whether a letter must be measured: by its round, or since another one was held."""
+        t, every = letter.round, self._policy.clearance.every
+        return t in (0, 1, self._rounds) or t % every == 0 or self._is_closed(letter)
+
+    def passes(
+        self,
+        letter: PeerMessage,
+        to: Sequence[str],
+        measured: Mapping[str, Any] | None,
+        seconds: float,
+    ) -> bool:
+        """Return whether a letter leaves; `measured` None: it is not due."""
+        if measured is None:
+            counts = Counter(self._sheet["not_measured"])
+            counts[letter.kind] += 1
+            self._sheet["not_measured"] = dict(counts)
+            return True
+        above, unknown = self._above(letter, measured), self._unknown(letter, measured)
+        verdict = self._verdict(bool(above), bool(unknown))
+        assert isinstance(letter.payload, bytes)
+        entry = {
+            "kind": letter.kind,
+            "round": letter.round,
+            "to": list(to),
+            "bytes": letter.nbytes,
+            "digest": hashlib.sha256(letter.payload).hexdigest(),
+            "measured": _rounded(measured),
+            "above": above,
+            "unknown": unknown,
+            "verdict": verdict,
+        }
+        if not any(entry.items() <= each.items() for each in self._sheet["letters"]):
+            entry["time"] = datetime.now(UTC).isoformat(timespec="seconds")
+            self._sheet["letters"].append(entry)
+        self._sheet["seconds"] = round(self._sheet["seconds"] + seconds, 3)
+        self._verdicts[letter.kind] = verdict
+        if verdict != "sent":
+            how = f"; coterie approve --letters {self._directory}" * (verdict == "waits")
+            why = "; ".join([*above, *unknown])
+            _log.warning(
+                "clearance: %s %s: %s%s", letter.kind, verdict, why, how,
+                extra={"round": letter.round},
+            )  # fmt: skip
+        return verdict.startswith("sent")
+
+    def write(
+        self, keys: PrivateKeys | None, name: str, privacy: Mapping[str, float] | None
+    ) -> None:
+        """Write sheet and page, signed with the keys, if any; `privacy`: epsilon and delta."""
+        content = {**self._sheet, "institution": name, "privacy": privacy}
+        if keys is not None:
+            content["signature"] = base64.b64encode(keys.sign(_signed(content))).decode()
+        atomic.write(self._directory / files.CLEARANCE, json.dumps(content, indent=1) + "\n")
+        atomic.write(self._directory / _PAGE, page(content))
+
+    def _is_closed(self, letter: PeerMessage) -> bool:
+        return not self._verdicts.get(letter.kind, "sent").startswith("sent")
+
+    def _verdict(self, is_above: bool, is_unknown: bool) -> str:
+        action = self._policy.clearance.action
+        if is_above and action == "hold":
+            return "held"
+        if not is_unknown and (not is_above or action == "warn"):
+            return "sent with a warning" if is_above else "sent"
+        try:
+            approval.require_approval(self._directory.parent, self._directory.name, self._approval)
+        except ApprovalError:
+            return "waits"
+        who = approval.approvers(self._directory.parent, self._approval)
+        self._sheet["letters_approved_by"] = who
+        return "sent after approval"
+
+    def _above(self, letter: PeerMessage, measured: Mapping[str, Any]) -> list[str]:
+        """Return a sentence per limit that a letter is above."""
+        limits, least = self._policy.clearance, self._policy.answers.min_examples
+        if letter.kind == "statistics":
+            least = self._policy.data.min_examples
+        result = []
+        for name, limit, what in (
+            ("auc", limits.max_auc, "membership, AUC"),
+            ("tpr", limits.max_tpr, "training patients found at 1 % false alarms"),
+        ):
+            estimate = leakage.worst(measured, name)
+            if estimate and estimate[1] > limit:
+                value, low, high = estimate
+                result.append(f"{what} {value:.2f} ({low:.2f} to {high:.2f}), limit {limit:g}")
+        fewest, readable = measured.get("fewest"), measured.get("readable")
+        if fewest is not None and fewest < least:
+            result.append(f"a number is about {fewest} patients, minimum {least}")
+        if readable:
+            result.append(f"rows of {readable} patients can be read off")
+        return result
+
+    def _unknown(self, letter: PeerMessage, measured: Mapping[str, Any]) -> list[str]:
+        """Return why nothing can be said of a letter; empty if it can."""
+        least, held_out = self._policy.clearance.min_held_out, measured.get("held_out", 0)
+        if letter.kind == "statistics" or held_out >= least:
+            return []
+        return [f"{held_out} held-out patients, minimum {least}, to measure membership"]
+
+
+def read(directory: Path) -> dict[str, Any] | None:
+    """Return the sheet of a run; None without. DamagedError: it is not one."""
+    path = directory / files.CLEARANCE
+    if not path.exists():
+        return None
+    try:
+        sheet: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        page(sheet)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise atomic.DamagedError(f"{path}: damaged; put it back, or remove it") from None
+    return sheet
+
+
+def verify(sheet: Mapping[str, Any], keys: PublicKeys) -> None:
+    """Raise KeysError unless the sheet is as the owner of the keys signed it."""
+    try:
+        signature = base64.b64decode(str(sheet.get("signature", "")), validate=True)
+        keys.verifier.verify(signature, _signed(sheet))
+    except (ValueError, InvalidSignature):
+        raise KeysError(
+            "the signature is not valid: the sheet was altered, or is another peer's"
+        ) from None
+
+
+def _signed(sheet: Mapping[str, Any]) -> bytes:
+    content = {key: value for key, value in sheet.items() if key != "signature"}
+    return framed(_PROTOCOL, json.dumps(content, sort_keys=True))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def page(sheet: Mapping[str, Any]) -> str:
+    """Return the sheet as Markdown, on one screen."""
+    letters, privacy = sheet["letters"], sheet.get("privacy")
+    stopped, sent = (
+        [each for each in letters if (each["verdict"] == "sent") is is_sent]
+        for is_sent in (False, True)
+    )
+    shown = [*stopped[-_SHOWN:], *sent[-max(1, _SHOWN - len(stopped)) :]]
+    shown.sort(key=lambda each: (each["round"], each["kind"]))
+    run_by, letters_by = (
+        ", ".join(sheet[key]) or "nobody" for key in ("run_approved_by", "letters_approved_by")
+    )
+    counts = Counter(each["verdict"] for each in letters)
+    counts["between two measurements, not measured"] = sum(sheet["not_measured"].values())
+    spent = f"epsilon {privacy['epsilon']:.3g}, delta {privacy['delta']:g}" if privacy else "none"
+    facts = {
+        "institution": f"{sheet['institution'] or '-'}, peer {sheet['peer']}",
+        "run": f"{sheet['method']}, {sheet['model']} on {sheet['data']}; approved by {run_by}",
+        "differential privacy": spent,
+        "limits": ", ".join(f"{key} {value}" for key, value in sheet["limits"].items()),
+        "letters": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
+        "letters approved by": letters_by,
+        "seconds for measuring": f"{sheet['seconds']:g}",
+        "signature": "in clearance.json" if "signature" in sheet else "none: no keys",
+    }
+    return "\n".join(
+        [
+            f"# Clearance: what left in the run {sheet['run']}\n",
+            *_table([("", ""), *facts.items()]),
+            "",
+            *_table([_HEAD, *map(_row, shown)]),
+            f"\n{_READING}\n\nWhat this does not show:\n",
+            *(f"- {line}" for line in sheet["does_not_show"]),
+            f"\nConfiguration {sheet['config_digest'][:16]}.\n",
+        ]
+    )
+
+
+def _row(letter: Mapping[str, Any]) -> Sequence[str]:
+    """Return the cells of a letter."""
+    measured = letter["measured"]
+    estimates = (leakage.worst(measured, name) for name in ("auc", "tpr"))
+    why = "; ".join([*letter["above"], *letter["unknown"]])
+    return (
+        f"{letter['round']}",
+        letter["kind"],
+        ", ".join(letter["to"]),
+        *(f"{of[0]:.2f} ({of[1]:.2f} to {of[2]:.2f})" if of else "-" for of in estimates),
+        *(str(measured.get(key, "-")) for key in ("held_out", "fewest", "readable")),
+        f"{letter['verdict']}: {why}" if why else letter["verdict"],
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return [f"| {' | '.join(line)} |" for line in lines]

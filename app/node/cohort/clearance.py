@@ -1,0 +1,181 @@
+"""Clearance: the attacks of `coterie.clients.leakage` on the letters of hosted peers.
+
+Each peer attacks its own letters, on its own examples; nothing leaves for it. What was measured of
+a letter is a mapping, ready for JSON; a key is missing where the letter allows no such attack:
+
+- members, held_out, threshold, ratio: `leakage.membership` by the letter's model, or, where the
+  letter has no whole model, by that of the sender ("behind": true); of an answer, by its direction:
+  the loss of an example in a gradient grows along it.
+- fewest: minimum number of patients behind a leaf, a column of a curvature, the mean of a class.
+- thresholds: share of a tree's thresholds that are values of patients.
+- readable: number of patients with a row that can be read off a gradient.
+
+Legend: d = parameters, n = examples, s = rows of a stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.app.wire.increments import MODEL
+from coterie.clients import leakage
+from coterie.clients.engine.data import SplitName
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.network import Buffers
+from coterie.clients.letters import Letters, no_letters
+from coterie.clients.models.kinds import Kinds
+
+Measured = dict[str, Any]
+PARTS: tuple[SplitName, ...] = ("train", "validation", "test")
+_STEP = 1e-2  # along an answer, relative to the model
+SUMS = frozenset({"letter", "prototypes"})
+"""Tensors of an offer that are sums over patients: a curvature, means of classes."""
+
+
+def of_offers(engine: Engine, state: Any, offers: Letters) -> dict[int, Measured]:
+    """Return by author what its offer tells; `state` is that of all hosted peers."""
+    measured: dict[int, Measured] = {}
+    for s, peer in enumerate(offers.authors.tolist() if offers.tensors else ()):
+        p = int(np.searchsorted(engine.peers, peer))
+        tensors = {name: value[s] for name, value in offers.tensors.items()}
+        has_model = MODEL in tensors and tensors[MODEL].shape == (engine.d,)
+        x_d = tensors[MODEL] if has_model else state.x[p]
+        found = _membership(engine, p, partial(_fits, engine, p, x_d, state.buffers))
+        measured[peer] = found | ({} if has_model or not found else {"behind": True})
+        measured[peer] |= _described(engine, p, tensors) | _readable(engine, p, tensors)
+    return measured
+
+
+def of_answers(
+    engine: Engine, state: Any, sent: Letters, received: Letters
+) -> dict[tuple[int, int], Measured]:
+    """Return by sender and recipient what an answer tells; `received` are the offers it answers."""
+    measured: dict[tuple[int, int], Measured] = {}
+    for row, (peer, reader) in zip(sent.rows.tolist(), sent.ends.tolist(), strict=True):
+        p = int(np.searchsorted(engine.peers, peer))
+        tensors = {name: value[row] for name, value in sent.tensors.items()}
+        measured[peer, reader] = _readable(engine, p, tensors)
+        asked = (received.senders == reader) & (received.recipients == peer)
+        gradients = _gradients(engine, tensors)[:1]  # others are parts of the same
+        if gradients and MODEL in received.tensors and asked.any():
+            x_d = received[MODEL][received.rows[asked][0]]
+            slopes = partial(_slopes, engine, p, x_d, gradients[0], state.buffers)
+            measured[peer, reader] |= _membership(engine, p, slopes)
+    return measured
+
+
+def in_reports(
+    engine: Engine, state: Any, offers: Letters, sent: Letters
+) -> dict[int, dict[str, float | None]]:
+    """Return what a simulation reports about its peers' letters, by peer."""
+    measured = of_offers(engine, state, offers)
+    for (peer, _), answer in of_answers(engine, state, sent, no_letters()).items():
+        of_peer = measured.setdefault(peer, {})
+        of_peer["readable"] = max(of_peer.get("readable", 0), answer.get("readable", 0))
+    return {peer: _metrics(measured.get(peer, {})) for peer in engine.peers.tolist()}
+
+
+def _metrics(measured: Measured) -> dict[str, float | None]:
+    auc, tpr = (measured.get("ratio", {}).get(name) or [None] for name in ("auc", "tpr"))
+    kept = {f"letter_{key}": measured.get(key) for key in ("fewest", "readable")}
+    return {"letter_auc": auc[0], "letter_tpr": tpr[0], **kept}
+
+
+def _membership(
+    engine: Engine, p: int, evidence: Callable[[SplitName], leakage.Floats]
+) -> Measured:
+    """Return `leakage.membership` of a peer's training examples against its held-out ones."""
+    if engine.kind == "quadratic":  # there are no examples
+        return {}
+    parts = []
+    for split in PARTS:
+        shard, groups_n = engine.data.shards[split], engine.data.groups(split, p)
+        count, classes_n = int(shard.lengths_p[p]), np.zeros(shard.rows_pn.shape[1], np.int64)
+        if engine.kind == "classification":
+            classes_n = shard.targets_pn[p].cpu().numpy()
+        if groups_n is None:
+            groups_n = np.arange(count)
+        parts.append((evidence(split)[:count], classes_n[:count], groups_n))
+    (train, classes, groups), test, validation = parts
+    held = [np.concatenate(pair) for pair in zip(test, validation, strict=True)]
+    if engine.data.groups("test", p) is None:
+        held[2] = np.arange(len(held[2]))
+    return leakage.membership((train, held[0]), (classes, held[1]), (groups, held[2]))
+
+
+def _fits(
+    engine: Engine, p: int, x_d: Tensor, buffers: Buffers, split: SplitName
+) -> leakage.Floats:
+    """Return how well a model fits the examples of a split, (n,)."""
+    of_p = {name: value[p : p + 1] for name, value in buffers.items()}
+    losses_n = engine.example_losses(x_d[None], of_p, split, np.array([p]))[0]
+    is_likelihood = engine.kind in ("classification", "language", "survival")
+    return leakage.evidence(losses_n.double().cpu().numpy(), bounded=is_likelihood)
+
+
+def _slopes(
+    engine: Engine, p: int, x_d: Tensor, g_d: Tensor, buffers: Buffers, split: SplitName
+) -> leakage.Floats:
+    """Return how fast the losses of a split grow from x along a gradient, (n,), up to a factor."""
+    step = _STEP * max(float(x_d.norm()), 1.0) / max(float(g_d.norm()), 1e-12)
+    of_p = {name: value[[p, p]] for name, value in buffers.items()}
+    x_2d = torch.stack([x_d, x_d + step * g_d])
+    losses_2n = engine.example_losses(x_2d, of_p, split, np.array([p, p])).double().cpu().numpy()
+    return np.asarray(losses_2n[1] - losses_2n[0])
+
+
+def _described(engine: Engine, p: int, tensors: Mapping[str, Tensor]) -> Measured:
+    """Return on how few patients a number of trees, or of a curvature, depends."""
+    rows_nm, targets_n, groups_n = engine.training_rows(p)
+    if "letter" in tensors:
+        letter = tensors["letter"].double().cpu().numpy()
+        used_m = leakage.curved(letter, rows_nm.shape[1])
+        counts_m = leakage.differing(rows_nm[:, used_m], groups_n)
+        return {"fewest": min(counts_m[counts_m > 0].tolist(), default=None)}
+    if "prototypes" in tensors:
+        counts = (leakage.units(targets_n == k, groups_n) for k in np.unique(targets_n))
+        return {"fewest": min(counts, default=None)}
+    if engine.library is None or MODEL not in tensors:
+        return {}
+    named, module = engine.network.named(tensors[MODEL][None]), engine.library.module
+    kinds = {"": module}
+    if isinstance(module, Kinds):
+        kinds = {f"{module.name(k)}.": each for k, each in enumerate(module.models)}
+    for start, each in kinds.items():
+        tree = {k: named[start + k][0].double().cpu().numpy() for k in leakage.TREE
+                if start + k in named}  # fmt: skip
+        if tree and tree["left"].any():
+            step = 2 * each.threshold_step
+            fitted_nm = np.round(rows_nm / step) * step if step else rows_nm
+            fewest = min(leakage.leaves(tree, fitted_nm, groups_n))
+            return {"fewest": fewest, "thresholds": leakage.thresholds(tree, rows_nm)}
+    return {}
+
+
+def _gradients(engine: Engine, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the tensors of a letter that are gradients, or sums of them."""
+    is_model = {
+        name: name == MODEL or value.shape != (engine.d,) for name, value in tensors.items()
+    }
+    return [value for name, value in tensors.items() if not is_model[name] and value.any()]
+
+
+def _readable(engine: Engine, p: int, tensors: Mapping[str, Tensor]) -> Measured:
+    """Return how many patients' rows gradients contain, of a network that begins with a layer."""
+    shapes, gradients = engine.network.shapes, _gradients(engine, tensors)
+    if not gradients or engine.library is not None or engine.kind in ("quadratic", "language"):
+        return {}
+    rows_nm, _, groups_n = engine.training_rows(p)
+    if shapes[0][1:] != rows_nm.shape[1:] or shapes[1:2] != [shapes[0][:1]]:
+        return {}
+    layers = (
+        [t[0].double().cpu().numpy() for t in engine.network.tensors(g_d[None])[:2]]
+        for g_d in gradients
+    )
+    return {"readable": max(leakage.readable(*of, rows_nm, groups_n) for of in layers)}
