@@ -38,9 +38,7 @@ def evidence(losses_n: Floats, *, bounded: bool) -> Floats:
 
 
 def membership(
-    evidence_n: tuple[Floats, Floats],
-    classes_n: tuple[Ints, Ints],
-    groups_n: tuple[Ints | None, Ints | None],
+    evidence_n: Sequence[Floats], classes_n: Sequence[Ints], groups_n: Sequence[Ints]
 ) -> dict[str, Any]:
     """Return the attacks on members and held-out examples, both in this order.
 
@@ -83,23 +81,19 @@ def found(member_u: Floats, other_u: Floats) -> Estimate | None:
     return [*wilson(member_u > np.sort(other_u)[-alarms - 1])]
 
 
-def _standardised(
-    evidence_n: tuple[Floats, Floats], classes_n: tuple[Ints, Ints]
-) -> tuple[Floats, Floats]:
+def _standardised(evidence_n: Sequence[Floats], classes_n: Sequence[Ints]) -> list[Floats]:
     """Return evidence relative to mean and deviation of the held-out examples of a class."""
-    result = tuple(e_n.copy() for e_n in evidence_n)
+    result = [e_n.copy() for e_n in evidence_n]
     for k in np.unique(np.concatenate(classes_n)):
         of_class = evidence_n[1][classes_n[1] == k]
         known = of_class if len(of_class) >= _ENOUGH else evidence_n[1]
         for e_n, of_n in zip(result, classes_n, strict=True):
             at = of_n == k
             e_n[at] = (e_n[at] - known.mean()) / max(float(known.std()), 1e-12)
-    return result[0], result[1]
+    return result
 
 
-def _of_units(scores_n: Floats, groups_n: Ints | None) -> Floats:
-    if groups_n is None:
-        return scores_n
+def _of_units(scores_n: Floats, groups_n: Ints) -> Floats:
     of_n = np.unique(groups_n, return_inverse=True)[1]
     return np.asarray(np.bincount(of_n, scores_n) / np.bincount(of_n))
 

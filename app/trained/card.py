@@ -186,10 +186,10 @@ def _privacy(content: Mapping[str, Any]) -> list[str]:
         )
     if "clearance" in content:
         letters = content["clearance"]["letters"]
-        held = sum(not each["verdict"].startswith("sent") for each in letters)
+        sent = sum(each["verdict"].startswith("sent") for each in letters)
         privacy.append(
-            f"{len(letters)} letters were attacked by this node before they left, and {held} of "
-            "them did not leave: clearance.md has what was measured."
+            f"This node attacked {len(letters)} of its letters before they left, and {sent} of "
+            "them left: clearance.md has what was measured."
         )
     privacy += _single_values(content)
     if content["policy"] is None:

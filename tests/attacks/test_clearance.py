@@ -7,20 +7,27 @@ columns; at the third it is a coin, so that its forest can only memorise patient
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from coterie.app.cli.main import main
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.schema import Scalar
 from coterie.app.institution.security import clearance
+from coterie.app.institution.security.keys import PrivateKeys
+from coterie.app.institution.security.policy import read_policy
 from coterie.app.institution.security.trust import KeysError, read_trust
+from coterie.app.runs import atomic
+from coterie.strategies.protocol import Request
 from coterie.strategies.relay.broker import Broker
-from tests.attacks.consortium import POLICY, RUN, Institution, Relay, config_of, institutions
+from tests.attacks.consortium import RUN, Institution, Relay, config_of, institutions
 
-FORESTS = RUN | {
+FORESTS: dict[str, Scalar] = RUN | {
     "method": "mixture", "model": "forest", "num-server-rounds": 1, "table.split": "random",
     "forest.trees": 10, "forest.min-samples-leaf": 1, "forest.threshold-step": 0.0,
 }  # fmt: skip
@@ -28,20 +35,25 @@ COIN = 2
 """Hospital whose labels are coins."""
 
 
-def hospitals(directory: Path, rows: int = 160, **policy: Any) -> list[Institution]:
+def hospitals(
+    directory: Path, run: dict[str, Scalar] = FORESTS, rows: int = 160, **policy: Any
+) -> list[Institution]:
     """Return institutions with larger tables, and a policy with [clearance]."""
-    nodes = institutions(directory, FORESTS)
+    nodes = institutions(directory, run)
     for node in nodes:
         draw = np.random.default_rng(10 + node.peer)
         x_nk = draw.normal(size=(rows, 2)).round(3)
-        ill_n = draw.random(rows) < 0.5 if node.peer == COIN else x_nk.sum(axis=1) > 0
+        ill_n = draw.random(rows) < 0.5 if node.peer == COIN else x_nk[:, 0] > 0
         with (Path(str(node.node_config["data-dir"])) / "data.csv").open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["a", "b", "y"])
-            table.writerows([a, b, "yes" if y else "no"] for (a, b), y in zip(x_nk, ill_n, strict=True))
+            table.writerows([*x, "yes" if y else "no"] for x, y in zip(x_nk, ill_n, strict=True))
+        own = node.home / "institution"
+        own.mkdir(parents=True)
+        (own / "split.key").write_bytes(bytes(range(32)))  # so that the test is the same each time
         node.set_policy(**{
-            "methods": "mixture", "answers__min_examples": 1, "answers__threshold_step": 0.0,
-            "clearance__action": "hold", "clearance__max_auc": 0.8,
+            "methods": str(run["method"]), "answers__min_examples": 1, "clearance__action": "hold",
+            "answers__threshold_step": 0.0, "answers__max_answers_per_round": 99,
         } | policy)  # fmt: skip
     return nodes
 
@@ -56,6 +68,16 @@ def sheet_of(node: Institution) -> dict[str, Any]:
     return sheet
 
 
+def verdicts(node: Institution, kind: str = "offer") -> list[str]:
+    return [each["verdict"] for each in sheet_of(node)["letters"] if each["kind"] == kind]
+
+
+def received(node: Institution) -> set[str]:
+    """Return the peers whose letters a node accepted."""
+    lines = atomic.lines(node.home / "run" / f"audit-000{node.peer}.jsonl")
+    return {line["from"] for line in lines if line["verdict"] == "accepted"}
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> list[Institution]:
     nodes = hospitals(tmp_path_factory.mktemp("hospitals"))
@@ -64,7 +86,137 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> list[Institution]:
 
 
 def test_only_the_memorising_tree_is_held(done: list[Institution]) -> None:
+    """The others finish with each other's letters, and so does the hospital that sent none."""
     for node in done:
-        print((node.home / "run" / "clearance.md").read_text())
         (letter,) = sheet_of(node)["letters"]
+        low = letter["measured"]["ratio"]["auc"][1]
         assert letter["verdict"] == ("held" if node.peer == COIN else "sent")
+        assert (low > 0.6) == (node.peer == COIN)
+        assert received(node) == {f"{k} node-{k}" for k in range(3) if k not in (node.peer, COIN)}
+        assert node.version == 1
+        assert (node.home / "run" / "models" / f"peer-000{node.peer}.safetensors").exists()
+
+
+def test_the_sheet_and_the_card_say_why(done: list[Institution]) -> None:
+    run = done[COIN].home / "run"
+    page, card = (run / "clearance.md").read_text(), (run / "models" / "peer-0002.md").read_text()
+    assert len(page.splitlines()) < 40
+    assert "held: membership, AUC 0." in page
+    assert "limit 0.6" in page
+    assert "does not show" in page
+    assert "attacked 1 of its letters before they left, and 0 of them left" in card
+
+
+def test_a_changed_byte_breaks_the_signature(
+    done: list[Institution], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = done[COIN]
+    trust = Path(str(node.node_config["trust"]))
+    assert main(["keys", "verify", str(node.home / "run"), "--file", str(trust)]) == 0
+    assert "valid: node-2 (peer 2) signed this sheet" in capsys.readouterr().out
+    text = (node.home / "run" / "clearance.json").read_text()
+    assert text.count('"held"') == 1
+    for old, new in (('"held"', '"sent"'), ("node-0", "node-1"), ("0.6", "0.7")):
+        (tmp_path / "clearance.json").write_text(text.replace(old, new, 1))
+        assert main(["keys", "verify", str(tmp_path), "--file", str(trust)]) == 2
+        assert "the signature is not valid" in capsys.readouterr().err
+    other = PrivateKeys.generate().public
+    with pytest.raises(KeysError):
+        clearance.verify(sheet_of(node), other)
+    clearance.verify(sheet_of(node), read_trust(trust)[COIN].keys)
+    (tmp_path / "clearance.json").write_text(text[:-9])
+    with pytest.raises(atomic.DamagedError, match="put it back"):
+        clearance.read(tmp_path)
+
+
+def test_a_letter_waits_until_a_person_approves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After the approval, letters of this run leave; nothing of other runs is approved."""
+    nodes = hospitals(tmp_path, clearance__action="ask")
+    node = nodes[COIN]
+    played(nodes)
+    assert verdicts(node) == ["waits for approval"]
+    run = node.home / "run"
+    assert f"coterie approve --letters {run}" in caplog.text
+    digest = clearance.digest_for_letters(config_digest_of(config_of(node)).hex())
+    assert main(["approve", "--letters", str(run), "--digest", "0" * 64]) == 2
+    assert main(["approve", "--letters", str(run), "--digest", digest]) == 0
+    policy, gate = read_policy(Path(str(node.node_config["policy"]))), clearance.Gate
+    again = gate(policy, config_of(node), run, COIN)
+    assert again._verdict(is_above=True, is_unknown=False) == "sent after approval"
+    assert again._sheet["letters_approved_by"]
+    other = gate(policy, config_of(node), node.home / "other", COIN)
+    assert other._verdict(is_above=True, is_unknown=False) == "waits for approval"
+
+
+def test_too_few_held_out_patients_say_nothing(tmp_path: Path) -> None:
+    """Then a person decides, whatever happens above the limits."""
+    for action in ("warn", "hold"):
+        nodes = hospitals(
+            tmp_path / action, clearance__action=action, clearance__min_held_out=81,
+            clearance__max_auc=1.0,
+        )  # fmt: skip
+        played(nodes)
+        assert [verdicts(node) for node in nodes] == [["waits for approval"]] * 3
+        (letter,) = sheet_of(nodes[0])["letters"]
+        assert letter["reasons"] == ["80 held-out patients, minimum 81, to measure membership"]
+
+
+def test_off_is_off_and_a_warning_changes_no_letter(tmp_path: Path) -> None:
+    models = []
+    for action in ("none", "warn"):
+        nodes = hospitals(tmp_path / action, clearance__action=action)
+        played(nodes)
+        runs = [node.home / "run" / "models" for node in nodes]
+        files = [run / f"peer-000{peer}.safetensors" for peer, run in enumerate(runs)]
+        models.append([load_file(file) for file in files])
+        sheets = [clearance.read(node.home / "run") for node in nodes]
+        assert (sheets == [None] * 3) == (action == "none")
+    assert verdicts(nodes[COIN]) == ["sent with a warning"]
+    for before, after in zip(*models, strict=True):
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_answers_and_statistics_pass_the_same_gate(tmp_path: Path) -> None:
+    run = RUN | {"num-server-rounds": 3, "table.scale": "common", "table.split": "random"}
+    nodes = hospitals(
+        tmp_path, run, clearance__max_auc=1.0, clearance__every=2, data__share_statistics="yes",
+        answers__min_examples=8,
+    )  # fmt: skip
+    played(nodes)
+    sheet = sheet_of(nodes[0])
+    rounds: dict[str, list[int]] = {}
+    for each in sheet["letters"]:
+        rounds.setdefault(each["kind"], []).append(each["round"])
+        assert each["verdict"] == "sent", each
+    assert rounds == {"statistics": [0], "offer": [1, 2, 3], "answer": [1, 1, 2, 2, 3, 3]}
+    answer = next(each for each in sheet["letters"] if each["kind"] == "answer")
+    assert answer["measured"]["held_out"] == 80
+    assert answer["measured"]["readable"] == 0
+    assert sheet["letters"][0]["measured"] == {"fewest": 80}
+
+
+def test_a_rule_of_all_letters_that_are_not_measured(tmp_path: Path) -> None:
+    """Between two measurements letters leave, and the sheet counts them."""
+    run = RUN | {"num-server-rounds": 5, "method": "fedavg"}
+    nodes = hospitals(tmp_path, run, clearance__max_auc=1.0, answers__min_examples=8)
+    played(nodes)
+    assert [each["round"] for each in sheet_of(nodes[0])["letters"]] == [1, 5]
+    assert sheet_of(nodes[0])["not_measured"] == {"offer": 3}
+
+
+def test_after_a_letter_that_did_not_leave_all_are_measured(tmp_path: Path) -> None:
+    run = RUN | {"num-server-rounds": 4, "method": "fedavg"}
+    nodes = hospitals(tmp_path, run, answers__min_examples=8, clearance__min_held_out=81)
+    played(nodes)
+    assert verdicts(nodes[0]) == ["waits for approval"] * 4
+
+
+def test_a_run_cannot_ask_a_node_to_report_what_it_measured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = hospitals(tmp_path, FORESTS | {"clearance": True})[0]
+    assert "configuration" in str(node.handle(Request("start", 0, 0, attempt="a")))
+    assert "clearance is for simulations" in caplog.text

@@ -33,6 +33,8 @@ from coterie.strategies.protocol import PeerMessage
 
 _PAGE = "clearance.md"
 _PROTOCOL = "coterie clearance 1"
+HELD, WAITS = "held", "waits for approval"
+"""Verdicts on letters that did not leave."""
 _SHOWN = 12
 """Maximum number of letters on the page."""
 _HEAD = (
@@ -67,34 +69,41 @@ class Gate:
         self._policy, self._directory, self._rounds = policy, directory, config.num_server_rounds
         digest = config_digest_of(config).hex()
         self._approval = digest_for_letters(digest)
-        self._sheet: dict[str, Any] = read(directory) or {
-            "run": directory.name,
-            "peer": peer,
-            "institution": "",
-            "method": config.label,
-            "model": config.network,
-            "data": config.dataset,
-            "config_digest": digest,
-            "limits": {
-                key.partition(".")[2]: value
-                for key, value in policy.flat().items()
-                if key.startswith("clearance.") or key == "answers.min-examples"
-            },
-            "run_approved_by": approval.approvers(directory.parent, digest),
-            "letters_approved_by": [],
-            "letters": [],
-            "not_measured": {},
-            "seconds": 0.0,
-            "does_not_show": LIMITS,
-        }
-        self._verdicts: dict[str, str] = {
-            each["kind"]: each["verdict"] for each in self._sheet["letters"]
-        }
+        before = read(directory) or {}
+        self._sheet: dict[str, Any] = (
+            before
+            if before.get("config_digest") == digest
+            else {
+                "run": directory.name,
+                "peer": peer,
+                "institution": "",
+                "method": config.label,
+                "model": config.network,
+                "data": config.dataset,
+                "config_digest": digest,
+                "limits": {
+                    key.partition(".")[2]: value
+                    for key, value in policy.flat().items()
+                    if key.startswith("clearance.") or key == "answers.min-examples"
+                },
+                "run_approved_by": approval.approvers(directory.parent, digest),
+                "letters_approved_by": [],
+                "letters": [],
+                "not_measured": {},
+                "seconds": 0.0,
+                "does_not_show": LIMITS,
+            }
+        )
+        self._stopped: set[tuple[str, str]] = (
+            set()
+        )  # kind and readers of letters that did not leave
+        for each in self._sheet["letters"]:
+            self._note(each)
 
     def is_due(self, letter: PeerMessage) -> bool:
-        """Return whether a letter must be measured: by its round, or since another one was held."""
+        """Return whether a letter must be measured: by its round, or since one was stopped."""
         t, every = letter.round, self._policy.clearance.every
-        return t in (0, 1, self._rounds) or t % every == 0 or self._is_closed(letter)
+        return t in (0, 1, self._rounds) or t % every == 0 or bool(self._stopped)
 
     def passes(
         self,
@@ -105,13 +114,11 @@ class Gate:
     ) -> bool:
         """Return whether a letter leaves; `measured` None: it is not due."""
         if measured is None:
-            counts = Counter(self._sheet["not_measured"])
-            counts[letter.kind] += 1
-            self._sheet["not_measured"] = dict(counts)
+            left = self._sheet["not_measured"]
+            left[letter.kind] = left.get(letter.kind, 0) + 1
             return True
-        above, unknown = self._above(letter, measured), self._unknown(letter, measured)
-        verdict = self._verdict(bool(above), bool(unknown))
         assert isinstance(letter.payload, bytes)
+        above, unknown = self._above(letter, measured), self._unknown(letter, measured)
         entry = {
             "kind": letter.kind,
             "round": letter.round,
@@ -119,23 +126,24 @@ class Gate:
             "bytes": letter.nbytes,
             "digest": hashlib.sha256(letter.payload).hexdigest(),
             "measured": _rounded(measured),
-            "above": above,
-            "unknown": unknown,
-            "verdict": verdict,
+            "reasons": [*above, *unknown],
+            "verdict": self._verdict(bool(above), bool(unknown)),
         }
+        self._note(entry)
         if not any(entry.items() <= each.items() for each in self._sheet["letters"]):
-            entry["time"] = datetime.now(UTC).isoformat(timespec="seconds")
-            self._sheet["letters"].append(entry)
+            time = datetime.now(UTC).isoformat(timespec="seconds")
+            self._sheet["letters"].append({"time": time, **entry})
         self._sheet["seconds"] = round(self._sheet["seconds"] + seconds, 3)
-        self._verdicts[letter.kind] = verdict
-        if verdict != "sent":
-            how = f"; coterie approve --letters {self._directory}" * (verdict == "waits")
-            why = "; ".join([*above, *unknown])
-            _log.warning(
-                "clearance: %s %s: %s%s", letter.kind, verdict, why, how,
-                extra={"round": letter.round},
-            )  # fmt: skip
-        return verdict.startswith("sent")
+        if entry["verdict"] != "sent":
+            how = f"; coterie approve --letters {self._directory}" * (entry["verdict"] == WAITS)
+            line = f"{letter.kind} {entry['verdict']}: {'; '.join(entry['reasons'])}{how}"
+            _log.warning("clearance: %s", line, extra={"round": letter.round})
+        return has_left(entry)
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        """Remember whether a letter left: if not, all are measured until one of its kind does."""
+        ends = entry["kind"], ", ".join(entry["to"])
+        (self._stopped.discard if has_left(entry) else self._stopped.add)(ends)
 
     def write(
         self, keys: PrivateKeys | None, name: str, privacy: Mapping[str, float] | None
@@ -147,19 +155,16 @@ class Gate:
         atomic.write(self._directory / files.CLEARANCE, json.dumps(content, indent=1) + "\n")
         atomic.write(self._directory / _PAGE, page(content))
 
-    def _is_closed(self, letter: PeerMessage) -> bool:
-        return not self._verdicts.get(letter.kind, "sent").startswith("sent")
-
     def _verdict(self, is_above: bool, is_unknown: bool) -> str:
         action = self._policy.clearance.action
         if is_above and action == "hold":
-            return "held"
+            return HELD
         if not is_unknown and (not is_above or action == "warn"):
             return "sent with a warning" if is_above else "sent"
         try:
             approval.require_approval(self._directory.parent, self._directory.name, self._approval)
         except ApprovalError:
-            return "waits"
+            return WAITS
         who = approval.approvers(self._directory.parent, self._approval)
         self._sheet["letters_approved_by"] = who
         return "sent after approval"
@@ -191,6 +196,11 @@ class Gate:
         if letter.kind == "statistics" or held_out >= least:
             return []
         return [f"{held_out} held-out patients, minimum {least}, to measure membership"]
+
+
+def has_left(letter: Mapping[str, Any]) -> bool:
+    """Return whether a letter of a sheet left."""
+    return letter["verdict"] not in (HELD, WAITS)
 
 
 def read(directory: Path) -> dict[str, Any] | None:
@@ -272,7 +282,7 @@ def _row(letter: Mapping[str, Any]) -> Sequence[str]:
     """Return the cells of a letter."""
     measured = letter["measured"]
     estimates = (leakage.worst(measured, name) for name in ("auc", "tpr"))
-    why = "; ".join([*letter["above"], *letter["unknown"]])
+    why = "; ".join(letter["reasons"])
     return (
         f"{letter['round']}",
         letter["kind"],

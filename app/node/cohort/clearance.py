@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,10 +29,9 @@ from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import Buffers
 from coterie.clients.letters import Letters, no_letters
-from coterie.clients.models.kinds import Kinds
+from coterie.clients.models.fitted import Fitted
 
 Measured = dict[str, Any]
-PARTS: tuple[SplitName, ...] = ("train", "validation", "test")
 _STEP = 1e-2  # along an answer, relative to the model
 SUMS = frozenset({"letter", "prototypes"})
 """Tensors of an offer that are sums over patients: a curvature, means of classes."""
@@ -93,20 +92,17 @@ def _membership(
     """Return `leakage.membership` of a peer's training examples against its held-out ones."""
     if engine.kind == "quadratic":  # there are no examples
         return {}
-    parts = []
-    for split in PARTS:
+    parts, first, splits = [], 0, ("train", "test", "validation")
+    for split in cast("tuple[SplitName, ...]", splits):
         shard, groups_n = engine.data.shards[split], engine.data.groups(split, p)
-        count, classes_n = int(shard.lengths_p[p]), np.zeros(shard.rows_pn.shape[1], np.int64)
-        if engine.kind == "classification":
-            classes_n = shard.targets_pn[p].cpu().numpy()
-        if groups_n is None:
-            groups_n = np.arange(count)
-        parts.append((evidence(split)[:count], classes_n[:count], groups_n))
-    (train, classes, groups), test, validation = parts
-    held = [np.concatenate(pair) for pair in zip(test, validation, strict=True)]
-    if engine.data.groups("test", p) is None:
-        held[2] = np.arange(len(held[2]))
-    return leakage.membership((train, held[0]), (classes, held[1]), (groups, held[2]))
+        count = int(shard.lengths_p[p])
+        is_class = engine.kind == "classification"
+        classes_n = shard.targets_pn[p, :count].cpu().numpy() if is_class else np.zeros(count)
+        own_n = np.arange(first, first + count) if groups_n is None else groups_n
+        parts.append((evidence(split)[:count], classes_n, own_n))
+        first += count
+    held_out = [np.concatenate(pair) for pair in zip(*parts[1:], strict=True)]
+    return leakage.membership(*zip(parts[0], held_out, strict=True))
 
 
 def _fits(
@@ -131,51 +127,46 @@ def _slopes(
 
 
 def _described(engine: Engine, p: int, tensors: Mapping[str, Tensor]) -> Measured:
-    """Return on how few patients a number of trees, or of a curvature, depends."""
-    rows_nm, targets_n, groups_n = engine.training_rows(p)
-    if "letter" in tensors:
-        letter = tensors["letter"].double().cpu().numpy()
-        used_m = leakage.curved(letter, rows_nm.shape[1])
-        counts_m = leakage.differing(rows_nm[:, used_m], groups_n)
-        return {"fewest": min(counts_m[counts_m > 0].tolist(), default=None)}
-    if "prototypes" in tensors:
-        counts = (leakage.units(targets_n == k, groups_n) for k in np.unique(targets_n))
-        return {"fewest": min(counts, default=None)}
-    if engine.library is None or MODEL not in tensors:
-        return {}
-    named, module = engine.network.named(tensors[MODEL][None]), engine.library.module
-    kinds = {"": module}
-    if isinstance(module, Kinds):
-        kinds = {f"{module.name(k)}.": each for k, each in enumerate(module.models)}
-    for start, each in kinds.items():
-        tree = {k: named[start + k][0].double().cpu().numpy() for k in leakage.TREE
-                if start + k in named}  # fmt: skip
-        if tree and tree["left"].any():
-            step = 2 * each.threshold_step
-            fitted_nm = np.round(rows_nm / step) * step if step else rows_nm
-            fewest = min(leakage.leaves(tree, fitted_nm, groups_n))
-            return {"fewest": fewest, "thresholds": leakage.thresholds(tree, rows_nm)}
+    """Return on how few patients a number of trees, of a curvature or of a mean depends."""
+    if tensors.keys() & SUMS:
+        rows_nm, targets_n, groups_n = engine.training_rows(p)
+        if "letter" in tensors:
+            letter = tensors["letter"].double().cpu().numpy()
+            rows_nm = rows_nm[:, leakage.curved(letter, rows_nm.shape[1])]
+            counts = leakage.differing(rows_nm, groups_n).tolist()
+        else:
+            counts = [leakage.units(targets_n == k, groups_n) for k in np.unique(targets_n)]
+        return {"fewest": min(filter(None, counts), default=None)}
+    named = {} if engine.library is None else engine.network.named(tensors[MODEL][None])
+    for name in named:
+        start = name.removesuffix("left")
+        if start == name or not named[name].any():
+            continue  # no trees, or trees of another kind than the peer's
+        rows_nm, _, groups_n = engine.training_rows(p)
+        module = engine.network.module.get_submodule(start.rstrip("."))
+        step = 2 * cast("Fitted", module).threshold_step
+        fitted_nm = np.round(rows_nm / step) * step if step else rows_nm
+        tree = {k: named[start + k][0].double().cpu().numpy() for k in leakage.TREE}
+        fewest = min(leakage.leaves(tree, fitted_nm, groups_n))
+        return {"fewest": fewest, "thresholds": leakage.thresholds(tree, rows_nm)}
     return {}
 
 
 def _gradients(engine: Engine, tensors: Mapping[str, Tensor]) -> list[Tensor]:
     """Return the tensors of a letter that are gradients, or sums of them."""
-    is_model = {
-        name: name == MODEL or value.shape != (engine.d,) for name, value in tensors.items()
-    }
-    return [value for name, value in tensors.items() if not is_model[name] and value.any()]
+    others = (value for name, value in tensors.items() if name != MODEL)
+    return [value for value in others if value.shape == (engine.d,) and value.any()]
 
 
 def _readable(engine: Engine, p: int, tensors: Mapping[str, Tensor]) -> Measured:
     """Return how many patients' rows gradients contain, of a network that begins with a layer."""
-    shapes, gradients = engine.network.shapes, _gradients(engine, tensors)
-    if not gradients or engine.library is not None or engine.kind in ("quadratic", "language"):
+    network, gradients = engine.network, _gradients(engine, tensors)
+    is_layer = len(network.shapes) > 1 and network.shapes[1] == network.shapes[0][:1]
+    if not gradients or not is_layer or engine.kind in ("quadratic", "language"):
         return {}
     rows_nm, _, groups_n = engine.training_rows(p)
-    if shapes[0][1:] != rows_nm.shape[1:] or shapes[1:2] != [shapes[0][:1]]:
+    if network.shapes[0][1:] != rows_nm.shape[1:]:
         return {}
-    layers = (
-        [t[0].double().cpu().numpy() for t in engine.network.tensors(g_d[None])[:2]]
-        for g_d in gradients
-    )
+    layers = ((t[0].double().cpu().numpy() for t in network.tensors(g_d[None])[:2])
+              for g_d in gradients)  # fmt: skip
     return {"readable": max(leakage.readable(*of, rows_nm, groups_n) for of in layers)}
