@@ -81,9 +81,9 @@ def in_reports(
 
 
 def _metrics(measured: Measured) -> dict[str, float | None]:
-    auc, tpr = (measured.get("ratio", {}).get(name) or [None] for name in ("auc", "tpr"))
-    kept = {f"letter_{key}": measured.get(key) for key in ("fewest", "readable")}
-    return {"letter_auc": auc[0], "letter_tpr": tpr[0], **kept}
+    risks = {name: (leakage.worst(measured, name) or [None])[0] for name in ("auc", "tpr")}
+    risks |= {name: measured.get(name) for name in ("fewest", "readable")}
+    return {f"letter_{name}": value for name, value in risks.items()}
 
 
 def _membership(
