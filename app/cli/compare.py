@@ -61,6 +61,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="rows by scikit-learn in comparisons of tables (auto)",
     )
+    parser.add_argument(
+        "--clearance",
+        action="store_true",
+        help="measure what the letters of each method tell about training examples",
+    )
     usual = ",".join(comparison.IN_LATEX)
     parser.add_argument(
         "--columns", help=f"columns of comparison.tex by their CSV names, or all ({usual})"
@@ -70,6 +75,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _request(options: argparse.Namespace, command: str) -> ComparisonRequest:
     """Return the request of the options; `command` would tune it."""
     preset, flat = read_items(options.items)
+    if options.clearance:
+        flat = {**flat, "clearance": True}
     return ComparisonRequest(
         title=preset,
         keys=flat,

@@ -319,6 +319,7 @@ _two, _three, _plain = "{:.2f}".format, "{:.3f}".format, "{:.4g}".format
 _short, _count = "{:.2g}".format, "{:,.0f}".format
 _MODELS, _LOSS, _GAIN = "Personal models", "Loss", "Against local"
 _TRAIN, _GRAPH, _CLUSTERS = "Training data", "Learnt graph", "Between clusters"
+_LETTERS = "What letters tell"
 
 COLUMNS = (
     Column("accuracy", "accuracy %", "high", _MODELS, _percent,
@@ -409,6 +410,22 @@ COLUMNS = (
     Column("own_cluster", "own cluster %", "high", _GRAPH, _percent,
            "Share of the peers whose largest weight goes to their true cluster.",
            of_run=_recovery(lambda scores: scores.largest_weight_on_own_cluster)),
+    Column("letter_auc", "letter AUC", "low", _LETTERS, _three,
+           "Area under the ROC curve of the stronger of two attacks on membership by the last "
+           "letter, mean over peers (`clearance`); 0.5: a coin.",
+           of_peers=last("letter_auc")),
+    Column("letter_tpr", "found at 1 % FPR", "low", _LETTERS, _three,
+           "Share of the training examples that this attack finds while it takes 1 % of the "
+           "others for some, mean over peers with 100 held-out examples.",
+           of_peers=last("letter_tpr")),
+    Column("letter_fewest", "fewest behind", "high", _LETTERS, _plain,
+           "Minimum number of training examples (groups) behind a leaf of a tree, a column of a "
+           "curvature or a class's mean, mean over peers.",
+           of_peers=last("letter_fewest")),
+    Column("letter_readable", "readable", "low", _LETTERS, _plain,
+           "Number of training examples (groups) that can be read off a gradient, mean over "
+           "peers.",
+           of_peers=last("letter_readable")),
     Column("bytes", "sent / peer", "", COST, units.size,
            "Payload bytes sent per peer, mean over peers.",
            of_run=_field("bytes_sent")),

@@ -27,7 +27,7 @@ from coterie.app.runs.rundir import Run
 _WITH_DEVIATION = ("accuracy", "c_index", "gain", "loss_gain")
 _IN_TERMINAL = (
     *(*_WITH_DEVIATION, "newcomers", "fine_tuned", "improved"),
-    *("loss", "diverged", "bytes"),
+    *("loss", "diverged", "letter_auc", "bytes"),
 )
 _COSTS_IN_TERMINAL = ("bytes", "bytes_received", "gradients", "seconds")
 _TERMINAL, _LONG_NAME = 80, 36

@@ -18,6 +18,7 @@ from coterie.app.report import (
     comparison_figures,
     decisions,
     diagnostics,
+    risks,
     section,
     words,
 )
@@ -60,6 +61,7 @@ SECTIONS: Sections[Comparison] = (
     comparison.costs,
     comparison_figures.curves,
     comparison_figures.gain_dots,
+    risks.risks,
     by_peer.compared,
     diagnostics.compared,
     comparison_figures.maps,

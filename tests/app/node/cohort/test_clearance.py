@@ -63,7 +63,7 @@ def test_a_model_that_memorised_is_near_one() -> None:
     stepping.to(1)
     engine, state = stepping.cohort.engine, stepping.state
     for measured in clearance.of_offers(engine, state, offers(stepping, state.x)).values():
-        assert measured["ratio"]["auc"][0] > 0.95
+        assert measured["ratio"]["auc"][0] > 0.9
         assert "behind" not in measured
 
 
