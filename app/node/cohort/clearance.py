@@ -40,9 +40,11 @@ SUMS = frozenset({"letter", "prototypes"})
 def of_offers(engine: Engine, state: Any, offers: Letters) -> dict[int, Measured]:
     """Return by author what its offer tells; `state` is that of all hosted peers."""
     measured: dict[int, Measured] = {}
-    for s, peer in enumerate(offers.authors.tolist() if offers.tensors else ()):
+    for s, peer in enumerate(offers.authors.tolist()):
         p = int(np.searchsorted(engine.peers, peer))
-        tensors = {name: value[s] for name, value in offers.tensors.items()}
+        tensors = {name: value[s] for name, value in offers.tensors.items() if value[s].numel()}
+        if not tensors:  # such as the body of a network of one layer
+            continue
         has_model = MODEL in tensors and tensors[MODEL].shape == (engine.d,)
         x_d = tensors[MODEL] if has_model else state.x[p]
         found = _membership(engine, p, partial(_fits, engine, p, x_d, state.buffers))
