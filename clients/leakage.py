@@ -25,6 +25,8 @@ FALSE_ALARMS = 0.01
 """Share of the held-out units that are taken for members."""
 Estimate = list[float]
 """Value and the ends of its 95 % interval."""
+TREE = ("feature", "threshold", "left")
+"""Arrays of `coterie.clients.models.fitted.Trees` that decide where a row goes."""
 _Z = 1.959963984540054  # 97.5th percentile of the normal distribution
 _ENOUGH = 5  # minimum number of held-out examples of a class for a distribution of its own
 _EXACT = 1e-3  # distance of a read-off row, in typical distances of a row from the mean
@@ -68,17 +70,14 @@ def auc(member_u: Floats, other_u: Floats) -> Estimate:
     a = np.linspace(0, 1, 4001)
     spread = (1 - a) / (2 - a) + a / (1 + a)
     variance = a * (1 - a) / (m * n) * (1 + ((m + n) / 2 - 1) * spread)
-    inside = a[np.abs(a - value) <= _Z * np.sqrt(variance) + 1e-12]
-    low, high = (inside[0], inside[-1]) if len(inside) else (value, value)
-    return [value, float(min(low, value)), float(max(high, value))]
+    inside = a[np.abs(a - value) <= _Z * np.sqrt(variance) + 1 / len(a)]
+    return [value, min(value, float(inside[0])), max(value, float(inside[-1]))]
 
 
 def found(member_u: Floats, other_u: Floats) -> Estimate | None:
     """Return the share of members above all but 1 % of the others, with Wilson's interval."""
     alarms = int(FALSE_ALARMS * len(other_u))
-    if not alarms:
-        return None
-    return [*wilson(member_u > np.sort(other_u)[-alarms - 1])]
+    return [*wilson(member_u > np.sort(other_u)[-alarms - 1])] if alarms else None
 
 
 def _standardised(evidence_n: Sequence[Floats], classes_n: Sequence[Ints]) -> list[Floats]:
@@ -105,25 +104,14 @@ def units(mask_n: Bools, groups_n: Ints | None) -> int:
 
 def leaves(tree: Mapping[str, Floats], rows_nm: Floats, groups_n: Ints | None = None) -> list[int]:
     """Return the number of units in each leaf that has any; arrays (t, v) of trees by name."""
-    counts = []
-    for at_n in _leaf_of(tree, rows_nm):
-        counts += [units(at_n == leaf, groups_n) for leaf in np.unique(at_n)]
-    return counts
-
-
-def _leaf_of(tree: Mapping[str, Floats], rows_nm: Floats) -> Sequence[Ints]:
-    rows_nm, every, result = rows_nm.astype(np.float32), np.arange(len(rows_nm)), []
+    rows_nm, every, counts = rows_nm.astype(np.float32), np.arange(len(rows_nm)), list[int]()
     for feature_v, threshold_v, left_v in zip(*(tree[k] for k in TREE), strict=True):
         at_n = np.zeros(len(rows_nm), dtype=np.int64)
         while (inner_n := left_v[at_n] > 0).any():
             is_right_n = rows_nm[every, feature_v[at_n].astype(int)] > threshold_v[at_n]
             at_n = np.where(inner_n, left_v[at_n].astype(int) + is_right_n, at_n)
-        result.append(at_n)
-    return result
-
-
-TREE = ("feature", "threshold", "left")
-"""Arrays of `coterie.clients.models.fitted.Trees` that decide where a row goes."""
+        counts += [units(at_n == leaf, groups_n) for leaf in np.unique(at_n)]
+    return counts
 
 
 def thresholds(tree: Mapping[str, Floats], rows_nm: Floats) -> float:

@@ -1,8 +1,9 @@
 """Gain beside risk, of methods and models: `python -m studies.clearance [--data FOLDER]`.
 
-Each method with `coterie compare --clearance`, seed 0: on the seven sets of real institutions that
+Methods with `coterie compare --clearance`, seed 0: on the seven sets of real institutions that
 `coterie data fetch` gets (those that are not in FOLDER are left out), and on two image problems of
-eight peers, without and with differential privacy (epsilon 8). Then models whose predictions are
+eight peers, without and with differential privacy (epsilon 8). All methods that can run on heart
+disease and images, `SOME` on the other sets. Then models whose predictions are
 combined (`mixture`), with defaults and as the default policy asks for. Risk is the area under the
 ROC curve of the stronger of two attacks on membership by a peer's last letter. Fills in the tables
 of docs/results/clearance.md and draws docs/images/clearance.svg; finished runs are kept.
@@ -21,6 +22,7 @@ from rich.console import Console
 
 from coterie.app.comparisons.run import ComparisonRequest, compare
 from coterie.app.config.items import read_items
+from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
 from coterie.app.institution.security.policy import AnswerPolicy
 from studies import svg
@@ -76,6 +78,11 @@ def numbers(name: str, methods: list[str], keys: Mapping[str, Scalar]) -> Number
         }
 
 
+SOME = [
+    "local", "fedavg", "ditto", "cobo", "wga", "dpfl", "fedamp", "mixture", "partial-pooling",
+]  # fmt: skip
+WHOLE = ("heart-disease", *IMAGES)
+"""Problems of all methods."""
 RISKS = ("accuracy", "letter_auc", "letter_tpr", "letter_fewest", "letter_readable")
 
 
@@ -91,35 +98,31 @@ def shown(value: float, form: str) -> str:
 
 
 def of_methods(plain: Mapping[str, Numbers], private: Mapping[str, Numbers]) -> list[str]:
-    """Return the table of methods: gain and risk on tables and images, without and with privacy."""
-    tables, images = ([n for n in plain if (n in IMAGES) is here] for here in (False, True))
-    parts = [(tables, plain), (tables, private), (images, plain), (images, private)]
-    head = "| method | tables: gain | AUC | private: gain | AUC | images: gain | AUC | private: gain | AUC |"
-    methods = list(dict.fromkeys(method for of in plain.values() for method in of))
+    """Return the table of all methods: gain and risk, without and with privacy."""
+    head = "| method |" + "".join(f" {n}: gain | AUC | private: gain | AUC |" for n in WHOLE)
+    methods = dict.fromkeys(method for name in WHOLE for method in plain.get(name, ()))
     lines = []
     for method in methods:
-        cells, risk = [], 0.0
-        for names, of in parts:
-            rows = [of[name][method] for name in names if method in of[name]]
-            gain, auc = (mean([row[key] for row in rows]) for key in ("gain", "letter_auc"))
-            cells += [shown(100 * gain, "+.1f"), shown(auc, ".2f")]
-        risk = float(cells[1]) if cells[1] != "-" else 0.0
-        lines.append((risk, f"| {method} | {' | '.join(cells)} |"))
-    return [head, "|---" * 9 + "|", *(line for _, line in sorted(lines))]
+        rows = [of.get(n, {}).get(method, {}) for n in WHOLE for of in (plain, private)]
+        gains = [shown(100 * row.get("gain", np.nan), "+.1f") for row in rows]
+        risks = [shown(row.get("letter_auc", np.nan), ".2f") for row in rows]
+        cells = [cell for pair in zip(gains, risks, strict=True) for cell in pair]
+        lines.append((mean([row.get("letter_auc", np.nan) for row in rows[::2]]), method, cells))
+    lines.sort(key=lambda line: (not np.isnan(line[0]), line[0]))
+    rule = "|---" * (1 + 4 * len(WHOLE)) + "|"
+    return [head, rule, *(f"| {method} | {' | '.join(cells)} |" for _, method, cells in lines)]
 
 
-def of_problems(plain: Mapping[str, Numbers], private: Mapping[str, Numbers]) -> list[str]:
-    """Return the table of problems: risk of all methods, without and with privacy."""
-    head = "| problem | AUC, median of methods | largest | private: median | largest |"
-    lines = [head, "|---" * 5 + "|"]
-    for name in plain:
+def of_sets(plain: Mapping[str, Numbers], private: Mapping[str, Numbers]) -> list[str]:
+    """Return the table of real institutions: AUC without and with privacy."""
+    sets = [name for name in plain if name not in IMAGES]
+    lines = [f"| method | {' | '.join(sets)} |", "|---" * (1 + len(sets)) + "|"]
+    for method in SOME[1:]:
         cells = []
-        for of in (plain, private):
-            risks = {method: row["letter_auc"] for method, row in of[name].items()}
-            risks = {method: risk for method, risk in risks.items() if np.isfinite(risk)}
-            worst = max(risks, key=lambda method: risks[method])
-            cells += [f"{np.median([*risks.values()]):.2f}", f"{risks[worst]:.2f} ({worst})"]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        for name in sets:
+            pair = (of[name].get(method, {}).get("letter_auc", np.nan) for of in (plain, private))
+            cells.append(" / ".join(shown(each, ".2f") for each in pair))
+        lines.append(f"| {method} | {' | '.join(cells)} |")
     return lines
 
 
@@ -152,30 +155,29 @@ def of_models(data: Path) -> list[str]:
 
 
 def draw(plain: Mapping[str, Numbers], private: Mapping[str, Numbers]) -> None:
-    """Draw gain against risk, of tables and of images; lines lead to the method with privacy."""
-    figure = Figure(figsize=(9, 4.6), layout="constrained")
-    for axes, here in zip(figure.subplots(1, 2), (False, True), strict=True):
-        names = [name for name in plain if (name in IMAGES) is here]
-        for method in dict.fromkeys(method for name in names for method in plain[name]):
-            points = []
-            for of in (plain, private):
-                rows = [of[name][method] for name in names if method in of[name]]
-                points.append([mean([row[key] for row in rows]) for key in ("letter_auc", "gain")])
-            (x, y), (to_x, to_y) = points
+    """Draw gain against risk, a panel per problem; lines lead to the method with privacy."""
+    figure = Figure(figsize=(13, 4.8), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(WHOLE)), WHOLE, strict=True):
+        for method, row in plain.get(name, {}).items():
+            x, y = row["letter_auc"], 100 * row["gain"]
+            to = private[name].get(method)
             if not np.isfinite(x):
                 continue
-            if np.isfinite(to_x):
-                axes.plot([x, to_x], [100 * y, 100 * to_y], color="#b5a12e", lw=0.6)
-                axes.plot(to_x, 100 * to_y, "o", color="#b5a12e", ms=4)
-            axes.plot(x, 100 * y, "o", color="#3f7fb5", ms=4)
-            axes.annotate(method, (x, 100 * y), (3, 2), textcoords="offset points", fontsize=6)
-        axes.set(
-            xlabel="AUC of the attack by the last letter", title="images" if here else "tables"
-        )
+            if to is not None and np.isfinite(to["letter_auc"]):
+                ends = [x, to["letter_auc"]], [y, 100 * to["gain"]]
+                axes.plot(*ends, color="#b5a12e", lw=0.5)
+                axes.plot(*(end[1] for end in ends), "o", color="#b5a12e", ms=3)
+            axes.plot(x, y, "o", color="#3f7fb5", ms=4)
+            axes.annotate(method, (x, y), (3, 2), textcoords="offset points", fontsize=6)
+        axes.set(xlabel="AUC of the attack by the last letter", title=name)
         axes.axvline(0.5, color="#22252a", lw=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("gain over local, points")
     svg.save(figure, FIGURE)
+
+
+def _private(methods: list[str]) -> list[str]:
+    return [name for name in methods if name == "all" or not METHODS[name].exposes]
 
 
 def main() -> None:
@@ -185,11 +187,13 @@ def main() -> None:
     data = parser.parse_args().data
     plain, private = dict[str, Numbers](), dict[str, Numbers]()
     for name, keys in problems(data):
-        plain[name] = numbers(f"plain/{name}", ["all"], keys)
-        private[name] = numbers(f"private/{name}", ["all"], keys | PRIVACY)
+        methods = ["all"] if name in WHOLE else SOME
+        plain[name] = numbers(f"plain/{name}", methods, keys)
+        own = {} if name in IMAGES else {"table.scale": "own"}  # no statistics leave
+        private[name] = numbers(f"private/{name}", _private(methods), keys | PRIVACY | own)
         print(name, flush=True)
     tables = {
-        "methods": of_methods(plain, private), "problems": of_problems(plain, private),
+        "methods": of_methods(plain, private), "sets": of_sets(plain, private),
         "models": of_models(data),
     }  # fmt: skip
     print("\n\n".join("\n".join(lines) for lines in tables.values()))

@@ -35,6 +35,7 @@ from coterie.app.institution.scale import Memory, disclosed
 from coterie.app.institution.security.policy import AnswerPolicy
 from coterie.app.node.assembly import cohort_of, engine_of
 from coterie.clients.engine.data import SplitName
+from coterie.clients.leakage import TREE, thresholds
 from coterie.datasets.preprocessing import Column
 
 Array = npt.NDArray[np.float64]
@@ -86,28 +87,13 @@ def attacked(model: str, seed: int, *, protected: bool) -> list[list[float]]:
         alarms, found, _ = roc_curve(member, scores)
         values = np.nan
         if model in TREES:
-            of_rows: Array = engine.training_rows(p)[0].astype(np.float32).astype(np.float64)
-            tree = (named[k][p].numpy() for k in ("feature", "threshold", "left"))
-            values = 100 * middles(of_rows, *tree)
+            tree = {k: named[k][p].double().numpy() for k in TREE}
+            values = 100 * thresholds(tree, engine.training_rows(p)[0])
         at = 100 * float(np.interp(FALSE_ALARMS, alarms, found))
         rows.append(
             [100 * roc_auc_score(member, scores), at, 100 * right[0][p], 100 * right[1][p], values]
         )
     return rows
-
-
-def middles(rows: Array, feature: Array, threshold: Array, left: Array) -> float:
-    """Return the share of thresholds that are a value, or the mean of two neighbouring values.
-
-    Columns with two values only do not count: their threshold tells nothing.
-    """
-    hits = []
-    for column, value in zip(feature[left > 0].astype(int), threshold[left > 0], strict=True):
-        values = np.unique(rows[:, column])
-        if len(values) > 2:
-            told = np.concatenate([values, (values[:-1] + values[1:]) / 2])
-            hits.append(bool((np.abs(told - value) <= 1e-5).any()))
-    return float(np.mean(hits)) if hits else 0.0
 
 
 def lines() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -238,19 +237,18 @@ class InstitutionNode(Node):
         gate, peer = self._gate, self.peers[0]
         if gate is None:
             return super()._written(letters)
-        written = super()._written(letter for letter in letters if self._passes(gate, letter))
+        names = self._channel.names
+
+        def passes(letter: PeerMessage) -> bool:
+            to = [names.get(k, f"peer {k}") for k in sorted(self._readers(letter))]
+            return gate.passes(letter, to, partial(self._measured, letter))
+
+        written = super()._written(filter(passes, letters))
         guard, privacy = self._cohort.engine.guard, None
         if guard is not None:
             privacy = {"epsilon": float(guard.epsilon()[0]), "delta": self._config.privacy.delta}
-        gate.write(self._channel.keys_of(peer), self._channel.names.get(peer, ""), privacy)
+        gate.write(self._channel.keys_of(peer), names.get(peer, ""), privacy)
         return written
-
-    def _passes(self, gate: Gate, letter: PeerMessage) -> bool:
-        names = self._channel.names
-        to = [names.get(peer, f"peer {peer}") for peer in sorted(self._readers(letter))]
-        began = time.monotonic()
-        measured = self._measured(letter) if gate.is_due(letter) else None
-        return gate.passes(letter, to, measured, time.monotonic() - began)
 
     def _measured(self, letter: PeerMessage) -> Measured:
         """Return what a letter tells, see `coterie.app.node.cohort.clearance`."""

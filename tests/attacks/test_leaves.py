@@ -17,6 +17,7 @@ import pytest
 from coterie.app.config.config import Config
 from coterie.app.institution.security.policy import Policy, PolicyError, policy_of
 from coterie.app.institution.security.run_check import check_own_data, check_run
+from coterie.clients.leakage import leaves
 from coterie.datasets.problem import DataError, Split
 from tests.clients.methods.test_boosting import problem
 from tests.stepping import Stepping
@@ -41,25 +42,6 @@ def fitted(model: str, task: str, **keys: Any) -> tuple[dict[str, npt.NDArray[An
     return {k: v[0].numpy() for k, v in named.items()}, engine.training_rows(0)[0]
 
 
-def sizes(
-    trees: dict[str, npt.NDArray[Any]], rows: npt.NDArray[Any], groups: Any = None
-) -> list[int]:
-    """Return the number of rows, or of their groups, in each leaf that has any."""
-    groups = np.arange(len(rows)) if groups is None else groups
-    counts = []
-    for feature, threshold, left in zip(
-        *(trees[k] for k in ("feature", "threshold", "left")), strict=True
-    ):
-        at = []
-        for row in rows.astype(np.float32):
-            node = 0
-            while left[node]:
-                node = int(left[node]) + int(row[int(feature[node])] > threshold[node])
-            at.append(node)
-        counts += [len(np.unique(groups[np.equal(at, leaf)])) for leaf in np.unique(at)]
-    return counts
-
-
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("task", ["two", "three", "numbers"])
 def test_no_leaf_describes_few_rows(model: str, task: str) -> None:
@@ -68,11 +50,11 @@ def test_no_leaf_describes_few_rows(model: str, task: str) -> None:
     keys = {f"{model}.min-samples-leaf": LEAST, f"{model}.threshold-step": STEP}
     trees, rows = fitted(model, task, **keys)
     rounded = np.round(rows / (2 * STEP)) * 2 * STEP
-    assert min(sizes(trees, rounded)) >= LEAST
+    assert min(leaves(trees, rounded)) >= LEAST
     thresholds = trees["threshold"][trees["left"] > 0]
     assert len(thresholds)
     assert np.abs(thresholds / STEP - np.round(thresholds / STEP)).max() < 1e-3
-    assert min(sizes(fitted(model, task)[0], rows)) < LEAST
+    assert min(leaves(fitted(model, task)[0], rows)) < LEAST
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -112,9 +94,9 @@ def test_leaves_count_patients(model: str) -> None:
         check_own_data(policy, few, made, 0)
     check_own_data(policy, few, replace(made, groups=None), 0)
     trees, cells = fitted(model, "two", **{f"{model}.min-samples-leaf": enough})
-    assert min(sizes(trees, cells, groups[rows])) >= 8
+    assert min(leaves(trees, cells, groups[rows])) >= 8
     trees, _ = fitted(model, "two", **{f"{model}.min-samples-leaf": 8})
-    assert min(sizes(trees, cells, groups[rows])) < 8
+    assert min(leaves(trees, cells, groups[rows])) < 8
 
 
 def test_the_policy_lists_models() -> None:

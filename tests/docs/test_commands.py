@@ -103,6 +103,7 @@ HOW: dict[str, dict[str, str]] = {
         "ls consortium/runs/trial/report.html": RUN,
         "set -a && source /etc/coterie/coterie.env && set +a": "by root, with a package index",
     },
+    "docs/consortium/clearance.md": {"source .venv/bin/activate": RUN},
     "docs/consortium/runbook.md": {
         "source .venv/bin/activate": RUN,
         "coterie --version": RUN,

@@ -11,8 +11,9 @@ import base64
 import hashlib
 import json
 import logging
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,27 +34,33 @@ from coterie.strategies.protocol import PeerMessage
 
 _PAGE = "clearance.md"
 _PROTOCOL = "coterie clearance 1"
-HELD, WAITS = "held", "waits for approval"
+STOPPED = HELD, WAITS = "held", "waits for approval"
 """Verdicts on letters that did not leave."""
 _SHOWN = 12
 """Maximum number of letters on the page."""
-_HEAD = (
-    "round", "letter", "to", "AUC", "found at 1 %", "held out", "fewest", "readable", "verdict",
-)  # fmt: skip
-_READING = (
-    "AUC: who has the letter and a person's data guesses whether the person is a training patient; "
-    "0.5 is a coin, 1 is certain. Found at 1 %: training patients found while 1 % of the others "
-    "are taken for some. Both with 95 % intervals, of the stronger of two attacks, measured "
-    "against held-out patients. Fewest: patients behind a number, or behind what changed since an "
-    "earlier letter. Readable: patients whose row can be read off the letter."
-)
-LIMITS = (
-    "The sender tried two attacks on membership; others, with more knowledge, may find more.",
-    "Each letter was measured alone: letters of several rounds or runs may tell more together.",
-    "Readers may share what they received, and know more of a person than the columns of the run.",
-    "Held-out patients stand for all others: if they differ from the training patients in time or "
-    "kind, an attack finds that difference too.",
-)
+TEXT = """# Clearance: what left in the run {run}
+
+{institution}, peer {peer}: {method}, {model} on {data}. Run approved by {run_approved_by}; letters
+approved by {letters_approved_by}. Differential privacy: {privacy}. Limits: {limits}.
+Letters: {counts}. Measuring took {seconds:g} s. Configuration {config_digest}; {signed}.
+
+{table}
+
+AUC: who has the letter and a person's data guesses whether the person is a training patient; 0.5 is
+a coin, 1 is certain. Found at 1 %: training patients found while 1 % of the others are taken for
+some. Both of the stronger of two attacks, with 95 % intervals, measured against held-out patients.
+Fewest: patients behind a number, or behind what changed since an earlier letter. Readable: patients
+whose row can be read off the letter.
+
+What this does not show:
+
+- The sender tried two attacks on membership; others, with more knowledge, may find more.
+- Each letter was measured alone: letters of several rounds or runs may tell more together.
+- Readers may share what they received, and know more of a person than the columns of the run.
+- Held-out patients stand for all others: if they differ from the training patients in time or kind,
+  an attack finds that difference too.
+"""
+_HEAD = "round | letter | to | AUC | found at 1 % | held out | fewest | readable | verdict"
 _log = logging.getLogger("coterie.clearance")
 
 
@@ -69,61 +76,49 @@ class Gate:
         self._policy, self._directory, self._rounds = policy, directory, config.num_server_rounds
         digest = config_digest_of(config).hex()
         self._approval = digest_for_letters(digest)
+        limits = {
+            key.partition(".")[2]: value
+            for key, value in policy.flat().items()
+            if key.startswith("clearance.") or key == "answers.min-examples"
+        }
         before = read(directory) or {}
-        self._sheet: dict[str, Any] = (
-            before
-            if before.get("config_digest") == digest
-            else {
-                "run": directory.name,
-                "peer": peer,
-                "institution": "",
-                "method": config.label,
-                "model": config.network,
-                "data": config.dataset,
-                "config_digest": digest,
-                "limits": {
-                    key.partition(".")[2]: value
-                    for key, value in policy.flat().items()
-                    if key.startswith("clearance.") or key == "answers.min-examples"
-                },
-                "run_approved_by": approval.approvers(directory.parent, digest),
-                "letters_approved_by": [],
-                "letters": [],
-                "not_measured": {},
-                "seconds": 0.0,
-                "does_not_show": LIMITS,
-            }
-        )
-        self._stopped: set[tuple[str, str]] = (
-            set()
-        )  # kind and readers of letters that did not leave
+        self._sheet: dict[str, Any] = {
+            "run": directory.name,
+            "peer": peer,
+            "method": config.label,
+            "model": config.network,
+            "data": config.dataset,
+            "config_digest": digest,
+            "run_approved_by": approval.approvers(directory.parent, digest),
+            "letters_approved_by": approval.approvers(directory.parent, self._approval),
+            "letters": [],
+            "not_measured": {},
+            "seconds": 0.0,
+            **(before if before.get("config_digest") == digest else {}),
+            "limits": limits,
+            "does_not_show": TEXT.partition("not show:")[2].split("\n- ")[1:],
+        }
+        self._stopped = set[tuple[str, ...]]()  # kinds and readers of letters that did not leave
         for each in self._sheet["letters"]:
             self._note(each)
 
-    def is_due(self, letter: PeerMessage) -> bool:
-        """Return whether a letter must be measured: by its round, or since one was stopped."""
-        t, every = letter.round, self._policy.clearance.every
-        return t in (0, 1, self._rounds) or t % every == 0 or bool(self._stopped)
-
     def passes(
-        self,
-        letter: PeerMessage,
-        to: Sequence[str],
-        measured: Mapping[str, Any] | None,
-        seconds: float,
+        self, letter: PeerMessage, to: Sequence[str], measure: Callable[[], Mapping[str, Any]]
     ) -> bool:
-        """Return whether a letter leaves; `measured` None: it is not due."""
-        if measured is None:
+        """Return whether a letter to some readers leaves; `measure` attacks it, if it is due."""
+        t, every = letter.round, self._policy.clearance.every
+        if not (t in (0, 1, self._rounds) or t % every == 0 or self._stopped):
             left = self._sheet["not_measured"]
             left[letter.kind] = left.get(letter.kind, 0) + 1
             return True
         assert isinstance(letter.payload, bytes)
+        began, measured = time.monotonic(), measure()
+        self._sheet["seconds"] = round(self._sheet["seconds"] + time.monotonic() - began, 3)
         above, unknown = self._above(letter, measured), self._unknown(letter, measured)
         entry = {
             "kind": letter.kind,
             "round": letter.round,
             "to": list(to),
-            "bytes": letter.nbytes,
             "digest": hashlib.sha256(letter.payload).hexdigest(),
             "measured": _rounded(measured),
             "reasons": [*above, *unknown],
@@ -131,25 +126,25 @@ class Gate:
         }
         self._note(entry)
         if not any(entry.items() <= each.items() for each in self._sheet["letters"]):
-            time = datetime.now(UTC).isoformat(timespec="seconds")
-            self._sheet["letters"].append({"time": time, **entry})
-        self._sheet["seconds"] = round(self._sheet["seconds"] + seconds, 3)
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            self._sheet["letters"].append({"time": now, **entry})
         if entry["verdict"] != "sent":
             how = f"; coterie approve --letters {self._directory}" * (entry["verdict"] == WAITS)
             line = f"{letter.kind} {entry['verdict']}: {'; '.join(entry['reasons'])}{how}"
             _log.warning("clearance: %s", line, extra={"round": letter.round})
-        return has_left(entry)
+        return entry["verdict"] not in STOPPED
 
     def _note(self, entry: Mapping[str, Any]) -> None:
-        """Remember whether a letter left: if not, all are measured until one of its kind does."""
-        ends = entry["kind"], ", ".join(entry["to"])
-        (self._stopped.discard if has_left(entry) else self._stopped.add)(ends)
+        """Remember whether a letter left: if not, all are measured until such a one does."""
+        is_stopped, ends = entry["verdict"] in STOPPED, (entry["kind"], *entry["to"])
+        (self._stopped.add if is_stopped else self._stopped.discard)(ends)
 
     def write(
         self, keys: PrivateKeys | None, name: str, privacy: Mapping[str, float] | None
     ) -> None:
         """Write sheet and page, signed with the keys, if any; `privacy`: epsilon and delta."""
         content = {**self._sheet, "institution": name, "privacy": privacy}
+        content.pop("signature", None)
         if keys is not None:
             content["signature"] = base64.b64encode(keys.sign(_signed(content))).decode()
         atomic.write(self._directory / files.CLEARANCE, json.dumps(content, indent=1) + "\n")
@@ -198,11 +193,6 @@ class Gate:
         return [f"{held_out} held-out patients, minimum {least}, to measure membership"]
 
 
-def has_left(letter: Mapping[str, Any]) -> bool:
-    """Return whether a letter of a sheet left."""
-    return letter["verdict"] not in (HELD, WAITS)
-
-
 def read(directory: Path) -> dict[str, Any] | None:
     """Return the sheet of a run; None without. DamagedError: it is not one."""
     path = directory / files.CLEARANCE
@@ -243,56 +233,32 @@ def _rounded(value: Any) -> Any:
 def page(sheet: Mapping[str, Any]) -> str:
     """Return the sheet as Markdown, on one screen."""
     letters, privacy = sheet["letters"], sheet.get("privacy")
-    stopped, sent = (
-        [each for each in letters if (each["verdict"] == "sent") is is_sent]
-        for is_sent in (False, True)
-    )
-    shown = [*stopped[-_SHOWN:], *sent[-max(1, _SHOWN - len(stopped)) :]]
-    shown.sort(key=lambda each: (each["round"], each["kind"]))
-    run_by, letters_by = (
-        ", ".join(sheet[key]) or "nobody" for key in ("run_approved_by", "letters_approved_by")
-    )
     counts = Counter(each["verdict"] for each in letters)
-    counts["between two measurements, not measured"] = sum(sheet["not_measured"].values())
-    spent = f"epsilon {privacy['epsilon']:.3g}, delta {privacy['delta']:g}" if privacy else "none"
-    facts = {
-        "institution": f"{sheet['institution'] or '-'}, peer {sheet['peer']}",
-        "run": f"{sheet['method']}, {sheet['model']} on {sheet['data']}; approved by {run_by}",
-        "differential privacy": spent,
+    counts["left between two measurements"] = sum(sheet["not_measured"].values())
+    first = sorted(letters, key=lambda each: (each["verdict"] == "sent", -each["round"]))
+    shown = sorted(first[:_SHOWN], key=lambda each: (each["round"], each["kind"]))
+    rows = [_HEAD, " | ".join(["---"] * len(_HEAD.split("|"))), *map(_row, shown)]
+    values = {
+        "institution": sheet["institution"] or "-",
+        "privacy": "epsilon {epsilon:.3g}, delta {delta:g}".format(**privacy)
+        if privacy
+        else "none",
         "limits": ", ".join(f"{key} {value}" for key, value in sheet["limits"].items()),
-        "letters": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
-        "letters approved by": letters_by,
-        "seconds for measuring": f"{sheet['seconds']:g}",
-        "signature": "in clearance.json" if "signature" in sheet else "none: no keys",
+        "counts": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
+        "config_digest": sheet["config_digest"][:16],
+        "signed": "signed in clearance.json" if "signature" in sheet else "not signed: no keys",
+        "table": "\n".join(f"| {row} |" for row in rows),
+        **{key: ", ".join(sheet[key]) or "nobody" for key in sheet if key.endswith("approved_by")},
     }
-    return "\n".join(
-        [
-            f"# Clearance: what left in the run {sheet['run']}\n",
-            *_table([("", ""), *facts.items()]),
-            "",
-            *_table([_HEAD, *map(_row, shown)]),
-            f"\n{_READING}\n\nWhat this does not show:\n",
-            *(f"- {line}" for line in sheet["does_not_show"]),
-            f"\nConfiguration {sheet['config_digest'][:16]}.\n",
-        ]
-    )
+    return TEXT.format(**{**sheet, **values})
 
 
-def _row(letter: Mapping[str, Any]) -> Sequence[str]:
+def _row(letter: Mapping[str, Any]) -> str:
     """Return the cells of a letter."""
-    measured = letter["measured"]
-    estimates = (leakage.worst(measured, name) for name in ("auc", "tpr"))
-    why = "; ".join(letter["reasons"])
-    return (
-        f"{letter['round']}",
-        letter["kind"],
-        ", ".join(letter["to"]),
-        *(f"{of[0]:.2f} ({of[1]:.2f} to {of[2]:.2f})" if of else "-" for of in estimates),
-        *(str(measured.get(key, "-")) for key in ("held_out", "fewest", "readable")),
-        f"{letter['verdict']}: {why}" if why else letter["verdict"],
-    )
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    measured, why = letter["measured"], "; ".join(letter["reasons"])
+    cells = [str(letter["round"]), letter["kind"], ", ".join(letter["to"])]
+    for name in ("auc", "tpr"):
+        of = leakage.worst(measured, name)
+        cells.append("{:.2f} ({:.2f} to {:.2f})".format(*of) if of else "-")
+    cells += [str(measured.get(key, "-")) for key in ("held_out", "fewest", "readable")]
+    return " | ".join([*cells, f"{letter['verdict']}: {why}" if why else letter["verdict"]])
