@@ -170,41 +170,24 @@ class PrivacyPolicy:
 
 @dataclass(frozen=True)
 class ClearancePolicy:
-    """Attacks of this node on its own letters before they leave, see docs/consortium/clearance.md.
-    A held letter is missing elsewhere; the run goes on. clearance.json has what was measured.
-    """  # noqa: D205
+    """Attacks of this node on its own letters before they leave: docs/consortium/clearance.md."""
 
     action: Literal["none", "warn", "ask", "hold"] = option(
         "none",
-        "What happens to a letter above a limit: it leaves with a warning, waits until a person "
-        'approves (coterie approve --letters RUN_DIR), or is held. "none": nothing is measured. '
-        "answers.min-examples is a limit too: of patients behind a number.",
+        "What happens to a letter above max-auc, max-tpr or below answers.min-examples: a warning, "
+        'a person is asked (coterie approve --letters), or it is held. "none": no attacks.',
     )
     every: int = option(
-        10,
-        "Rounds between two measurements; the first and the last letter, and all after one that "
-        "did not leave, are always measured.",
-        low=1,
+        10, "Rounds between two measurements; the first and last are always measured.", low=1
     )
     min_held_out: int = option(
-        20,
-        "Minimum number of held-out examples (of patients, with `table.group`) to measure "
-        "membership; a letter with fewer waits until a person approves.",
-        low=2,
+        20, "Minimum number of held-out examples (patients); with fewer a person is asked.", low=2
     )
     max_auc: float = option(
-        0.6,
-        "Maximum area under the ROC curve of attacks on membership, of which 0.5 is a coin; the "
-        "lower end of its 95 % interval counts.",
-        low=0.5,
-        high=1,
+        0.6, "Maximum lower end of the AUC of attacks on membership; 0.5: a coin.", low=0.5, high=1
     )
     max_tpr: float = option(
-        0.1,
-        "Maximum share of the training patients that are found while 1 % of the others are taken "
-        "for some; the lower end counts, with 100 held-out patients or more.",
-        above=0,
-        high=1,
+        0.1, "Maximum lower end of their true positives at 1 % false ones.", above=0, high=1
     )
 
 
