@@ -260,19 +260,14 @@ class InstitutionNode(Node):
         if letter.kind == "offer":
             measured = clearance.of_offers(*of, cohort.offers)[letter.sender]
             if cohort.offers.tensors.keys() & clearance.SUMS:
-                measured["fewest"] = min(
-                    filter(None, (measured["fewest"], self._changed())), default=None
-                )
+                rows, _, groups = cohort.engine.training_rows(0)
+                rows = rows if self._cells is None else self._cells
+                changed = Memory(self._directory.parent / OWN).changed(rows, groups)
+                known = filter(None, (measured["fewest"], changed))
+                measured["fewest"] = min(known, default=None)
             return measured
         sent = cohort.sent.select(cohort.sent.recipients == letter.recipient)
         return clearance.of_answers(*of, sent, cohort.received)[letter.sender, letter.recipient]
-
-    def _changed(self) -> int | None:
-        """Return by how few patients the data differ from those of an earlier exact letter."""
-        rows, _, groups = self._cohort.engine.training_rows(0)
-        return Memory(self._directory.parent / OWN).changed(
-            rows if self._cells is None else self._cells, groups
-        )
 
     def _readers(self, letter: PeerMessage) -> set[int]:
         if letter.kind == "statistics":

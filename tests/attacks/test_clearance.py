@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from coterie.app.cli.main import main
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.schema import Scalar
+from coterie.app.institution.scale import Memory
 from coterie.app.institution.security import clearance
 from coterie.app.institution.security.keys import PrivateKeys
 from coterie.app.institution.security.policy import read_policy
@@ -35,25 +36,35 @@ COIN = 2
 """Hospital whose labels are coins."""
 
 
+def write_table(folder: Path, peer: int, rows: int = 160) -> None:
+    """Write the table of a hospital."""
+    draw = np.random.default_rng(10 + peer)
+    x_nk = draw.normal(size=(rows, 2)).round(3)
+    ill_n = draw.random(rows) < 0.5 if peer == COIN else x_nk[:, 0] > 0
+    with (folder / "data.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["a", "b", "y"])
+        table.writerows([*x, "yes" if y else "no"] for x, y in zip(x_nk, ill_n, strict=True))
+
+
+def fix_split(out: Path) -> None:
+    """Let a node divide its rows in the same way each time."""
+    own = out / "institution"
+    own.mkdir(parents=True)
+    (own / "split.key").write_bytes(bytes(range(32)))
+
+
 def hospitals(
-    directory: Path, run: dict[str, Scalar] = FORESTS, rows: int = 160, **policy: Any
+    directory: Path, run: dict[str, Scalar] = FORESTS, **policy: Any
 ) -> list[Institution]:
     """Return institutions with larger tables, and a policy with [clearance]."""
     nodes = institutions(directory, run)
     for node in nodes:
-        draw = np.random.default_rng(10 + node.peer)
-        x_nk = draw.normal(size=(rows, 2)).round(3)
-        ill_n = draw.random(rows) < 0.5 if node.peer == COIN else x_nk[:, 0] > 0
-        with (Path(str(node.node_config["data-dir"])) / "data.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["a", "b", "y"])
-            table.writerows([*x, "yes" if y else "no"] for x, y in zip(x_nk, ill_n, strict=True))
-        own = node.home / "institution"
-        own.mkdir(parents=True)
-        (own / "split.key").write_bytes(bytes(range(32)))  # so that the test is the same each time
+        write_table(Path(str(node.node_config["data-dir"])), node.peer)
+        fix_split(node.home)
         node.set_policy(**{
             "methods": str(run["method"]), "answers__min_examples": 1, "clearance__action": "hold",
-            "answers__threshold_step": 0.0, "answers__max_answers_per_round": 99,
+            "answers__threshold_step": 0.0,
         } | policy)  # fmt: skip
     return nodes
 
@@ -198,7 +209,7 @@ def test_answers_and_statistics_pass_the_same_gate(tmp_path: Path) -> None:
     assert sheet["letters"][0]["measured"] == {"fewest": 80}
 
 
-def test_a_rule_of_all_letters_that_are_not_measured(tmp_path: Path) -> None:
+def test_the_sheet_counts_letters_that_are_not_measured(tmp_path: Path) -> None:
     """Between two measurements letters leave, and the sheet counts them."""
     run = RUN | {"num-server-rounds": 5, "method": "fedavg"}
     nodes = hospitals(tmp_path, run, clearance__max_auc=1.0, answers__min_examples=8)
@@ -220,3 +231,42 @@ def test_a_run_cannot_ask_a_node_to_report_what_it_measured(
     node = hospitals(tmp_path, FORESTS | {"clearance": True})[0]
     assert "configuration" in str(node.handle(Request("start", 0, 0, attempt="a")))
     assert "clearance is for simulations" in caplog.text
+
+
+def test_one_patient_more_is_behind_the_difference_of_two_exact_letters(tmp_path: Path) -> None:
+    """Of two curvatures that differ by one patient, the difference is this patient."""
+    rows, memory = np.random.default_rng(0).normal(size=(60, 3)), Memory(tmp_path)
+    patients = np.arange(60) // 2
+    assert memory.changed(rows[:50], None) is None
+    assert memory.changed(rows[:50][::-1], None) is None  # the same letter tells nothing new
+    assert memory.changed(rows[:51], None) == 1
+    assert Memory(tmp_path).changed(rows[:54], None) == 3
+    assert memory.changed(rows[:50], patients[:50]) is not None
+    assert memory.changed(rows[:52], patients[:52]) == 1
+    assert not any(f"{value}" in (tmp_path / "statistics.jsonl").read_text() for value in rows[0])
+
+
+def test_two_runs_and_one_patient_more_are_held(tmp_path: Path) -> None:
+    """The test part is a file of its own, so that the training parts differ by one patient."""
+    run = RUN | {
+        "method": "partial-pooling", "num-server-rounds": 1, "partial-pooling.min-rows": 8,
+    }  # fmt: skip
+    nodes = hospitals(tmp_path, run, answers__min_examples=8, clearance__max_auc=1.0)
+    for node in nodes:
+        file = Path(str(node.node_config["data-dir"])) / "data.csv"
+        head, *rows = file.read_text().splitlines()
+        file.with_name("train.csv").write_text("\n".join([head, *rows[:80]]) + "\n")
+        file.with_name("test.csv").write_text("\n".join([head, *rows[80:]]) + "\n")
+        file.unlink()
+    played(nodes)
+    assert verdicts(nodes[0]) == ["sent"]
+    train = Path(str(nodes[0].node_config["data-dir"])) / "train.csv"
+    train.write_text(train.read_text() + "2.5,-0.5,yes\n")
+    for node in nodes:
+        node.run_config["name"], node.version = "more", None
+    played(nodes)
+    (letter,) = (clearance.read(nodes[0].home / "more") or {})["letters"]
+    assert (letter["verdict"], letter["measured"]["fewest"]) == ("held", 1)
+    assert letter["reasons"] == ["a number is about 1 patient, minimum 8"]
+    (other,) = (clearance.read(nodes[1].home / "more") or {})["letters"]
+    assert other["verdict"] == "sent"

@@ -29,6 +29,7 @@ from coterie.app.institution.security.policy import Policy
 from coterie.app.institution.security.seal import framed
 from coterie.app.institution.security.trust import KeysError
 from coterie.app.runs import atomic, files
+from coterie.app.runs.units import plural
 from coterie.clients import leakage
 from coterie.strategies.protocol import PeerMessage
 
@@ -180,9 +181,9 @@ class Gate:
                 result.append(f"{what} {value:.2f} ({low:.2f} to {high:.2f}), limit {limit:g}")
         fewest, readable = measured.get("fewest"), measured.get("readable")
         if fewest is not None and fewest < least:
-            result.append(f"a number is about {fewest} patients, minimum {least}")
+            result.append(f"a number is about {plural(fewest, 'patient')}, minimum {least}")
         if readable:
-            result.append(f"rows of {readable} patients can be read off")
+            result.append(f"the rows of {plural(readable, 'patient')} can be read off")
         return result
 
     def _unknown(self, letter: PeerMessage, measured: Mapping[str, Any]) -> list[str]:
