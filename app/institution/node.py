@@ -266,6 +266,7 @@ class InstitutionNode(Node):
                 known = filter(None, (measured["fewest"], changed))
                 measured["fewest"] = min(known, default=None)
             return measured
+        assert letter.recipient is not None
         sent = cohort.sent.select(cohort.sent.recipients == letter.recipient)
         return clearance.of_answers(*of, sent, cohort.received)[letter.sender, letter.recipient]
 

@@ -62,10 +62,11 @@ def hospitals(
     for node in nodes:
         write_table(Path(str(node.node_config["data-dir"])), node.peer)
         fix_split(node.home)
-        node.set_policy(**{
+        keys: dict[str, Any] = {
             "methods": str(run["method"]), "answers__min_examples": 1, "clearance__action": "hold",
             "answers__threshold_step": 0.0,
-        } | policy)  # fmt: skip
+        }  # fmt: skip
+        node.set_policy(**keys | policy)
     return nodes
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import binom, mannwhitneyu, norm
 
 from coterie.clients import leakage
-from coterie.clients.leakage import Floats, Ints
+from coterie.clients.diagnostics import Floats, Ints
 
 RUNS = 400
 LEAST = int(binom.ppf(1e-4, RUNS, 0.94))
@@ -55,7 +57,8 @@ def test_rows_of_few_patients_would_be_too_certain() -> None:
 def test_a_model_that_memorises_is_near_one() -> None:
     losses = np.full(50, 1e-9), np.full(60, 3.0)
     evidence = [leakage.evidence(each, bounded=True) for each in losses]
-    classes, groups = ([np.zeros(50), np.zeros(60)], [np.arange(50), np.arange(60)])
+    groups = [np.arange(50), np.arange(60)]
+    classes = [0 * each for each in groups]
     measured = leakage.membership(evidence, classes, groups)
     for attack in ("threshold", "ratio"):
         value, low, high = measured[attack]["auc"]
@@ -66,7 +69,7 @@ def test_a_model_that_memorises_is_near_one() -> None:
 def test_the_ratio_knows_that_classes_differ() -> None:
     """Evidence that the class decides hides members from one threshold for all."""
     g = np.random.default_rng(3)
-    parts = zip(drawn(g, 400, 1, 1.0), drawn(g, 400, 1, 0.0), strict=True)
+    parts: Any = zip(drawn(g, 400, 1, 1.0), drawn(g, 400, 1, 0.0), strict=True)
     measured = leakage.membership(*parts)
     truth = norm.cdf(1 / np.sqrt(2))
     _, low, high = measured["ratio"]["auc"]
@@ -102,9 +105,9 @@ def test_the_evidence_is_the_log_odds_of_the_label() -> None:
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_a_model_without_losses_is_not_measured(wrong: float) -> None:
-    whole, groups = np.zeros(9), np.arange(9)
-    assert leakage.membership([whole + wrong, whole], [whole, whole], [groups, groups]) == {}
-    assert leakage.membership([whole, whole[:0]], [whole, whole[:0]], [groups, groups[:0]]) == {}
+    whole, of = np.zeros(9), np.arange(9)
+    assert leakage.membership([whole + wrong, whole], [of, of], [of, of]) == {}
+    assert leakage.membership([whole, whole[:0]], [of, of[:0]], [of, of[:0]]) == {}
 
 
 def test_a_gradient_of_one_row_contains_it() -> None:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from coterie.app.wire.increments import MODEL
 from coterie.clients import leakage
+from coterie.clients.diagnostics import Floats
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import Buffers
@@ -83,18 +84,18 @@ def in_reports(
 
 
 def _metrics(measured: Measured) -> dict[str, float | None]:
-    risks = {name: (leakage.worst(measured, name) or [None])[0] for name in ("auc", "tpr")}
-    risks |= {name: measured.get(name) for name in ("fewest", "readable")}
+    risks = {name: measured.get(name) for name in ("fewest", "readable")}
+    for name in ("auc", "tpr"):
+        estimate = leakage.worst(measured, name)
+        risks[name] = estimate[0] if estimate else None
     return {f"letter_{name}": value for name, value in risks.items()}
 
 
-def _membership(
-    engine: Engine, p: int, evidence: Callable[[SplitName], leakage.Floats]
-) -> Measured:
+def _membership(engine: Engine, p: int, evidence: Callable[[SplitName], Floats]) -> Measured:
     """Return `leakage.membership` of a peer's training examples against its held-out ones."""
     if engine.kind == "quadratic":  # there are no examples
         return {}
-    parts, first, splits = [], 0, ("train", "test", "validation")
+    parts, first, splits = list[tuple[Any, ...]](), 0, ("train", "test", "validation")
     for split in cast("tuple[SplitName, ...]", splits):
         shard, groups_n = engine.data.shards[split], engine.data.groups(split, p)
         count = int(shard.lengths_p[p])
@@ -107,9 +108,7 @@ def _membership(
     return leakage.membership(*zip(parts[0], held_out, strict=True))
 
 
-def _fits(
-    engine: Engine, p: int, x_d: Tensor, buffers: Buffers, split: SplitName
-) -> leakage.Floats:
+def _fits(engine: Engine, p: int, x_d: Tensor, buffers: Buffers, split: SplitName) -> Floats:
     """Return how well a model fits the examples of a split, (n,)."""
     of_p = {name: value[p : p + 1] for name, value in buffers.items()}
     losses_n = engine.example_losses(x_d[None], of_p, split, np.array([p]))[0]
@@ -119,7 +118,7 @@ def _fits(
 
 def _slopes(
     engine: Engine, p: int, x_d: Tensor, g_d: Tensor, buffers: Buffers, split: SplitName
-) -> leakage.Floats:
+) -> Floats:
     """Return how fast the losses of a split grow from x along a gradient, (n,), up to a factor."""
     step = _STEP * max(float(x_d.norm()), 1.0) / max(float(g_d.norm()), 1e-12)
     of_p = {name: value[[p, p]] for name, value in buffers.items()}
@@ -169,6 +168,8 @@ def _readable(engine: Engine, p: int, tensors: Mapping[str, Tensor]) -> Measured
     rows_nm, _, groups_n = engine.training_rows(p)
     if network.shapes[0][1:] != rows_nm.shape[1:]:
         return {}
-    layers = ((t[0].double().cpu().numpy() for t in network.tensors(g_d[None])[:2])
-              for g_d in gradients)  # fmt: skip
-    return {"readable": max(leakage.readable(*of, rows_nm, groups_n) for of in layers)}
+    counts = []
+    for g_d in gradients:
+        weight_jm, bias_j = (t[0].double().cpu().numpy() for t in network.tensors(g_d[None])[:2])
+        counts.append(leakage.readable(weight_jm, bias_j, rows_nm, groups_n))
+    return {"readable": max(counts)}

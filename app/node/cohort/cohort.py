@@ -214,7 +214,7 @@ class HostedPeers(Members):
         if not self._measures_letters:
             return reports
         risks = clearance.in_reports(self.engine, self.state, self.offers, self.sent)
-        return tuple(replace(r, metrics=r.metrics | risks[r.peer]) for r in reports)
+        return tuple(replace(r, metrics={**r.metrics, **risks[r.peer]}) for r in reports)
 
     def go_on(self, t: int) -> None:
         """Begin round `t` from an older state; its offers count as offers of round `t`."""

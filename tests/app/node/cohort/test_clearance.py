@@ -54,7 +54,7 @@ def test_a_model_that_memorised_is_near_one() -> None:
     flat = digits("local", **SMALL | keys)
     made = problem_of(Config.from_flat(flat))
     labels = np.random.default_rng(0).integers(0, 10, len(made.inputs))
-    parts = {
+    parts: dict[str, Any] = {
         name: Split(part.rows, tuple(labels[rows] for rows in part.rows))
         for name, part in vars(made).items()
         if isinstance(part, Split)
