@@ -60,7 +60,7 @@ def product() -> dict[Path, str]:
 DEFENCES = [Defence(*row) for row in (
     # --- an outsider
     ("make a deployed node behave as a simulated one",
-     "        in_simulation(),\n    )", '        "partition-id" in context.node_config,\n    )',
+     "        in_simulation(),\n", '        "partition-id" in context.node_config,\n',
      "test_typing_what_a_simulation_has_makes_no_simulated_node"),
     ("make a node take part without a policy",
      'if "policy" not in node_config:',
