@@ -37,6 +37,7 @@ TORCH = {
     "app/node/cohort/arrays.py",
     "app/node/cohort/attackers.py",
     "app/node/cohort/checked_rule.py",
+    "app/node/cohort/clearance.py",
     "app/node/cohort/clock.py",
     "app/node/cohort/cohort.py",
     "app/node/cohort/filters.py",

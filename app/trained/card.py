@@ -72,8 +72,7 @@ def card(
         "examples": dict(sizes),
         **({"groups": dict(groups)} if groups else {}),
         "data": about.data,
-        **({"finding": finding} if finding else {}),
-        **({"data_quality": listed} if listed else {}),
+        **{k: v for k, v in (("finding", finding), ("data_quality", listed)) if v},
         "collaborators_in_all": len(others_k),
         "collaborators": [
             {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}

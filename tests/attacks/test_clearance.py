@@ -235,7 +235,7 @@ def test_a_run_cannot_ask_a_node_to_report_what_it_measured(
 
 
 def test_one_patient_more_is_behind_the_difference_of_two_exact_letters(tmp_path: Path) -> None:
-    """Of two curvatures that differ by one patient, the difference is this patient."""
+    """The difference of two curvatures of one patient more is this patient."""
     rows, memory = np.random.default_rng(0).normal(size=(60, 3)), Memory(tmp_path)
     patients = np.arange(60) // 2
     assert memory.changed(rows[:50], None) is None
