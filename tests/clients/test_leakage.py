@@ -111,7 +111,7 @@ def test_a_model_without_losses_is_not_measured(wrong: float) -> None:
 
 
 def test_a_gradient_of_one_row_contains_it() -> None:
-    """The gradient of two rows contains their mean; if one unit sees one row only, that row again."""
+    """Two rows give their mean; if one unit sees one row only, that row again."""
     g = np.random.default_rng(5)
     rows, out = g.normal(size=(40, 6)), g.normal(size=(40, 3))
     none = leakage.readable(out[:2].T @ rows[:2], out[:2].sum(axis=0), rows, None)
