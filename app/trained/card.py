@@ -51,7 +51,6 @@ def card(
     """
     weights_k = np.array(report.weights)
     peers_k = np.array(report.columns or np.arange(len(weights_k)))
-    own = weights_k[peers_k == about.peer].tolist()
     others_k = np.flatnonzero((weights_k > _LEAST) & (peers_k != about.peer))
     named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
     collaborators = zip(peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True)
@@ -79,7 +78,7 @@ def card(
             | ({"model": model_of(peer, names.get(peer, ""))} if model_of else {})
             for peer, weight in collaborators
         ],
-        "own_weight": _finite(own[0] if own else None),
+        "own_weight": _finite(next(iter(weights_k[peers_k == about.peer].tolist()), None)),
         "metrics": {name: _finite(value) for name, value in report.metrics.items()},
         "reported_to_the_relay": "all" if policy is None else policy["reports.disclosure"],
         "policy": policy,
