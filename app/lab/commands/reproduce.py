@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import get_args
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from coterie.app.cli.named import add_workers
 from coterie.app.config.keys import ConfigError
@@ -36,8 +38,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     add_workers(parser)
     options = parser.parse_args(arguments)
     if options.list:
-        for line in listed(options.names or figures.names(), console.width):
-            console.print(line)
+        console.print(listed(options.names or figures.names()))
         return
     if not options.names:
         raise ConfigError("name a figure, as in cobo/table-1; --list shows every one")
@@ -71,19 +72,15 @@ def _chosen(names: list[str], size: Size) -> Iterator[str]:
                 yield f"{paper}/{figure.name}"
 
 
-def listed(names: Iterable[str], width: int) -> Iterator[str]:
-    """Yield a line for each table and figure: minutes, title, and what size "paper" needs."""
-    rows = [("figure", "min", "title", "size paper")]
-    rows += [
-        (f"{paper}/{figure.name}", _minutes(figure), figure.title, _paper(figure))
-        for paper, figure in _figures(names)
-    ]
-    columns = list(zip(*rows, strict=True))
-    left, minutes, title, right = (max(map(len, column)) for column in columns)
-    title = max(8, min(title, width - left - minutes - right - 6))
-    for name, small, about, paper in rows:
-        cut = about if len(about) <= title else f"{about[: title - 1]}…"
-        yield f"{name:{left}}  {small:>{minutes}}  {cut:{title}}  {paper}".rstrip()
+def listed(names: Iterable[str]) -> Table:
+    """Return a table of tables and figures: minutes, title, and what size "paper" needs."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("figure", "min", "title", "size paper"):
+        table.add_column(head, no_wrap=head != "title")
+    for paper, figure in _figures(names):
+        title = Text(figure.title, no_wrap=True, overflow="ellipsis")
+        table.add_row(f"{paper}/{figure.name}", _minutes(figure), title, _paper(figure))
+    return table
 
 
 def _figures(names: Iterable[str]) -> Iterator[tuple[str, Figure]]:

@@ -13,8 +13,9 @@ One end: a paired t-test over seeds of the mean against the end, two-sided at `p
 ends: the claim holds by two one-sided tests (TOST, Schuirmann 1987), each at the level, and does
 not hold if a t-test rejects the nearer end. A statistic that is the same with every seed needs no
 test. Fewer than `paired.MIN_SEEDS` seeds, or a seed in which an event never comes, judge nothing.
-"beats" and claims on several panels are several comparisons: all must hold, and one that does not
-is enough. "only": each other row is below the last one in its worst panel.
+"beats" and claims on several panels are several comparisons: all must hold (an intersection-union
+test, which needs no correction), and one that does not is enough; its p-value is therefore Holm's
+over the comparisons of the claim. "only": each other row is below the last one in its worst panel.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, interval, p_value, seeds_needed
+from coterie.app.experiments.paired import (
+    LEVEL,
+    MIN_SEEDS,
+    holm,
+    interval,
+    p_value,
+    seeds_needed,
+)
 from coterie.app.lab.reproduction.figures import Claim, Figure, Row, Size, ours_of
 from coterie.app.lab.reproduction.results import Numbers, SeedNumbers, better_of, is_share
 from coterie.app.runs import units
@@ -72,6 +80,9 @@ class Comparison(NamedTuple):
     why: str = ""  # reason why it cannot be judged
     slack: float = -np.inf  # distance of the mean from the nearer end; negative outside
     seeds: int | None = None  # number of seeds that would judge it
+    against: float | None = (
+        None  # p-value against the claim, 1 if the mean is inside; None: no test
+    )
 
     @property
     def text(self) -> str:
@@ -86,8 +97,21 @@ def judge(figure: Figure, size: Size, numbers: Numbers) -> list[Verdict]:
     return [judged(claim, comparisons(claim, figure, size, numbers)) for claim in figure.claims]
 
 
-def judged(claim: Claim, of: Sequence[Comparison]) -> Verdict:
+def corrected(of: Sequence[Comparison]) -> list[Comparison]:
+    """Return comparisons with Holm's p-values against their claim: one of them contradicts it."""
+    result = list(of)
+    tested = [k for k, each in enumerate(of) if each.against is not None]
+    for k, p in zip(tested, holm([of[k].against or 0.0 for k in tested]), strict=True):
+        each = of[k]
+        if each.slack < 0 and each.p:
+            why = "" if p <= LEVEL else "not significant"
+            result[k] = each._replace(p=_p(p), holds=None if why else False, why=why)
+    return result
+
+
+def judged(claim: Claim, uncorrected: Sequence[Comparison]) -> Verdict:
     """Return the verdict on a claim."""
+    of = corrected(uncorrected)
     unjudged = Verdict(claim.text, claim.quote, WORDS[None], None, claim.paper)
     if claim.kind == "undefined":
         return replace(unjudged, verdict=UNDEFINED, why=claim.note)
@@ -118,7 +142,8 @@ def counted(verdicts: Sequence[Verdict]) -> str:
         listed = ", ".join(f"{words[word]} {word}" for word in (*WORDS.values(), UNDEFINED)
                            if words[word])  # fmt: skip
         sentences += [f"{of}: {listed}"] if listed else []
-    return "; ".join(sentences)
+    text = "; ".join(sentences)
+    return text[:1].upper() + text[1:]
 
 
 def together(parts: Iterable[bool | None]) -> bool | None:
@@ -144,22 +169,21 @@ def comparisons(claim: Claim, figure: Figure, size: Size, numbers: Numbers) -> l
     if claim.kind == "undefined":
         return []
     rows = {row.label: row for row in figure.rows}
-    named: list[tuple[str, Comparison]] = []
+    made: list[tuple[str, str, _Statistic]] = []  # panel, where, statistic
     for panel in figure.panels:
         if not panel.preset(size) or (claim.panels and panel.label not in claim.panels):
             continue
         of = _Of(claim, figure, size, numbers, panel.label, rows)
         where = ours_of(panel, size).removesuffix(" (ours)") if panel.label else ""
-        for statistic in _KINDS[claim.kind](of):
-            name = ", ".join(filter(None, (where, statistic.name)))
-            compared = _compared(claim, statistic._replace(name=name), rows, panel.label)
-            named.append((statistic.name, compared))
-    if claim.kind == "only":
-        worst: dict[str, Comparison] = {}
-        for name, each in named:
-            worst[name] = max(worst.get(name, each), each, key=lambda one: one.slack)
-        return [*worst.values()]
-    return [each for _, each in named]
+        made += [(panel.label, where, statistic) for statistic in _KINDS[claim.kind](of)]
+    tests = len({each.name for _, _, each in made}) if claim.kind == "only" else len(made)
+    worst: dict[tuple[str, str], Comparison] = {}
+    for label, where, statistic in made:
+        name = ", ".join(filter(None, (where, statistic.name)))
+        each = _compared(claim, statistic._replace(name=name), rows, label, tests)
+        key = ("" if claim.kind == "only" else label, statistic.name)
+        worst[key] = max(worst.get(key, each), each, key=lambda one: one.slack)
+    return [*worst.values()]
 
 
 @dataclass(frozen=True)
@@ -281,7 +305,7 @@ _KINDS: dict[str, Callable[[_Of], Iterator[_Statistic]]] = {
 
 
 def _compared(
-    claim: Claim, statistic: _Statistic, rows: Mapping[str, Row], panel: str
+    claim: Claim, statistic: _Statistic, rows: Mapping[str, Row], panel: str, tests: int
 ) -> Comparison:
     name, values, low, high, ratio, *_ = statistic
     paper = claim.paper or _printed(claim, statistic, rows, panel)
@@ -297,7 +321,8 @@ def _compared(
     if len(known_s) < MIN_SEEDS:
         return plain._replace(why=f"{units.plural(len(known_s), 'seed')}, no test")
     if np.ptp(known_s) == 0:
-        return plain._replace(holds=slack >= 0, why=f"the same with all {len(known_s)} seeds")
+        why = f"the same with all {len(known_s)} seeds"
+        return plain._replace(holds=slack >= 0, why=why, against=float(slack >= 0))
     holds, p = tested(known_s, low, high, ratio)
     _, start, end = interval([np.array([value]) for value in known_s], ratio)
     why, seeds = "", None
@@ -305,11 +330,16 @@ def _compared(
         why = "not significant"
         if np.isinf(low) or np.isinf(high):
             finite = high if np.isinf(low) else low
-            seeds = seeds_needed([np.array([value - finite]) for value in known_s], ratio)
+            apart = [np.array([value - finite]) for value in known_s]
+            seeds = seeds_needed(apart, ratio, tests if slack < 0 else 1)
     return plain._replace(
-        ours=f"{plain.ours} [{shown(start)} to {shown(end)}]", holds=holds,
-        p="< 0.001" if p < 0.0005 else f"{p:.3f}", why=why, seeds=seeds,
+        ours=f"{plain.ours} [{shown(start)} to {shown(end)}]", holds=holds, p=_p(p), why=why,
+        seeds=seeds, against=p if slack < 0 else 1.0,
     )  # fmt: skip
+
+
+def _p(p: float) -> str:
+    return "< 0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def tested(values_s: Floats, low: float, high: float, ratio: float) -> tuple[bool | None, float]:

@@ -36,52 +36,40 @@ def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
     )
 
 
-def alone_floor(config: Mapping[str, Any]) -> float:
-    """Return the stationary loss of SGD alone on a quadratic: eta sigma^2 / (2 (2 - eta a0))."""
-    eta, a0, _, sigma, *_ = _noisy(config)
-    return eta * sigma**2 / (2 * (2 - eta * a0))
+def _system(
+    noisy: tuple[float, ...], eta: float, alpha: float, beta: float
+) -> tuple[Floats, Floats]:
+    """Return A and Q of a step of WGA or bias correction on noisy quadratics.
 
-
-def wga_floor(config: Mapping[str, Any]) -> float:
-    """Return the stationary loss of WGA with a fixed alpha on noisy quadratics.
-
-    With h = (1 - alpha) a0 + alpha a1 the iteration is linear: its mean is off by
-    alpha a1 (c1 - c0) / h, and its variance is eta s^2 / (h (2 - eta h)) with
-    s^2 = sigma^2 ((1 - alpha)^2 + alpha^2 / N).
-    """
-    eta, a0, a1, sigma, helpers, apart = _noisy(config)
-    alpha = float(config["wga"]["alpha"])
-    h = (1 - alpha) * a0 + alpha * a1
-    variance = sigma**2 * ((1 - alpha) ** 2 + alpha**2 / helpers)
-    return a0 / 2 * ((alpha * a1 * apart / h) ** 2 + eta * variance / (h * (2 - eta * h)))
-
-
-def bias_correction_floor(config: Mapping[str, Any]) -> float:
-    """Return the stationary loss of bias correction on noisy quadratics.
-
-    Distance to the optimum e and estimate c are a linear system with additive noise,
+    Distance to the optimum e and error c of the estimated bias are a linear system with noise,
 
         e <- (1 - eta h) e + eta alpha c - eta ((1 - alpha) xi_0 + alpha xi_N),
-        c <- (1 - beta) c + beta ((a1 - a0) e + xi_N - xi_0)      (up to the constant bias),
+        c <- (1 - beta) c + beta ((a1 - a0) e + xi_N - xi_0),
 
-    whose stationary covariance solves P = A P A^T + Q; the loss is a0 P_ee / 2. The helpers' bias
-    drops out. alpha = "auto" is N (2 - beta) / (2 (N + 1)).
+    with h = (1 - alpha) a0 + alpha a1. WGA has beta = 0: c remains the whole bias a1 (c1 - c0).
     """
-    eta, a0, *_ = _noisy(config)
-    step, noise = _system(config, eta)
-    # vec(P) = (A x A) vec(P) + vec(Q)
-    covariance = np.linalg.solve(np.eye(4) - np.kron(step, step), noise.ravel())
-    return float(a0 / 2 * covariance[0])
-
-
-def _system(config: Mapping[str, Any], eta: float) -> tuple[Floats, Floats]:
-    """Return A and Q of bias correction at a learning rate."""
-    _, a0, a1, sigma, helpers, _ = _noisy(config)
-    beta, alpha = _beta_and_alpha(config)
+    _, a0, a1, sigma, helpers, _ = noisy
     h = (1 - alpha) * a0 + alpha * a1
     step = np.array([[1 - eta * h, eta * alpha], [beta * (a1 - a0), 1 - beta]])
     own, average = np.array([-eta * (1 - alpha), -beta]), np.array([-eta * alpha, beta])
     return step, sigma**2 * (np.outer(own, own) + np.outer(average, average) / helpers)
+
+
+def floor(config: Mapping[str, Any]) -> float:
+    """Return the stationary loss, a0 / 2 times the mean square of e.
+
+    The covariance solves P = A P A^T + Q, and the bias drops out; with beta = 0 e is a recursion of
+    its own, and off by alpha a1 (c1 - c0) / h.
+    """
+    noisy = eta, a0, a1, *_, apart = _noisy(config)
+    alpha, beta = _alpha_and_beta(config)
+    step, noise = _system(noisy, eta, alpha, beta)
+    if not beta:
+        off = eta * alpha * a1 * apart / (1 - step[0, 0])
+        return float(a0 / 2 * (off**2 + noise[0, 0] / (1 - step[0, 0] ** 2)))
+    # vec(P) = (A x A) vec(P) + vec(Q)
+    covariance = np.linalg.solve(np.eye(4) - np.kron(step, step), noise.ravel())
+    return float(a0 / 2 * covariance[0])
 
 
 def _theorem_1(config: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -118,33 +106,13 @@ def _rates(config: Mapping[str, Any]) -> list[float]:
     return [training.rate(t) for t in range(1, training.num_server_rounds + 1)]
 
 
-def loss_after(config: Mapping[str, Any], alpha: float) -> float:
-    """Return a0/2 times the mean square of e = x - c0 after T steps of WGA.
-
-    e <- (1 - eta_t h) e - eta_t (alpha a1 (c0 - c1) + noise), from e ~ N(-c0, 1); h and the noise's
-    variance s^2 as in `wga_floor`.
-    """
-    _, a0, a1, sigma, helpers, apart = _noisy(config)
-    h = (1 - alpha) * a0 + alpha * a1
-    noise = sigma**2 * ((1 - alpha) ** 2 + alpha**2 / helpers)
-    mean, variance = -float(config["noisy-quadratic"]["user-centre"]), 1.0
-    for eta in _rates(config):
-        mean = (1 - eta * h) * mean + eta * alpha * a1 * apart
-        variance = (1 - eta * h) ** 2 * variance + eta**2 * noise
-    return a0 / 2 * (mean**2 + variance)
-
-
-def bias_correction_loss(config: Mapping[str, Any]) -> float:
-    """Return the expected loss of bias correction after the run's last round.
-
-    The linear system of `bias_correction_floor` from e ~ N(-c0, 1) and an estimate of 0, which is
-    off by the helpers' gradient at the user's optimum.
-    """
-    _, a0, a1, _, _, apart = _noisy(config)
+def loss(config: Mapping[str, Any]) -> float:
+    """Return the expected loss after the run's last round, from e ~ N(-c0, 1) and no estimate."""
+    noisy = _, a0, a1, *_, apart = _noisy(config)
     mean = np.array([-float(config["noisy-quadratic"]["user-centre"]), a1 * apart])
     covariance = np.diag([1.0, 0.0])
     for eta in _rates(config):
-        step, noise = _system(config, eta)
+        step, noise = _system(noisy, eta, *_alpha_and_beta(config))
         mean, covariance = step @ mean, step @ covariance @ step.T + noise
     return float(a0 / 2 * (mean[0] ** 2 + covariance[0, 0]))
 
@@ -164,12 +132,17 @@ def oracle_floor(config: Mapping[str, Any]) -> float:
     return eta * variance / (2 * (2 - eta * a0))
 
 
-def _beta_and_alpha(config: Mapping[str, Any]) -> tuple[float, float]:
-    """Return beta and alpha of bias correction; "auto" is N (2 - beta) / (2 (N + 1))."""
-    options, helpers = config["bias-correction"], float(config["noisy-quadratic"]["helpers"])
-    beta = float(options["beta"])
-    best = helpers * (2 - beta) / (2 * (helpers + 1))
-    return beta, best if options["alpha"] == "auto" else float(options["alpha"])
+def _alpha_and_beta(config: Mapping[str, Any]) -> tuple[float, float]:
+    """Return alpha and beta of a run's method, as WGA and bias correction name them.
+
+    Alone, alpha = 0; uniform weights over a user and N copies of it are N / (N + 1); "auto" of bias
+    correction is N (2 - beta) / (2 (N + 1)).
+    """
+    method, helpers = config["method"], _noisy(config)[4]
+    if method in ("local", "all-for-one"):
+        return (0.0 if method == "local" else helpers / (helpers + 1)), 0.0
+    alpha, beta = config[method]["alpha"], float(config[method].get("beta", 0.0))
+    return (helpers * (2 - beta) / (2 * (helpers + 1)) if alpha == "auto" else float(alpha)), beta
 
 
 def sufficient_sizes(optima_nd: Floats, excess_e: Floats) -> Floats:
@@ -230,18 +203,11 @@ def wga_speed_up() -> Figure:
 
 
 PREDICTIONS: dict[str, Prediction] = {
-    "alone-floor": alone_floor,
-    "wga-floor": wga_floor,
-    "bias-correction-floor": bias_correction_floor,
+    "floor": floor,
+    "loss": loss,
     "oracle-floor": oracle_floor,
     "cobo-consensus-bound": cobo_consensus_bound,
     "cobo-gradient-bound": cobo_gradient_bound,
-    # Expected losses after the run's last round: SGD alone, uniform weights over a user and N
-    # copies of it, and WGA with a fixed alpha.
-    "alone-loss": lambda config: loss_after(config, 0.0),
-    "copies-loss": lambda config: loss_after(config, _noisy(config)[4] / (_noisy(config)[4] + 1)),
-    "wga-loss": lambda config: loss_after(config, float(config["wga"]["alpha"])),
-    "bias-correction-loss": bias_correction_loss,
 }
 """Name -> closed form of a run's configuration."""
 DRAWINGS: Mapping[str, Callable[[], Figure]] = {

@@ -47,8 +47,6 @@ _TABLES = ("table", "scatter", "maps")
 """Forms that show the numbers of their columns, too."""
 _PATH = re.compile(r'\bd="[^"]*"')
 _FRACTION = re.compile(r"-?\d+\.\d{3,}")
-_LISTED = 6
-"""Maximum number of seeds that are listed one by one."""
 
 
 def write(made: Reproduction) -> None:
@@ -69,7 +67,7 @@ def render(made: Reproduction, svg: str) -> str:
         title=f"{made.paper.short}, {heading_of(figure)}",
         facts=[figure.where, f"size {made.size}", seeds(made.results)],
         notice="",
-        outcome=outcome(made),
+        outcome=f"{counted(made.verdicts) or 'No claims'}.",
         reference=made.paper.reference,
         svg=Markup(svg[svg.find("<svg") :]) if svg else "",
         panels=[ours_of(panel, made.size) for panel in figure.panels if panel.preset(made.size)],
@@ -93,14 +91,6 @@ def heading_of(figure: Figure) -> str:
         name = f"{kind.capitalize()} {number if number[0].isdigit() else number.upper()}"
         name += f", {data_name(part)}" if part else ""
     return f"{name}: {figure.title}"
-
-
-def outcome(made: Reproduction) -> str:
-    """Return the number of claims that hold, in a sentence."""
-    if not made.verdicts:
-        return "The paper claims nothing about it that numbers could judge."
-    sentence = counted(made.verdicts)
-    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def table(figure: Figure, size: Size, numbers: Numbers) -> dict[str, list[SeedNumbers]]:
@@ -195,18 +185,12 @@ def _label_ends(axes: Axes) -> None:
 
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
-    """Return sorted heights moved apart to a minimum distance, around their mean."""
+    """Return sorted heights moved apart to a minimum distance, by the least squares."""
+    from scipy.optimize import isotonic_regression
 
-    def end(group: Sequence[float], side: int) -> float:
-        return float(np.mean(group)) + side * len(group) * distance / 2
-
-    places: list[list[float]] = []  # groups of labels that touch: their heights
-    for height in heights:
-        places.append([height])
-        while len(places) > 1 and end(places[-1], -1) < end(places[-2], 1):
-            last = places.pop()
-            places[-1] += last
-    return [end(of, -1) + distance * (k + 0.5) for of in places for k in range(len(of))]
+    offsets = distance * np.arange(len(heights))
+    moved: list[float] = (isotonic_regression(heights - offsets).x + offsets).tolist()
+    return moved
 
 
 def _curve(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) -> None:
@@ -370,6 +354,4 @@ def seeds(results: Table) -> str:
     seeds = sorted({trial.seed for trial in trials})
     splits = sorted({trial.split for trial in trials})
     listed = f"seeds {', '.join(map(str, seeds))}"
-    if len(seeds) > _LISTED:
-        listed = f"{len(seeds)} seeds from {seeds[0]} to {seeds[-1]}"
     return listed if splits == seeds else f"{listed}, each with {len(splits)} splits"

@@ -54,6 +54,7 @@ def noisy(rounds: int, eta: float = 0.05, schedule: str = "step", **more: Any) -
         "noise": 10.0, "helpers": 10,
     }  # fmt: skip
     return {
+        "method": "local",
         "num-server-rounds": rounds, "learning-rate": eta, "learning-rate-schedule": schedule,
         "local-steps": 1, "noisy-quadratic": quadratic | more.pop("noisy_quadratic", {}),
         "wga": {"alpha": 0.02},
@@ -62,42 +63,39 @@ def noisy(rounds: int, eta: float = 0.05, schedule: str = "step", **more: Any) -
 
 
 def test_losses_after_many_rounds_are_the_floors() -> None:
-    config = noisy(2000)
-    assert formulas.PREDICTIONS["alone-loss"](config) == pytest.approx(
-        formulas.alone_floor(config), rel=1e-9
-    )
-    assert formulas.PREDICTIONS["wga-loss"](config) == pytest.approx(
-        formulas.wga_floor(config), rel=1e-9
-    )
-    loss = formulas.bias_correction_loss(config)
-    assert loss == pytest.approx(formulas.bias_correction_floor(config), rel=1e-6)
+    for method, within in (("local", 1e-9), ("wga", 1e-9), ("bias-correction", 1e-6)):
+        config = noisy(2000, method=method)
+        assert formulas.loss(config) == pytest.approx(formulas.floor(config), rel=within)
+
+
+def test_floors_are_those_of_scalar_recursions() -> None:
+    """Alone eta sigma^2 / (2 (2 - eta a0)); WGA with h = 1.02 and the bias 0.02 * 2 * 4 / h."""
+    assert formulas.floor(noisy(1)) == pytest.approx(0.05 * 100 / (2 * 1.95), rel=1e-12)
+    h, variance = 1.02, 100 * (0.98**2 + 0.02**2 / 10)
+    wanted = ((0.16 / h) ** 2 + 0.05 * variance / (h * (2 - 0.05 * h))) / 2
+    assert formulas.floor(noisy(1, method="wga")) == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 100])
 def test_steps_of_1_over_t_make_the_mean_of_the_samples(rounds: int) -> None:
     """Mean estimation: sigma^2 / 2T alone; with weight alpha, plus (alpha (c1 - c0))^2 / 2."""
     config = noisy(rounds, 1.0, "inverse-time", noisy_quadratic={"helper-curvature": 1.0})
-    assert formulas.PREDICTIONS["alone-loss"](config) == pytest.approx(
-        100 / (2 * rounds), rel=1e-12
-    )
+    assert formulas.loss(config) == pytest.approx(100 / (2 * rounds), rel=1e-12)
     variance = 100 * (0.98**2 + 0.02**2 / 10) / rounds
-    assert formulas.PREDICTIONS["wga-loss"](config) == pytest.approx(
-        (variance + 0.08**2) / 2, rel=1e-12
-    )
+    wga = formulas.loss(config | {"method": "wga"})
+    assert wga == pytest.approx((variance + 0.08**2) / 2, rel=1e-12)
 
 
 def test_copies_are_worth_their_number() -> None:
     """N copies with uniform weights: sigma^2 / (N + 1)."""
     alike = {"helper-curvature": 1.0, "helper-centre": 1.0, "helpers": "9,9"}
-    config = noisy(50, 1.0, "inverse-time", noisy_quadratic=alike)
-    assert formulas.PREDICTIONS["copies-loss"](config) == pytest.approx(
-        100 / 10 / (2 * 50), rel=1e-12
-    )
+    config = noisy(50, 1.0, "inverse-time", noisy_quadratic=alike, method="all-for-one")
+    assert formulas.loss(config) == pytest.approx(100 / 10 / (2 * 50), rel=1e-12)
 
 
 def test_a_noise_free_oracle_is_worth_as_many_copies_and_a_poor_one_nothing() -> None:
     config = noisy(1)
-    alone = formulas.alone_floor(config)
+    alone = formulas.floor(config)
     assert formulas.oracle_floor(config) == pytest.approx(alone / 11, rel=1e-12)
     poor = config["bias-correction"] | {"oracle-noise": 1e6}
     assert formulas.oracle_floor(config | {"bias-correction": poor}) == pytest.approx(alone)

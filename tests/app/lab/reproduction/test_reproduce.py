@@ -309,16 +309,24 @@ def test_one_panel_needs_no_data_of_the_others(tmp_path: Path) -> None:
         )
 
 
+def lines_of(names: list[str], width: int) -> list[str]:
+    """Return the lines of the list in a terminal."""
+    console = Console(width=width)
+    with console.capture() as shown:
+        console.print(listed(names))
+    return [line.rstrip() for line in shown.get().splitlines()]
+
+
 @pytest.mark.parametrize("paper", figures.names())
 def test_the_list_of_a_paper_fits_a_screen(paper: str) -> None:
-    lines = list(listed([paper], 80))
+    lines = lines_of([paper], 80)
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(("width", "title"), [(80, 16), (100, 36), (120, 56)])
 def test_the_list_of_all_papers_cuts_titles_only(width: int, title: int) -> None:
-    head, *lines = listed(figures.names(), width)
+    head, *lines = lines_of(figures.names(), width)
     assert max(map(len, lines)) <= width
     start, end = head.index("title"), head.index("size paper")
     assert end - start > title
@@ -332,7 +340,10 @@ def test_the_list_of_all_papers_cuts_titles_only(width: int, title: int) -> None
 
 
 def test_the_list_takes_single_figures(folder: Path) -> None:
-    assert [line.split()[0] for line in listed(["toy/figure-2"], 80)] == ["figure", "toy/figure-2"]
+    assert [line.split()[0] for line in lines_of(["toy/figure-2"], 80)] == [
+        "figure",
+        "toy/figure-2",
+    ]
 
 
 def test_another_size_is_named(folder: Path) -> None:
