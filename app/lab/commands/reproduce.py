@@ -60,8 +60,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             for line in filter(None, (verdict.evidence, verdict.why)):
                 console.print(f"  {line}")
         console.print(f"{name}: {made.directory / 'page.html'}")
-    if len(options.names) > 1 or len(verdicts) > 1:
-        console.print(counted(verdicts))
+    console.print(counted(verdicts))
 
 
 def _chosen(names: list[str], size: Size) -> Iterator[str]:

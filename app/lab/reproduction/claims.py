@@ -29,14 +29,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from coterie.app.experiments.paired import (
-    LEVEL,
-    MIN_SEEDS,
-    holm,
-    interval,
-    p_value,
-    seeds_needed,
-)
+from coterie.app.experiments import paired
 from coterie.app.lab.reproduction.figures import Claim, Figure, Row, Size, ours_of
 from coterie.app.lab.reproduction.results import Numbers, SeedNumbers, better_of, is_share
 from coterie.app.runs import units
@@ -101,10 +94,10 @@ def corrected(of: Sequence[Comparison]) -> list[Comparison]:
     """Return comparisons with Holm's p-values against their claim: one of them contradicts it."""
     result = list(of)
     tested = [k for k, each in enumerate(of) if each.against is not None]
-    for k, p in zip(tested, holm([of[k].against or 0.0 for k in tested]), strict=True):
+    for k, p in zip(tested, paired.holm([of[k].against or 0.0 for k in tested]), strict=True):
         each = of[k]
         if each.slack < 0 and each.p:
-            why = "" if p <= LEVEL else "not significant"
+            why = "" if p <= paired.LEVEL else "not significant"
             result[k] = each._replace(p=_p(p), holds=None if why else False, why=why)
     return result
 
@@ -173,7 +166,7 @@ def comparisons(claim: Claim, figure: Figure, size: Size, numbers: Numbers) -> l
     for panel in figure.panels:
         if not panel.preset(size) or (claim.panels and panel.label not in claim.panels):
             continue
-        of = _Of(claim, figure, size, numbers, panel.label, rows)
+        of = _Of(claim, figure, size, numbers, panel.label)
         where = ours_of(panel, size).removesuffix(" (ours)") if panel.label else ""
         made += [(panel.label, where, statistic) for statistic in _KINDS[claim.kind](of)]
     tests = len({each.name for _, _, each in made}) if claim.kind == "only" else len(made)
@@ -195,7 +188,6 @@ class _Of:
     size: Size
     numbers: Numbers
     panel: str
-    rows: Mapping[str, Row]
 
     def at(self, row: str, x: object = "") -> SeedNumbers:
         return self.numbers.at(self.panel, row, self.claim.column, x)
@@ -218,7 +210,7 @@ def _differences(of: _Of) -> Iterator[_Statistic]:
     first, last, rows = of.claim.rows[0], of.claim.rows[-1], of.claim.rows
     pairs: Iterable[tuple[str, str]] = pairwise(rows)
     if of.claim.kind == "beats":
-        others = rows[1:] or [row for row in of.rows if row != first]
+        others = rows[1:] or [row.label for row in of.figure.rows if row.label != first]
         pairs = ((first, other) for other in others)
     elif of.claim.kind != "order":
         pairs = ((last, row) if of.claim.kind == "only" else (row, last) for row in rows[:-1])
@@ -318,20 +310,20 @@ def _compared(
     slack = float(min(mean - low, high - mean))
     shown = partial(_shown, column=claim.column, unit=statistic.unit)
     plain = Comparison(name, shown(mean), paper, None, slack=slack)
-    if len(known_s) < MIN_SEEDS:
+    if len(known_s) < paired.MIN_SEEDS:
         return plain._replace(why=f"{units.plural(len(known_s), 'seed')}, no test")
     if np.ptp(known_s) == 0:
         why = f"the same with all {len(known_s)} seeds"
         return plain._replace(holds=slack >= 0, why=why, against=float(slack >= 0))
     holds, p = tested(known_s, low, high, ratio)
-    _, start, end = interval([np.array([value]) for value in known_s], ratio)
+    _, start, end = paired.interval([np.array([value]) for value in known_s], ratio)
     why, seeds = "", None
     if holds is None:
         why = "not significant"
         if np.isinf(low) or np.isinf(high):
             finite = high if np.isinf(low) else low
             apart = [np.array([value - finite]) for value in known_s]
-            seeds = seeds_needed(apart, ratio, tests if slack < 0 else 1)
+            seeds = paired.seeds_needed(apart, ratio, tests if slack < 0 else 1)
     return plain._replace(
         ours=f"{plain.ours} [{shown(start)} to {shown(end)}]", holds=holds, p=_p(p), why=why,
         seeds=seeds, against=p if slack < 0 else 1.0,
@@ -344,20 +336,14 @@ def _p(p: float) -> str:
 
 def tested(values_s: Floats, low: float, high: float, ratio: float) -> tuple[bool | None, float]:
     """Return whether the mean of (S,) values lies from `low` to `high` (None: open), and p."""
-    mean = float(values_s.mean())
-    two_sided = {
-        end: p_value([np.array([value - end]) for value in values_s], ratio)
-        for end in (low, high)
-        if np.isfinite(end)
-    }
-    outside = [end for end in two_sided if (mean < end if end == low else mean > end)]
-    if outside:
-        p = min(two_sided[end] for end in outside)
-        return (False if p <= LEVEL else None), p
-    if not two_sided:
-        return True, 0.0
-    p = max(two_sided.values()) / len(two_sided)  # half of it: one-sided
-    return (True if p <= LEVEL else None), p
+    is_inside = bool(low <= values_s.mean() <= high)
+    near = low if values_s.mean() < low else high if values_s.mean() > high else None
+    ends = [end for end in (low, high) if np.isfinite(end) and near in (None, end)]
+    of_ends = (
+        paired.p_value([np.array([value - end]) for value in values_s], ratio) for end in ends
+    )
+    p = max(of_ends, default=0.0) / max(1, len(ends))  # two ends: half of it, one-sided
+    return (is_inside if p <= paired.LEVEL else None), p
 
 
 def _printed(claim: Claim, statistic: _Statistic, rows: Mapping[str, Row], panel: str) -> str:

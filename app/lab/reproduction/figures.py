@@ -131,7 +131,7 @@ class Figure(_Read):
     where: str  # table or figure and page of the paper
     form: Form = "table"  # kind of drawing
     columns: tuple[str, ...] = ("accuracy",)  # keys of measures, see `results`
-    x: str = "round"  # "curves": "round" or "bytes"; "sweep": a key, or the name of the axis
+    x: str = ""  # "sweep": a key, or the name of the axis
     y: str = "test_accuracy"
     """With "curves" a field of metrics.jsonl or a measure of the graph, see
     `results.course`; "sweep": a measure. A "scatter" has the first two of
@@ -241,7 +241,7 @@ def read(name: str, folder: Path = FOLDER) -> Paper:
                 _known(claim.panels, panels, f"figures.{figure.name}: no panel")
     except ValidationError as error:
         raise ConfigError(f"{file}: {first_of(error)}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, ConfigError) as error:
         raise ConfigError(f"{file}: {error}") from None
     return paper
 
@@ -288,4 +288,4 @@ def _same(a: str, b: str) -> bool:
 def _known(wanted: Iterable[str], known: set[str], complaint: str) -> None:
     for label in wanted:
         if label not in known:
-            raise ValueError(f'{complaint} "{label}"{nearest(label, sorted(known))}')
+            raise ConfigError(f'{complaint} "{label}"{nearest(label, sorted(known))}')

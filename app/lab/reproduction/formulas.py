@@ -26,14 +26,9 @@ def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
     """Return eta, a0, a1, sigma, N (of the first group) and the distance of the centres."""
     of = config["noisy-quadratic"]
     apart = float(of["helper-centre"]) - float(of["user-centre"])
-    curvatures = float(of["user-curvature"]), float(of["helper-curvature"])
-    return (
-        float(config["learning-rate"]),
-        *curvatures,
-        float(of["noise"]),
-        float(str(of["helpers"]).split(",")[0]),
-        apart,
-    )
+    numbers = (float(of[key]) for key in ("user-curvature", "helper-curvature", "noise"))
+    helpers = float(str(of["helpers"]).split(",")[0])
+    return float(config["learning-rate"]), *numbers, helpers, apart
 
 
 def _system(

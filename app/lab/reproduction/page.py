@@ -194,34 +194,28 @@ def spread(heights: Sequence[float], distance: float) -> list[float]:
 
 
 def _curve(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) -> None:
-    """Draw the mean over peers over rounds or bytes, each seed thin and their mean bold."""
+    """Draw the mean over peers over rounds, each seed thin and their mean bold."""
     figure, runs = made.figure, [*made.results.results[cell].values()]
     steps, courses = map(list, zip(*(course(run, figure.y) for run in runs), strict=True))
-    if figure.x == "bytes":
-        steps = [course(run, "bytes_sent")[1] / 1e6 for run in runs]
     for x_r, y_r in zip(steps, courses, strict=True):
         axes.plot(x_r, y_r, color=colour, alpha=0.25, linewidth=0.8)
     length = min(len(y_r) for y_r in courses)
     mean = np.mean([y_r[:length] for y_r in courses], axis=0)
     axes.plot(steps[0][:length], mean, color=colour, label=row.label)
-    axes.set(xlabel="MB sent per peer" if figure.x == "bytes" else "round",
-             ylabel=title_of(figure.y) if figure.y != "test_accuracy" else "accuracy")  # fmt: skip
+    name = title_of(figure.y) if figure.y != "test_accuracy" else "accuracy"
+    axes.set(xlabel="round", ylabel=name)
 
 
 def _swept(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) -> None:
     """Draw a measure over the swept key, and the closed form where the row has one."""
     figure, values = made.figure, [point.x for point in made.figure.sweep(made.size)]
-    are_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
-    positions = [float(x or 0) for x in values] if are_numbers else list(range(len(values)))
     numbers = [made.numbers.at(cell.panel, cell.row, figure.y, x) for x in values]
     means = [number.mean for number in numbers]
     bars = [number.deviation or 0.0 for number in numbers]
-    axes.errorbar(positions, means, yerr=bars, color=colour, marker="o", label=row.label)
+    axes.errorbar(values, means, yerr=bars, color=colour, marker="o", label=row.label)
     if row.formula:
         wanted, name = [number.closed_form for number in numbers], f"{row.label}, closed form"
-        axes.plot(positions, wanted, color=colour, linestyle="--", label=name)
-    if not are_numbers:
-        axes.set_xticks(positions, [str(x) for x in values])
+        axes.plot(values, wanted, color=colour, linestyle="--", label=name)
     axes.set(xlabel=figure.x, ylabel=title_of(figure.y))
 
 

@@ -63,10 +63,7 @@ def reproduce(request: FigureRequest, console: Console) -> Reproduction:
     paper, figure = figures.find(request.name)
     if figure.missing:
         raise ConfigError(f"{request.name} is not reproduced: {figure.missing}")
-    try:
-        figure = figure.only(request.panels)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    figure = figure.only(request.panels)
     if not figure.exists(request.size):
         (other,) = {*get_args(Size)} - {request.size}
         raise ConfigError(f"{request.name} has no size {request.size}; use --size {other}")
