@@ -338,7 +338,7 @@ def tested(values_s: Floats, low: float, high: float, ratio: float) -> tuple[boo
     """Return whether the mean of (S,) values lies from `low` to `high` (None: open), and p."""
     is_inside = bool(low <= values_s.mean() <= high)
     near = low if values_s.mean() < low else high if values_s.mean() > high else None
-    ends = [end for end in (low, high) if np.isfinite(end) and near in (None, end)]
+    ends = {end for end in (low, high) if np.isfinite(end) and near in (None, end)}
     of_ends = (
         paired.p_value([np.array([value - end]) for value in values_s], ratio) for end in ends
     )
