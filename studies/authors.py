@@ -8,6 +8,9 @@ notebook, are taken from the clones and executed when the comparison runs. It pr
 comparison: the largest absolute difference between their numbers and ours, both from random models
 of a small network (digits, five peers with different amounts of data) in float64. pFedGraph needs
 the package cvxpy, WGA sympy.
+
+The exit status is 1 if a gap is above the tolerance of its comparison, a clone has another commit
+than the one that the page names, or a comparison cannot be made.
 """
 
 from __future__ import annotations
@@ -22,13 +25,14 @@ import json
 import logging
 import math
 import random
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +45,7 @@ from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.clients.engine.engine import Engine
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Letters
+from coterie.clients.methods.clustered_fl import bipartition
 from coterie.clients.methods.dispfl import entries
 from coterie.clients.methods.dpfl import choose
 from coterie.clients.methods.wga import best_alpha, relative_bound
@@ -60,6 +65,13 @@ class Code:
     """Clone of a repository."""
 
     folder: Path
+
+    @property
+    def commit(self) -> str:
+        """The commit that is checked out; empty if the folder is no clone."""
+        command = ["git", "-C", str(self.folder), "rev-parse", "--verify", "HEAD"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if (self.folder / ".git").exists() else ""
 
     def text(self, file: str) -> str:
         """Return the content of a file."""
@@ -89,18 +101,27 @@ class Comparison:
     repository: str
     commit: str
     run: Callable[[Code], Gaps]
+    within: float  # tolerance of each gap
+
+
+class Outcome(NamedTuple):
+    """Outcome of a comparison."""
+
+    comparison: Comparison
+    gaps: Gaps
+    faults: tuple[str, ...]  # empty: all numbers agree, with the code of the named commit
 
 
 COMPARISONS: list[Comparison] = []
 
 
 def comparison(
-    method: str, repository: str, commit: str
+    method: str, repository: str, commit: str, within: float = 1e-12
 ) -> Callable[[Callable[[Code], Gaps]], Callable[[Code], Gaps]]:
-    """Add a comparison."""
+    """Add a comparison. Code that computes in float32 has a wider tolerance than the default."""
 
     def add(run: Callable[[Code], Gaps]) -> Callable[[Code], Gaps]:
-        COMPARISONS.append(Comparison(method, repository, commit, run))
+        COMPARISONS.append(Comparison(method, repository, commit, run, within))
         return run
 
     return add
@@ -214,7 +235,7 @@ def vectors(models: Sequence[Network]) -> Floats:
 # Theirs
 
 
-@comparison("pfedgraph", "MediaBrain-SJTU/pFedGraph", "4f5f17c")
+@comparison("pfedgraph", "MediaBrain-SJTU/pFedGraph", "4f5f17c", within=1e-6)
 def pfedgraph(code: Code) -> Gaps:
     """Graph, average and direction of the penalty."""
     try:
@@ -258,7 +279,7 @@ def _dac_clients(peers: Peers, scores: Floats) -> list[SimpleNamespace]:
     return [client(i) for i in range(N)]
 
 
-@comparison("dac", "edvinli/DAC", "45209fd")
+@comparison("dac", "edvinli/DAC", "45209fd", within=1e-6)
 def dac(code: Code) -> Gaps:
     """Scores with gossip, probabilities of the next draw, average."""
     peers = Peers("dac", **{"dac.models": 2, "dac.tau": 5.0})
@@ -283,7 +304,7 @@ def dac(code: Code) -> Gaps:
     return away
 
 
-@comparison("pens", "edvinli/DAC", "45209fd")
+@comparison("pens", "edvinli/DAC", "45209fd", within=1e-6)
 def pens(code: Code) -> Gaps:
     """Selected peers and average."""
     peers = Peers("pens", **{"pens.models": 3, "pens.best": 2})
@@ -395,7 +416,7 @@ class _OrderedSet(dict[Any, None]):
         return _OrderedSet([item for item in self if item not in items])
 
 
-@comparison("cobo", "epfml/CoBo", "c178fea")
+@comparison("cobo", "epfml/CoBo", "c178fea", within=1e-7)
 def cobo(code: Code) -> Gaps:
     """W from the gradients at midpoints; then their step with the new W, which is our order."""
     keys = {"cobo.sampling": "full", "cobo.gamma": 0.01, "cobo.rho": 0.05}
@@ -433,7 +454,7 @@ def cobo(code: Code) -> Gaps:
     return {"W": gap(w, ours.w), "x": gap(vectors([each.model for each in clients]), ours.x)}
 
 
-@comparison("trust", "epfml/personalized-collaborative-llms", "007fefc")
+@comparison("trust", "epfml/personalized-collaborative-llms", "007fefc", within=1e-6)
 def trust(code: Code) -> Gaps:
     """Strategy 1: weights from cosines of parameters; and the average."""
     names = ("similarity_weights", "__trust_weights_weights", "__weighted_average")
@@ -651,29 +672,192 @@ def _cell(code: Code, number: int) -> str:
     return "".join(cells[number]["source"])
 
 
+@comparison("fedamp", "TsingZ0/PFLlib", "d832e76", within=1e-6)
+def fedamp(code: Code) -> Gaps:
+    """Weights and means; the weights of the code sum to less than 1 here, as ours must."""
+    kind = code.take("system/flcore/servers/serveramp.py", "FedAMP", Server=object, torch=torch,
+                     copy=copy, time=SimpleNamespace(time=lambda: 0.0), math=math)  # fmt: skip
+    peers = Peers("fedamp", **{"fedamp.alpha": 0.1, "fedamp.sigma": 50.0})
+    ours = peers.rule.update(peers.state, peers.inbox({"x": peers.x}))
+    models = [Network(x) for x in peers.x]
+    means, kept = np.zeros((N, peers.engine.d)), np.zeros(N)
+
+    def client(i: int) -> SimpleNamespace:
+        def set_parameters(mean: Network, own: Tensor) -> None:
+            means[i], kept[i] = mean.vector() + own * models[i].vector(), own
+
+        times = defaultdict(float)
+        return SimpleNamespace(id=i, model=models[i], send_slow=False, send_time_cost=times,
+                               set_parameters=set_parameters)  # fmt: skip
+
+    server = object.__new__(kind.FedAMP)
+    vars(server).update(
+        selected_clients=[client(i) for i in range(N)], uploaded_ids=list(range(N)),
+        uploaded_models=models, global_model=Network(peers.x[0]), num_join_clients=N,
+        alphaK=0.1 * 50.0, sigma=50.0,
+    )  # fmt: skip
+    server.send_models()
+    return {"own weights": gap(kept, ours.w.diagonal()), "means": gap(means, ours.u)}
+
+
+@comparison("fedfomo", "TsingZ0/PFLlib", "d832e76", within=1e-5)
+def fedfomo(code: Code) -> Gaps:
+    """Weights and step from the model before training; their distances have 1e-5 more."""
+    kind = code.take("system/flcore/clients/clientfomo.py", "clientFomo", Client=object,
+                     torch=torch, np=np, copy=copy)  # fmt: skip
+    peers = Peers("fedfomo", **{"fedfomo.baseline": "previous", "fedfomo.models": 0})
+    previous = peers.x + peers.engine.tensor(peers.g.normal(size=tuple(peers.x.shape)) * 0.1)
+    state = replace(peers.state, previous=previous)
+    ours = peers.rule.update(state, peers.inbox({"x": peers.x}))
+    away = {"weights": 0.0, "step": 0.0}
+    for i in range(N):
+        client = object.__new__(kind.clientFomo)
+        vars(client).update(
+            model=Network(previous[i]), old_model=Network(previous[i]), num_clients=N,
+            received_ids=list(range(N)), received_models=[Network(x) for x in peers.x],
+            device="cpu", loss=nn.CrossEntropyLoss(),
+        )  # fmt: skip
+        validation = [peers.data(i, "validation")]
+        weights = client.weight_scale(client.weight_cal(validation))
+        client.aggregate_parameters(validation)
+        # If no model is better, ours keeps its own, with weight 1.
+        away["weights"] = max(away["weights"], gap(weights, ours.w[i]) if len(weights) else 0.0)
+        away["step"] = max(away["step"], gap(client.model.vector(), ours.x[i]))
+    return away
+
+
+@comparison("perfedavg", "TsingZ0/PFLlib", "d832e76")
+def perfedavg(code: Code) -> Gaps:
+    """A local step; both of its minibatches are all of a peer's examples."""
+    folder = "system/flcore"
+    kind = code.take(f"{folder}/clients/clientperavg.py", "clientPerAvg", Client=object,
+                     torch=torch, np=np, copy=copy, time=_clock())  # fmt: skip
+    optimizer = code.take(f"{folder}/optimizers/fedoptimizer.py", "PerAvgOptimizer",
+                          Optimizer=torch.optim.Optimizer, torch=torch)  # fmt: skip
+    peers = Peers("perfedavg", **{"perfedavg.alpha": 0.1})
+    trained, _ = peers.rule.offer(peers.state, 1)
+    theirs = []
+    for i in range(N):
+        x, y = peers.data(i)
+        model = Network(peers.x[i])
+        client = object.__new__(kind.clientPerAvg)
+        vars(client).update(
+            model=model, beta=0.1, device="cpu", batch_size=len(y), local_epochs=1,
+            loss=nn.CrossEntropyLoss(), train_slow=False, learning_rate_decay=False,
+            optimizer=optimizer.PerAvgOptimizer(model.parameters(), lr=0.1),
+            train_time_cost=defaultdict(float),
+            load_train_data=lambda _, x=x, y=y: [(torch.cat([x, x]), torch.cat([y, y]))],
+        )  # fmt: skip
+        client.train()
+        theirs.append(model)
+    return {"step": gap(vectors(theirs), trained.x)}
+
+
+@comparison("clustered-fl", "felisat/clustered-federated-learning", "23a1c38", within=1e-6)
+def clustered_fl(code: Code) -> Gaps:
+    """Cosines and norms of updates; cuts: the same of two groups, else never a worse one."""
+    from sklearn.cluster import AgglomerativeClustering  # type: ignore[import-untyped]
+
+    def clustering(affinity: str, linkage: str) -> Any:  # the name of the parameter has changed
+        return AgglomerativeClustering(metric=affinity, linkage=linkage)
+
+    names = ("Server", "flatten", "pairwise_angles", "FederatedTrainingDevice")
+    file = code.take("fl_devices.py", *names, torch=torch, np=np,
+                     AgglomerativeClustering=clustering)  # fmt: skip
+    server = object.__new__(file.Server)
+    g = np.random.default_rng(0)
+    away = {"cosines": 0.0, "norms": 0.0, "other cuts of two groups": 0.0, "worse cuts": 0.0}
+    for case in range(40):
+        group = np.arange(8) % 2 if case % 2 else np.arange(8)
+        updates = g.normal(size=(8, 30))[group] + 0.3 * g.normal(size=(8, 30))
+        clients = [SimpleNamespace(dW={"w": torch.tensor(update)}) for update in updates]
+        gram = updates @ updates.T
+        lengths = np.sqrt(gram.diagonal())
+        cosines = server.compute_pairwise_similarities(clients)
+        away["cosines"] = max(away["cosines"], gap(cosines, gram / np.outer(lengths, lengths)))
+        norms = server.compute_mean_update_norm(clients), server.compute_max_update_norm(clients)
+        away["norms"] = max(away["norms"], gap(norms, (gram.mean() ** 0.5, lengths.max())))
+        theirs = np.isin(np.arange(8), server.cluster_clients(cosines)[0])
+        ours = bipartition(gram)
+        across = [cosines[np.ix_(part, ~part)].max() for part in (ours, theirs)]
+        away["worse cuts"] += across[0] > across[1] + 1e-6
+        is_same = (theirs == ours).all() or (theirs == ~ours).all()
+        away["other cuts of two groups"] += bool(case % 2) and not is_same
+    return away
+
+
+@comparison("fedproto", "yuetan031/FedProto", "97e42e2", within=1e-6)
+def fedproto(code: Code) -> Gaps:
+    """Means of prototypes; a step on the loss with the distance to them."""
+    means = code.take("lib/utils.py", "proto_aggregation").proto_aggregation
+    kind = code.take("lib/update.py", "LocalUpdate", torch=torch, nn=nn, copy=copy,
+                     DatasetSplit=None, DataLoader=None, Dataset=object)  # fmt: skip
+    keys = {"partition.kind": "iid", "partition.samples-per-peer": 40, "fedproto.lambda": 0.7}
+    peers = Peers("fedproto", **keys)
+    prototypes = peers.engine.tensor(peers.g.normal(size=(N, 10, 6)))
+    letters = {"prototypes": prototypes, "shares": torch.full((N, 10), 0.1).double()}
+    aligned = peers.rule.update(peers.state, peers.inbox(letters))
+    ours, _ = peers.rule.offer(aligned, 2)
+    theirs = means({i: dict(enumerate(prototypes[i])) for i in range(N)})
+    mean = torch.stack([theirs[k][0] for k in range(10)])
+    models = []
+    for i in range(N):
+        model = Network(peers.x[i])
+        body, head = model.layers[:-1], model.layers[-1]
+
+        class Both(nn.Module):
+            def __init__(self, body: Any, head: Any) -> None:
+                super().__init__()
+                self.body, self.head = body, head
+
+            def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+                features = self.body(x)
+                return self.head(features).log_softmax(dim=1), features
+
+        arguments = SimpleNamespace(
+            optimizer="sgd", lr=0.1, train_ep=1, num_classes=10, verbose=False, ld=0.7
+        )
+        update = object.__new__(kind.LocalUpdate)
+        vars(update).update(
+            args=arguments, device="cpu", criterion=nn.NLLLoss(), trainloader=[peers.data(i)]
+        )
+        update.update_weights_het(arguments, i, theirs, Both(body, head), 1)
+        models.append(model)
+    away = gap(mean.expand(N, 10, 6), aligned.prototypes)
+    return {"prototypes": away, "step": gap(vectors(models), ours.x)}
+
+
 # Command
 
 
-def compare(folder: Path, methods: Sequence[str]) -> Iterator[tuple[Comparison, Gaps | str]]:
-    """Run the comparisons of some methods, of all without names; a str says why one is missing."""
+def compare(folder: Path, methods: Sequence[str]) -> Iterator[Outcome]:
+    """Run the comparisons of some methods, of all without names."""
     random.seed(0)
     for each in COMPARISONS:
         if methods and each.method not in methods:
             continue
-        clone = folder / each.repository
-        if not clone.is_dir():
-            yield each, f"no clone at {clone}"
+        code = Code(folder / each.repository)
+        if not code.folder.is_dir():
+            yield Outcome(each, {}, (f"not compared: no clone at {code.folder}",))
             continue
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                gaps = each.run(Code(clone))
-            yield each, gaps
+                gaps = each.run(code)
         except MissingCodeError as error:
-            yield each, str(error)
+            yield Outcome(each, {}, (f"not compared: {error}",))
+            continue
+        faults = [
+            f"{name} differs by {value:.1e}, more than {each.within:.0e}"
+            for name, value in gaps.items()
+            if not value <= each.within
+        ]
+        if not code.commit.startswith(each.commit):
+            faults.append(f"the clone has {code.commit[:7] or 'no commit'}, not {each.commit}")
+        yield Outcome(each, gaps, tuple(faults))
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print a line per comparison."""
+def main(arguments: Sequence[str]) -> int:
+    """Print a line per comparison; return 1 if one has a fault."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="clones, as <owner>/<name>")
     names = sorted({each.method for each in COMPARISONS})
@@ -682,13 +866,17 @@ def main(arguments: Sequence[str]) -> None:
     if unknown := set(chosen.methods) - set(names):
         parser.error(f"no comparison for {min(unknown)}; there are {', '.join(names)}")
     logging.disable(logging.INFO)
-    for each, gaps in compare(chosen.folder, chosen.methods):
-        about = f"{each.method:16} {each.repository}@{each.commit}"
-        if isinstance(gaps, str):
-            print(f"{about}: not compared: {gaps}")
-            continue
-        print(f"{about}: " + ", ".join(f"{name} {value:.1e}" for name, value in gaps.items()))
+    outcomes = []
+    for outcome in compare(chosen.folder, chosen.methods):
+        outcomes.append(outcome)
+        each, gaps, faults = outcome
+        parts = [f"{name} {value:.1e}" for name, value in gaps.items()]
+        parts += [f"FAULT: {fault}" for fault in faults]
+        print(f"{each.method:16} {each.repository}@{each.commit}: {', '.join(parts)}", flush=True)
+    agree = sum(not outcome.faults for outcome in outcomes)
+    print(f"{agree} of {len(outcomes)} comparisons agree within their tolerances")
+    return int(agree < len(outcomes))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
