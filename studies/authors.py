@@ -48,6 +48,7 @@ from coterie.clients.letters import Letters
 from coterie.clients.methods.clustered_fl import bipartition
 from coterie.clients.methods.dispfl import entries
 from coterie.clients.methods.dpfl import choose
+from coterie.clients.methods.knn_per import vote
 from coterie.clients.methods.wga import best_alpha, relative_bound
 
 Floats = npt.NDArray[np.float64]
@@ -456,7 +457,7 @@ def cobo(code: Code) -> Gaps:
 
 @comparison("trust", "epfml/personalized-collaborative-llms", "007fefc", within=1e-6)
 def trust(code: Code) -> Gaps:
-    """Strategy 1: weights from cosines of parameters; and the average."""
+    """Strategies 1 to 3: weights from parameters, losses and outputs; and the average."""
     names = ("similarity_weights", "__trust_weights_weights", "__weighted_average")
     known = {"torch": torch, "F": nn.functional}
     theirs = vars(code.take("src/optim/strategies.py", *names, **known))
@@ -469,7 +470,58 @@ def trust(code: Code) -> Gaps:
     w = similar.softmax(dim=1)
     theirs["__weighted_average"](clients, torch.tensor(ours.w), SimpleNamespace(wandb=False))
     models = [client[0] for client in clients]
-    return {"weights": gap(w, ours.w), "average": gap(vectors(models), ours.x)}  # type: ignore[arg-type]
+    average = gap(vectors(models), ours.x)  # type: ignore[arg-type]
+    return {"weights": gap(w, ours.w), "average": average, **_trust_by_data(code)}
+
+
+def _trust_by_data(code: Code) -> Gaps:
+    """Compare strategies 2 (with the loss for the perplexity) and 3 (ours: on a peer's inputs)."""
+    away = {"weights by loss": 0.0, "weights by outputs": 0.0}
+    by_loss = Peers("trust", **{"trust.similarity": "validation"})
+    inbox = by_loss.inbox({"x": by_loss.x})
+    ours = by_loss.rule.update(by_loss.state, inbox).w
+    clients = [[Network(x), None, None] for x in by_loss.x]
+
+    def evaluated(model: Any, peer: int, *_: Any, **__: Any) -> tuple[None, None, float]:
+        return None, None, by_loss.loss(model.vector(), peer, "validation")
+
+    name = "__trust_weights_ref"
+    known = {"torch": torch, "eval": evaluated}
+    theirs = vars(code.take("src/optim/strategies.py", name, **known))[name]
+    arguments = SimpleNamespace(device="cpu")
+    scores = theirs(clients, {"val": list(range(N))}, 1, 1, None, arguments)
+    away["weights by loss"] = gap(scores.softmax(dim=1), ours)
+
+    by_outputs = Peers("trust", **{"trust.similarity": "predictions"})
+    ours = by_outputs.rule.update(by_outputs.state, by_outputs.inbox({"x": by_outputs.x})).w
+    name = "__trust_weights_token"
+    for i in range(N):
+        inputs = by_outputs.data(i, "validation")
+
+        def batch(*_: Any, of: Any = inputs) -> Any:
+            return of
+
+        few = SimpleNamespace(**{key: getattr(torch, key) for key in ("zeros", "sum", "abs")})
+        few.topk = lambda values, k: torch.topk(values, min(k, values.shape[-1]))
+        known = {"torch": few, "F": nn.functional, "get_batch": batch}
+        theirs = vars(code.take("src/optim/strategies.py", name, **known))[name]
+        models = [[_Logits(Network(x)), None, None] for x in by_outputs.x]
+        scores = theirs(models, {"ref": None}, 1, len(inputs[1]), contextlib.nullcontext(),
+                        arguments)  # fmt: skip
+        row = gap(scores.softmax(dim=1)[i], ours[i])
+        away["weights by outputs"] = max(away["weights by outputs"], row)
+    return away
+
+
+class _Logits(nn.Module):
+    """Network whose outputs are those of sequences of length 1."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor, get_logits: bool) -> dict[str, Tensor]:
+        return {"logits": self.network(x)[:, None]}
 
 
 def _rows(model: Any) -> dict[str, Tensor]:
@@ -825,6 +877,76 @@ def fedproto(code: Code) -> Gaps:
         models.append(model)
     away = gap(mean.expand(N, 10, 6), aligned.prototypes)
     return {"prototypes": away, "step": gap(vectors(models), ours.x)}
+
+
+@comparison("knn-per", "omarfoq/knn-per", "ee17520")
+def knn_per(code: Code) -> Gaps:
+    """Votes of the nearest examples; the search, faiss in the code, is an exact one in NumPy."""
+    kind = code.take("client.py", "KNNPerClient", Client=object, np=np)
+    g = np.random.default_rng(0)
+    queries, keys, classes = g.normal(size=(9, 4)), g.normal(size=(30, 4)), g.integers(5, size=30)
+
+    def search(features: Floats, k: int) -> tuple[Floats, npt.NDArray[np.int64]]:
+        squares = np.square(features[:, None] - keys).sum(axis=2)
+        order = squares.argsort(axis=1)[:, :k]
+        return np.take_along_axis(squares, order, axis=1), order
+
+    client = object.__new__(kind.KNNPerClient)
+    datastore = SimpleNamespace(index=SimpleNamespace(search=search), labels=classes)
+    vars(client).update(
+        features_flag=True, datastore_flag=True, test_features=queries, datastore=datastore,
+        k=7, features_dimension=4, num_classes=5, _KNNPerClient__capacity=30,
+        _KNNPerClient__k=7, _k=7,
+    )  # fmt: skip
+    client.gather_knn_outputs()
+    labels = nn.functional.one_hot(torch.tensor(classes), 5).double()
+    ours = vote(torch.tensor(queries)[None], torch.tensor(keys)[None], labels[None],
+                torch.zeros(1, 30).double(), 7)  # fmt: skip
+    return {"votes": gap(client.test_knn_outputs, ours[0])}
+
+
+@comparison("fedpac", "JianXu95/FedPAC", "5770f4f", within=2e-3)
+def fedpac(code: Code) -> Gaps:
+    """Statistics of features; weights of heads, whose solver reaches about 1e-3."""
+    try:
+        import cvxpy  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise MissingCodeError("the package cvxpy is not installed") from None
+    kind = code.take("methods/fedpac.py", "LocalUpdate_FedPAC", torch=torch)
+    peers = Peers("fedpac")
+    shares, heads, variances = [], [], []
+    for i in range(N):
+        x, y = peers.data(i)
+        network = Network(peers.x[i])
+
+        def features(inputs: Tensor, of: Network = network) -> tuple[Tensor, Tensor]:
+            return of.layers[:-1](inputs), of(inputs)
+
+        share = nn.functional.one_hot(y, 10).double().mean(dim=0)
+        client = object.__new__(kind.LocalUpdate_FedPAC)
+        features.state_dict = lambda of=network: of.state_dict()  # type: ignore[attr-defined]
+        vars(client).update(
+            local_model=features, w_local_keys=["layers.3.weight"], train_data=[(x, y)],
+            device="cpu", probs_label=share, num_classes=10, datasize=torch.tensor(len(y)),
+        )  # fmt: skip
+        variance, head = client.statistics_extraction()
+        shares.append(share)
+        heads.append(head.double())
+        variances.append(variance)
+    _, offers = peers.rule.offer(peers.state, 1)
+    weighted = offers["shares"][..., None] * offers["prototypes"]
+    ours = peers.rule.update(peers.state, peers.inbox(offers))
+    # An eigenvalue is only used if the matrix, a sum of squares, had a negative one.
+    shim = SimpleNamespace(**{name: getattr(torch, name) for name in
+                              ("tensor", "zeros", "mm", "trace", "diag")})  # fmt: skip
+    shim.eig = lambda matrix, eigenvectors: (torch.zeros(N, 2), torch.eye(N))
+    tools = code.take("tools.py", "get_head_agg_weight", "pairwise", torch=shim, np=np, cvx=cvxpy)
+    theirs = tools.get_head_agg_weight(N, variances, heads)
+    return {
+        "statistics": gap(torch.stack(heads), weighted),
+        "variances": gap(variances, offers["variance"][:, 0]),
+        "weights of heads": gap(np.array(theirs), ours.w),
+    }
 
 
 # Command

@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from coterie.app.experiments.measures import reached
 from coterie.app.lab.reproduction import claims, figures
 from coterie.app.lab.reproduction.claims import UNDEFINED, WORDS, Verdict
 from coterie.app.lab.reproduction.figures import (
+    Claim,
     Figure,
     Panel,
     Paper,
@@ -45,6 +46,8 @@ FILES = ("results.csv", "seeds.csv", "made.json", "figure.svg")
 FRONT = "---\nhide: [toc]\n---"
 NOTE = "<!-- Written by python -m studies.papers; do not edit. -->"
 EMPTY = ""
+NUMBERS = re.compile(r"(Table|Corollary) \d")
+"""A quote that begins like this is of numbers of a table, not a sentence."""
 HEADS = ("figure", "sentence", "paper", "ours", "p", "verdict", "why")
 COLOURS = ("#3f7fb5", "#c44e52", "#3c8a4e", "#b96a12", "#8064a2", "#5f6b7a", "#8a7a1f", "#1f8f84",
            "#a0527f", "#7a5f3f")  # fmt: skip
@@ -56,9 +59,16 @@ HOW = (
     "Each claim is one number per seed, and its verdict a test over seeds: a paired t-test for an "
     "order, with the paper's margin where it states one; two one-sided tests (TOST) for equality "
     "within a tolerance; a t-interval for slopes, ratios and ranges. Fewer than three seeds judge "
-    "nothing. “Ours” is the weakest comparison of a claim, with its 95 % interval. Accuracies and "
-    "their differences are in points. A sentence that does not hold here, on smaller problems and "
-    "mostly on other data, may well hold on the paper's."
+    "nothing. A sentence is counted once, whatever the number of its claims and figures: it holds "
+    "if all of its comparisons hold, and does not if one of them fails. The p-values of those that "
+    "speak against it are therefore corrected for the number of its comparisons (Holm); a claim, "
+    "below a figure, is corrected for its own comparisons only. “Ours” is the weakest comparison, "
+    "with its 95 % interval. Accuracies and their differences are in points. A sentence that does "
+    "not hold here, on smaller problems and mostly on other data, may well hold on the paper's.\n\n"
+    "The number of seeds is fixed in the paper's file before a figure is made, by what its runs "
+    "cost and not by what they show: ten where all runs of a seed take about six seconds or less, "
+    "otherwise three to six (20 for one figure that takes up a question from another one). A "
+    "figure is not repeated with more seeds because a claim is open."
 )
 
 
@@ -89,10 +99,15 @@ class Kept:
 
 
 class Judged(NamedTuple):
-    """A verdict and its figure."""
+    """The verdict on a sentence of a paper, or on a claim of ours, and the figures it is about."""
 
-    figure: Figure
+    figures: tuple[Figure, ...]
     verdict: Verdict
+
+    @property
+    def is_sentence(self) -> bool:
+        """True for a sentence of the paper, False for numbers of its tables and for our claims."""
+        return bool(self.verdict.quote) and not NUMBERS.match(self.verdict.quote)
 
 
 def copy(runs: Path) -> None:
@@ -128,31 +143,27 @@ def page(paper: Paper) -> str:
 
 
 def sentences(paper: Paper, of: Mapping[str, Kept | None], page: str) -> Iterator[str]:
-    """Yield the table of the paper's sentences, and that of our own questions."""
-    verdicts = judged(paper, of)
-    for quoted, before in ((True, ""), (False, "Questions of ours, and our closed forms:")):
-        of_kind = [each for each in verdicts if bool(each.verdict.quote) is quoted]
-        quotes = Counter(each.verdict.quote for each in of_kind)
-        lines = [
-            line_of(paper, each, page, is_repeated=quotes[each.verdict.quote] > 1)
-            for each in of_kind
-        ]
-        if lines:
-            table = markdown(HEADS, lines)
+    """Yield the tables of the paper's sentences, of its numbers, and of our own questions."""
+    all_ = judged(paper, of)
+    for before, part in (
+        ("", [each for each in all_ if each.is_sentence]),
+        ("Numbers of its tables and theorems:",
+         [each for each in all_ if each.verdict.quote and not each.is_sentence]),
+        ("Questions of ours, and our closed forms:",
+         [each for each in all_ if not each.verdict.quote]),
+    ):  # fmt: skip
+        if part:
+            table = markdown(HEADS, [line_of(paper, each, page) for each in part])
             if before:
                 yield before
             yield f'<div class="sentences" markdown>\n\n{table}\n\n</div>'
 
 
-def line_of(paper: Paper, each: Judged, page: str, *, is_repeated: bool) -> list[str]:
-    """Return the line of a claim in a table; a repeated quote is followed by the claim."""
-    verdict, name = each.verdict, heading_of(each.figure)
-    where = f"[{name.partition(':')[0]}]({page}#{anchor(name)})"
-    sentence = f"“{verdict.quote}”" if verdict.quote else verdict.claim
-    if re.match(r"(Table|Corollary) \d", verdict.quote):
-        sentence = verdict.quote
-    if verdict.quote and is_repeated:
-        sentence += f": {verdict.claim}"
+def line_of(paper: Paper, each: Judged, page: str) -> list[str]:
+    """Return the line of a sentence in a table."""
+    verdict, names = each.verdict, [heading_of(figure) for figure in each.figures]
+    where = ", ".join(f"[{name.partition(':')[0]}]({page}#{anchor(name)})" for name in names)
+    sentence = f"“{verdict.quote}”" if each.is_sentence else verdict.quote or verdict.claim
     why = linked(paper, cell(verdict.why), page)
     if len(verdict.why) > SHORT:
         why = f"<details><summary>why</summary>{why}</details>"
@@ -197,15 +208,15 @@ def idea(method: str) -> str:
 
 
 def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
-    """Return the number of figures and of claims by verdict."""
+    """Return the number of figures and of sentences by verdict."""
     made = sum(kept is not None for kept in published(paper, of).values())
-    words = Counter(each.verdict.verdict for each in judged(paper, of) if each.verdict.quote)
+    words = Counter(each.verdict.verdict for each in judged(paper, of) if each.is_sentence)
     listed = ", ".join(f"{words[word]} {_short(word)}" for word in (*WORDS.values(), UNDEFINED)
                        if words[word])  # fmt: skip
     quoted = units.plural(sum(words.values()), "sentence")
     return (
         f"We repeated {made} of {len(published(paper, of))} tables and figures on smaller problems "
-        f"that run offline (size small). Of {quoted} of the paper: {listed}. "
+        f"that run offline (size small). Of {quoted} of the paper: {listed or 'none judged'}. "
         "[How claims are judged](index.md#how-claims-are-judged)"
     )
 
@@ -222,13 +233,28 @@ def published(paper: Paper, of: Mapping[str, Kept | None]) -> dict[str, Kept | N
 
 
 def judged(paper: Paper, of: Mapping[str, Kept | None]) -> list[Judged]:
-    """Return every claim of the figures that were made."""
-    return [
-        Judged(paper.figures[name], verdict)
-        for name, kept in of.items()
-        if kept is not None
-        for verdict in kept.verdicts(paper.figures[name])
-    ]
+    """Return the verdict on each sentence of the paper and on each claim of ours."""
+    groups: dict[tuple[str, ...], list[tuple[Figure, Claim, Numbers]]] = {}
+    for name, kept in of.items():
+        for claim in paper.figures[name].claims if kept else ():
+            assert kept is not None
+            key = (claim.quote,) if claim.quote else ("", name, claim.text)
+            groups.setdefault(key, []).append((paper.figures[name], claim, kept.numbers))
+    return [together(group) for group in groups.values()]
+
+
+def together(group: Sequence[tuple[Figure, Claim, Numbers]]) -> Judged:
+    """Judge a sentence by the comparisons of all of its claims."""
+    of = tuple({figure.name: figure for figure, _, _ in group}.values())
+    comparisons = []
+    for figure, claim, numbers in group:
+        where = f"{heading_of(figure).partition(':')[0]}, " if len(of) > 1 else ""
+        made = claims.comparisons(claim, figure, SIZE, numbers)
+        comparisons += [each._replace(name=f"{where}{each.name}") for each in made]
+    first = group[0][1]
+    notes = dict.fromkeys(claim.note.rstrip(".") for _, claim, _ in group if claim.note)
+    note = ". ".join(notes) + "." if notes else ""
+    return Judged(of, claims.judged(replace(first, note=note), comparisons))
 
 
 class Lead(NamedTuple):
@@ -552,21 +578,28 @@ def index() -> str:
         "digits, Fashion-MNIST, synthetic problems; `coterie reproduce all` makes all figures, in "
         "88 minutes on two cores.",
     ]
-    table = []
+    table, totals = [], Counter[str]()
     for paper in papers:
         own = published(paper, of[paper.name])
         made = sum(kept is not None for kept in own.values())
         name = f"[{title(paper)}]({paper.name}.md)" if made else title(paper)
-        words = [each.verdict for each in judged(paper, of[paper.name])]
-        counts = [
-            sum(bool(each.quote) and each.verdict == word for each in words)
-            for word in (*WORDS.values(), UNDEFINED)
-        ]
-        own_words = Counter(each.holds for each in words if not each.quote)
-        counted = f"{own_words[True]} of {own_words.total()}" if own_words else ""
-        table.append([name, f"{made} of {len(own)}", *map(str, counts), counted])
+        every = judged(paper, of[paper.name])
+        words = Counter(each.verdict.verdict for each in every if each.is_sentence)
+        counts = [words[word] for word in (*WORDS.values(), UNDEFINED)]
+        totals.update(words)
+        beside = (
+            Counter(each.verdict.holds for each in every if not each.is_sentence and quoted is
+                    bool(each.verdict.quote)) for quoted in (True, False)
+        )  # fmt: skip
+        held = [f"{part[True]} of {part.total()}" if part else "" for part in beside]
+        table.append([name, f"{made} of {len(own)}", *map(str, counts), *held])
+    totalled = [str(totals[word]) for word in (*WORDS.values(), UNDEFINED)]
+    table.append(["all", "", *totalled, "", ""])
+    parts.append("Sentences of the papers by verdict, and the numbers of tables and claims of "
+                 "ours that hold:")  # fmt: skip
     parts.append(markdown(
-        ["paper", "figures made", *WORDS.values(), UNDEFINED, "ours that hold"], table
+        ["paper", "figures made", *WORDS.values(), UNDEFINED, "numbers that hold",
+         "ours that hold"], table
     ))  # fmt: skip
     parts += [
         "## How claims are judged",

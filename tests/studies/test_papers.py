@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from coterie.app.lab.reproduction import figures
+from coterie.app.lab.reproduction.figures import Claim, Figure, Panel, Row
 from coterie.app.lab.reproduction.reproduce import FigureRequest, reproduce
+from coterie.app.lab.reproduction.results import Numbers, Place, SeedNumbers
 from studies import papers
 from studies.papers import Lead
 from tests.app.lab.reproduction.test_reproduce import folder as folder  # the toy paper
@@ -40,7 +42,8 @@ def test_a_page_has_our_numbers_the_papers_and_the_verdicts(
     made = json.loads((folder / "docs" / "toy" / "table-1" / "made.json").read_text())
     assert made["runs"] == 6
     front = (folder / "docs" / "index.md").read_text()
-    assert "| [Toy: A title](toy.md) | 2 of 3 | 1 | 1 | 0 | 0 | 1 of 2 |" in front
+    assert "| [Toy: A title](toy.md) | 2 of 3 | 1 | 1 | 0 | 0 |  | 1 of 2 |" in front
+    assert "| all |  | 1 | 1 | 0 | 0 |  |  |" in front
     assert "[Table 1](toy.md#table-1-two-curvatures)" in front
 
 
@@ -60,6 +63,40 @@ def test_stored_numbers_give_the_verdicts_of_the_runs(
     (near,) = (claim for claim in made.figure.claims if claim.kind == "near")
     wide = replace(made.figure, claims=(replace(near, within=0.3),))
     assert [verdict.holds for verdict in kept.verdicts(wide)] == [True]
+
+
+def test_a_sentence_is_counted_once_with_all_comparisons_of_its_figures() -> None:
+    """It fails in one of two figures with p = 0.03: of two comparisons, that is open."""
+    below = np.array([-0.01, -0.03, -0.012, -0.02, -0.004])
+    group = []
+    for name, difference in (("table-1", -below), ("table-2", below)):
+        claim = Claim(f"in {name}", "order", quote="A wins", rows=("a", "b"), note=name)
+        rows, panels = (Row("a"), Row("b")), (Panel(small="default"),)
+        figure = Figure(name, name, "", rows=rows, panels=panels, claims=(claim,))
+        values = {
+            Place("", row, "", "accuracy"): SeedNumbers(
+                {str(seed): 0.5 + sign * float(x) for seed, x in enumerate(difference)}
+            )
+            for row, sign in (("a", 1), ("b", 0))
+        }
+        group.append((figure, claim, Numbers(values)))
+    verdicts = [papers.together([each]).verdict for each in group]
+    assert [verdict.holds for verdict in verdicts] == [True, False]
+    both = papers.together(group)
+    assert [figure.name for figure in both.figures] == ["table-1", "table-2"]
+    assert both.verdict.holds is None
+    assert both.verdict.ours.startswith("Table 2, a − b: -1.52")
+    assert both.verdict.why.endswith("table-1. table-2.")
+    assert both.is_sentence
+
+
+@pytest.mark.parametrize("name", figures.names())
+def test_figures_have_the_seeds_that_their_file_fixes(name: str) -> None:
+    """More seeds for a figure whose claims are open would be chosen by its results."""
+    paper = figures.read(name)
+    for figure, kept in papers.results(paper).items():
+        for of in kept.numbers.places.values() if kept else ():
+            assert len(of.values) == paper.figures[figure].seeds, figure
 
 
 def test_leads_and_their_rank_correlation() -> None:

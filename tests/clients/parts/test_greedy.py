@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -149,6 +150,32 @@ def test_strict_never_ends_below_its_own_model_and_add_does() -> None:
             assert case.reward(k, members(strict, k)) >= alone - 1e-12
             below += case.reward(k, members(choice, k)) < alone - 1e-12
     assert below > 0  # remark 3 of the paper claims that this has probability 0
+
+
+def trained_case(seed: int, off: float) -> Case:
+    """Seven peers with optima from N(0, I) in three dimensions, and models `off` from their own."""
+    g = np.random.default_rng(seed)
+    centres = g.normal(size=(7, 3))
+    return quadratic_case(centres + off * g.normal(size=(7, 3)), centres, seed)
+
+
+@pytest.mark.parametrize(
+    ("off", "strict", "worse", "best"),
+    [(0.3, False, 76, 12), (0.3, True, 0, 77), (1.0, False, 23, 26), (1.0, True, 0, 56)],
+)
+def test_the_choice_against_exhaustive_search(
+    off: float, strict: bool, worse: int, best: int
+) -> None:
+    """In 100 cases: how often it is worse than no collaborators, and the best of all 64 sets."""
+    found = [0, 0]
+    for seed in range(100):
+        case = trained_case(seed, off)
+        chosen = members(case.choose(7, strict=strict, only=[0]), 0)
+        sets = [{0, *of} for size in range(7) for of in combinations(range(1, 7), size)]
+        rewards = [case.reward(0, of) for of in sets]
+        found[0] += case.reward(0, chosen) < rewards[0] - 1e-12
+        found[1] += case.reward(0, chosen) > max(rewards) - 1e-12
+    assert found == [worse, best]
 
 
 def test_many_peers_at_once_choose_as_each_alone() -> None:

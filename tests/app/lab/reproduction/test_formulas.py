@@ -58,8 +58,8 @@ def noisy(rounds: int, eta: float = 0.05, schedule: str = "step", **more: Any) -
         "num-server-rounds": rounds, "learning-rate": eta, "learning-rate-schedule": schedule,
         "local-steps": 1, "noisy-quadratic": quadratic | more.pop("noisy_quadratic", {}),
         "wga": {"alpha": 0.02},
-        "bias-correction": {"alpha": "auto", "beta": 0.02, "oracle-noise": 0.0}, **more,
-    }  # fmt: skip
+        "bias-correction": {"alpha": "auto", "beta": 0.02, "oracle-noise": 0.0},
+    } | more  # fmt: skip
 
 
 def test_losses_after_many_rounds_are_the_floors() -> None:
@@ -99,3 +99,20 @@ def test_a_noise_free_oracle_is_worth_as_many_copies_and_a_poor_one_nothing() ->
     assert formulas.oracle_floor(config) == pytest.approx(alone / 11, rel=1e-12)
     poor = config["bias-correction"] | {"oracle-noise": 1e6}
     assert formulas.oracle_floor(config | {"bias-correction": poor}) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(
+    ("beta", "eta", "ratio"),
+    [(0.05, 0.1, 0.39), (0.05, 0.01, 0.85), (0.05, 0.001, 0.98), (0.005, 0.01, 0.39)],
+)
+def test_the_default_alpha_has_the_lowest_floor(beta: float, eta: float, ratio: float) -> None:
+    """N (2 - beta) / (2 (N + 1)) for ten helpers of the user's curvature: docs/methods."""
+    alike = {"helper-curvature": 1.0}
+
+    def floor(alpha: float | str, method: str = "bias-correction") -> float:
+        options = {"bias-correction": {"alpha": alpha, "beta": beta}}
+        return formulas.floor(noisy(1, eta, noisy_quadratic=alike, method=method, **options))
+
+    best = floor("auto")
+    assert best <= min(floor(alpha) for alpha in np.linspace(0, 1, 101))
+    assert best / floor("auto", "local") == pytest.approx(ratio, abs=0.005)
