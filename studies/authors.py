@@ -949,6 +949,28 @@ def fedpac(code: Code) -> Gaps:
     }
 
 
+@comparison("fedrep", "lgcollins/FedRep", "d82e629")
+def fedrep(code: Code) -> Gaps:
+    """A step of the head, then one of the body, without the weight decay of the code."""
+
+    def descent(groups: Sequence[dict[str, Any]], **keys: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD([{**group, "weight_decay": 0.0} for group in groups], **keys)
+
+    shim = SimpleNamespace(optim=SimpleNamespace(SGD=descent))
+    kind = code.take("models/Update.py", "LocalUpdate", torch=shim, nn=nn, FedProx=None)
+    peers = Peers("fedrep", **{"fedrep.head-epochs": 1})
+    ours, _ = peers.rule.offer(peers.state, 1)
+    arguments = SimpleNamespace(alg="fedrep", local_ep=2, local_rep_ep=1, dataset="digits",
+                                device="cpu", local_updates=100, local_bs=1000)  # fmt: skip
+    models = [Network(x) for x in peers.x]
+    for i, model in enumerate(models):
+        client = object.__new__(kind.LocalUpdate)
+        vars(client).update(args=arguments, loss_func=nn.CrossEntropyLoss(), indd=None,
+                            ldr_train=[peers.data(i)])  # fmt: skip
+        client.train(model, ["layers.1.weight", "layers.1.bias"], lr=0.1)
+    return {"steps": gap(vectors(models), ours.x)}
+
+
 # Command
 
 

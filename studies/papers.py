@@ -576,7 +576,7 @@ def index() -> str:
         "`coterie reproduce PAPER/FIGURE` makes a table or figure of one of these papers and "
         "judges the paper's sentences about it. At size small it runs offline on stand-in data: "
         "digits, Fashion-MNIST, synthetic problems; `coterie reproduce all` makes all figures, in "
-        "88 minutes on two cores.",
+        "92 minutes on two cores.",
     ]
     table, totals = [], Counter[str]()
     for paper in papers:
