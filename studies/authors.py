@@ -738,7 +738,7 @@ def fedamp(code: Code) -> Gaps:
         def set_parameters(mean: Network, own: Tensor) -> None:
             means[i], kept[i] = mean.vector() + own * models[i].vector(), own
 
-        times = defaultdict(float)
+        times: dict[str, float] = defaultdict(float)
         return SimpleNamespace(id=i, model=models[i], send_slow=False, send_time_cost=times,
                                set_parameters=set_parameters)  # fmt: skip
 
@@ -808,7 +808,7 @@ def perfedavg(code: Code) -> Gaps:
 @comparison("clustered-fl", "felisat/clustered-federated-learning", "23a1c38", within=1e-6)
 def clustered_fl(code: Code) -> Gaps:
     """Cosines and norms of updates; cuts: the same of two groups, else never a worse one."""
-    from sklearn.cluster import AgglomerativeClustering  # type: ignore[import-untyped]
+    from sklearn.cluster import AgglomerativeClustering
 
     def clustering(affinity: str, linkage: str) -> Any:  # the name of the parameter has changed
         return AgglomerativeClustering(metric=affinity, linkage=linkage)

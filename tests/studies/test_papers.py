@@ -95,8 +95,9 @@ def test_figures_have_the_seeds_that_their_file_fixes(name: str) -> None:
     """More seeds for a figure whose claims are open would be chosen by its results."""
     paper = figures.read(name)
     for figure, kept in papers.results(paper).items():
-        for of in kept.numbers.places.values() if kept else ():
-            assert len(of.values) == paper.figures[figure].seeds, figure
+        if kept and kept.made["runs"]:
+            seeds = max(len(of.values) for of in kept.numbers.places.values())
+            assert seeds == paper.figures[figure].seeds, figure
 
 
 def test_leads_and_their_rank_correlation() -> None:

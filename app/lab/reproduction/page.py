@@ -212,10 +212,11 @@ def _swept(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) ->
     numbers = [made.numbers.at(cell.panel, cell.row, figure.y, x) for x in values]
     means = [number.mean for number in numbers]
     bars = [number.deviation or 0.0 for number in numbers]
-    axes.errorbar(values, means, yerr=bars, color=colour, marker="o", label=row.label)
+    at = np.array(values, dtype=np.float64)
+    axes.errorbar(at, means, yerr=bars, color=colour, marker="o", label=row.label)
     if row.formula:
         wanted, name = [number.closed_form for number in numbers], f"{row.label}, closed form"
-        axes.plot(values, wanted, color=colour, linestyle="--", label=name)
+        axes.plot(at, wanted, color=colour, linestyle="--", label=name)
     axes.set(xlabel=figure.x, ylabel=title_of(figure.y))
 
 

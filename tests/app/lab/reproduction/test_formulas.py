@@ -110,8 +110,8 @@ def test_the_default_alpha_has_the_lowest_floor(beta: float, eta: float, ratio: 
     alike = {"helper-curvature": 1.0}
 
     def floor(alpha: float | str, method: str = "bias-correction") -> float:
-        options = {"bias-correction": {"alpha": alpha, "beta": beta}}
-        return formulas.floor(noisy(1, eta, noisy_quadratic=alike, method=method, **options))
+        config = noisy(1, eta, noisy_quadratic=alike, method=method)
+        return formulas.floor(config | {"bias-correction": {"alpha": alpha, "beta": beta}})
 
     best = floor("auto")
     assert best <= min(floor(alpha) for alpha in np.linspace(0, 1, 101))
