@@ -442,7 +442,15 @@ def needs(figure: Figure) -> str:
         return ""
     time = [f"{figure.hours:g} hours"] if figure.hours else []
     listed = ", ".join((*figure.required, *time))
-    return f"Size paper needs {listed}; it was not run." if listed else ""
+    same = [
+        panel.label for panel in figure.panels
+        if panel.label and panel.preset("paper")
+        and panel.preset("paper") == panel.preset(SIZE)
+        and panel.overrides("paper") == panel.overrides(SIZE)
+        and all(row.overrides("paper") == row.overrides(SIZE) for row in figure.rows)
+    ]  # fmt: skip
+    but = f", except {', '.join(same)}: this panel has the paper's size below" if same else ""
+    return f"Size paper needs {listed}; it was not run{but}." if listed else ""
 
 
 def tables(
