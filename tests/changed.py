@@ -22,7 +22,7 @@ ALWAYS = {"tests/test_architecture.py", "tests/test_imports.py"}
 OTHERS = {
     "*.md": ("tests/docs/test_commands.py", "tests/docs/test_site.py"),
     "docker/*": ("tests/docs/test_image.py",),
-    "deploy/*": ("tests/docs/test_image.py", "tests/docs/test_units.py"),
+    "app/institution/commands/units/*": ("tests/docs/test_image.py", "tests/docs/test_units.py"),
     "recipes/*": ("tests/app/config/test_recipes.py", "tests/docs/test_commands.py"),
     "presets/*": ("tests/app/config/test_config.py", "tests/docs/test_commands.py"),
     "app/report/*": ("tests/app/report",),

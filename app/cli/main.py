@@ -41,6 +41,7 @@ WINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "defaults": ("", "write every key with its default to pyproject.toml"),
     },
     "institution.commands": {
+        "setup": ("relay|member DIRECTORY", "write all that a machine of a consortium needs"),
         "schema": ("TABLE.csv ...|schema.toml", "draft or check the schema of shared columns"),
         "keys": ("new|trust|distrust", "write a peer's keys, or the keys that it trusts"),
         "certificates": ("DIRECTORY", "write keys and certificates for a deployment's transport"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+UNITS = sorted((ROOT / "app/institution/commands/units").glob("*.service"))
 GUIDE = ROOT / "docs" / "consortium" / "without-docker.md"
 EXPOSED = 20
 """Maximum exposure of a unit in `systemd-analyze security`, 0 to 100; 96 without options."""

@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -66,8 +66,13 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
                 console.print(register(public, options.register))
 
 
-def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
-    """Make a certificate for the relay's `hosts`, and its authority unless there is one."""
+def for_relay(
+    directory: Path, hosts: Sequence[str], days: int = 365, home: Path | None = None
+) -> None:
+    """Make a certificate for the relay's `hosts` in `home`, and its authority unless there is one.
+
+    By default, `home` is `directory/relay`.
+    """
     if days < 1:
         raise ConfigError(f"--days {days}: must be at least 1")
     names = [_host(host) for host in hosts]
@@ -83,19 +88,21 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
         .add_extension(identifier, critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    relay = directory / "relay"
+    relay = home or directory / "relay"
     relay.mkdir(exist_ok=True)
     _write(relay / "server.key", _pem(key))
     _write(relay / "server.crt", _pem_of(certificate), public=True)
-    shutil.copyfile(directory / "ca.crt", relay / "ca.crt")
-    _secret(relay)
+    _secret(directory, relay)
 
 
-def for_node(directory: Path, name: str) -> Path:
-    """Make the key of a SuperNode unless it exists (made elsewhere: a public file alone)."""
+def for_node(directory: Path, name: str, home: Path | None = None) -> Path:
+    """Make the key of a SuperNode unless it exists (made elsewhere: a public file alone).
+
+    It is in `home`, by default `directory/name`; return its public file.
+    """
     if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
         raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
-    home = directory / name
+    home = home or directory / name
     home.mkdir(parents=True, exist_ok=True)
     public, private = home / "node.pub", home / "node.key"
     known = _public_of(public) if public.exists() else None
@@ -113,9 +120,7 @@ def for_node(directory: Path, name: str) -> Path:
             _write(public, openssh + f" {name}\n".encode(), public=True)
         elif known != key.public_key():
             raise ConfigError(f"{public} is not the public key of {private}: remove the wrong one")
-    if (directory / "ca.crt").exists():
-        shutil.copyfile(directory / "ca.crt", home / "ca.crt")
-    _secret(home)
+    _secret(directory, home)
     return public
 
 
@@ -129,11 +134,12 @@ def _public_of(path: Path) -> ec.EllipticCurvePublicKey:
     return known
 
 
-def register(public: Path, connection: str) -> str:
+def register(public: Path, connection: str, environment: Mapping[str, str] | None = None) -> str:
     """Register the key of a SuperNode; return Flower's answer, ConfigError if it refuses."""
     name = public.parent.name
     try:
-        ask("supernode", "register", str(public), connection, "--name", name)
+        arguments = (str(public), connection, "--name", name)
+        ask("supernode", "register", *arguments, environment=environment)
     except FlowerError as error:
         if "already in use" not in str(error):
             raise ConfigError(f"{name} could not be registered: {error}") from None
@@ -202,9 +208,11 @@ def _host(host: str) -> x509.GeneralName:
     )
 
 
-def _secret(directory: Path) -> None:
-    """Write the token with which an executor authenticates to its SuperLink or SuperNode."""
-    path = directory / "superexec.secret"
+def _secret(directory: Path, home: Path) -> None:
+    """Write an executor's token for its SuperLink or SuperNode, and copy the authority if known."""
+    if home != directory and (directory / "ca.crt").exists():
+        shutil.copyfile(directory / "ca.crt", home / "ca.crt")
+    path = home / "superexec.secret"
     if not path.exists():
         _write(path, secrets.token_bytes(32))
 

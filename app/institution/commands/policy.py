@@ -28,12 +28,13 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     check.add_argument("items", nargs="*", metavar="PRESET.toml|key=value", help="of the run")
     options = parser.parse_args(arguments)
     if options.what == "init":
-        _write(options.file, options.items, console)
+        write(options.file, options.items, console)
     else:
         _check(options.file, options.items, console)
 
 
-def _write(file: Path, items: list[str], console: Console) -> None:
+def write(file: Path, items: list[str], console: Console) -> None:
+    """Write a policy of key=value items; PolicyError: the file exists, or an item is wrong."""
     if file.exists():
         raise PolicyError(f"{file} exists already: change it with an editor")
     policy = policy_of(dict(map(_item, items)))

@@ -55,8 +55,12 @@ class PublicKeys:
     @property
     def fingerprint(self) -> str:
         """Digest for people to compare over another channel: 64 hex digits in groups of four."""
-        text = self.digest.hex()
-        return " ".join(text[k : k + 4] for k in range(0, len(text), 4))
+        return grouped(self.digest)
+
+
+def grouped(digest: bytes) -> str:
+    """Return hex digits in groups of four."""
+    return digest.hex(" ", 2)
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,17 @@ class Entry:
     name: str
     peer: int | None  # its number in runs; None if a public file does not state it
     keys: PublicKeys
+    node: str = ""  # OpenSSH key of its SuperNode, for the relay; "" in files of `keys new`
+
+    def table(self) -> dict[str, str | int]:
+        """Return the keys of the TOML table."""
+        sign, seal = (base64.b64encode(k).decode() for k in (self.keys.sign, self.keys.seal))
+        table = {"peer": self.peer, "sign": sign, "seal": seal, "node": self.node or None}
+        return {key: value for key, value in table.items() if value is not None}
 
     def toml(self) -> str:
         """Return the TOML table."""
-        sign, seal = (base64.b64encode(k).decode() for k in (self.keys.sign, self.keys.seal))
-        number = {} if self.peer is None else {"peer": self.peer}
-        return tomli_w.dumps({self.name: number | {"sign": sign, "seal": seal}})
+        return tomli_w.dumps({self.name: self.table()})
 
 
 def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, Path, Entry]:
@@ -100,7 +105,7 @@ def read_entries(path: Path) -> list[Entry]:
         raise KeysError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise KeysError(f"{path} is not TOML: {error}") from None
-    return [_entry(path, name, table) for name, table in tables.items()]
+    return [entry_of(path, name, table) for name, table in tables.items()]
 
 
 def read_trust(path: Path) -> Mapping[int, Entry]:
@@ -120,21 +125,19 @@ def read_trust(path: Path) -> Mapping[int, Entry]:
     return trust
 
 
-def _entry(path: Path, name: str, table: Any) -> Entry:
+def entry_of(path: Path, name: str, table: Any) -> Entry:
+    """Return the entry of a table of a file; KeysError: a key is missing, unknown or invalid."""
     checked(name)
-    if not isinstance(table, dict) or not {"sign", "seal"} <= table.keys() <= {
-        "peer",
-        "sign",
-        "seal",
-    }:
-        raise KeysError(f"{path}: [{name}] needs sign and seal, and may have peer, nothing else")
+    needed = {"sign", "seal"}
+    if not isinstance(table, dict) or not needed <= table.keys() <= needed | {"peer", "node"}:
+        raise KeysError(f"{path}: [{name}] needs sign and seal, and may have peer and node alone")
     peer = table.get("peer")
     if peer is not None and (type(peer) is not int or peer < 0):
         raise KeysError(f"{path}: [{name}] peer = {peer!r} is not a valid number of a peer")
     sign = _key(path, name, "sign", table["sign"], SIGN_BYTES)
     seal = _key(path, name, "seal", table["seal"], SEAL_BYTES)
     try:
-        return Entry(name, peer, PublicKeys(sign, seal))
+        return Entry(name, peer, PublicKeys(sign, seal), str(table.get("node", "")))
     except ValueError as error:
         raise KeysError(f"{path}: [{name}] has an invalid key: {error}") from None
 
