@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from operator import ge
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,52 +173,64 @@ class Tasks:
         import ray
 
         self._ray, self._folder, self._run = ray, folder, run
-        self._machines = machines()
         self._task = ray.remote(max_retries=0)(_carry_out)
-        self._going: dict[object, Config] = {}
+        self._going: dict[object, tuple[Config, int, Machine]] = {}
         self._gpu_bytes = 0
-        if any(machine.gpus for machine in self._machines):
+        if any(machine.gpus for machine in machines()):
             self._gpu_bytes = ray.get(ray.remote(num_gpus=0.01)(_gpu_bytes).remote())
 
     @property
     def going(self) -> list[Config]:
         """Tasks that were sent and have not ended."""
-        return list(self._going.values())
+        return [config for config, *_ in self._going.values()]
 
     def send(self, config: Config, memory: int) -> None:
         """Execute a run as soon as a machine has a core and enough memory for it."""
-        takes = [machine for machine in self._machines if machine.cpus]
+        takes = [machine for machine in machines() if machine.cpus]
         with_gpu = [machine for machine in takes if machine.gpus and config.compute.device != "cpu"]
         gpus = 0.0
         if with_gpu:
             gpus = _GPUS if memory <= _GPUS * self._gpu_bytes else 1.0
         # A task that requests more than any machine has never starts.
         room = max((machine.memory for machine in with_gpu or takes), default=0)
-        task = self._task.options(num_cpus=1, num_gpus=gpus, memory=min(memory, room))
+        request = min(memory, room)
+        task = self._task.options(num_cpus=1, num_gpus=gpus, memory=request)
         reference = task.remote(self._run, config, self._folder, str(Path.cwd()))
-        self._going[reference] = config
+        self._going[reference] = config, memory, Machine(1, int(gpus > 0), request)
 
-    def ended(self, seconds: float) -> list[tuple[Config, str | None, bool]]:
-        """Wait until a run ends; return the run, its error, and whether its process died."""
+    def _resend(self) -> None:
+        """Send again what no living machine can take: Ray would wait for one that is gone."""
+        alive = machines()
+        for reference, (config, memory, needs) in list(self._going.items()):
+            if not any(all(map(ge, has, needs)) for has in alive):
+                del self._going[reference]
+                self._ray.cancel(reference)
+                self.send(config, memory)
+
+    def ended(self, seconds: float) -> list[tuple[Config, str | None, int | None]]:
+        """Wait until a run ends; return the run, its error, and memory with which to try it again.
+
+        That is None unless its process or its machine died.
+        """
         ray = self._ray
         done, _ = ray.wait(list(self._going), timeout=seconds)
-        results = list[tuple[Config, str | None, bool]]()
+        if not done:
+            self._resend()
+        results = list[tuple[Config, str | None, int | None]]()
         for reference in done:
-            config = self._going.pop(reference)
-            died, error = False, None
+            config, memory, _ = self._going.pop(reference)
+            again, error = None, None
             try:
                 error, files = ray.get(reference)
                 if files is not None:
                     _unpack(files, Path(config.run_dir))
-            except (
-                ray.exceptions.WorkerCrashedError,
-                ray.exceptions.OutOfMemoryError,
-                ray.exceptions.NodeDiedError,
-            ):
-                died, error = True, "its process died, perhaps out of memory"
+            except ray.exceptions.NodeDiedError:
+                again, error = memory, "its machine died or left the cluster"
+            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError):
+                again, error = ALL_MEMORY, "its process died, perhaps out of memory"
             except ray.exceptions.RayError as failure:
                 error = " ".join(str(failure).split())
-            results.append((config, error, died))
+            results.append((config, error, again))
         return results
 
 

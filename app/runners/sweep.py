@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -40,6 +41,8 @@ _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
 """Seconds to start Ray and import PyTorch in its workers; shorter sweeps run in this process."""
 _LOG_SECONDS = 60.0
+_TRIES = 3
+"""Times that a run starts again because its machine died."""
 OTHER_DATA = "other-data"
 """Folder beside the runs for earlier runs on other data."""
 _THREADS = {"OMP_NUM_THREADS": "1"}
@@ -184,14 +187,17 @@ def _side_by_side(
             folder = cluster.Folder.of(Path(queue[0].run_dir).parent)
             tasks = cluster.Tasks(folder, line_of_run)
             waiting = [*zip(queue, needed.result(), strict=True)]
-            again = set[str]()
+            tries = Counter[str]()
             while waiting or tasks.going:
                 while waiting and len(tasks.going) < limit:
                     tasks.send(*waiting.pop(0))
-                for config, line, died in tasks.ended(_PAUSE):
-                    if died and config.run_dir not in again:
-                        again.add(config.run_dir)
-                        waiting.append((config, cluster.ALL_MEMORY))
+                for config, line, again in tasks.ended(_PAUSE):
+                    tries[config.run_dir] += again is not None
+                    # A machine may die of something else, a process with all memory hardly.
+                    if again is not None and tries[config.run_dir] <= (
+                        _TRIES if again < cluster.ALL_MEMORY else 1
+                    ):
+                        waiting.append((config, again))
                     else:
                         yield config, None if line is None else RunError(line)
                 watch.show_progress(tasks.going)
@@ -297,6 +303,8 @@ class _Watch:
                 continue  # not started, or its folder is on another machine
             done = now.get("round", 0)
             states.append(f"{config.label}:{config.seed} {done}/{config.num_server_rounds}")
+        if unseen := len(running) - len(states):
+            states.append(f"{unseen} waiting for a free machine, or on one without this folder")
         self.bar.update(self._task, completed=self._done, state="  ".join(states))
         if not self._console.is_terminal and time.monotonic() - self._spoken > _LOG_SECONDS:
             self._spoken = time.monotonic()

@@ -34,6 +34,7 @@ PAGES = [
 COMPOSE = Path(__file__).with_name("compose.py")
 RUN = "run unchanged"
 ENDLESS = "run until the printed address answers, then interrupt"
+BOOTED = "tests/docs/test_units.py runs it on machines under systemd"
 HOW: dict[str, dict[str, str]] = {
     "README.md": {
         "make run": RUN,
@@ -101,7 +102,13 @@ HOW: dict[str, dict[str, str]] = {
         "port=9101": RUN,
         "cat > consortium/readmission.toml <<'END'": RUN,
         "ls consortium/runs/trial/report.html": RUN,
-        "set -a && source /etc/coterie/coterie.env && set +a": "by root, with a package index",
+        "useradd --system coterie": BOOTED,
+        "/opt/coterie/bin/coterie setup member /etc/coterie --name hospital-a --peer 0 \\": BOOTED,
+        "/opt/coterie/bin/coterie setup relay /etc/coterie hospital-?.pub.toml --hosts "
+        "relay.example.org": BOOTED,
+        "/opt/coterie/bin/coterie setup member /etc/coterie consortium.toml": BOOTED,
+        "/etc/coterie/coterie approve /etc/coterie/readmission.toml --out /var/lib/coterie": BOOTED,
+        "cd /var/lib/coterie": BOOTED,
     },
     "docs/consortium/clearance.md": {"source .venv/bin/activate": RUN},
     "docs/consortium/runbook.md": {

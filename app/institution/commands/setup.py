@@ -268,8 +268,11 @@ def _services(kind: str, home: Path, environment: Mapping[str, str]) -> None:
         elif unit.name.startswith(kind):
             atomic.write(home / "systemd" / unit.name, text)
             _public(home / "systemd" / unit.name)
-    script = f'#!/bin/sh\nset -a\n. {home}/coterie.env\nexec {sys.prefix}/bin/coterie "$@"\n'
-    atomic.write(home / "coterie", script)
+    # Root would leave files in the services' folders that they cannot write.
+    user = f'[ "$(id -u)" -ne 0 ] || exec runuser -u {_USER} -- "$0" "$@"'
+    # Nor may the user be in a folder such as /root.
+    command = f'[ -x . ] || cd /\nset -a\n. {home}/coterie.env\nexec {sys.prefix}/bin/coterie "$@"'
+    atomic.write(home / "coterie", f"#!/bin/sh\n{user}\n{command}\n")
     (home / "coterie").chmod(0o755)
 
 

@@ -27,7 +27,7 @@ from coterie.clients.privacy import Privacy
 from coterie.errors import RunError
 from tests.app.runners.test_sweep import TINY
 from tests.inprocess import ROOT, simulate
-from tests.machines import machines
+from tests.machines import machines, unequal_machines
 
 PEERS, ROUNDS = 3, 2
 SWEEP = """
@@ -128,6 +128,31 @@ def kill_when_all_run(configs: list[Config], over: threading.Event) -> None:
             with suppress(OSError):  # gone in the meantime, or another user's
                 if handle.readlink() in directories:
                     os.kill(int(handle.parts[2]), signal.SIGKILL)
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+def test_a_sweep_survives_the_larger_of_two_machines(tmp_path: Path) -> None:
+    """O11: the runs asked for the memory of the machine that was gone, and Ray waited for it."""
+    runs = [config(tmp_path, seed=seed, num_server_rounds=2000) for seed in (0, 1)]
+    needed = cluster.estimate(runs[0])
+    flat = json.dumps([each.flat() | {"run-dir": ""} for each in runs])
+    command = [sys.executable, "-c", SWEEP, str(tmp_path), flat]
+    with unequal_machines([needed // 2, 2 * needed]) as (environment, kill):
+        swept = subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        with swept:
+            while swept.poll() is None:
+                if any(progress.read(Path(each.run_dir)).get("round") for each in runs):
+                    break
+                threading.Event().wait(0.1)
+            kill()
+            output, _ = swept.communicate(timeout=300)
+    assert swept.returncode == 0, output
+    assert json.loads(output.splitlines()[-1]) == ["", ""]
+    assert all(map(sweep.is_finished, runs))
 
 
 def test_what_a_machine_without_the_folder_wrote_comes_back(tmp_path: Path) -> None:
