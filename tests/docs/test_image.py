@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text("utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-UNITS = sorted((ROOT / "app/institution/commands/units").glob("*.service"))
+UNITS = sorted((ROOT / "app/institution/commands/units").rglob("*.service"))
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

@@ -16,7 +16,7 @@ from tests.harness import booted
 from tests.harness.hosts import network
 
 ROOT = Path(__file__).parents[2]
-UNITS = sorted((ROOT / "app/institution/commands/units").glob("*.service"))
+UNITS = sorted((ROOT / "app/institution/commands/units").rglob("*.service"))
 GUIDE = ROOT / "docs" / "consortium" / "without-docker.md"
 EXPOSED = 20
 """Maximum exposure of a unit in `systemd-analyze security`, 0 to 100; 96 without options."""
@@ -124,7 +124,10 @@ def test_the_page_sets_up_machines_that_train(tmp_path: Path) -> None:
             check = "policy check /etc/coterie/policy.toml /etc/coterie/readmission.toml"
             (run,) = re.findall("[0-9a-f]{64}", hospital.do(f"/etc/coterie/coterie {check}"))
             hospital.do(blocks["approve"].replace("approve", f"approve --digest {run}"))
-        relay.do(blocks["run"])
+        try:
+            relay.do(blocks["run"])
+        except AssertionError as error:
+            raise AssertionError("\n".join(each.journal() for each in hospitals)) from error
         for peer, hospital in enumerate(hospitals):
             assert list((hospital.root / "var/lib/coterie").glob(f"*/models/peer-000{peer}.*"))
             hospital.do("! runuser -u coterie -- tee -a /etc/coterie/policy.toml < /dev/null")

@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -66,13 +66,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
                 console.print(register(public, options.register))
 
 
-def for_relay(
-    directory: Path, hosts: Sequence[str], days: int = 365, home: Path | None = None
-) -> None:
-    """Make a certificate for the relay's `hosts` in `home`, and its authority unless there is one.
-
-    By default, `home` is `directory/relay`.
-    """
+def for_relay(directory: Path, hosts: Sequence[str], days: int, home: Path | None = None) -> None:
+    """Make a certificate for the relay's `hosts`, and its authority unless there is one."""
     if days < 1:
         raise ConfigError(f"--days {days}: must be at least 1")
     names = [_host(host) for host in hosts]
@@ -96,10 +91,7 @@ def for_relay(
 
 
 def for_node(directory: Path, name: str, home: Path | None = None) -> Path:
-    """Make the key of a SuperNode unless it exists (made elsewhere: a public file alone).
-
-    It is in `home`, by default `directory/name`; return its public file.
-    """
+    """Make the key of a SuperNode unless it exists (made elsewhere: a public file alone)."""
     if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
         raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
     home = home or directory / name
@@ -134,12 +126,11 @@ def _public_of(path: Path) -> ec.EllipticCurvePublicKey:
     return known
 
 
-def register(public: Path, connection: str, environment: Mapping[str, str] | None = None) -> str:
+def register(public: Path, connection: str) -> str:
     """Register the key of a SuperNode; return Flower's answer, ConfigError if it refuses."""
     name = public.parent.name
     try:
-        arguments = (str(public), connection, "--name", name)
-        ask("supernode", "register", *arguments, environment=environment)
+        ask("supernode", "register", str(public), connection, "--name", name)
     except FlowerError as error:
         if "already in use" not in str(error):
             raise ConfigError(f"{name} could not be registered: {error}") from None

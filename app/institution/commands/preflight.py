@@ -30,17 +30,14 @@ from coterie.errors import Error
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Check one node or all nodes, and print a line per check."""
-    here = os.environ.get  # variables of `coterie setup`
     who = parser.add_mutually_exclusive_group(required="NODE_CONFIG" not in os.environ)
-    text = "this node's, as flower-supernode gets it (variable NODE_CONFIG)"
-    who.add_argument("--node-config", help=text, default=here("NODE_CONFIG"))
+    who.add_argument("--node-config", help="this node's, as flower-supernode gets it")
     who.add_argument("--federation", metavar="CONNECTION", help="all nodes of a SuperLink")
-    text = "address of the relay (variable RELAY)"
-    parser.add_argument("--superlink", metavar="HOST:PORT", help=text, default=here("RELAY"))
-    parser.add_argument(
-        "--root-certificates", type=Path, metavar="CA.crt", help="(variable ROOT_CERTIFICATES)",
-        default=here("ROOT_CERTIFICATES"),
-    )  # fmt: skip
+    parser.add_argument("--superlink", metavar="HOST:PORT", help="address of the relay")
+    parser.add_argument("--root-certificates", type=Path, metavar="CA.crt", help="of the relay")
+    for option in ("node_config", "superlink", "root_certificates"):  # in node.env of `setup`
+        name = "RELAY" if option == "superlink" else option.upper()
+        parser.set_defaults(**{option: os.environ.get(name)})
     parser.add_argument("--out", help="with --federation: the relay's directory of runs (runs)")
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value", help="of a run")
     add_json(parser, "the results")
