@@ -190,7 +190,8 @@ def keys(built: Image) -> None:
         operator(built, "keys", "new", name, "--peer", str(peer), "--out", f"/secrets/{name}")
     public = [f"/secrets/{name}/{name}.pub.toml" for name in HOSPITALS]
     for name in HOSPITALS:
-        operator(built, "keys", "trust", *public, "--file", f"/secrets/{name}/trust.toml")
+        trusting = ["--yes", "--file", f"/secrets/{name}/trust.toml"]
+        operator(built, "keys", "trust", *public, *trusting)
         methods = ", ".join(str(run["method"]) for run in RUNS.values())
         allowed = ["approval=none", "data.sets=digits", f"methods={methods}"]
         operator(built, "policy", "init", f"/secrets/{name}/policy.toml", *allowed)

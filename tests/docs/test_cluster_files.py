@@ -18,7 +18,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.items import sources_of
 from coterie.app.institution.commands.preflight import node_config
 from coterie.app.institution.security.trust import create, read_private
-from tests.docs.compose import COMPOSE
+from tests.docs.test_image import COMPOSE
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "deploy" / "cluster"
