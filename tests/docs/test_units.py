@@ -72,8 +72,8 @@ def page_blocks() -> dict[str, str]:
 
 def written(name: str, text: str) -> str:
     """Return what a block of the rehearsal writes to a file with `cat`, or runs with Python."""
-    (found,) = re.findall(rf"^{re.escape(name)} <<'?END'?\n(.*?)^END$", text, re.M | re.S)
-    return found
+    found: list[str] = re.findall(rf"^{re.escape(name)} <<'?END'?\n(.*?)^END$", text, re.M | re.S)
+    return found[0]
 
 
 @pytest.mark.e2e

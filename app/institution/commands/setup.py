@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from getpass import getuser
 from pathlib import Path
-from types import MappingProxyType
 
 import tomli_w
 from rich.console import Console
@@ -94,7 +93,7 @@ def _relay(home: Path, options: argparse.Namespace, console: Console) -> None:
     about = {"relay": address, "app": _app(home), "authority": (home / "ca.crt").read_text("utf-8")}
     tables = {entry.name: entry.table() for _, entry in sorted(members.items())}
     atomic.write(file, tomli_w.dumps({**about, "members": tables}))
-    _services(home, "relay")
+    _services(home, "relay", {})
     for peer, entry in sorted(members.items()):
         console.print(f"peer {peer}: {entry.name}: {_register(home, entry)}", soft_wrap=True)
     console.print(f"{file}: send it to {len(members)} members; read its fingerprint to them:")
@@ -109,7 +108,7 @@ def _register(home: Path, entry: Entry) -> str:
         socket.create_connection(("localhost", _PORT), timeout=10).close()
     except OSError:
         return f"to register: start the relay's services, then coterie setup relay {home} again"
-    place = home / "nodes" / entry.name
+    place = home / "members" / entry.name  # "nodes" would mark a run directory
     place.mkdir(parents=True, exist_ok=True)
     atomic.write(place / "node.pub", f"{entry.node} {entry.name}\n")
     return certificates.register(place / "node.pub", "relay")
@@ -198,7 +197,7 @@ def _app(home: Path) -> str:
     return app.name
 
 
-def _services(home: Path, role: str, names: Mapping[str, str] = MappingProxyType({})) -> None:
+def _services(home: Path, role: str, names: dict[str, str]) -> None:
     """Write the templates of `units/` with the names of this machine."""
     user = _USER if os.geteuid() == 0 else getuser()
     names = {
