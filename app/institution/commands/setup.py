@@ -128,28 +128,16 @@ def _member(home: Path, options: argparse.Namespace, console: Console) -> None:
         raise ConfigError(f"{home / 'policy.toml'} is there: change it with an editor")
     (public,) = home.glob("*.pub.toml")
     (own,) = read_entries(public)
-    app, kept = _app(home), home / "consortium.toml"
+    app, kept, env = _app(home), home / "consortium.toml", home / "node.env"
     for file in (item for item in options.items if "=" not in item):
-        about, members = _read(Path(file))
-        if about["app"] != app:
-            raise ConfigError(f"the relay has the app {about['app']}, this machine {app}: upgrade")
-        if own != members.get(own.name):
-            raise ConfigError(f"{file} has other keys of {own.name} than {public}: send that again")
-        before = _read(kept)[1] if kept.exists() else {}
-        for name, entry in members.items():
-            change = "as before" if before.get(name) == entry else "other keys"
-            console.print(f"peer {entry.peer}: {name}: {change if name in before else 'new'}")
-        for name in before.keys() - members:
-            console.print(f"{name}: no member any more")
-        console.print(f"relay {about['relay']}, {len(members)} members; fingerprint of the file:")
-        console.print(_fingerprint(Path(file)))
+        _compare(home, Path(file), own, app, console)
         if not options.yes:
             question = "Compare it with the relay and the members on the telephone. Type yes: "
             confirm(question, "not trusted", "compare the fingerprint, then add --yes")
+        about, members = _read(Path(file))
         _trust(home / "trust.toml", members)
         atomic.write(home / "ca.crt", about["authority"])
         atomic.write(kept, Path(file).read_bytes())
-    env = home / "node.env"
     known = re.search('data-dir="(.*?)"', env.read_text("utf-8") if env.exists() else "")
     data = str(options.data.absolute()) if options.data else known[1] if known else _DATA
     names = {"hospital-a": own.name, _DATA: data}
@@ -158,6 +146,26 @@ def _member(home: Path, options: argparse.Namespace, console: Console) -> None:
     _services(home, "member", names)
     sent = f"{public}: send it to the relay's operator, who answers consortium.toml"
     console.print(f"{home}: ready to start" if kept.exists() else sent, soft_wrap=True)
+
+
+def _compare(home: Path, file: Path, own: Entry, app: str, console: Console) -> None:
+    """Print what a consortium.toml changes, and its fingerprint; ConfigError: not for this node."""
+    about, members = _read(file)
+    if about["app"] != app:
+        raise ConfigError(f"the relay has the app {about['app']}, this machine {app}: upgrade")
+    if own != members.get(own.name):
+        raise ConfigError(
+            f"{file} has other keys of {own.name} than {own.name}.pub.toml: send that again"
+        )
+    kept = home / "consortium.toml"
+    before = _read(kept)[1] if kept.exists() else {}
+    for name, entry in members.items():
+        change = "as before" if before.get(name) == entry else "other keys"
+        console.print(f"peer {entry.peer}: {name}: {change if name in before else 'new'}")
+    for name in before.keys() - members:
+        console.print(f"{name}: no member any more")
+    console.print(f"relay {about['relay']}, {len(members)} members; fingerprint of the file:")
+    console.print(_fingerprint(file))
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Entry]]:
