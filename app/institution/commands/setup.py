@@ -116,28 +116,30 @@ def _register(home: Path, entry: Entry) -> str:
 
 def _member(home: Path, options: argparse.Namespace, console: Console) -> None:
     items = [item for item in options.items if "=" in item]
-    if not [*home.glob("*.pub.toml")]:
-        if options.name is None or options.peer is None or options.peer < 0:
-            raise ConfigError("setup member: --name and --peer (from 0) say which member this is")
-        policy.write(home / "policy.toml", items, console)
+    is_new, file = not [*home.glob("*.pub.toml")], home / "policy.toml"
+    if is_new and (options.name is None or options.peer is None or options.peer < 0):
+        raise ConfigError("setup member: --name and --peer (from 0) say which member this is")
+    if not file.exists():
+        policy.write(file, items, console)
+    elif items:
+        raise ConfigError(f"{file} is there: change it with an editor")
+    if is_new:
         private, public, entry = create(options.name, home, options.peer)
         private.rename(home / "letters.key")
         node = certificates.for_node(home, options.name, home).read_text("utf-8")
         atomic.write(public, replace(entry, node=node.rpartition(" ")[0]).toml())
-    elif items:
-        raise ConfigError(f"{home / 'policy.toml'} is there: change it with an editor")
     (public,) = home.glob("*.pub.toml")
     (own,) = read_entries(public)
     app, kept, env = _app(home), home / "consortium.toml", home / "node.env"
-    for file in (item for item in options.items if "=" not in item):
-        _compare(home, Path(file), own, app, console)
+    for answer in (Path(item) for item in options.items if "=" not in item):
+        _compare(home, answer, own, app, console)
         if not options.yes:
             question = "Compare it with the relay and the members on the telephone. Type yes: "
             confirm(question, "not trusted", "compare the fingerprint, then add --yes")
-        about, members = _read(Path(file))
+        about, members = _read(answer)
         _trust(home / "trust.toml", members)
         atomic.write(home / "ca.crt", about["authority"])
-        atomic.write(kept, Path(file).read_bytes())
+        atomic.write(kept, answer.read_bytes())
     known = re.search('data-dir="(.*?)"', env.read_text("utf-8") if env.exists() else "")
     data = str(options.data.absolute()) if options.data else known[1] if known else _DATA
     names = {"hospital-a": own.name, _DATA: data}

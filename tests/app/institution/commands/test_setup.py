@@ -70,6 +70,7 @@ def test_files_name_this_machine_and_stay_when_it_is_set_up_again(tmp_path: Path
         name: (home / name).read_bytes() for name in ("letters.key", "node.key", "policy.toml")
     }
     assert main(["setup", "member", str(home)]) == 0
+    assert main(["setup", "member", str(home), "methods=local"]) == 2
     assert before == {name: (home / name).read_bytes() for name in before}
     assert public.exists()
     (line,) = re.findall("NODE_CONFIG='(.*)'", (home / "node.env").read_text())
