@@ -84,8 +84,8 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
     }
     flat = _with_validation_split(request, own, console)
     if request.seeds is None:
-        table = problem_of(Config.from_flat({**flat, "method": "local"})).table
-        request = replace(request, seeds=MIN_SEEDS if table is None else TABLE_SEEDS)
+        data = problem_of(Config.from_flat({**flat, "method": "local"}))
+        request = replace(request, seeds=MIN_SEEDS if data.table is None else TABLE_SEEDS)
     grid = _grid(request, flat, own, is_all, console)
     header.data_quality(problem_of(next(iter(grid))), console)
     configs = {cell.row: of for cell, of in grid.cells.items()}
@@ -200,7 +200,7 @@ def _grid(
     grid, refused = Grid({}), list[ConfigError]()
     for name, keys in own.items():
         try:
-            row = Grid.product({name: keys}, flat, request.seeds)
+            row = Grid.product({name: keys}, flat, request.seeds or MIN_SEEDS)
             for config in row:
                 starts.check(config, check(config))
         except ConfigError as error:

@@ -59,8 +59,8 @@ def _at_home(table: Table, main: Column) -> list[str]:
 
 def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[str]:
     """Return sentences on the leading methods and the references in the main column."""
-    names = {"accuracy": "mean test accuracy", "auroc": "mean AUROC", "rmse": "mean RMSE"}
-    what, unit = names.get(main.key, "mean test loss"), "\u00a0%" * (main.key == "accuracy")
+    titles = {"accuracy": "mean test accuracy", "auroc": "mean AUROC", "rmse": "mean RMSE"}
+    what, unit = titles.get(main.key, "mean test loss"), "\u00a0%" * (main.key == "accuracy")
     end = "highest" if main.better == "high" else "lowest"
     among, leading = table.candidates(main), table.leading(main)
     sentences = []
