@@ -111,7 +111,7 @@ def compare(
     keys: Keys | None = None,
     /,
     *,
-    seeds: int = 3,
+    seeds: int | None = None,
     tune: bool | Literal["halving"] = False,
     settings: Mapping[str, Keys] | None = None,
     peers_data: Sequence[Arrays] | None = None,
@@ -128,8 +128,8 @@ def compare(
         Names or classes; ["all"]: every built-in method that can run.
     preset, keys, peers_data, **more : optional
         As in `run`.
-    seeds : int
-        Number of seeds, starting at the key `seed`.
+    seeds : int or None
+        Number of seeds, starting at the key `seed`; None: 3, or 10 on tables.
     tune : bool or {"halving"}
         Choose the learning rate and one more key of each method on validation data of the first
         seed; "halving": stop poor trials early.
@@ -177,7 +177,7 @@ def sweep(
     keys: Keys | None = None,
     /,
     *,
-    seeds: int = 3,
+    seeds: int | None = None,
     peers_data: Sequence[Arrays] | None = None,
     workers: int = 1,
     out: str | Path | None = None,

@@ -14,7 +14,6 @@ from coterie.app.comparisons.run import Baselines, ComparisonRequest, compare
 from coterie.app.config.items import read_items, read_pair
 from coterie.app.config.keys import ConfigError
 from coterie.app.config.schema import Scalar
-from coterie.app.report import comparison
 from coterie.app.runs.terminal import Terminal, add_json
 
 
@@ -66,10 +65,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure what the letters of each method tell about training examples",
     )
-    usual = ",".join(comparison.IN_LATEX)
-    parser.add_argument(
-        "--columns", help=f"columns of comparison.tex by their CSV names, or all ({usual})"
-    )
 
 
 def _request(options: argparse.Namespace, command: str) -> ComparisonRequest:
@@ -87,7 +82,6 @@ def _request(options: argparse.Namespace, command: str) -> ComparisonRequest:
         seeds=options.seeds,
         tuning=options.tune,
         workers=options.workers,
-        columns=None if options.columns is None else options.columns.split(","),
         settings=_settings(options.set),
         yardsticks=options.yardsticks,
     )

@@ -26,7 +26,7 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 def add_comparison(parser: argparse.ArgumentParser, kind: str) -> None:
     """Add the options of every comparison of runs."""
     parser.add_argument(
-        "--seeds", type=int, default=3, help="number of seeds, counted from the key seed (3)"
+        "--seeds", type=int, help="number of seeds, counted from the key seed (3; tables: 10)"
     )
     add_workers(parser)
     parser.add_argument(

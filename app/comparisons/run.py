@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -22,12 +21,11 @@ from coterie.app.config.registry import METHODS, method_of
 from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.grid import Grid, Keys
-from coterie.app.experiments.measures import COLUMNS
-from coterie.app.experiments.table import Cell, Table
+from coterie.app.experiments.paired import MIN_SEEDS, TABLE_SEEDS
+from coterie.app.experiments.table import Cell
 from coterie.app.report import comparison, comparison_page
 from coterie.app.runners import sweep, tracking
 from coterie.app.runs import header, plan, progress, units
-from coterie.app.runs.rundir import Run
 from coterie.app.trained import starts
 from coterie.datasets.table import forget_plugins
 from coterie.errors import SweepError, line_of
@@ -46,12 +44,11 @@ class ComparisonRequest:
     methods: Sequence[str]
     """Names; `ALL`: each built-in method that can run with these keys; empty in a sweep."""
     directory: Path
-    seeds: int = 3  # number of seeds, consecutive from the key `seed`
+    seeds: int | None = None
+    """Number of seeds, consecutive from the key `seed`; None: 3, of tables 10."""
     tuning: Tuning | None = None  # chooses each method's settings; None: the keys set them
     workers: int | None = None
     """Maximum number of parallel runs; None: as many as cores, memory and GPUs allow."""
-    columns: Sequence[str] | None = None
-    """Columns of comparison.tex; `ALL`: every one; None: the default ones."""
     settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     """Keys of single methods, by method."""
     sweep: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
@@ -74,7 +71,6 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
     for name, value in (("seeds", request.seeds), ("workers", request.workers)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}: must be at least 1")
-    columns = _columns(request.columns)
     forget_plugins()
     tracking.trackers(str(request.keys.get("track", "")))
     is_all = [name.strip() for name in request.methods] == [ALL]
@@ -87,6 +83,9 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
         each: {**request.settings.get(each, {}), "method": each} for each in request.methods
     }
     flat = _with_validation_split(request, own, console)
+    if request.seeds is None:
+        data = problem_of(Config.from_flat({**flat, "method": "local"}))
+        request = replace(request, seeds=MIN_SEEDS if data.table is None else TABLE_SEEDS)
     grid = _grid(request, flat, own, is_all, console)
     header.data_quality(problem_of(next(iter(grid))), console)
     configs = {cell.row: of for cell, of in grid.cells.items()}
@@ -110,13 +109,13 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
     if table.rows:
         subject.write(request.directory)
         errors = {Path(run_dir).name: line_of(error) for run_dir, error in failed.items()}
-        compared = comparison.Comparison(table, request.title, errors, columns)
+        compared = comparison.Comparison(table, request.title, errors)
         made = comparison_page.page(compared)
         page = made.write(request.directory)
         made.show(console)
         console.print(f"comparison: {page}", soft_wrap=True)
         if request.command:
-            console.print(_untuned(request, flat, configs, table), soft_wrap=True)
+            console.print(_untuned(flat, request.command), soft_wrap=True)
     report_failures(failed, console)
     return page
 
@@ -168,20 +167,6 @@ def _check_settings(request: ComparisonRequest) -> None:
         recipes.check(method, keys)
 
 
-def _columns(names: Sequence[str] | None) -> Collection[str]:
-    """Return the keys of the columns of comparison.tex."""
-    if names is None:
-        return comparison.IN_LATEX
-    known = [column.key for column in COLUMNS]
-    wanted = [name.strip() for name in names]
-    if wanted == [ALL]:
-        return known
-    for name in wanted:
-        if name not in known:
-            raise ConfigError(f'columns: unknown column "{name}"{nearest(name, known)}')
-    return wanted
-
-
 def _with_validation_split(
     request: ComparisonRequest, own: Mapping[str, Mapping[str, Scalar]], console: Console
 ) -> Mapping[str, Scalar]:
@@ -215,7 +200,7 @@ def _grid(
     grid, refused = Grid({}), list[ConfigError]()
     for name, keys in own.items():
         try:
-            row = Grid.product({name: keys}, flat, request.seeds)
+            row = Grid.product({name: keys}, flat, request.seeds or MIN_SEEDS)
             for config in row:
                 starts.check(config, check(config))
         except ConfigError as error:
@@ -238,7 +223,7 @@ def _baselines(request: ComparisonRequest, flat: Keys, grid: Grid, console: Cons
     if request.yardsticks == "none" or request.sweep or problem.table is None or linear is None:
         return Grid({})
     keys = {key: value for key, value in flat.items() if key != "recipe"}
-    names = linear, f"{linear}-pooled", "mixed", "forest", "forest-pooled"
+    names = linear, f"{linear}-pooled", "mixed"
     rows = {name: {"method": name} for name in names if Cell(name) not in grid.cells}
     try:
         return _grid(request, keys, rows, True, console)
@@ -246,32 +231,12 @@ def _baselines(request: ComparisonRequest, flat: Keys, grid: Grid, console: Cons
         return Grid({})
 
 
-def _untuned(
-    request: ComparisonRequest,
-    flat: Mapping[str, Scalar],
-    configs: Mapping[str, Sequence[Config]],
-    table: Table,
-) -> str:
-    """Return the command that tunes the methods, and about how long it takes; empty if none can."""
+def _untuned(flat: Mapping[str, Scalar], command: str) -> str:
+    """Say that nothing was tuned, and by which command it would be if there are validation rows."""
     config = Config.from_flat({**tune.with_validation(flat), "method": "local"})
-    if not any(map(len, problem_of(config).validation.rows)):
-        return "not tuned: every method ran with the same settings, which suit some better"
-    folds = tune.folds(config)
-    trials = folds * len(tune.trials(config)) + request.seeds
-    trials += 2 * folds if folds > 1 else 0  # weight-decay too
-    seconds = sum(min(map(_seconds, row.runs)) for row in table if row.method in configs)
-    workers = request.workers or os.cpu_count() or 1
-    time = units.duration(max(1.0, seconds * trials / workers))
-    return (
-        "not tuned: every method ran with the same settings, which suit some better; "
-        f"to tune each on validation data, in about {time}: {request.command}"
-    )
-
-
-def _seconds(run: Run) -> float:
-    """Return the time between a run's first file and its last: also data, and pauses if resumed."""
-    first, last = (run.directory / name for name in ("config.toml", "summary.json"))
-    return max(0.0, last.stat().st_mtime - first.stat().st_mtime)
+    can_tune = any(map(len, problem_of(config).validation.rows))
+    remedy = f"; to tune each on validation data: {command}" if can_tune else ""
+    return f"not tuned: every method ran with the same settings, which suit some better{remedy}"
 
 
 def report_failures(failed: Mapping[str, Exception], console: Console) -> None:

@@ -130,6 +130,16 @@ def last(name: str = "test_accuracy") -> PeerMeasure:
     return lambda run, _: run.last(name)
 
 
+def _diagnosed(name: str) -> PeerMeasure:
+    """Return the measure of a diagnostic of the models of two classes, (n,)."""
+
+    def measure(run: Run, _: SameTrial) -> Floats:
+        of = [run.diagnostics[p].measures if p in run.diagnostics else {} for p in range(run.peers)]
+        return np.array([measures.get(name, (np.nan,))[0] for measures in of])
+
+    return measure
+
+
 def best(run: Run, *, by_accuracy: bool = True) -> Floats:
     """Return the test accuracies, (n,), in the peers' best rounds on their validation data."""
     row = run.best_row(by_accuracy=by_accuracy)
@@ -347,6 +357,10 @@ COLUMNS = (
            "Mean area under the ROC curve over peers; with more than two classes, one against "
            "rest.",
            of_peers=last("auroc")),
+    Column("auprc", "AUPRC", "high", _MODELS, _three,
+           "Mean area under the precision-recall curve over peers; guessing has the share of the "
+           "positives.",
+           of_peers=_diagnosed("auprc")),
     Column("c_index", "C-index", "high", _MODELS, _three,
            "Mean concordance index over peers (Harrell): survival.",
            of_peers=last("c_index")),

@@ -34,6 +34,8 @@ from coterie.app.runs.rundir import Floats, Run
 LEVEL = 0.05
 MIN_SEEDS = 3
 """Number of seeds below which no difference is tested."""
+TABLE_SEEDS = 10
+"""Default number of seeds of tables: a run takes seconds, and few rows need many seeds."""
 POWER = 0.8
 """Probability with which `seeds_needed` wants a difference to be found."""
 MAX_SEEDS = 100

@@ -24,11 +24,12 @@ from coterie.app.experiments.measures import (
 from coterie.app.experiments.methods import reference
 from coterie.app.experiments.paired import leaders, split_ratio
 from coterie.app.runs import plan
+from coterie.app.runs.quality import rare_class
 from coterie.app.runs.rundir import Floats, Run
 from coterie.app.runs.settings import RunSettings
 from coterie.strategies.names import display
 
-LOSSES = ("loss", "loss_gain")
+LOSSES = ("loss", "loss_gain", "rmse")
 
 
 class Cell(NamedTuple):
@@ -266,15 +267,30 @@ class Table:
                 found.setdefault(trial.split, []).append(self.peers(cell, trial, column))
         return {at: np.mean(of, axis=0) if len(of) > 1 else of[0] for at, of in found.items()}
 
+    @cached_property
+    def rare(self) -> tuple[int, float] | None:
+        """The rarer of two classes and its share, see `coterie.app.runs.quality.rare_class`."""
+        return rare_class(next(row.runs[0] for row in self.rows if row.runs))
+
+    @cached_property
+    def main(self) -> Column | None:
+        """Column of the headline: accuracy, AUROC if a class is rare; or else RMSE or loss."""
+        columns = {column.key: column for column in self.shown()}
+        keys = (*(["auroc"] if self.rare else []), "accuracy", "rmse", "loss")
+        return next((columns[key] for key in keys if key in columns), None)
+
     def shown(self) -> list[Column]:
         """Return the columns to show: those that some row has, and that say something new."""
         same = {"weighted": "accuracy", "worst_decile": "worst", "bytes_received": "bytes"}
         redundant = {key for key, other in same.items() if self._agree(key, other)}
         if not any(row.diverged for row in self.rows):
             redundant.add("diverged")
+        columns = COLUMNS if self.rare else [each for each in COLUMNS if each.key != "auprc"]
         return [
             column
-            for column in COLUMNS
+            for column in sorted(
+                columns, key=lambda each: each.key not in ("auroc", "auprc") or not self.rare
+            )
             if column.key not in redundant and any(row.summary(column) for row in self.rows)
         ]
 

@@ -14,7 +14,7 @@ from coterie.clients.diagnostics import Estimate
 
 UNKNOWN: Estimate = (np.nan, np.nan, np.nan)
 RELEVANT = 0.04
-"""Gain that the test should not miss: 4 points of accuracy, or 4 % of the own model's loss."""
+"""Gain that the test should not miss: 4 points of accuracy, or 4 % of the own model's error."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Evidence:
     can_judge: bool  # enough rows were tested, see `rows_seen`
     has_threshold: bool  # there are two classes, so that a threshold of the probability decides
     gain: Estimate = UNKNOWN
-    """Gain of the chosen method over the own model: accuracy, or reduction of the loss."""
+    """Gain of the chosen method over the own model in the measure that leads the page."""
     ranking: Estimate = UNKNOWN  # gain in AUROC, or in the C-index of survival
     relevant: float = RELEVANT  # in the unit of `gain`
 
@@ -80,7 +80,7 @@ ADVICE: dict[str, Advice] = {
     NO_GAIN: Advice(
         "no gain larger than {limit}",
         f"The interval of the gain includes 0 and ends below {100 * RELEVANT:g} points of accuracy "
-        f"({100 * RELEVANT:g} % of a loss).",
+        f"({RELEVANT:g} of AUROC, {100 * RELEVANT:g} % of an error).",
         lambda e: e.gain[2] <= e.relevant,
     ),
     NOT_KNOWN: Advice(

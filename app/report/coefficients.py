@@ -6,10 +6,10 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
+from coterie.app.report.forest import Forest, Line
 from coterie.app.report.section import Section
 from coterie.app.runs import files
 from coterie.app.runs.files import ResultsError
@@ -18,43 +18,18 @@ from coterie.app.trained.coefficients import FILE
 
 _SHOWN = 24
 """Maximum number of columns with a plot: those whose coefficients differ most from 0."""
-_WIDTH, _LEFT, _ROW, _TOP = 340, 110, 18, 8
-"""Pixels of a plot, of its labels, of a row, and above the first row."""
-
-
-class Mark(NamedTuple):
-    """Row of a forest plot, in pixels: the interval, the estimate, and the estimate at home."""
-
-    label: str
-    y: float
-    low: float
-    high: float
-    estimate: float
-    own: float | None  # None: the row is a group
-    title: str
-
-
-class Plot(NamedTuple):
-    """Forest plot of one column."""
-
-    column: str
-    about: str
-    ticks: Sequence[tuple[float, str]]  # of the lowest end, no effect and the highest end
-    height: int
-    marks: Sequence[Mark]
 
 
 @dataclass(frozen=True)
 class Coefficients(Section):
     """Groups of institutions, and the coefficients of each column."""
 
-    plots: Sequence[Plot]
+    plots: Sequence[Forest]
     sentences: Sequence[str]
     left_out: int
     odds: bool  # coefficients are log odds
 
     template = "coefficients.html.j2"
-    width, left = _WIDTH, _LEFT
 
     def lines(self) -> Sequence[str]:
         return self.sentences
@@ -84,29 +59,22 @@ def _section(rows: Sequence[Mapping[str, str]], *, odds: bool) -> Coefficients:
     return Coefficients(plots, _sentences(rows), max(len(names) - _SHOWN, 0), odds)
 
 
-def _plot(column: str, rows: Sequence[Mapping[str, str]], *, odds: bool) -> Plot:
+def _plot(column: str, rows: Sequence[Mapping[str, str]], *, odds: bool) -> Forest:
     """Return the plot of one column."""
-    numbers = np.array([[float(row[name]) for name in ("low", "high")] for row in rows])
-    low, high = min(numbers.min(), 0.0), max(numbers.max(), 0.0)
-    scale = (_WIDTH - _LEFT - 10) / max(high - low, 1e-12)
 
-    def x(value: float) -> float:
-        return float(round(_LEFT + (value - low) * scale, 1))
+    def show(value: float) -> str:
+        return f"{np.exp(value) if odds else value:.3g}"
 
-    marks = []
-    for i, row in enumerate(rows):
-        ends = [float(row[name]) for name in ("estimate", "low", "high")]
-        ends = [float(np.exp(end)) for end in ends] if odds else ends
-        what = "odds ratio " if odds else ""
-        title = f"{row['institution']}: {what}{ends[0]:.3g}, 95 % {ends[1]:.3g} to {ends[2]:.3g}"
-        own = x(np.clip(float(row["own"]), low, high)) if row["own"] else None
-        start, end, middle = (x(float(row[name])) for name in ("low", "high", "estimate"))
-        y = _TOP + _ROW * (i + 0.5)
-        marks.append(Mark(row["institution"], y, start, end, middle, own, title))
+    lines = []
+    for row in rows:
+        estimate, low, high = (float(row[name]) for name in ("estimate", "low", "high"))
+        number = f"{'odds ratio ' * odds}{show(estimate)}, 95 % {show(low)} to {show(high)}"
+        own = float(row["own"]) if row["own"] else np.nan
+        is_group, ends = not row["own"], (estimate, low, high)
+        lines.append(Line(row["institution"], "", ends, number, is_mean=is_group, own=own))
     step, spread = float(rows[0]["step"]), float(rows[0]["spread"])
     about = f"spread {spread:.2g}" if step == 1 else f"per {step:.3g}; spread {spread:.2g}"
-    ticks = [(x(at), f"{np.exp(at) if odds else at:.2g}") for at in dict.fromkeys((low, 0.0, high))]
-    return Plot(column, about, ticks, _TOP + _ROW * (len(rows) + 1), marks)
+    return Forest(f"{column} ({about})", show, lines)
 
 
 def _sentences(rows: Sequence[Mapping[str, str]]) -> list[str]:

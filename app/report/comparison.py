@@ -16,15 +16,14 @@ from rich.text import Text
 
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COLUMNS, COST, Column
-from coterie.app.experiments.paired import MIN_SEEDS
 from coterie.app.experiments.table import LOSSES, Entry, Table
-from coterie.app.report import verdict
+from coterie.app.report import verdict, words
 from coterie.app.report.panel import Cell, Heading, Panel
 from coterie.app.runs import atomic, units
 from coterie.app.runs.progress import finite
 from coterie.app.runs.rundir import Run
 
-_WITH_DEVIATION = ("accuracy", "c_index", "gain", "loss_gain")
+_WITH_DEVIATION = ("auroc", "auprc", "accuracy", "c_index", "gain", "loss_gain", "rmse")
 _IN_TERMINAL = (
     *(*_WITH_DEVIATION, "newcomers", "fine_tuned", "improved"),
     *("loss", "diverged", "letter_auc", "bytes"),
@@ -32,8 +31,10 @@ _IN_TERMINAL = (
 _COSTS_IN_TERMINAL = ("bytes", "bytes_received", "gradients", "seconds")
 _TERMINAL, _LONG_NAME = 80, 36
 """Columns of a terminal, and of the longest name that is not folded."""
-IN_LATEX = ("accuracy", "worst", "worst_decile", "loss", "gain", "loss_gain", "bytes")
-"""Default columns of comparison.tex; the loss columns only if there is no accuracy."""
+_IN_LATEX = (
+    *("accuracy", "auroc", "auprc", "worst", "worst_decile"),
+    *("loss", "rmse", "gain", "loss_gain", "bytes"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,6 @@ class Comparison:
     table: Table
     title: str = ""  # the preset or directory
     failed: Mapping[str, str] = field(default_factory=dict)  # run -> error; in no row
-    latex: Collection[str] = IN_LATEX  # keys of the columns of comparison.tex
 
     @property
     def runs(self) -> list[Run]:
@@ -51,7 +51,7 @@ class Comparison:
         return [run for row in self.table.rows for run in row.runs]
 
     @cached_property
-    def outcome(self) -> str:
+    def outcome(self) -> list[str]:
         """Verdict in sentences."""
         return verdict.outcome(self.table)
 
@@ -72,18 +72,21 @@ def results(compared: Comparison) -> Panel:
     seeds = max(len(row.runs) for row in table.rows)
     about = [
         "Mean ± standard deviation over seeds." if compared.has_several else "",
-        _significance(table, seeds),
+        "Bold: the best mean of a column, and means that are not significantly worse (paired test "
+        "over seeds and peers)."
+        if any(map(table.bold, table.shown()))
+        else "",
         f"Click a heading to sort. Click a {table.noun} to highlight it in all figures.",
     ]
-    notes = verdict.notes(table)
+    notes = [*filter(None, [words.rare_class(compared.runs[0])]), *verdict.notes(table)]
     terminal = in_terminal(table, f"{compared.title}, {units.plural(seeds, 'seed')}")
     return _panel(
-        table, "Results", " ".join(filter(None, about)), notes,
+        table, "Results", [" ".join(compared.outcome), " ".join(filter(None, about))], notes,
         [column for column in table.shown() if column.group != COST],
         lists={"Failed runs": [f"{run}: {why}" for run, why in compared.failed.items()]},
-        printed=[terminal, compared.outcome, *notes],
+        printed=[terminal, " ".join(compared.outcome), *notes],
         written={
-            "comparison.csv": as_csv(table), "comparison.tex": as_latex(table, compared.latex),
+            "comparison.csv": as_csv(table), "comparison.tex": as_latex(table),
             "comparison.json": as_json(compared),
         },
     )  # fmt: skip
@@ -92,17 +95,17 @@ def results(compared: Comparison) -> Panel:
 def costs(compared: Comparison) -> Panel:
     """Return the table of costs, beside the main measure."""
     table, notes = compared.table, verdict.cost_notes(compared.table)
-    main = [column for column in table.shown() if column.key in ("accuracy", "loss")][:1]
+    main = [table.main] if table.main else []
     of_cost = [column for column in table.shown() if column.group == COST]
     seeds = ", mean over seeds" if compared.has_several else ""
     about = f"Whole runs{seeds}. Bytes: payload between peers; gradients: of single examples."
     terminal = as_rich(table, "Costs of a run", _columns(table, _COSTS_IN_TERMINAL))
-    return _panel(table, "Costs", about, notes, [*main, *of_cost], printed=[terminal, *notes])
+    return _panel(table, "Costs", [about], notes, [*main, *of_cost], printed=[terminal, *notes])
 
 
 def _panel(
-    table: Table, heading: str, about: str, notes: Sequence[str], columns: Sequence[Column],
-    **more: Any,
+    table: Table, heading: str, about: Sequence[str], notes: Sequence[str],
+    columns: Sequence[Column], **more: Any,
 ) -> Panel:  # fmt: skip
     """Return the section of some columns; the first one of a group has the class "start"."""
     headings, groups = [Heading(table.noun, "")], [("", 1)]
@@ -119,24 +122,9 @@ def _panel(
         groups.append((group, len(of_group)))
     rows = [(row.label, cells[row.method]) for row in table.rows]
     return Panel(
-        heading.lower(), heading, [about], headings, rows, groups, "measures",
+        heading.lower(), heading, about, headings, rows, groups, "measures",
         [f"{note}." for note in notes], **more,
     )  # fmt: skip
-
-
-def _significance(table: Table, seeds: int) -> str:
-    """Explain the meaning of bold, or why nothing is bold."""
-    if table.divisions < MIN_SEEDS:
-        count = units.plural(seeds, "seed")
-        if table.divisions < seeds:
-            count += f" of {units.plural(table.divisions, 'division')} of the data (split-seed)"
-        return f"No difference is significant with {count} (no test possible)."
-    if any(table.bold(column) for column in table.shown()):
-        return (
-            "Bold: the best mean of a column, and means that are not significantly worse (paired "
-            "test over seeds and peers)."
-        )
-    return f"No difference is significant with {seeds} seeds (paired test over seeds and peers)."
 
 
 def _columns(table: Table, keys: Collection[str], *unless_accuracy: str) -> list[Column]:
@@ -160,10 +148,10 @@ def as_rich(
               "bold" if each.leads else "") for each in table.entries(column).values()]
         for column in columns
     ]  # fmt: skip
-    widths = [1 + max(len(c.title), *map(len, of)) for c, of in zip(columns, texts, strict=True)]
+    widths = [2 + max(len(c.title), *map(len, of)) for c, of in zip(columns, texts, strict=True)]
     names = [row.label for row in table.rows]
     is_short = table.noun == "method" and max(map(len, names)) <= _LONG_NAME
-    left = _TERMINAL - 3 - (max(map(len, [table.noun, *names])) if is_short else _LONG_NAME)
+    left = _TERMINAL - 4 - (max(map(len, [table.noun, *names])) if is_short else _LONG_NAME)
     parts: list[list[int]] = [[]]
     for k, width in enumerate(widths):
         if parts[-1] and sum(widths[each] for each in parts[-1]) + width > left:
@@ -225,15 +213,13 @@ def as_json(compared: Comparison) -> str:
                 for cell, trial in row.trials
             ],
         })  # fmt: skip
-    content = {"title": compared.title, "outcome": compared.outcome, "rows": rows}
+    content = {"title": compared.title, "outcome": " ".join(compared.outcome), "rows": rows}
     return json.dumps(content | {"failed": dict(compared.failed)}, indent=1, allow_nan=False) + "\n"
 
 
-def as_latex(table: Table, keys: Collection[str] = IN_LATEX) -> str:
-    """Return a LaTeX table (booktabs) of these columns, leaders in bold, tuned settings last."""
-    import pandas as pd
-
-    columns = _columns(table, keys, *(LOSSES if keys is IN_LATEX else ()))
+def as_latex(table: Table) -> str:
+    """Return a LaTeX table (booktabs) of the main columns, leaders in bold, tuned settings last."""
+    columns = _columns(table, _IN_LATEX, *LOSSES)
     entries = [table.entries(column) for column in columns]
     is_tuned = any(row.choice.settings for row in table.rows)
     notes = {
@@ -244,28 +230,36 @@ def as_latex(table: Table, keys: Collection[str] = IN_LATEX) -> str:
         "dagger: the lowest or highest value that was tried":
             any(row.choice.edges for row in table.rows),
     }  # fmt: skip
-    texts = {table.noun: [_escaped(row.label) for row in table.rows]}
+    texts = {table.noun: [escaped(row.label) for row in table.rows]}
     for column, of in zip(columns, entries, strict=True):
-        texts[_escaped(column.title)] = [_latex(entry) for entry in of.values()]
+        texts[escaped(column.title)] = [_latex(entry) for entry in of.values()]
     if is_tuned:
         texts["tuned"] = [_latex_choice(row.choice) for row in table.rows]
     layout = f"l{'r' * len(columns)}{'l' * is_tuned}"
+    return latex(texts, layout, [note for note, applies in notes.items() if applies])
+
+
+def latex(texts: Mapping[str, Sequence[str]], layout: str, notes: Sequence[str]) -> str:
+    """Return a table in LaTeX (booktabs), below its notes as comments."""
+    import pandas as pd
+
     body = pd.DataFrame(texts).style.hide(axis="index").to_latex(column_format=layout, hrules=True)
-    return "".join(f"% {note}\n" for note, applies in notes.items() if applies) + str(body)
+    return "".join(f"% {note}\n" for note in notes) + str(body)
 
 
 def _latex(entry: Entry) -> str:
-    text = _escaped(entry.text).replace(" ± ", r" $\pm$ ")
+    text = escaped(entry.text).replace(" ± ", r" $\pm$ ")
     return rf"\textbf{{{text}}}" if entry.leads else text
 
 
 def _latex_choice(choice: Choice) -> str:
     """Write tuned settings by the last part of their keys, with a dagger at an edge."""
     return ", ".join(
-        _escaped(f"{key.rpartition('.')[2]} {value}") + r"$^\dagger$" * (key in choice.edges)
+        escaped(f"{key.rpartition('.')[2]} {value}") + r"$^\dagger$" * (key in choice.edges)
         for key, value in choice.settings.items()
     )
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Escape a text for LaTeX."""
     return "".join(f"\\{each}" if each in "%_&#$" else each for each in text)

@@ -72,21 +72,20 @@ SECTIONS: Sections[Comparison] = (
 
 def page(compared: Comparison) -> Page:
     """Return the page of a comparison."""
-    rows = compared.table.rows
+    rows, sections = compared.table.rows, section.made(SECTIONS, compared)
+    advised = next((each for each in sections if isinstance(each, decisions.Decisions)), None)
     values = {
         "title": _heading(rows),
         "name": compared.title,
         "facts": _facts(compared),
         "notice": _notice(compared),
-        "outcome": compared.outcome,
+        "outcome": advised.consortium if advised else compared.outcome[0],
         "several": compared.has_several,
         "noun": compared.table.noun,
         "labels": {row.method: row.label for row in rows},
         "data": {**comparison_figures.EMPTY, **comparison_figures.common_data(compared)},
     }
-    return Page(
-        "comparison.html", "comparison.html.j2", values, section.made(SECTIONS, compared)
-    )  # fmt: skip
+    return Page("comparison.html", "comparison.html.j2", values, sections)
 
 
 def _heading(rows: Sequence[Row]) -> str:

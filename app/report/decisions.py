@@ -12,48 +12,51 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from rich.console import RenderableType
 
 from coterie.app.experiments import effects
-from coterie.app.experiments.measures import gains, known_mean
-from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, POWER, interval, split_ratio
-from coterie.app.experiments.table import Row
-from coterie.app.report import advice, diagnostics
+from coterie.app.experiments.measures import known_mean
+from coterie.app.experiments.paired import (
+    LEVEL,
+    MIN_SEEDS,
+    POWER,
+    TABLE_SEEDS,
+    interval,
+    split_ratio,
+)
+from coterie.app.experiments.table import Row, Table
+from coterie.app.report import advice
 from coterie.app.report.advice import ADVICE, RELEVANT, UNKNOWN, Evidence
-from coterie.app.report.comparison import Comparison
+from coterie.app.report.comparison import Comparison, escaped, latex
+from coterie.app.report.forest import Forest, Line
 from coterie.app.report.section import Section
-from coterie.app.report.words import listed
+from coterie.app.report.words import listed, rare_class
 from coterie.app.runs import atomic, quality, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.quality import PARTS
-from coterie.app.runs.rundir import Run
+from coterie.app.runs.rundir import Floats, Run
 from coterie.clients.diagnostics import Estimate, wilson
 
 FILE = "decision.csv"
+LATEX = "decision.tex"
 LINES = 20
 """Number of institutions that the terminal lists."""
-_CLASSES = 5
-"""Number of classes up to which rows are counted by class."""
-_PURPOSE = {"train": "for training", "validation": "for validation", "test": "for testing"}
+_PURPOSE = {"train": "training", "validation": "validation", "test": "testing"}
 _NORMAL = 1.959963984540054
 """97.5th percentile of the normal distribution."""
-_OF_PROBABILITIES = (
-    "AUROC: probability that the model ranks a positive row above a negative one; 0.5 is guessing. "
-    "O/E: observed positives over the sum of their predicted probabilities; 1 is calibrated."
-)
 
 
 class Decision(NamedTuple):
     """Decision of one institution; `advice` is a key of `ADVICE`, or "" if nothing is advised."""
 
-    # `gain` and `ranking` are UNKNOWN, and `numbers`, which says what decided, is "" where the
-    # institution cannot be judged.
+    # `gain` and `ranking` are UNKNOWN where the institution cannot be judged.
 
     institution: str
     advice: str
@@ -64,43 +67,36 @@ class Decision(NamedTuple):
     reason: str = ""
     gain: Estimate = UNKNOWN
     ranking: Estimate = UNKNOWN
-    numbers: str = ""
     text: str = ""  # advice in words
 
 
 @dataclass(frozen=True)
 class Decisions(Section):
-    """Decisions of all institutions, the consortium's paragraph, and notes."""
+    """Decisions of all institutions, their sum in a sentence, notes and forest plots."""
 
     institutions: list[Decision]
-    consortium: list[str]
+    consortium: str
     notes: list[str]
-    is_compared: bool
+    forests: list[Forest]  # empty without a comparison
+    about: str = ""  # what the headline means where one class is rare
 
     template = "decisions.html.j2"
-    shown = 100
+    shown, rules = 100, ADVICE
 
-    @property
-    def rules(self) -> dict[str, str]:
-        """Rules of the given advice, by mark, in the order of the institutions."""
-        given = dict.fromkeys(each.advice for each in self.institutions if each.advice)
-        return {str(k): ADVICE[key].rule for k, key in enumerate(given, 1)}
-
-    def mark(self, decision: Decision) -> str:
-        """Return the mark of the footnote with the rule of a decision; "" without."""
-        rule = ADVICE[decision.advice].rule if decision.advice else None
-        return next((mark for mark, text in self.rules.items() if text == rule), "")
-
-    def lines(self) -> list[str]:
-        """Return a line per institution, and one of the consortium."""
-        lines = [_line(each) for each in self.institutions[:LINES]]
+    def lines(self) -> list[RenderableType]:
+        """Return the sum and the forest plots, or a line per institution."""
+        plots: list[RenderableType] = [each.as_rich(LINES) for each in self.forests]
+        plots = plots or [
+            f"{each.institution}: {each.text}; {each.reason[0].lower()}{each.reason[1:]}"
+            for each in self.institutions[:LINES]
+        ]
         more = len(self.institutions) - LINES
-        lines += [f"{more} more in {FILE}"] * (more > 0)
-        return [*lines, f"Consortium: {' '.join(self.consortium)}"]
+        plots += [f"{more} more institutions on the page"] * (more > 0)
+        return [self.consortium, *plots]
 
     def files(self) -> dict[str, str]:
-        """Return a line per institution in full precision; undefined numbers are empty."""
-        if not self.is_compared:
+        """Return a line per institution in full precision, and the plots' numbers for LaTeX."""
+        if not self.forests:
             return {}
         import pandas as pd
 
@@ -110,7 +106,17 @@ class Decisions(Section):
             columns=["institution", "advice", "method", "gain", "low", "high", "auroc_gain",
                      "auroc_low", "auroc_high", "rows", "reason", "groups"],
         )  # fmt: skip
-        return {FILE: atomic.csv_of(frame if frame["groups"].any() else frame.iloc[:, :-1])}
+        frame = frame if frame["groups"].any() else frame.iloc[:, :-1]
+        first, count = self.forests[0].lines, len(self.forests)
+        texts = {
+            "institution": [line.name for line in first],
+            "rows": [line.rows for line in first],
+            **{each.title: [line.number for line in each.lines] for each in self.forests},
+            "answer": [line.answer for line in first],
+        }
+        safe = {escaped(title): [*map(escaped, of)] for title, of in texts.items()}
+        table = latex(safe, f"lr{'r' * count}l", [r"\usepackage{booktabs}", *self.notes])
+        return {FILE: atomic.csv_of(frame), LATEX: table}
 
 
 class _Choice(NamedTuple):
@@ -131,6 +137,78 @@ class _Place(NamedTuple):
     own_card: Diagnostics | None
 
 
+@dataclass(frozen=True)
+class _Measure:
+    """Measure of models, whose gain over the own model is judged."""
+
+    field: str  # of the metrics
+    title: str
+    sign: float = 1.0  # -1: lower is better
+    factor: float = 1.0
+    form: str = ".3f"
+    unit: str = ""
+
+    def gains(self, run: Run, local: Run) -> Floats:
+        """Return the gain of each peer over Local, (n,)."""
+        return self.sign * (run.last(self.field) - local.last(self.field))
+
+    def gain(self, place: _Place) -> float:
+        """Return the gain over the own model at one institution with one seed."""
+        return float(self.gains(place.run, place.local)[place.peer])
+
+    def reach(self, place: _Place) -> float:
+        """Return half the 95 % interval of a gain on the test rows; NaN without one."""
+        halves = []
+        for run, card in ((place.run, place.card), (place.local, place.own_card)):
+            ends = card.measures.get(self.field, UNKNOWN) if card else UNKNOWN
+            sizes_n = run.sizes("test", in_groups=True)
+            if self.field == "test_accuracy" and sizes_n is not None:
+                size, accuracy = sizes_n[place.peer], run.last()[place.peer]
+                right = 0 if np.isnan(accuracy) else round(accuracy * size)
+                ends = UNKNOWN if np.isnan(accuracy) else wilson(np.arange(size) < right)
+            halves.append((ends[2] - ends[1]) / 2)
+        return math.hypot(*halves)
+
+    def rows(self, place: _Place) -> int:
+        """Return the number of rows behind a value."""
+        return (_rarer if self.field in ("auroc", "c_index") else _tested)(place)
+
+    def relevant(self, places: Sequence[_Place]) -> float:
+        """Return the gain that matters: `RELEVANT`, or this share of the own models' error."""
+        own = [abs(place.local.last(self.field)[place.peer]) for place in places]
+        return RELEVANT * (known_mean(own) if self.sign < 0 else 1.0)
+
+    def write(self, gain: float) -> str:
+        """Write a gain with its sign."""
+        text = f"{self.factor * gain:+{self.form}}"
+        return text if float(text) else text.replace("-", "+")
+
+    def amount(self, gain: float) -> str:
+        """Write a gain without sign, with its unit."""
+        return f"{self.factor * gain:{self.form}} {self.unit}".rstrip()
+
+    def change(self, gain: Estimate) -> str:
+        """Write a gain and its interval."""
+        value, low, high = map(self.write, gain)
+        return f"{value} ({'no interval' if np.isnan(gain[1]) else f'{low} to {high}'})"
+
+
+_ACCURACY = _Measure("test_accuracy", "accuracy", factor=100, form=".1f", unit="points")
+_RANKINGS = _Measure("auroc", "AUROC"), _Measure("c_index", "C-index")
+
+
+def _measures(table: Table, local: Run) -> tuple[_Measure, _Measure]:
+    """Return the measure of the headline, and that of the ranking of rows."""
+    ranking = _RANKINGS[not np.isnan(local.metric("c_index")).all()]
+    if table.main is None or table.main.key in ("accuracy", "auroc"):
+        return (ranking if table.main and table.main.key == "auroc" else _ACCURACY), ranking
+    if table.main.key == "loss":
+        return _Measure("test_loss", "test loss", -1.0, form=".3g"), ranking
+    label = local.settings.dataset_options.get("label")
+    unit = f"units of {label}" if label else ""
+    return _Measure("rmse", "RMSE", -1.0, form=".3g", unit=unit), ranking
+
+
 def compared(comparison: Comparison) -> Decisions | None:
     """Return the decisions of a comparison; None without institutions, Local and other methods."""
     rows = comparison.table.rows
@@ -138,21 +216,29 @@ def compared(comparison: Comparison) -> Decisions | None:
     if local is None or any(row.swept for row in rows) or not all(map(_can_decide, local.runs)):
         return None
     own = _places(local)
-    choice = _chosen(comparison, local, own)
+    main, ranking = _measures(comparison.table, local.runs[0])
+    choice = _chosen(comparison, local, own, main)
     if choice is None:
         return None
     places = _places(choice.method)
     tests, chosen = choice.tests, choice.method.name
-    judged = [name for name in own if name in places and _can_judge(own[name])]
-    estimates = _estimates([places[name] for name in judged], tests)
-    of = dict(zip(judged, estimates, strict=True))
+    judged = {name: places[name] for name in own if name in places and _can_judge(own[name])}
+    of = {measure: _shrunk([*judged.values()], measure, tests) for measure in (main, ranking)}
+    at = {name: (of[main][k], of[ranking][k]) for k, name in enumerate(judged)}
     decided = [
-        _decided(name, own[name], places[name], choice, *of[name])
-        if name in of
+        _decided(name, own[name], places[name], choice, main, ranking, *at[name])
+        if name in at
         else _unjudged(name, chosen, own[name])
         for name in own
         if name in places
     ]
+    numbers = {main: [each.gain for each in decided], ranking: [each.ranking for each in decided]}
+    forests = [
+        _forest(measure, decided, of_measure, _mean_gain([*judged.values()], measure, tests),
+                has_answers=measure == main)
+        for measure, of_measure in numbers.items()
+        if measure == main or not np.isnan(of_measure).all()
+    ]  # fmt: skip
     corrected = f", corrected for the choice among {tests} methods (Holm)" if tests > 1 else ""
     notes = [
         f"{chosen} is judged everywhere, because a consortium runs one method: {choice.merit}.",
@@ -162,33 +248,51 @@ def compared(comparison: Comparison) -> Decisions | None:
         f"rows again. Where the test rows stay the same, or with fewer than {MIN_SEEDS} seeds, it "
         "is at least as wide as the intervals of both models on these rows (a loss has none).",
     ]
-    if any(not np.isnan(run.metric("sensitivity")).all() for run in local.runs):
-        notes.append(_OF_PROBABILITIES)
-    return Decisions(decided, _consortium(decided, choice, places), notes, is_compared=True)
+    return Decisions(
+        decided, _consortium(decided, chosen, forests[0]), notes, forests,
+        rare_class(comparison.runs[0]),
+    )  # fmt: skip
+
+
+def _forest(
+    measure: _Measure, decided: Sequence[Decision], gains: Sequence[Estimate], mean: Estimate, *,
+    has_answers: bool,
+) -> Forest:  # fmt: skip
+    """Return the plot of the gains in a measure."""
+
+    def line(name: str, rows: str, gain: Estimate, answer: str = "") -> Line:
+        number = units.NONE if np.isnan(gain[0]) else measure.change(gain)
+        return Line(name, rows, gain, number, answer * has_answers, is_mean=not rows)
+
+    lines = [
+        line(each.institution, f"{each.groups or each.rows:,}", gain, each.advice)
+        for each, gain in zip(decided, gains, strict=True)
+    ]
+    what = "Gain in" if measure.sign > 0 else "Reduction of"
+    unit = f" ({measure.unit})" if measure.unit else ""
+    return Forest(
+        f"{what} {measure.title}{unit}", lambda x: measure.write(x) if x else "0",
+        [*lines, line("mean", "", mean)],
+    )  # fmt: skip
 
 
 def of_run(run: Run) -> Decisions | None:
-    """Return advice for institutions that no comparison can judge; None without institutions."""
+    """Return what a comparison would judge, and why not all; None without institutions."""
     if not _can_decide(run):
         return None
-    cards, decided = run.diagnostics, []
-    for peer, name in enumerate(run.names):
-        card = cards.get(peer)
-        here = [_Place(run, run, peer, card, card)]
-        if not _can_judge(here):
-            decided.append(_unjudged(name, run.label, here))
-            continue
-        reason = "One run cannot say whether this is better than a model of its own rows."
-        text = [_rows(here), *_probabilities(run.label, here), reason]
-        decided.append(Decision(name, "", run.label, _total(here), _groups(here), text))
-    rest = sum(not each.advice for each in decided)
+    places = {
+        name: [_Place(run, run, peer, None, None)] * TABLE_SEEDS
+        for peer, name in enumerate(run.names)
+    }
+    decided = [_unjudged(name, run.label, at) for name, at in places.items() if not _can_judge(at)]
+    rest = run.peers - len(decided)
     preset = shlex.quote(str(run.directory / "config.toml"))
     methods = f"local,{run.label}" if run.label != "local" else "local,fedavg"
     consortium = (
-        f"{_count(rest, len(decided))} can be judged by a comparison with models of their own "
-        f"rows: coterie compare {preset} --methods {methods}"
+        f"{rest} of {units.plural(run.peers, 'institution')} can be judged by a comparison with "
+        f"models of their own rows: coterie compare {preset} --methods {methods}"
     )
-    return Decisions(decided, [consortium], [_OF_PROBABILITIES] if cards else [], False)
+    return Decisions(decided, consortium, [], [])
 
 
 def _can_decide(run: Run) -> bool:
@@ -197,11 +301,10 @@ def _can_decide(run: Run) -> bool:
 
 
 def _chosen(
-    comparison: Comparison, local: Row, own: Mapping[str, Sequence[_Place]]
+    comparison: Comparison, local: Row, own: Mapping[str, Sequence[_Place]], measure: _Measure
 ) -> _Choice | None:
     """Choose the judged method; `own` are the places of each institution in Local's runs."""
-    columns = {column.key: column for column in comparison.table.shown()}
-    main = columns.get("accuracy") or columns.get("loss")
+    main = comparison.table.main
     if main is None:
         return None
     among = [
@@ -209,7 +312,7 @@ def _chosen(
     ]
     if len(among) < 2:
         return _Choice(among[0], 1, "it is the only one besides local") if among else None
-    kind = "accuracy" if local.runs[0].has_accuracy else "loss"
+    kind = "accuracy" if measure == _ACCURACY else "loss"
     sign = 1.0 if kind == "accuracy" else -1.0
     on_validation = [_validated(row, f"validation_{kind}") for row in among]
     if not np.isnan(on_validation).any():
@@ -221,7 +324,7 @@ def _chosen(
     names = [name for name, places in own.items() if _can_judge(places)] or [*own]
     means = [
         np.mean([
-            np.nanmean(gains(run, alone)[[name in names for name in run.names]])
+            known_mean(measure.gains(run, alone)[[name in names for name in run.names]])
             for run, alone in _pairs(row)
         ])
         for row in among
@@ -259,29 +362,27 @@ def _places(row: Row) -> dict[str, list[_Place]]:
 
 
 def _decided(
-    name: str, own: Sequence[_Place], here: Sequence[_Place], choice: _Choice, gain: Estimate,
-    ranking: Estimate,
+    name: str, own: Sequence[_Place], here: Sequence[_Place], choice: _Choice, main: _Measure,
+    by_rank: _Measure, gain: Estimate, ranking: Estimate,
 ) -> Decision:  # fmt: skip
     """Judge the chosen method at one institution; `own` are its places in Local's runs."""
-    chosen, accuracy, relevant = choice.method.name, own[0].run.has_accuracy, _relevant([here])
-    labels = own[0].run.labels("test")
+    chosen, relevant, labels = choice.method.name, main.relevant(here), own[0].run.labels("test")
     has_threshold = labels is not None and labels.shape[1] == 2
     key = advice.advise(Evidence(True, has_threshold, gain, ranking, relevant))
-    of_ranking = f"{_ranking_name(here)} {_ranked(ranking)}"
-    reason = _reason(key, gain, of_ranking) or _power(here, gain, choice.tests, relevant)
-    change = _change(gain, accuracy=accuracy)
-    is_ranked = advice.gains(ranking) or advice.loses(ranking)
-    known = [f"gain of {chosen} {change}"] * (not np.isnan(gain[0])) + [of_ranking] * is_ranked
-    sentences = [
-        _rows(own),
-        _gain_sentence(chosen, here, change),
-        *_probabilities(chosen, here, ranking),
-        reason,
-    ]
-    text = ADVICE[key].text.format(method=chosen, limit=_amount(gain[2], accuracy=accuracy))
+    of_ranking = f"{by_rank.title} {by_rank.change(ranking)}"
+    reason = _reason(key, gain, of_ranking) or _power(here, gain, choice.tests, main)
+    with_, alone = (
+        main.write(known_mean([run.last(main.field)[place.peer] for place, run in of]))
+        for of in ([(p, p.run) for p in here], [(p, p.local) for p in here])
+    )
+    levels = (
+        f"{main.title[0].upper()}{main.title[1:]} {with_[1:]} with {chosen}, {alone[1:]} with your "
+        f"own model; estimated with all institutions, the gain is {main.change(gain)}."
+    )
+    text = ADVICE[key].text.format(method=chosen, limit=main.amount(gain[2]))
     return Decision(
-        name, key, chosen, _total(own), _groups(own), sentences, reason, gain, ranking,
-        ", ".join(known), text,
+        name, key, chosen, _total(own), _groups(own), [_rows(own), levels, reason], reason, gain,
+        ranking, text,
     )  # fmt: skip
 
 
@@ -317,102 +418,47 @@ def _seen(own: Sequence[_Place]) -> tuple[float, float]:
     return there * (1 - (1 - share) ** seeds), there
 
 
-def _estimates(
-    institutions: Sequence[Sequence[_Place]], tests: int
-) -> list[tuple[Estimate, Estimate]]:
-    """Return the gains over the own models, and those in AUROC or C-index, with intervals."""
-    if not institutions:
-        return []
-    name = "c_index" if _ranking_name(institutions[0]) == "C-index" else "auroc"
-
-    def ranking(place: _Place) -> float:
-        return float(place.run.last(name)[place.peer] - place.local.last(name)[place.peer])
-
-    def reach(place: _Place) -> float:
-        cards = [card.measures.get(name) for card in (place.card, place.own_card) if card]
-        ends = [(each[2] - each[1]) / 2 for each in cards if each is not None]
-        return math.hypot(*ends) if len(ends) == 2 else float("nan")
-
-    scale = _relevant(institutions)
-    gain = _shrunk(institutions, _gain_at, _gain_reach, _tested, scale, tests)
-    return [*zip(gain, _shrunk(institutions, ranking, reach, _rarer, RELEVANT, tests), strict=True)]
-
-
 def _shrunk(
-    institutions: Sequence[Sequence[_Place]], value: Callable[[_Place], float],
-    reach: Callable[[_Place], float], rows: Callable[[_Place], int], scale: float, tests: int,
-) -> list[Estimate]:  # fmt: skip
-    """Estimate a difference at all institutions together; `rows` are those behind each value."""
+    institutions: Sequence[Sequence[_Place]], measure: _Measure, tests: int
+) -> list[Estimate]:
+    """Estimate the gains over the own models at all institutions together."""
     # Where the seeds do not divide the rows of an institution again, or are too few for a test,
     # its variance is at least that of `reach`, half the 95 % interval on the test rows.
+    if not institutions:
+        return []
     ratio_n = np.array([split_ratio(at[0].local, [at[0].peer]) for at in institutions])
-    rows_n = np.array([max(1.0, np.mean([*map(rows, at)])) for at in institutions])
-    values = [np.array([*map(value, at)]) for at in institutions]
+    rows_n = np.array([max(1.0, np.mean([*map(measure.rows, at)])) for at in institutions])
+    values = [np.array([*map(measure.gain, at)]) for at in institutions]
     mean_n, variance_n = effects.sampled(values, ratio_n, rows_n, tests)
-    reach_n = np.array([known_mean([*map(reach, at)]) for at in institutions]) / _NORMAL
+    reach_n = np.array([known_mean([*map(measure.reach, at)]) for at in institutions]) / _NORMAL
     is_open_n = np.isnan(variance_n) | (ratio_n == 0)
     variance_n = np.where(is_open_n, np.fmax(variance_n, reach_n**2), variance_n)
+    scale = measure.relevant([place for at in institutions for place in at])
     return [(*ends,) for ends in effects.shrunk(mean_n, variance_n, scale, tests).tolist()]
 
 
-def _relevant(institutions: Sequence[Sequence[_Place]]) -> float:
-    """Return the gain that matters, in accuracy or as a share of the own models' loss."""
-    places = [place for at in institutions for place in at]
-    if not places or places[0].local.has_accuracy:
-        return RELEVANT
-    return RELEVANT * known_mean([abs(p.local.last("test_loss")[p.peer]) for p in places])
-
-
-def _mean_gain(institutions: Sequence[Sequence[_Place]], tests: int) -> Estimate:
+def _mean_gain(institutions: Sequence[Sequence[_Place]], measure: _Measure, tests: int) -> Estimate:
     """Return the mean gain over the own models at some institutions with its interval."""
+    if not institutions:
+        return UNKNOWN
     differences: dict[Path, list[float]] = {}
     for place in chain(*institutions):
-        differences.setdefault(place.run.directory, []).append(_gain_at(place))
+        differences.setdefault(place.run.directory, []).append(measure.gain(place))
     local, peers = institutions[0][0].local, [places[0].peer for places in institutions]
     ratio = split_ratio(local, peers)
     mean, low, high = interval([*map(np.array, differences.values())], ratio, tests)
     half = (high - low) / 2
     if np.isnan(half) or not all(split_ratio(local, [peer]) for peer in peers):
-        reaches = [known_mean([*map(_gain_reach, places)]) for places in institutions]
+        reaches = [known_mean([*map(measure.reach, places)]) for places in institutions]
         reach = math.hypot(*reaches) / len(reaches) / _NORMAL
         half = float(np.fmax(half, reach * _critical(tests)))
     return mean, mean - half, mean + half
-
-
-def _gain_at(place: _Place) -> float:
-    return float(gains(place.run, place.local)[place.peer])
-
-
-def _gain_reach(place: _Place) -> float:
-    """Return half the interval of a gain in accuracy on the test rows; NaN without accuracies."""
-    reach = []
-    for run in (place.run, place.local):
-        sizes_n, accuracy = run.sizes("test", in_groups=True), run.last()[place.peer]
-        if sizes_n is None or np.isnan(accuracy):
-            return float("nan")
-        size = sizes_n[place.peer]
-        _, low, high = wilson(np.arange(size) < round(accuracy * size))
-        reach.append((high - low) / 2)
-    return math.hypot(*reach)
-
-
-def _ranking_name(places: Sequence[_Place]) -> str:
-    return "AUROC" if np.isnan(places[0].local.last("c_index")).all() else "C-index"
 
 
 def _critical(tests: int) -> float:
     from scipy.special import ndtri
 
     return float(ndtri(1 - LEVEL / tests / 2))
-
-
-def _mean_of(cards: Sequence[Diagnostics | None], *names: str) -> Estimate:
-    """Return the mean of the first of these measures that the cards have."""
-    for name in names:
-        known = diagnostics.mean_estimate([card.measures.get(name) for card in cards if card])
-        if known is not None:
-            return known
-    return UNKNOWN
 
 
 def _rarer(place: _Place) -> int:
@@ -447,68 +493,10 @@ def _size(places: Sequence[_Place], part: str, *, in_groups: bool = False) -> in
 
 
 def _rows(places: Sequence[_Place]) -> str:
-    """Write the number of rows of each part and class."""
-    texts = []
-    for part, purpose in _PURPOSE.items():
-        size, of_class = _size(places, part), ""
-        labels = [l_nk[p.peer] for p in places if (l_nk := p.run.labels(part)) is not None]
-        if labels and size and len(labels[0]) <= _CLASSES:
-            names = places[0].run.classes or [f"class {k}" for k in range(len(labels[0]))]
-            pairs = zip(np.mean(labels, axis=0), names, strict=True)
-            of_class = f" ({', '.join(f'{count:.0f} {name}' for count, name in pairs)})"
-        texts.append(f"{size:,} {purpose}{of_class}")
+    """Write the number of rows of each part."""
+    parts = ", ".join(f"{_size(places, part):,} for {use}" for part, use in _PURPOSE.items())
     of_groups = f" of {groups:,} groups" if (groups := _groups(places)) else ""
-    return f"{_total(places):,} rows{of_groups}: {', '.join(texts)}."
-
-
-def _gain_sentence(method: str, places: Sequence[_Place], change: str) -> str:
-    accuracy = places[0].local.has_accuracy
-    field = "test_accuracy" if accuracy else "test_loss"
-    with_ = float(np.mean([p.run.last(field)[p.peer] for p in places]))
-    alone = float(np.mean([p.local.last(field)[p.peer] for p in places]))
-    if accuracy:
-        return (
-            f"{method} decides {100 * with_:.1f} % of the test rows correctly, your own model "
-            f"{100 * alone:.1f} %; estimated with all institutions, the gain is {change}."
-        )
-    return (
-        f"The test loss of {method} is {with_:.3g}, that of your own model {alone:.3g}; "
-        f"estimated with all institutions, it is {change}."
-    )
-
-
-def _change(gain: Estimate, *, accuracy: bool) -> str:
-    scale, form, unit = (100, "+.1f", " points") if accuracy else (1, "+.3g", " lower")
-    value, low, high = (f"{scale * x:{form}}" for x in gain)
-    ends = "no interval" if np.isnan(gain[1]) else f"{low} to {high}"
-    return f"{value}{unit} ({ends})"
-
-
-def _ranked(ranking: Estimate) -> str:
-    return f"{ranking[0]:+.3f} ({ranking[1]:+.3f} to {ranking[2]:+.3f})"
-
-
-def _probabilities(
-    name: str, places: Sequence[_Place], ranking: Estimate | None = None
-) -> list[str]:
-    """Write AUROC or C-index, and O/E, of a model; with `ranking`, its gain, beside the own one."""
-    cards, own_cards = [place.card for place in places], [place.own_card for place in places]
-    is_survival = any(card and "c_index" in card.measures for card in cards)
-    sentences = []
-    for keys, title in (
-        (("auroc", "c_index"), "C-index" if is_survival else "AUROC"),
-        (("observed_expected",), "O/E"),
-    ):
-        value, low, high = _mean_of(cards, *keys)
-        text = f"{title} {value:.2f}"
-        if ranking is None:
-            text += "" if np.isnan(low) else f" (95 % interval {low:.2f} to {high:.2f})"
-        else:
-            text += f" with {name}, {_mean_of(own_cards, *keys)[0]:.2f} with your own model"
-            if title != "O/E" and not np.isnan(ranking[1]):
-                text += f": {_ranked(ranking)}"
-        sentences += [] if np.isnan(value) else [f"{text}."]
-    return sentences
+    return f"{_total(places):,} rows{of_groups}: {parts}."
 
 
 def _reason(key: str, gain: Estimate, of_ranking: str) -> str:
@@ -527,7 +515,7 @@ def _reason(key: str, gain: Estimate, of_ranking: str) -> str:
     return reasons.get(key, "")
 
 
-def _power(places: Sequence[_Place], gain: Estimate, tests: int, relevant: float) -> str:
+def _power(places: Sequence[_Place], gain: Estimate, tests: int, measure: _Measure) -> str:
     """Say how often a gain that matters would have been found, and what would find it."""
     from scipy.special import ndtr, ndtri
 
@@ -535,10 +523,13 @@ def _power(places: Sequence[_Place], gain: Estimate, tests: int, relevant: float
     error = (gain[2] - gain[1]) / 2 / critical
     if np.isnan(error):
         return f"No test is possible with {units.plural(seeds, 'seed')}: {MIN_SEEDS} are needed."
+    relevant = measure.relevant(places)
     power = float(ndtr(relevant / error - critical)) if error else 1.0
-    of = _amount(relevant, accuracy=places[0].run.has_accuracy)
     count = 100 * min(power, 0.99)
-    text = f"A gain of {of} would have been found in {count:.0f} of 100 such comparisons"
+    text = (
+        f"A gain of {measure.amount(relevant)} would have been found in {count:.0f} of 100 such "
+        "comparisons"
+    )
     if power >= POWER:
         return f"{text}."
     share = (relevant / error / (critical + ndtri(POWER))) ** 2  # of today's variance
@@ -551,38 +542,10 @@ def _power(places: Sequence[_Place], gain: Estimate, tests: int, relevant: float
     return f"{text}; about {remedy} would find it in {100 * POWER:.0f}."
 
 
-def _amount(gain: float, *, accuracy: bool) -> str:
-    return f"{100 * gain:.1f} points" if accuracy else f"{gain:.3g} (loss)"
-
-
-def _consortium(
-    decided: Sequence[Decision], choice: _Choice, places: Mapping[str, Sequence[_Place]]
-) -> list[str]:
-    """Write the paragraph of the consortium; `places` are those of the chosen method."""
+def _consortium(decided: Sequence[Decision], method: str, plot: Forest) -> str:
+    """Return the first sentence of a page: how often which answer is given, and the mean gain."""
     counts = Counter(each.advice for each in decided)
-    answers = "; ".join(f"{text}: {count}" for text, count in counts.most_common())
-    sentences = [f"{_count(len(decided), len(decided))}: {answers}."]
-    usable = [each for each in decided if not np.isnan(each.gain[0])]
-    if len(usable) > 1:
-        kept = [places[each.institution] for each in usable]
-        change = _change(_mean_gain(kept, choice.tests), accuracy=kept[0][0].local.has_accuracy)
-        sentences.append(
-            f"Over the institutions with enough test rows, {choice.method.name} gains {change} on "
-            "average."
-        )
-    winners = sum(each.advice in (advice.USE, advice.USE_AFTER_THRESHOLD) for each in usable)
-    if usable and not winners:
-        sentences.append("None of these is shown to gain by collaborating.")
-    return sentences
-
-
-def _count(number: int, total: int) -> str:
-    word = units.plural(total, "institution")
-    return word if number == total else f"{number} of {word}"
-
-
-def _line(decision: Decision) -> str:
-    if not decision.advice:
-        return f"{decision.institution}: {' '.join(decision.sentences[:-1])}"
-    why = decision.numbers or f"{decision.reason[0].lower()}{decision.reason[1:]}".rstrip(".")
-    return f"{decision.institution}: {decision.text}; {why}"
+    answers = ", ".join(f"{key} at {counts[key]}" for key in ADVICE if counts[key])
+    title, mean = plot.title[0].lower() + plot.title[1:], plot.lines[-1]
+    number = "" if np.isnan(mean.estimate[0]) else f"; mean {title}: {mean.number}"
+    return f"{method} at {units.plural(len(decided), 'institution')}: {answers}{number}."

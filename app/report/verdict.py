@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,33 +10,29 @@ from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import YARDSTICKS
 from coterie.app.experiments import methods
-from coterie.app.experiments.measures import Column, known_mean
+from coterie.app.experiments.measures import Column
 from coterie.app.experiments.paired import (
     LEVEL,
-    MAX_SEEDS,
     MIN_SEEDS,
-    leaders,
     p_value,
-    seeds_needed,
     split_ratio,
 )
 from coterie.app.experiments.table import Row, Table
-from coterie.app.report.words import listed, names_unjudged
-from coterie.app.runs import quality, summary, units
-from coterie.app.runs.rundir import Floats
+from coterie.app.report.words import listed
+from coterie.app.runs import summary, units
 
 
-def outcome(table: Table) -> str:
+def outcome(table: Table) -> list[str]:
     """Name the best ranked method if the paired test supports it, else those it cannot separate."""
     columns, rows = {column.key: column for column in table.shown()}, table.rows
-    main = columns.get("accuracy") or columns.get("loss")
+    main = table.main
     sentences = [] if main is None else [*_at_home(table, main), *_ranking(table, main, columns)]
     if main is not None and not table.has_same_data:
         sentences.append("Not ranked, because the peers have different data")
     lost = [f"{row.name} ({row.diverged} of {row.peers} peers)" for row in rows if row.diverged]
     if lost:
         sentences.append(f"Diverged: {', '.join(lost)}")
-    return " ".join(f"{each}." for each in sentences) or "There is nothing to compare yet."
+    return [f"{each}." for each in sentences] or ["There is nothing to compare yet."]
 
 
 def _at_home(table: Table, main: Column) -> list[str]:
@@ -50,34 +45,28 @@ def _at_home(table: Table, main: Column) -> list[str]:
     best, alone, unit = ranked[0], plain.repeats(main), "\u00a0%" * (main.key == "accuracy")
     sign = 1.0 if main.better == "high" else -1.0
     ahead = [sign * (of - alone[seed]) for seed, of in best.repeats(main).items() if seed in alone]
-    if not ahead:
-        return []
-    model = f"plain {models[plain.method]} by each peer alone"
-    values = [f"{row.text(main)}{unit}" for row in (plain, best)]
-    if np.mean([np.nanmean(of_p) for of_p in ahead]) <= 0:
-        return [
-            f"{model.capitalize()} is as good as the best method, {best.name}: "
-            f"{values[0]} against {values[1]}"
-        ]
-    if p_value(ahead, split_ratio(best.runs[0])) <= LEVEL:
+    if not ahead or (
+        np.mean([np.nanmean(of_p) for of_p in ahead]) > 0
+        and p_value(ahead, split_ratio(best.runs[0])) <= LEVEL
+    ):
         return []
     return [
-        f"The best method, {best.name}, is not significantly better than {model}: "
-        f"{values[1]} against {values[0]} with {units.plural(len(ahead), 'seed')}"
+        f"The best method, {best.name}, is not significantly better than plain "
+        f"{models[plain.method]} by each peer alone: {best.text(main)}{unit} against "
+        f"{plain.text(main)}{unit} with {units.plural(len(ahead), 'seed')}"
     ]
 
 
 def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[str]:
     """Return sentences on the leading methods and the references in the main column."""
-    what, unit = "mean test loss", ""
-    if main.key == "accuracy":
-        what, unit = "mean test accuracy", "\u00a0%"
+    titles = {"accuracy": "mean test accuracy", "auroc": "mean AUROC", "rmse": "mean RMSE"}
+    what, unit = titles.get(main.key, "mean test loss"), "\u00a0%" * (main.key == "accuracy")
     end = "highest" if main.better == "high" else "lowest"
     among, leading = table.candidates(main), table.leading(main)
     sentences = []
     if leading:
         top = leading[0]
-        value = f"{top.text(main)}{unit}{_gain(top, columns)}"
+        value = f"{top.text(main)}{unit}{_gain(top, columns) if main.key != 'auroc' else ''}"
         rivals = units.plural(len(among), table.noun)
         seeds = units.plural(len(top.runs), "seed")
         untested = " (no test possible)" if table.divisions < MIN_SEEDS else ""
@@ -93,8 +82,6 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
             names = listed([row.name for row in leading])
             sentences.append(f"No clear winner among {names}: {why}")
             sentences.append(f"{top.name} has the {end} {what}: {value}")
-            sentences += _open(leading, main)
-    sentences += _without_few(among, main)
     return sentences + [
         f"{row.name}, which {row.reference}, reaches {row.text(main)}{unit}"
         for row in table.rows
@@ -187,42 +174,3 @@ def _gain(row: Row, columns: Mapping[str, Column]) -> str:
         return ""
     share = improved.show((row.summary(improved) or (0.0, 0.0))[0])
     return f", {row.text(gain)} points over local; {share}\u00a0% of the peers improve"
-
-
-def _open(leading: Sequence[Row], main: Column) -> list[str]:
-    """Say about how many seeds would separate the best mean from the others."""
-    top, *others = leading
-    if len(top.repeats(main)) < MIN_SEEDS:
-        return []
-    ratio, of_top = split_ratio(top.runs[0]), top.repeats(main)
-    needed: dict[str, list[str]] = {}
-    for row in others:
-        of_row = row.repeats(main)
-        seeds = seeds_needed(
-            [of_top[seed] - of_row[seed] for seed in of_top if seed in of_row], ratio
-        )
-        count = (
-            f"more than {MAX_SEEDS}" if seeds is None else f"about {max(seeds, len(top.runs) + 1)}"
-        )
-        needed.setdefault(count, []).append(row.name)
-    counts = [f"{count} for {listed(names)}" for count, names in needed.items()]
-    return [f"Seeds that would separate {top.name} from the others: {', '.join(counts)}"]
-
-
-def _without_few(among: Sequence[Row], main: Column) -> list[str]:
-    """Repeat the ranking without the institutions that cannot be judged."""
-    without = names_unjudged(run for row in among for run in row.runs)
-    sign = 1.0 if main.better == "high" else -1.0
-    signed: dict[str, dict[Any, Floats]] = {}
-    for row in among:
-        pairs = zip(row.runs, row.repeats(main).items(), strict=False)
-        signed[row.name] = {at: sign * v_n[quality.enough_rows(run)] for run, (at, v_n) in pairs}
-    mean = {name: float(np.mean([*map(known_mean, of.values())])) for name, of in signed.items()}
-    if not without or np.isnan([*mean.values()]).any():
-        return []
-    order = sorted(mean, key=lambda name: -mean[name])
-    unit = "\u00a0%" if main.key == "accuracy" else ""
-    ranked = [f"{name} {main.show(sign * mean[name])}{unit}" for name in order]
-    lead = leaders(signed, split_ratio(among[0].runs[0]))
-    best = f", {lead[0]} is the best (paired test)" if len(lead) == 1 < len(order) else ""
-    return [f"Without {without}: {listed(ranked)}{best}"]

@@ -71,10 +71,11 @@ def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
     """Return the headline numbers of a run."""
     sent, gradients = summary["total_bytes"], summary["gradient_evaluations"]
     messages = summary["messages"]
-    c_index = summary["measures"].get("c_index")
+    key, name = ("auroc", "AUROC") if quality.rare_class(run) else ("c_index", "C-index")
+    ranking = summary["measures"].get(key)
     return [
+        *([] if ranking is None else [Tile(name, number(ranking), "mean over peers")]),
         *_quality_tiles(run, summary),
-        *([] if c_index is None else [Tile("C-index", number(c_index), "mean over peers")]),
         *_recovery_tile(summary["recovery"] if _has_learnt(run) else None),
         Tile("Sent per peer", size(_per_peer(sent, run)), f"{size(sent)} in total"),
         Tile(
@@ -104,12 +105,15 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
         text = f"{after}, no peer has a test loss"
     else:
         worst = "10 % of the peers reach" if len(result.worst) > 1 else "peer reaches"
-        text = f"{after}, the personal models reach a {result.name} of {result.show(result.last)}"
+        rare, auroc = rare_class(run), summary["measures"].get("auroc")
+        lead = f"an AUROC of {number(auroc)} and " if rare and auroc is not None else ""
+        what = f"{lead}a {result.name} of {result.show(result.last)}"
+        text = f"{after}, the personal models reach {what}"
         if run.peers > 1:
             worst = f"the {result.worst_word} {worst} {result.show(result.worst)}"
             text += f" on average; {worst}"
-        if without := names_unjudged([run]):
-            text += f". Not counted: {without}"
+        without = _names_unjudged(run)
+        text += f". {rare}" * bool(rare) + f". Not counted: {without}" * bool(without)
         if diverged:
             text += f". {lost}; the last finite model counts"
     if idle := summary.get("untrained_peers"):
@@ -184,16 +188,25 @@ def costs(run: Run) -> list[tuple[str, list[Cell]]]:
     return rows
 
 
-def names_unjudged(runs: Iterable[Run]) -> str:
+def rare_class(run: Run) -> str:
+    """Say what accuracy and AUPRC mean where one class is rare; "" elsewhere."""
+    if (rare := quality.rare_class(run)) is None:
+        return ""
+    (rarer, share), names = rare, run.classes or ("0", "1")
+    return (
+        f"{100 * share:.1f}\u00a0% of the test rows are “{names[rarer]}”: always predicting "
+        f"“{names[1 - rarer]}” has accuracy {100 * (1 - share):.2f}\u00a0%; guessing has AUROC 0.5 "
+        f"and AUPRC {share if rarer else 1 - share:.3f}"
+    )
+
+
+def _names_unjudged(run: Run) -> str:
     """Name the institutions that cannot be judged, as in "A and B (one class only)"; or ""."""
-    why = {
-        run.names[peer]: each for run in runs for peer, each in quality.too_few_rows(run).items()
-    }
-    groups = [
-        f"{listed([name for name, each in why.items() if each == reason])} ({reason})"
+    why = quality.too_few_rows(run)
+    return " and ".join(
+        f"{listed([run.names[peer] for peer in why if why[peer] == reason])} ({reason})"
         for reason in dict.fromkeys(why.values())
-    ]
-    return " and ".join(groups)
+    )
 
 
 def listed(names: Sequence[str]) -> str:

@@ -125,8 +125,8 @@ def run_all(
         return failed
     for directory, names in _by_directory(configs).items():
         plan.write(directory, names, values)
-    watch = _Watch(console, len(missing), labels or {}, values or {})
-    queue = sorted(missing.values(), key=lambda c: c.num_server_rounds * c.peers)
+    watch = _Watch(console, [*missing.values()], labels or {}, values or {})
+    queue = sorted(missing.values(), key=lambda c: (c.num_server_rounds * c.peers, c.seed))
     ends = _ends(queue, workers, watch)
     with private_ray.environment(_THREADS), watch.bar, closing(ends):
         for config, error in ends:
@@ -247,11 +247,13 @@ class _Watch:
     def __init__(
         self,
         console: Console,
-        total: int,
+        configs: Sequence[Config],
         labels: Mapping[str, str],
         values: Mapping[str, plan.Values],
     ) -> None:
-        self._console, self._total, self._done = console, total, 0
+        self._console, self._total, self._done = console, (total := len(configs)), 0
+        self._left = Counter(config.label for config in configs)
+        self._seconds = dict[str, float]()  # of the latest run of each method
         self._labels, self._values = labels, values
         self._spoken = self._looked = time.monotonic()
         self.bar = Progress(
@@ -275,6 +277,16 @@ class _Watch:
             text = f"{name} seed {config.seed}  failed: {line_of(error)}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
+        self._estimate(config.label, now.get("seconds", 0.0))
+
+    def _estimate(self, label: str, seconds: float) -> None:
+        """Print once, when each method has ended a run, how long the others take one by one."""
+        is_new = label not in self._seconds
+        self._left[label] -= 1
+        self._seconds[label] = seconds
+        if is_new and len(self._seconds) == len(self._left) and (rest := self._left.total()):
+            time = units.duration(sum(self._seconds[each] * n for each, n in self._left.items()))
+            self._console.print(f"about {time} for the other {units.plural(rest, 'run')}, in order")
 
     def of(self, config: Config, until: float) -> Callable[[Mapping[str, Any]], None]:
         """Return the function to call after every round of a run in this process.

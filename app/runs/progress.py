@@ -64,6 +64,7 @@ class Progress(Seen, total=False):
     bytes: float | None
     relayed_bytes: Count
     sealing_bytes: Count
+    evaluated: Count  # last round with reports
     mean_test_accuracy: float | None
     std_test_accuracy: float | None
     mean_test_loss: float | None
@@ -245,7 +246,9 @@ class RunState:
             parts.append(f"loss {loss:.4g}")
         if diverged:
             parts.append(f"{units.plural(diverged, 'peer')} diverged")
-        return "  ".join([*parts, units.size(self.now.get("bytes") or 0)])
+        at = self.now.get("evaluated")
+        late = [f"as of round {at}"] if at is not None and at < (self.round or 0) else []
+        return "  ".join([*parts, units.size(self.now.get("bytes") or 0), *late])
 
     def waiting(self) -> str:
         """Return for whose approval and nodes the relay waits, and the minutes left; or ""."""

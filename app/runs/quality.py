@@ -113,6 +113,8 @@ PARTS = ("train", "validation", "test")
 """Parts of a peer's examples in split.json."""
 MIN_ROWS = 20
 """Number of rows below which a peer's result is not a number to judge by."""
+RARE = 0.1
+"""Share of the rarer of two classes below which the headline is AUROC instead of accuracy."""
 TOO_FEW, SINGLE = f"fewer than {MIN_ROWS} {{}} {{}}", "one class only"
 ONE_CLASS = "one class only ({}): accuracy is trivially 100 %"
 
@@ -141,6 +143,16 @@ def enough_rows(run: Run) -> Bools:
     enough_n = np.ones(run.peers, dtype=np.bool_)
     enough_n[[*too_few_rows(run)]] = False
     return enough_n
+
+
+def rare_class(run: Run) -> tuple[int, float] | None:
+    """Return the rarer of two classes and its share of the test rows if below `RARE`, else None."""
+    labels_nk = run.labels("test")
+    if labels_nk is None or labels_nk.shape[1] != 2 or not labels_nk.sum():
+        return None
+    share_k = labels_nk.sum(axis=0) / labels_nk.sum()
+    rarer = int(share_k.argmin())
+    return (rarer, float(share_k[rarer])) if 0 < share_k[rarer] < RARE else None
 
 
 def one_class(run: Run) -> dict[int, str]:

@@ -298,6 +298,7 @@ class RunRecorder:
             "relayed_bytes": self.ledger.nbytes,
             "sealing_bytes": self.ledger.sealing,
             "refused": self._refused,
+            **({"evaluated": max(r.round for r in self._latest.values())} if self._latest else {}),
             "mean_test_accuracy": measured.get("test_accuracy"),
             "std_test_accuracy": float(np.std(spread)) if spread else None,
             "mean_test_loss": measured.get("test_loss"),

@@ -365,6 +365,11 @@ def test_progress_in_words() -> None:
         ({"mean_test_loss": None, "diverged": 3, "bytes": 0}, "3 peers diverged  0 B"),
         ({"mean_test_accuracy": 0.1, "diverged": 8, "status": "diverged"}, "8 peers diverged  0 B"),
         ({"mean_test_accuracy": None, "mean_test_loss": 1.5, "bytes": 2e6}, "loss 1.5  2.00 MB"),
+        (
+            {"mean_test_accuracy": 0.5, "round": 13, "evaluated": 10},
+            "accuracy 0.500  0 B  as of round 10",
+        ),
+        ({"mean_test_accuracy": 0.5, "round": 10, "evaluated": 10}, "accuracy 0.500  0 B"),
     ):
         assert RunState(now).describe() == words
     assert [units.size(n) for n in (999, 1000, 31.25e9, 5e16)] == [

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Group
 
 from coterie.app.experiments.table import Table
-from coterie.app.report import by_peer, decisions, words
+from coterie.app.report import by_peer, comparison, comparison_page, decisions, html, words
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.decisions import Decisions
 from coterie.app.runs import quality
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
 from tests.app.fake_run import write_config, write_metrics, write_progress
-from tests.output import csv_rows
+from tests.output import csv_rows, printed
 
 SEEDS = 5
 HOSPITALS = ("north", "south", "village", "cardiology")
@@ -187,7 +189,7 @@ def test_test_rows_of_a_file_are_as_uncertain_with_many_seeds(tmp_path: Path) ->
     assert north.reason.endswith(" rows here would find it in 80."), "more seeds would not"
     half = np.hypot(north.gain[2] - north.gain[0], south.gain[2] - south.gain[0]) / 2
     low, high = (f"{100 * (0.05 + sign * half):+.1f}" for sign in (-1, 1))
-    assert f"dpfl gains +5.0 points ({low} to {high}) on average" in made.consortium[1]
+    assert made.consortium.endswith(f"; mean gain in accuracy (points): +5.0 ({low} to {high}).")
 
 
 def test_an_advice_names_the_number_that_decides(tmp_path: Path) -> None:
@@ -196,8 +198,10 @@ def test_an_advice_names_the_number_that_decides(tmp_path: Path) -> None:
     north = made.institutions[0]
     assert north.text == "do not use dpfl"
     assert north.reason.startswith("It ranks the rows worse than your own model: AUROC -0.050 (-0")
-    assert "gain of dpfl +10.0 points (+" in made.lines()[0]
-    assert ", AUROC -0.050 (-0" in made.lines()[0]
+    of_accuracy, of_ranking = (plot.lines[0] for plot in made.forests)
+    assert (of_accuracy.name, of_accuracy.answer) == ("north", "do not use")
+    assert of_accuracy.number.startswith("+10.0 (+")
+    assert of_ranking.number.startswith("-0.050 (-0")
     line = csv_rows(made.files()[decisions.FILE])[0]
     assert float(line["auroc_low"]) < -0.05 < float(line["auroc_high"]) < 0
 
@@ -229,6 +233,79 @@ def test_decision_csv_has_a_line_per_institution(tmp_path: Path) -> None:
     assert (lines[0]["advice"], lines[0]["method"], lines[0]["rows"]) == ("use", "dpfl", "240")
     assert float(lines[0]["low"]) > 0
     assert (lines[2]["gain"], lines[2]["rows"]) == ("", "8")
+    table = made.files()[decisions.LATEX].splitlines()
+    assert r"institution & rows & Gain in accuracy (points) & answer \\" in table
+    assert r"village & 8 & – & not known \\" in table
+
+
+def test_a_sentence_and_a_row_per_institution_come_first(tmp_path: Path) -> None:
+    """The page starts with them; a terminal of 80 columns shows the same."""
+    compared = Comparison(rows(tmp_path))
+    made, page = decisions.compared(compared), comparison_page.page(compared)
+    assert made is not None
+    assert made.consortium.startswith(
+        "dpfl at 4 institutions: use at 1, no relevant gain at 1, not known at 2; mean gain in "
+        "accuracy (points): +5.0 ("
+    )
+    text = html.render(page.template, **page.content())
+    head = text[text.index('class="lede"') :]
+    places = [head.index(part) for part in (made.consortium, "<svg", "<details", 'id="results"')]
+    assert places == sorted(places)
+    assert head.count('class="mean"') == 1, "a diamond"
+    shown = printed(Group(*made.lines()))
+    assert re.search(r"north +240 .*│.*─■─ *\+10\.0 \(\+8\.4 to \+11\.6\) +use", shown)
+    assert re.search(r"mean .*◆.*\+5\.0 \(", shown)
+
+
+def test_the_ranking_leads_where_a_class_is_rare(tmp_path: Path) -> None:
+    """3 of 60 rows are ill; a model that never says so is right in 95 % of them."""
+    tests, gains = ((970, 30),) * 4, {"dpfl": (0.0,) * 4}
+    options: dict[str, Any] = {"gains": gains, "auroc": {"local": 0.7, "dpfl": 0.8}}
+    table = rows(tmp_path / "rare", tests=tests, **options)
+    assert table.rare == (1, 0.03)
+    assert table.main is not None
+    assert table.main.key == "auroc"
+    compared = Comparison(table)
+    made = decisions.compared(compared)
+    assert made is not None
+    assert [each.advice for each in made.institutions] == ["use"] * 4
+    assert [plot.title for plot in made.forests] == ["Gain in AUROC"]
+    note = (
+        "3.0 % of the test rows are “ill”: always predicting “healthy” has accuracy 97.00 %; "
+        "guessing has AUROC 0.5 and AUPRC 0.030"
+    )
+    assert made.about.replace("\xa0", " ") == note
+    assert "dpfl is the best of 2 methods" in " ".join(compared.outcome)
+    assert "mean AUROC 0.8" in " ".join(compared.outcome)
+    files = comparison.results(compared).files()
+    assert r"method & AUROC & accuracy \%" in files["comparison.tex"]
+    usual = rows(tmp_path / "usual", **options)
+    assert usual.rare is None
+    assert usual.main is not None
+    assert usual.main.key == "accuracy"
+
+
+def test_errors_of_numbers_are_in_the_unit_of_the_label(tmp_path: Path) -> None:
+    """The loss is in squared units, so RMSE leads: 9 instead of 10 is a reduction of 1."""
+    table = rows(tmp_path, gains={"dpfl": (0.0,) * 4}, rmse=10.0)
+    for row in table:
+        for run in row.runs:
+            config = run.directory / "config.toml"
+            config.write_text(config.read_text().replace("[table]", '[table]\nlabel = "sbp"'))
+            lines = [
+                json.loads(x) for x in (run.directory / "metrics.jsonl").read_text().splitlines()
+            ]
+            for line in lines:
+                line["rmse"] -= (row.method == "dpfl") * (1 + NOISE[run.settings.seed])
+                del line["test_accuracy"]
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (run.directory / "metrics.jsonl").write_text(text)
+    runs = {row.method: [Run.read(run.directory) for run in row.runs] for row in table}
+    made = decisions.compared(Comparison(Table.of_runs(runs)))
+    assert made is not None
+    assert made.forests[0].title == "Reduction of RMSE (units of sbp)"
+    assert made.forests[0].lines[0].number.startswith("+1 (+0.9")
+    assert made.institutions[0].text == "use dpfl"
 
 
 def test_no_decision_without_own_models_or_institutions(tmp_path: Path) -> None:
@@ -250,13 +327,13 @@ def test_a_single_run_says_rows_and_what_cannot_be_judged(tmp_path: Path) -> Non
     run = write(tmp_path, "dpfl", 0, OWN)
     made = decisions.of_run(run)
     assert made is not None
-    assert [d.text for d in made.institutions] == [
-        "", "", "not known", "not known"
+    assert [(d.institution, d.text) for d in made.institutions] == [
+        ("village", "not known"), ("cardiology", "not known")
     ]  # fmt: skip
-    assert made.consortium == [
+    assert made.consortium == (
         "2 of 4 institutions can be judged by a comparison with models of their own rows: coterie "
         f"compare {run.directory}/config.toml --methods local,dpfl"
-    ]
+    )
     text = words.outcome(run, summarise(run)).replace("\xa0", " ")
     assert "the lowest peer reaches 75.0 %" in text, "not the 0 % of two patients"
     assert "77.5 % on average" in text

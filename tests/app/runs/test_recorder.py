@@ -84,6 +84,7 @@ def test_progress(tmp_path: Path) -> None:
         "names": {},
         "refusals": ["bad letter", "bad letter"],
         "faults": [],
+        "evaluated": 0,
         "mean_test_accuracy": 0.375,  # (1/2 + 1/4) / 2
         "std_test_accuracy": 0.125,
         "mean_test_loss": 2.0,
