@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -53,17 +55,17 @@ def main(grid: Grid, context: Context) -> None:
         result = survey(transport, config.peers, _proves(config, grid))
         atomic.write(directory / rundir.SURVEY, json.dumps(asdict(result)))
         return
+    watch = plain_flwr.begin(config) if is_bare else None
     with rundir.held(directory if is_bare else directory / "relay"):  # two would damage its files
-        _run(config, grid, is_bare=is_bare)
+        _run(config, grid, watch)
     if is_bare:
         plain_flwr.end(directory)
         progress.require_end(directory)
 
 
-def _run(config: Config, grid: Grid, *, is_bare: bool) -> None:
+def _run(config: Config, grid: Grid, watch: Callable[[Mapping[str, Any]], None] | None) -> None:
     """Run the rounds and record them in the run directory."""
     directory, plan = Path(config.run_dir), config.strategy()
-    watch = plain_flwr.begin(config) if is_bare else None
     recorder = RunRecorder(
         directory, config.peers, config.num_server_rounds, resume=config.resume, watch=watch,
         run=config_digest_of(config), durable=not is_simulation(grid),
