@@ -7,7 +7,7 @@ edges of each round inside that graph, which may be directed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coterie.strategies import base_graph
 from coterie.strategies.columns import read_columns
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.protocol import Edges
@@ -200,20 +199,6 @@ def _exponential_rounds(setting: Setting) -> Rounds:
     return Rounds(links, is_directed=True)
 
 
-def _base_graphs(setting: Setting) -> Sequence[Matrix]:
-    """Return the rounds of the base-(k+1) graph, see `coterie.strategies.base_graph`."""
-    _check_degree(setting)
-    diagonal = np.eye(setting.peers, dtype=np.bool_)
-    weights = base_graph.mixing(setting.peers, setting.degree)
-    return [(weights_nn > 0) & ~diagonal for weights_nn in weights]
-
-
-def _base_mixing(setting: Setting) -> AveragingWeights:
-    weights = base_graph.mixing(setting.peers, setting.degree)
-    equal = np.ones(setting.peers)
-    return lambda t: (weights[(t - 1) % len(weights)], equal)
-
-
 def _push_rounds(setting: Setting) -> Rounds:
     """Make rounds in which each peer sends to `degree` random others."""
     links = _epidemic_rounds(setting).links
@@ -250,11 +235,6 @@ def _file_rounds(setting: Setting) -> Rounds | None:
         return None
     is_directed = any(_is_directed(edges) for edges in rounds)
     return Rounds(lambda t: matrix_of(rounds[(t - 1) % len(rounds)], peers), is_directed)
-
-
-def _repeated(graphs: Sequence[Matrix]) -> Links:
-    """Return the edges of rounds that repeat cyclically."""
-    return lambda t: graphs[(t - 1) % len(graphs)]
 
 
 def _file_mixing(setting: Setting) -> AveragingWeights | None:
@@ -377,13 +357,6 @@ TOPOLOGIES: Mapping[str, Topology] = {
         "NeurIPS 2021); not for methods with answers",
         lambda of: _steps(of.peers, _powers_of_two(of.peers)),
         _exponential_rounds,
-    ),
-    "base": Topology(
-        "the base-(k+1) graph, k = `topology-degree`: at most k neighbours, exact averages after "
-        "few rounds (Takezawa et al., NeurIPS 2023)",
-        lambda of: np.logical_or.reduce(_base_graphs(of)),
-        lambda of: Rounds(_repeated(_base_graphs(of)), is_directed=False),
-        _base_mixing,
     ),
     "epidemic": Topology(
         "each peer receives from `topology-degree` random others in each round (de Vos et al., "

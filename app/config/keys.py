@@ -26,6 +26,7 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
         ("small-world", "barabasi-albert", "hypercube"),
         ("", 'set topology = "file" and write the edges of a networkx graph into topology-file'),
     ),
+    "base": ("", 'set topology = "one-peer-exponential", or list rounds in topology-file'),
     "stale": ("", "extend coterie.AttackKind to repeat a letter"),
 }
 """Key of a former version that is no more -> its default, which recorded runs have; the remedy.

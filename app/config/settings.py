@@ -78,8 +78,7 @@ class Settings:
     topology_degree: int = option(
         2,
         'Number of neighbours in a "k-regular" topology; models that a peer receives per round '
-        'in "epidemic" and sends in "push"; maximum number of neighbours per round in "base", k '
-        "of base-(k+1).",
+        'in "epidemic" and sends in "push".',
         low=0,
     )
     topology_probability: float = option(

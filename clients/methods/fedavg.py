@@ -7,9 +7,9 @@ topology all peers hold the same global model after a round. Batch-norm buffers 
 With `mixing` = "uniform", p_k is the same for all models; with "metropolis", it is
 W_ik = 1 / (1 + max(deg(i), deg(k))) for the neighbours k of peer i, and the rest for its own.
 
-Some topologies replace p_k by their own weights W, which ignore the numbers of examples: the
-base-(k+1) graph, and files with directed edges, on which peers run stochastic gradient push (Assran
-et al., ICML 2019, algorithm 1; `coterie.strategies.push_sum`). With z_i the model at the start of a
+The topology `push` and files with directed edges replace p_k by weights W that ignore the numbers
+of examples: on them peers run stochastic gradient push (Assran et al., ICML 2019, algorithm 1;
+`coterie.strategies.push_sum`). With z_i the model at the start of a
 round, y_i the model trained from it and w_i its push-sum weight, a peer sends
 s_i = z_i + (y_i - z_i) / w_i, and then z_i <- sum_j W_ij s_j.
 

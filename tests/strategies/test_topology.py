@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.strategies.base_graph import mixing
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.topology import Matrix, is_connected, listed, matrix_of
@@ -170,40 +168,13 @@ def test_one_peer_exponential_averages_exactly_in_log_n_rounds() -> None:
     assert mixed == pytest.approx(np.full(8, x.mean()))
 
 
-@pytest.mark.parametrize("degree", [1, 2, 3, 5])
-def test_the_base_graph_averages_exactly_whatever_the_number_of_peers(degree: int) -> None:
-    """Takezawa et al., theorem 1: degree at most k, at most 2 log n + 2 rounds."""
-    for peers in range(degree + 1, 40):
-        rounds = mixing(peers, degree)
-        assert len(rounds) <= 2 * math.log(peers, degree + 1) + 2 + 1e-9
-        product = np.eye(peers)
-        for weights in rounds:
-            assert (weights == weights.T).all()
-            assert weights.min() >= 0
-            assert ((weights > 0).sum(axis=1) <= degree + 1).all()
-            product = weights @ product
-        assert abs(product - 1 / peers).max() < 1e-12
-
-
-def test_rounds_of_the_base_graph_lie_in_its_topology_and_come_again() -> None:
-    links, whole = (
-        changing("base", 7, 0, degree=2, directed=False),
-        topology("base", 7, 0, degree=2),
-    )
-    length = len(mixing(7, 2))
-    assert links is not None
-    drawn = [links(t) for t in range(1, length + 1)]
-    assert (np.any(drawn, axis=0) == whole).all()
-    assert is_simple(whole)
-    assert is_connected(whole)
-    assert all((links(t + length) == graph).all() for t, graph in enumerate(drawn, start=1))
-    with pytest.raises(TopologyError, match="topology-degree = 7 must be from 1 to 6"):
-        topology("base", 7, 0, degree=7)
-
-
-def test_who_is_asked_is_a_neighbour_of_that_round() -> None:
-    links = changing("base", 7, 0, degree=2, directed=False)
-    whole = topology("base", 7, 0, degree=2)
+def test_who_is_asked_is_a_neighbour_of_that_round(tmp_path: Path) -> None:
+    pairs_t = {1: [(0, 1), (2, 3), (4, 5)], 2: [(1, 2), (3, 4), (5, 6)]}
+    lines = [f"{t},{a},{b}\n{t},{b},{a}" for t, ends in pairs_t.items() for a, b in ends]
+    file = tmp_path / "edges.csv"
+    file.write_text("\n".join(["round,sender,recipient", *lines]), encoding="utf-8")
+    links = changing("file", 7, 0, degree=2, directed=False, file=str(file))
+    whole = topology("file", 7, 0, file=str(file))
     pairs = Pairs(peers=7, rounds=9, seed=0, topology=whole, links=links, sampling="full")
     assert links is not None
     for t in range(1, 10):

@@ -14,7 +14,6 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedavg import FedAvg, Oracle
-from coterie.strategies.base_graph import mixing
 from tests.inline import Floats, run
 from tests.kit import SAMPLES, Plain, engine_of, quadratic, rule_of
 from tests.problems import write_quadratic
@@ -27,22 +26,6 @@ def twin(flat: dict[str, Any]) -> Floats:
     for _ in range(q.rounds):
         x = q.averaged(q.train(x))
     return x
-
-
-def test_over_the_base_graph_averages_are_exact_after_its_rounds(tmp_path: Path) -> None:
-    """Five peers with one neighbour per round; with weights p_k averages would not be exact."""
-    starts = np.random.default_rng(1).normal(size=(5, 3))
-    flat: dict[str, Any] = write_quadratic(
-        tmp_path / "problem.json", np.ones((5, 3)), starts, starts, samples=[1, 2, 3, 4, 5]
-    )
-    rounds = len(mixing(5, 1))
-    flat |= {
-        "method": "fedavg", "topology": "base", "topology-degree": 1, "num-server-rounds": rounds,
-        "local-steps": 1, "learning-rate": 1e-14,
-    }  # fmt: skip
-    for nodes in (1, 2):
-        result = run(flat, tmp_path / str(nodes), nodes).theta()
-        assert np.abs(result - starts.mean(axis=0)).max() < 1e-12
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
@@ -138,7 +121,7 @@ def test_metropolis_weights_preserve_the_mean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"topology": "base", "mixing": "uniform"}, "has averaging weights of its own"),
+        ({"topology": "push", "mixing": "uniform"}, "has averaging weights of its own"),
         ({"topology": "push", "mixing": "metropolis"}, "has averaging weights of its own"),
         ({"topology": "epidemic", "mixing": "metropolis"}, "same undirected edges in all rounds"),
     ],
