@@ -131,14 +131,12 @@ def _submitted(
     run_dir = Path(config.run_dir)
     progress.mark(run_dir, "starting")
     try:
-        run = submission.asked(
-            run_dir, connection, space.submit(connection, config), space.environment
-        )
+        run = submission.asked(run_dir, connection, space.submit(connection, config))
     except FlowerError:
         progress.mark(run_dir, "stopped")
         raise
     try:
-        yield _taken(space, run, config, seconds, console)
+        yield _taken(run, config, seconds, console)
     except KeyboardInterrupt:
         command = shlex.join(["coterie", "stop", short_path(str(run_dir))])
         console.print(f"stopping the run at {connection}; Ctrl-C again: let it run ({command})")
@@ -146,9 +144,7 @@ def _submitted(
         raise
 
 
-def _taken(
-    space: Workspace, run: Submission, config: Config, seconds: float, console: Console
-) -> Submission:
+def _taken(run: Submission, config: Config, seconds: float, console: Console) -> Submission:
     """Wait at most `seconds` until an executor has taken a run; else stop it and FlowerError."""
     what = f"no executor has taken run {run['run']} of {run['connection']}"
     wait = _Wait(seconds, f"{what}: is the relay's executor up (coterie-relay-executor)?", console)
@@ -158,7 +154,7 @@ def _taken(
         except FlowerError:
             submission.stop(Path(config.run_dir), run)
             raise
-        run = _look(space, run, config, console)
+        run = _look(run, config, console)
     return run
 
 
@@ -190,7 +186,7 @@ def _follow(
     while True:
         with space.stream(run["run"], run["connection"]) as stream:
             is_over = _watch(stream, config, show)
-        run = _look(space, run, config, console)
+        run = _look(run, config, console)
         if is_over:
             return True
         if run["status"] == "finished:completed":
@@ -223,12 +219,12 @@ def _watch(process: subprocess.Popen[bytes], config: Config, show: progress.Show
         time.sleep(_PAUSE)
 
 
-def _look(space: Workspace, run: Submission, config: Config, console: Console) -> Submission:
+def _look(run: Submission, config: Config, console: Console) -> Submission:
     """Ask Flower about a run again; FlowerError: its SuperLink has not answered for too long."""
     run_dir, wait = Path(config.run_dir), None
     while True:
         try:
-            return submission.asked(run_dir, run["connection"], run["run"], space.environment)
+            return submission.asked(run_dir, run["connection"], run["run"])
         except FlowerError as error:
             line = f"the SuperLink of {run['connection']} does not answer ({error})."
             wait = wait or _Wait(_DOWN_SECONDS, line, console)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from typing_extensions import TypedDict
@@ -54,11 +53,9 @@ def newest(run_dir: Path) -> Submission | None:
     return asked(run_dir, found[-1]["connection"], found[-1]["run"])
 
 
-def asked(
-    run_dir: Path, connection: str, run: str, environment: Mapping[str, str] | None = None
-) -> Submission:
+def asked(run_dir: Path, connection: str, run: str) -> Submission:
     """Ask the SuperLink of a connection about a run, and note the answer; else FlowerError."""
-    (said,) = ask("list", connection, "--run-id", run, environment=environment)["runs"]
+    (said,) = ask("list", connection, "--run-id", run)["runs"]
     submission = Submission(
         connection=connection,
         run=run,

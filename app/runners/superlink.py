@@ -68,7 +68,7 @@ class Workspace:
         flat = parts.packed(replace(config, run_dir="").flat())
         settings.write_text(tomli_w.dumps(flat), encoding="utf-8")
         command = ("run", str(app), connection, "--run-config", str(settings))
-        return str(ask(*command, environment=self.environment)["run-id"])
+        return str(ask(*command)["run-id"])
 
     def simulate(
         self, config: Config, nodes: int, machines: Sequence[Machine]
@@ -94,7 +94,7 @@ class Workspace:
                 process.kill()
 
 
-def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+def ask(*arguments: str) -> dict[str, Any]:
     """Return the answer of a command of `flwr`.
 
     FlowerError, of one line: the command failed or answered nothing.
@@ -103,7 +103,7 @@ def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[s
     command = [str(flwr), *arguments, "--format", "json"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=_ASK_SECONDS
+            command, capture_output=True, text=True, env=_environment(), timeout=_ASK_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise FlowerError(f"no answer to flwr {arguments[0]} within {_ASK_SECONDS:g} s") from None
@@ -126,6 +126,12 @@ def reason(message: str) -> str:
     return f'no connection "{unknown[1]}" in {unknown[2]}: add a table [superlink.{unknown[1]}]'
 
 
+def _environment() -> dict[str, str]:
+    """Return variables with which Flower stays off the network, and off proxies to this machine."""
+    direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1")))
+    return {**QUIET, **os.environ, "no_proxy": direct, "NO_PROXY": direct}
+
+
 @contextmanager
 def workspace(log: Path) -> Iterator[Workspace]:
     """Make a workspace in the temporary directory; remove it and its processes at the end.
@@ -140,13 +146,10 @@ def workspace(log: Path) -> Iterator[Workspace]:
     directory = Path(tempfile.mkdtemp(prefix="coterie-flower-"))
     ray = Path(tempfile.mkdtemp(prefix="coterie-"))  # it holds sockets, so the path must be short
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1")))
     private = {
         "PYTHONUNBUFFERED": "1",  # else the log is written in blocks
         "RAY_TMPDIR": str(ray),
         "PATH": path,
-        "no_proxy": direct,
-        "NO_PROXY": direct,
         plugins.PATH: os.getcwd(),
         # An actor sees all GPUs of its machine and takes its own (app/institution/process/actors).
         "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
@@ -157,7 +160,7 @@ def workspace(log: Path) -> Iterator[Workspace]:
         start_new_session=True,  # out of reach of the terminal's Ctrl-C
     )
     try:
-        yield Workspace(directory, {**QUIET, **os.environ, **private}, log)
+        yield Workspace(directory, {**_environment(), **private}, log)
     finally:
         cleaner.communicate()
 

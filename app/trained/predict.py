@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.special import expit, logit
+from torch import Tensor
 
 from coterie.app.config.keys import ConfigError
 from coterie.app.runs import atomic
@@ -20,24 +21,28 @@ from coterie.app.trained.inputs import Inputs
 from coterie.app.trained.personal import PersonalModel
 from coterie.clients.diagnostics import risks
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 _BATCH = 256
 
 
-def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> Floats:
     """Predict raw examples: probabilities (N, outputs, ...), or regression values (N, outputs)."""
+    return np.concatenate(_batched(model.probabilities, raw))
+
+
+def _batched(function: Callable[[Tensor], Tensor], raw: npt.NDArray[Any]) -> list[Floats]:
+    """Return a function's results for raw examples, in parts."""
+    starts = range(0, max(len(raw), 1), _BATCH)
     with torch.inference_mode():
-        parts = [
-            model.probabilities(torch.tensor(raw[first : first + _BATCH])).double().numpy()
-            for first in range(0, max(len(raw), 1), _BATCH)
-        ]
-    predictions: npt.NDArray[np.float64] = np.concatenate(parts)
-    return predictions
+        parts = (function(torch.tensor(raw[first : first + _BATCH])) for first in starts)
+        return [part.double().numpy() for part in parts]
 
 
 def intervals(
     model: PersonalModel,
     raw: npt.NDArray[Any],
-    predictions: npt.NDArray[np.float64],
+    predictions: Floats,
     temperature: float = 1.0,
 ) -> list[list[float]]:
     """Return the ends of 95 % intervals: low and high of each output in turn.
@@ -45,17 +50,12 @@ def intervals(
     Those of a class contain its probability, those of a regression a new value. They know the
     uncertainty of the coefficients (see `PersonalModel.deviations`), not that of the model's form.
     """
-    with torch.inference_mode():
-        parts = [
-            model.deviations(torch.tensor(raw[first : first + _BATCH])).double().numpy()
-            for first in range(0, max(len(raw), 1), _BATCH)
-        ]
-    reach, centre = Z * np.concatenate(parts), predictions
+    reach = Z * np.concatenate(_batched(model.deviations, raw))
     if model.about.task == "classification":
-        reach, centre = reach / temperature, logit(predictions)
-    ends = [centre - reach, centre + reach]
-    if model.about.task == "classification":
-        ends = [expit(each) for each in ends]
+        centre = logit(predictions)
+        ends = [expit(centre + side * reach / temperature) for side in (-1, 1)]
+    else:
+        ends = [predictions - reach, predictions + reach]
     return [end[:, k].tolist() for k in range(predictions.shape[1]) for end in ends]
 
 
@@ -76,7 +76,7 @@ def write(
     threshold: float | Literal["validation"] | None = None,
     *,
     recalibrate: bool = False,
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """Predict examples, write the predictions as a table or arrays (.npz), and return them."""
     about = model.about
     if about.task != "classification" and (threshold is not None or recalibrate):
@@ -90,18 +90,20 @@ def write(
         return predictions
     if about.task not in ("classification", "regression", "survival"):
         raise ConfigError(f"{about.task} does not fit a table: --out predictions.npz")
-    header = [*_header(about), *(_interval_header(about) if _has_intervals(model) else [])]
-    if taken := [name for name in header if name in inputs.columns]:
+    predictions, decided = _decided(model, inputs, threshold, recalibrate=recalibrate)
+    columns = _columns(about, predictions, decided)
+    if model.covariance is not None and about.task != "survival":
+        temperature = model.point.temperature if recalibrate else None
+        ends = intervals(model, inputs.raw, predictions, temperature or 1.0)
+        of = [*columns][-(len(ends) // 2) :]  # the last ones, of the outputs
+        names = (f"{name}_{end}" for name in of for end in ("low", "high"))
+        columns |= zip(names, ends, strict=True)
+    if taken := [name for name in columns if name in inputs.columns]:
         raise ConfigError(
             f"the input has a column {taken[0]}, like the predictions: rename it, or leave it out"
         )
-    predictions, decided = _decided(model, inputs, threshold, recalibrate=recalibrate)
-    columns = [*_cells(about, predictions, decided)]
-    if _has_intervals(model):
-        temperature = model.point.temperature if recalibrate else None
-        columns += intervals(model, inputs.raw, predictions, temperature or 1.0)
-    rows = zip(*inputs.columns.values(), *columns, strict=True)
-    lines = [[*map(atomic.safe, row)] for row in ([*inputs.columns, *header], *rows)]
+    rows = zip(*inputs.columns.values(), *columns.values(), strict=True)
+    lines = [[*map(atomic.safe, row)] for row in ([*inputs.columns, *columns], *rows)]
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, atomic.as_csv(lines))
     return predictions
@@ -113,7 +115,7 @@ def _decided(
     threshold: float | Literal["validation"] | None,
     *,
     recalibrate: bool,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+) -> tuple[Floats, Ints]:
     """Return predictions, and for classes the index of each example's class."""
     predictions = predicted(model, inputs.raw)
     if model.about.task != "classification":
@@ -121,31 +123,15 @@ def _decided(
     return decide(model.about, model.point, predictions, threshold, recalibrate=recalibrate)
 
 
-def _header(about: About) -> list[str]:
+def _columns(about: About, predictions: Floats, decided: Ints) -> dict[str, Sequence[Any]]:
+    """Return the columns of a table of predictions by name."""
+    outputs = predictions.T.tolist()
     if about.task == "regression":
-        return ["prediction", *(f"prediction_{k}" for k in range(1, about.outputs))]
-    if about.task == "survival":
-        return ["risk", *(f"survival_{each}" for each in about.class_names())]
-    return ["prediction", *(f"probability_{each}" for each in about.class_names())]
-
-
-def _has_intervals(model: PersonalModel) -> bool:
-    return model.covariance is not None and model.about.task != "survival"
-
-
-def _interval_header(about: About) -> list[str]:
-    """Return the names of the columns of intervals, a pair for each output."""
-    names = [name for name in _header(about) if about.task == "regression" or "_" in name]
-    return [f"{name}_{end}" for name in names for end in ("low", "high")]
-
-
-def _cells(
-    about: About, predictions: npt.NDArray[np.float64], decided: npt.NDArray[np.int64]
-) -> Sequence[Sequence[Any]]:
-    columns: list[Sequence[Any]] = list(predictions.T.tolist())
-    if about.task == "regression":
-        return columns
-    if about.task == "survival":
-        return [risks(predictions).tolist(), *columns]
+        names = ["prediction", *(f"prediction_{k}" for k in range(1, about.outputs))]
+        return dict(zip(names, outputs, strict=True))
     classes = about.class_names()
-    return [[classes[k] for k in decided.tolist()], *columns]
+    if about.task == "survival":
+        first, kind = {"risk": risks(predictions).tolist()}, "survival"
+    else:
+        first, kind = {"prediction": [classes[k] for k in decided.tolist()]}, "probability"
+    return first | {f"{kind}_{each}": of for each, of in zip(classes, outputs, strict=True)}

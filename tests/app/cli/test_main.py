@@ -416,9 +416,10 @@ def test_flower_s_processes_need_linux_and_say_so(
 
 
 @pytest.mark.e2e
-def test_what_flower_answers_is_one_line(tmp_path: Path) -> None:
+def test_what_flower_answers_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     with pytest.raises(FlowerError) as refusal:
-        ask("list", "nowhere", environment={**os.environ, "FLWR_HOME": str(tmp_path)})
+        ask("list", "nowhere")
     assert "nowhere" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
