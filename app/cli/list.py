@@ -64,7 +64,9 @@ def about(name: str) -> Group:
         table, option = keys()[name]
         lines.append(explained(table, {option.key: option}, with_grid=False))
     if name in recipes():
-        lines.append(Text(_described(recipes()[name])))
+        recipe = recipes()[name]
+        head = (f"{recipe.title}: {recipe.summary}", recipe.reference, recipe.note)
+        lines.append(Text("\n".join([*filter(None, head), _keys_of_recipe(recipe)])))
     lines += [f"{name}: {_summary(kind, name)}" for kind in kinds]
     lines += [explained(table, of) for table, of in options.items()]
     if "partition" in kinds:
@@ -159,12 +161,6 @@ def _keys_of_recipe(recipe: Recipe) -> str:
     if recipe.missing:
         return f"missing: {recipe.missing}"
     return "\n".join(f"{key} = {schema.written(value)}" for key, value in recipe.keys.items())
-
-
-def _described(recipe: Recipe) -> str:
-    """Return title, paper, note and keys of a recipe."""
-    lines = (f"{recipe.title}: {recipe.summary}", recipe.reference, recipe.note)
-    return "\n".join([*filter(None, lines), _keys_of_recipe(recipe)])
 
 
 def of_presets() -> list[Entry]:

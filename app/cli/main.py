@@ -17,10 +17,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from coterie.errors import Error
+from typing import NoReturn
 
 import coterie
 
@@ -106,7 +103,9 @@ def main(arguments: Sequence[str]) -> int:
         import_module(f"coterie.app.{package}.{name}").execute(parser, rest, Terminal())
     except errors.RunError as error:
         heads = {errors.FlowerError: "Flower could not start: ", errors.AwayError: ""}
-        line = heads.get(type(error), "the run failed: ") + _with_notes(error)
+        line = heads.get(type(error), "the run failed: ") + str(error)
+        if notes := getattr(error, "__notes__", ()):
+            line = f"{line} ({'; '.join(notes)})"
         return _complain(line, _AWAY if isinstance(error, errors.AwayError) else 1)
     except errors.Error as error:
         return _complain(str(error), 2)
@@ -151,12 +150,6 @@ def _help() -> str:
                 lines.append(f"  {f'{name} {arguments}':<40}{about}")
     last = "Each takes --help. Keys that are not given have defaults: coterie list KEY."
     return "\n".join(["coterie COMMAND ...", *lines, "", last])
-
-
-def _with_notes(error: Error) -> str:
-    """Return an error's message, with its notes in brackets."""
-    notes = "; ".join(getattr(error, "__notes__", ()))
-    return f"{error} ({notes})" if notes else str(error)
 
 
 def _complain(line: str, code: int) -> int:

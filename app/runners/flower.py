@@ -45,7 +45,7 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
     FlowerError, RunError: it did not run to its end.
     """
     progress.mark(Path(config.run_dir), "starting")
-    with workspace(_log(config)) as space:
+    with workspace(Path(config.run_dir, "flower.log")) as space:
         process = space.simulate(config, nodes, machines)
         if not _watch(process, config, show):
             code = process.returncode
@@ -70,7 +70,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     atomic.write(run_dir / "config.toml", config.toml())
     with (
-        workspace(_log(config)) as space,
+        workspace(Path(config.run_dir, "flower.log")) as space,
         Display(console, config.num_server_rounds) as display,
         observers,
     ):
@@ -101,7 +101,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     with (
-        workspace(_log(config)) as space,
+        workspace(Path(config.run_dir, "flower.log")) as space,
         _submitted(space, federation, config, PREFLIGHT_SECONDS, console) as run,
     ):
         seconds = min(config.round_seconds, PREFLIGHT_SECONDS)
@@ -115,11 +115,6 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
         )
     answers: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
     return answers
-
-
-def _log(config: Config) -> Path:
-    """Return the path of the log, to which a resumed run appends."""
-    return Path(config.run_dir, "flower.log")
 
 
 @contextmanager

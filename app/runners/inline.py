@@ -96,9 +96,11 @@ def run(
     the method, the model or the data set raised an error.
     """
     directory, rounds = Path(config.run_dir), config.num_server_rounds
+    is_on_gpu = device_of(config.compute.device, 0).type == "cuda" and torch.cuda.is_available()
+    gpu = torch.cuda.get_device_name(0) if is_on_gpu else ""
     recorder = RunRecorder(
         directory, config.peers, rounds, resume=config.resume, watch=watch,
-        run=config_digest_of(config), machine=machine.description(_gpu(config)),
+        run=config_digest_of(config), machine=machine.description(gpu),
     )  # fmt: skip
 
     def on_round(t: int) -> None:
@@ -119,12 +121,6 @@ def run(
         recorder.stop()
         raise
     recorder.finish()
-
-
-def _gpu(config: Config) -> str:
-    """Return the name of the GPU that computes the run; empty if processors do."""
-    is_used = device_of(config.compute.device, 0).type == "cuda" and torch.cuda.is_available()
-    return torch.cuda.get_device_name(0) if is_used else ""
 
 
 def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:

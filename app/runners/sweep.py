@@ -123,8 +123,11 @@ def run_all(
     missing = {config.run_dir: config for config in left if not is_finished(config)}
     if not missing:
         return failed
-    for directory, names in _by_directory(configs).items():
-        plan.write(directory, names, values)
+    names: dict[Path, list[str]] = {}
+    for run_dir in dict.fromkeys(Path(config.run_dir) for config in configs):
+        names.setdefault(run_dir.parent, []).append(run_dir.name)
+    for directory in names:
+        plan.write(directory, names[directory], values)
     watch = _Watch(console, [*missing.values()], labels or {}, values or {})
     queue = sorted(missing.values(), key=lambda c: (c.num_server_rounds * c.peers, c.seed))
     ends = _ends(queue, workers, watch)
@@ -139,14 +142,6 @@ def run_all(
                 on_end(config)
             watch.ended(config, error)
     return failed
-
-
-def _by_directory(configs: Sequence[Config]) -> dict[Path, list[str]]:
-    """Map each directory to the names of the runs in it."""
-    names: dict[Path, list[str]] = {}
-    for run_dir in dict.fromkeys(Path(config.run_dir) for config in configs):
-        names.setdefault(run_dir.parent, []).append(run_dir.name)
-    return names
 
 
 class _HandOver(BaseException):

@@ -67,14 +67,11 @@ class Observers:
         self._read += len(whole)
         rows = [json.loads(line) for line in whole.splitlines()]
         for t, of_round in groupby(rows, key=lambda row: int(row["round"])):
-            self._tell(t, list(of_round))
-
-    def _tell(self, t: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        while self._trackers:  # started with the first metrics: other runs leave no files
-            self._calls.append(self._stack.enter_context(self._trackers.pop(0)(self._config)))
-        frame = frame_of(rows)
-        for call in self._calls:
-            call(t, frame)
+            while self._trackers:  # started with the first metrics: other runs leave no files
+                self._calls.append(self._stack.enter_context(self._trackers.pop(0)(self._config)))
+            frame = frame_of(list(of_round))
+            for call in self._calls:
+                call(t, frame)
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> DataFrame:

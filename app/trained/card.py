@@ -54,7 +54,12 @@ def card(
     others_k = np.flatnonzero((weights_k > _LEAST) & (peers_k != about.peer))
     named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
     collaborators = zip(peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True)
-    listed = [_quality(column) for column in shortened(qualities, _COLUMNS)]
+    listed = [
+        {name: _finite(getattr(column, name)) for name in _QUALITY}
+        for column in shortened(qualities, _COLUMNS)
+    ]
+    # null if epsilon is infinite
+    spent = schema.values(privacy) | {"epsilon": _finite(report.metrics.get("epsilon"))}
     dice = zip(about.class_names()[1:], curves["dice"], strict=True) if "dice" in curves else ()
     return {
         "peer": about.peer,
@@ -83,7 +88,7 @@ def card(
         "reported_to_the_relay": "all" if policy is None else policy["reports.disclosure"],
         "policy": policy,
         "holds_training_examples": has_examples,
-        **({"privacy": _spent(privacy, report)} if privacy.kind != "none" else {}),
+        **({"privacy": spent} if privacy.kind != "none" else {}),
         **({"clearance": clearance} if clearance else {}),
         **({"defence": schema.values(defence)} if defence.rule != "none" else {}),
         "config_digest": about.config_digest,
@@ -92,15 +97,6 @@ def card(
         **({"dice": {f"dice_{k}": round(v, 4) for k, v in dice}} if "dice" in curves else {}),
         **_limited(curves, names),
     }
-
-
-def _quality(column: ColumnQuality) -> dict[str, Any]:
-    return {name: _finite(getattr(column, name)) for name in _QUALITY}
-
-
-def _spent(privacy: Privacy, report: Report) -> dict[str, Any]:
-    """Return the privacy options and the epsilon of all training; null if it is infinite."""
-    return schema.values(privacy) | {"epsilon": _finite(report.metrics["epsilon"])}
 
 
 def _finite(value: Any) -> Any:

@@ -271,7 +271,10 @@ class Broker:
     def _commit(self, t: int) -> None:
         self._note_presence(t)
         by_peer = {(report.round, report.peer): report for report in self._reports}
-        reports = tuple(self._timed(by_peer[key]) for key in sorted(by_peer))
+        reports = tuple(by_peer[key] for key in sorted(by_peer))
+        if self._strategy.schedule.clock is not None:
+            more = {"virtual_seconds": self._seconds}
+            reports = tuple(replace(each, metrics={**each.metrics, **more}) for each in reports)
         best, stale = self._ledger.best_loss, self._ledger.stale
         for evaluated in sorted({report.round for report in reports}):
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
@@ -319,11 +322,6 @@ class Broker:
             schedule.recall(response.peers, response.ready, rounds)
         else:
             schedule.note(request.last, response.peers, response.ready)
-
-    def _timed(self, report: Report) -> Report:
-        if self._strategy.schedule.clock is None:
-            return report
-        return replace(report, metrics={**report.metrics, "virtual_seconds": self._seconds})
 
     def _note_presence(self, t: int) -> None:
         """Record which peers ended round `t` or were awake since the last commit."""

@@ -78,9 +78,6 @@ def _request(
     stage: Stage, this: Round, peers: tuple[int, ...], letters: Iterable[PeerMessage]
 ) -> Request:
     touches = np.isin(this.edges, peers).any(axis=1)
-    in_order = tuple(letter.only_for(peers) for letter in sorted(letters, key=_ends))
-    return Request(stage, this.t, this.t, this.edges[touches], this.asked[touches], in_order)
-
-
-def _ends(letter: PeerMessage) -> tuple[int, bool, int]:
-    return letter.sender, letter.kind == "answer", letter.recipient or 0
+    in_order = sorted(letters, key=lambda of: (of.sender, of.kind == "answer", of.recipient or 0))
+    here = tuple(letter.only_for(peers) for letter in in_order)
+    return Request(stage, this.t, this.t, this.edges[touches], this.asked[touches], here)

@@ -24,7 +24,7 @@ from coterie.app.institution.security.policy import Policy, read_policy
 from coterie.app.institution.security.proof import claim
 from coterie.app.institution.security.run_check import check_own_data, check_run
 from coterie.app.institution.security.seal import Scope
-from coterie.app.institution.security.sealing import deployed
+from coterie.app.institution.security.sealing import Sealing, deployed
 from coterie.app.institution.security.split import split_seed
 from coterie.app.institution.security.trust import KeysError
 from coterie.app.runs import units
@@ -51,7 +51,8 @@ class Check:
 
 def node_checks(job: Job) -> Iterator[Check]:
     """Yield the checks for any run."""
-    yield Check("versions", _versions, disclosed=True)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("flwr", "torch"))
+    yield Check("versions", lambda: versions, disclosed=True)
     yield Check("policy", lambda: _describe(_policy(job)))
     yield Check("keys", lambda: _keys(job))
     yield Check("out", lambda: _out(Path(job.config().out)))
@@ -89,19 +90,17 @@ def answer(request: Request, job: Job) -> Response:
 
 def _claims(job: Job, attempt: str) -> tuple[bytes, ...]:
     """Return a signature that this is the node of its peer; none without keys."""
-    config = job.config()
-    (peer,) = hosted(job, config.peers)
-    sealing = deployed(config, job.node_config, peer, required=_policy(job).sealing)
+    peer, sealing = _sealing(job)
     if not sealing.keys:
         return ()
     keys, _ = sealing.read()
-    return (
-        claim(peer, Scope(Path(config.run_dir).name, sealing.config_digest, attempt), keys[peer]),
-    )
+    scope = Scope(Path(job.config().run_dir).name, sealing.config_digest, attempt)
+    return (claim(peer, scope, keys[peer]),)
 
 
-def _versions() -> str:
-    return ", ".join(f"{name} {version(name)}" for name in ("flwr", "torch"))
+def _sealing(job: Job) -> tuple[int, Sealing]:
+    (peer,) = hosted(job, 10**6)  # without items, the number of peers is unknown
+    return peer, deployed(job.config(), job.node_config, peer, required=_policy(job).sealing)
 
 
 def _clock(relays: float) -> str:
@@ -122,8 +121,7 @@ def _describe(policy: Policy) -> str:
 
 
 def _keys(job: Job) -> str:
-    (peer,) = hosted(job, 10**6)
-    sealing = deployed(job.config(), job.node_config, peer, required=_policy(job).sealing)
+    peer, sealing = _sealing(job)
     if not sealing.keys:
         return f"peer {peer}, without: letters are plain"
     keys, trust = sealing.read()

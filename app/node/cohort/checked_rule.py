@@ -69,7 +69,10 @@ class CheckedRule(Rule[Any]):
     def offer(self, state: Any, round_: int) -> tuple[Any, Mapping[str, Tensor]]:
         with self._called(round_):
             result = self.rule.offer(state, round_)
-        after, tensors = self._pair("offer", result)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            why = f"returned {_described(result)}: expected (state, {{name: tensor}})"
+            self._refuse("offer", why)
+        after, tensors = result[0], self._tensors("offer", result[1])
         peers = len(self.engine.peers)
         for name, value in tensors.items():
             if value.dim() == 0 or len(value) != peers:
@@ -196,12 +199,6 @@ class CheckedRule(Rule[Any]):
         if place:
             peers = self.engine.peers[lost].tolist()
             raise PartError.at(place, "x is not finite", self.clock.round, peers)
-
-    def _pair(self, hook: str, result: Any) -> tuple[Any, Mapping[str, Tensor]]:
-        """Return the state and the tensors from a hook's result; refuse any other result."""
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            self._refuse(hook, f"returned {_described(result)}: expected (state, {{name: tensor}})")
-        return result[0], self._tensors(hook, result[1])
 
     def _tensors(self, hook: str, result: Any) -> Mapping[str, Tensor]:
         """Return a hook's tensors by name; refuse any other result."""
