@@ -54,7 +54,6 @@ class Setting:
     peers: int  # number of peers n
     seed: int = 0  # seed of the random kinds; the same seed gives the same graph on every machine
     degree: int = 2  # the key `topology-degree`
-    probability: float = 0.5  # the key `topology-probability`
     file: str = ""  # the key `topology-file`
 
     def rng(self) -> np.random.Generator:
@@ -136,34 +135,12 @@ def is_connected(graph: Matrix) -> bool:
     return bool(reached.all())
 
 
-def _connected(draw: Callable[[], Matrix], name: str) -> Matrix:
-    for _ in range(_ATTEMPTS):
-        if is_connected(graph := draw()):
-            return graph
-    raise TopologyError(
-        f"no connected {name} graph in {_ATTEMPTS} draws: raise topology-degree or "
-        "topology-probability"
-    )
-
-
 def _symmetric(graph: Matrix) -> Matrix:
     return graph | graph.T
 
 
 def _full(setting: Setting) -> Matrix:
     return ~np.eye(setting.peers, dtype=np.bool_)
-
-
-def _torus(setting: Setting) -> Matrix:
-    """Build the periodic grid that is closest to a square."""
-    peers = setting.peers
-    height = max(k for k in range(1, int(peers**0.5) + 1) if peers % k == 0)
-    if height < 2:
-        raise TopologyError(f"no torus of {peers} peers: the number must not be prime")
-    graph, at = np.zeros((peers, peers), dtype=np.bool_), np.arange(peers).reshape(height, -1)
-    for axis in (0, 1):
-        graph[at, np.roll(at, 1, axis)] = True
-    return _symmetric(graph)
 
 
 def _k_regular(setting: Setting) -> Matrix:
@@ -173,14 +150,11 @@ def _k_regular(setting: Setting) -> Matrix:
             f"no graph of {peers} peers with {degree} neighbours each: the degree must be "
             f"1 to {peers - 1} and peers times degree even"
         )
-    return _connected(lambda: _shuffled(_circulant(peers, degree), rng), f"{degree}-regular")
-
-
-def _erdos_renyi(setting: Setting) -> Matrix:
-    peers, probability, rng = setting.peers, setting.probability, setting.rng()
-    return _connected(
-        lambda: _symmetric(np.triu(rng.random((peers, peers)) < probability, 1)),
-        f"Erdos-Renyi with probability {probability}",
+    for _ in range(_ATTEMPTS):
+        if is_connected(graph := _shuffled(_circulant(peers, degree), rng)):
+            return graph
+    raise TopologyError(
+        f"no connected {degree}-regular graph in {_ATTEMPTS} draws: raise topology-degree"
     )
 
 
@@ -347,11 +321,7 @@ TOPOLOGIES: Mapping[str, Topology] = {
     "ring": Topology(
         "two neighbours, on a circle", lambda of: _circulant(of.peers, min(2, of.peers - 1))
     ),
-    "torus": Topology("four neighbours, on a periodic grid close to a square", _torus),
     "k-regular": Topology("a random graph with `topology-degree` neighbours", _k_regular),
-    "erdos-renyi": Topology(
-        "a random graph: each edge exists with `topology-probability`", _erdos_renyi
-    ),
     "one-peer-exponential": Topology(
         "each peer receives from the peer 1, 2, 4, ... positions before it, in turn (Ying et al., "
         "NeurIPS 2021); not for methods with answers",

@@ -150,10 +150,7 @@ class Config(Settings):
 
     @property
     def _setting(self) -> Setting:
-        return Setting(
-            self.peers, self.seed, self.topology_degree, self.topology_probability,
-            self.topology_file,
-        )  # fmt: skip
+        return Setting(self.peers, self.seed, self.topology_degree, self.topology_file)
 
     def graph(self) -> npt.NDArray[np.bool_]:
         """Return the allowed edges between peers, (n, n), symmetric."""

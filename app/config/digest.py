@@ -66,7 +66,6 @@ def _unused(config: Config) -> list[str]:
         "privacy.": config.privacy.kind != "none",
         "schedule.": config.schedule.kind != "all" or has_clock,
         "topology-degree": config.topology not in ("full", "ring"),
-        "topology-probability": config.topology not in ("full", "ring"),
         "weight-decay-on": (
             config.training.weight_decay > 0 and config.training.weight_decay_on != "all"
         ),

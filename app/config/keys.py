@@ -23,9 +23,10 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
     "trust.warmup": (0, "train with method local, and go on with start-from"),
     "text.bad-lines": ("refuse", "correct the lines that the error names"),
     **dict.fromkeys(
-        ("small-world", "barabasi-albert", "hypercube"),
+        ("small-world", "barabasi-albert", "hypercube", "torus", "erdos-renyi"),
         ("", 'set topology = "file" and write the edges of a networkx graph into topology-file'),
     ),
+    "topology-probability": (0.5, "no topology has random edges of this kind any more"),
     "base": ("", 'set topology = "one-peer-exponential", or list rounds in topology-file'),
     "stale": ("", "extend coterie.AttackKind to repeat a letter"),
 }

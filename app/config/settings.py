@@ -81,9 +81,6 @@ class Settings:
         'in "epidemic" and sends in "push".',
         low=0,
     )
-    topology_probability: float = option(
-        0.5, 'Probability of an edge in "erdos-renyi".', above=0, high=1
-    )
     topology_file: str = option(
         "",
         'Edges of a "file" topology: a JSON list, [[0, 1], [1, 2]], or a CSV of the edges of each '

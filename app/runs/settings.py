@@ -38,7 +38,6 @@ class RunSettings:
     keep_models: str
     topology: str
     topology_degree: int
-    topology_probability: float
     defence_rule: str
     privacy_kind: str
     privacy_delta: float

@@ -104,7 +104,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run peers", "peers needs a value"),
         ("run quorum=9", "quorum = 9 must be at most peers = 8"),
         ("run name=..", "name must be the name of one directory"),
-        ("run topology-probability=2", "topology-probability=2: must be above 0 and at most 1"),
+        ("run letters.damping=2", "letters.damping=2: must be above 0 and at most 1"),
         ("run resume=true", "`coterie resume RUN_DIR`"),
         ("run --nodes two", "invalid int value: 'two'"),
         ("certificates made --hosts relay --days 0", "--days 0: must be at least 1"),

@@ -103,8 +103,10 @@ def test_metropolis_weights_preserve_the_mean(tmp_path: Path) -> None:
     flat: dict[str, Any] = write_quadratic(
         tmp_path / "problem.json", np.ones((9, 3)), starts, starts, samples=[*range(1, 10)]
     )
+    (tmp_path / "star.json").write_text(str([[0, k] for k in range(1, 9)]), encoding="utf-8")
     flat |= {
-        "method": "fedavg", "topology": "erdos-renyi", "num-server-rounds": 6,
+        "method": "fedavg", "topology": "file", "topology-file": str(tmp_path / "star.json"),
+        "num-server-rounds": 6,
         "local-steps": 1, "learning-rate": 1e-14,
     }  # fmt: skip
     moved = {

@@ -48,7 +48,7 @@ def test_who_does_not_answer_well_is_named_harmlessly() -> None:
         2,
     )
     assert result.faults == (
-        "node 5: no response within 3 s?[2J",
+        "node 5: no response within 3 s?[2J; is its executor (coterie-executor) up?",
         "node 7: claims peer 0, as another node does",
         "node 8: claims peer 9: not from 0 to 1",
         "node 8: claims peer -1: not from 0 to 1",
