@@ -29,5 +29,9 @@ class ScheduleError(Error, ValueError):
     """The file of a schedule or a clock is missing or invalid."""
 
 
+class StateError(Error):
+    """A request builds on a state that this node does not have; names peers, round or file."""
+
+
 class WireError(Error, ValueError):
     """A message does not decode to a request or a response."""

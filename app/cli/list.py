@@ -101,7 +101,6 @@ def _assigned(table: str, option: Option) -> str:
 
 
 def _names(kind: Kind) -> list[str]:
-    """Return the names of the built-in parts and the installed plugins of a kind."""
     return [*parts.PARTS[kind].built_in, *plugins.installed(kind)]
 
 

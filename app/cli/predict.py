@@ -53,7 +53,6 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _threshold(text: str) -> float | str:
-    """Parse a probability or "validation"."""
     if text == "validation":
         return text
     try:

@@ -32,7 +32,6 @@ from coterie.app.institution.security.sealing import Sealing, simulated
 from coterie.app.institution.security.split import data_key, split_seed
 from coterie.app.node.cohort import clearance
 from coterie.app.node.cohort.clearance import Measured
-from coterie.app.node.errors import StateError
 from coterie.app.node.node import Node
 from coterie.app.runs import atomic, provenance, quality
 from coterie.clients.models.size import SizeError
@@ -40,6 +39,7 @@ from coterie.datasets import account
 from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.quality import warnings
 from coterie.errors import Error
+from coterie.strategies.errors import StateError
 from coterie.strategies.exchange_plan import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 

@@ -20,7 +20,6 @@ from coterie.app.config.schema import Scalar
 from coterie.app.node.assembly import cohort_of, engine_of
 from coterie.app.node.channel import Channel
 from coterie.app.node.cohort.attackers import deceived
-from coterie.app.node.errors import StateError
 from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.models import ModelFiles
 from coterie.app.runs import provenance
@@ -31,6 +30,7 @@ from coterie.clients.models.size import MAX_PARAMETERS, SizeError
 from coterie.datasets.problem import Problem
 from coterie.datasets.quality import survey
 from coterie.errors import Error
+from coterie.strategies.errors import StateError
 from coterie.strategies.exchange_plan import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 
@@ -157,7 +157,6 @@ class Node:
         )
 
     def _check_data(self, request: Request) -> None:
-        """Refuse to continue a run on other data."""
         if self._is_same is None:
             self._is_same = provenance.check(self._directory, self._data)
 
@@ -244,7 +243,6 @@ class Node:
         )  # fmt: skip
 
     def _keeps_models(self, t: int, reports: Sequence[Report]) -> bool:
-        """Return whether to write the models of round `t`."""
         return t == self._cohort.rounds or (self._models.keeps_best and bool(reports))
 
     def _disclosed(self, reports: Sequence[Report]) -> tuple[Report, ...]:

@@ -56,7 +56,6 @@ def write_package(target: Path) -> Path:
 
 
 def _copy(patterns: tuple[str, ...], target: Path) -> None:
-    """Copy files of the package, from a checkout or an installation."""
     folder = Path(coterie.__file__).parent
     for source in (source for pattern in patterns for source in folder.glob(pattern)):
         inside = source.relative_to(folder)

@@ -124,7 +124,6 @@ def run(
 
 
 def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:
-    """Run with a second node, whose peers join late."""
     late = config.newcomers
     others = [peer for peer in range(config.peers) if peer not in late]
     directory = Path(config.run_dir)

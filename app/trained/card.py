@@ -251,7 +251,6 @@ def _quality_section(columns: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Write a text in one cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -94,7 +94,6 @@ def _table(path: Path, about: About) -> Inputs:
 
 
 def _encoded(table: pa.Table, path: Path, about: About) -> npt.NDArray[Any]:
-    """Return the rows of a table as raw examples."""
     fitted = about.preprocessing
     columns = () if fitted is None else fitted.columns
     if not columns:

@@ -257,7 +257,6 @@ class PersonalModel(nn.Module):
 
 
 def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.KNNPer:
-    """Return the voting options of the examples in a file; ValueError if they are invalid."""
     keys, labels = tensors["memory.keys"], tensors.get("memory.labels")
     if about.method != "knn-per" or labels is None:
         raise ValueError("it has voting examples, which only knn-per uses")

@@ -116,7 +116,6 @@ def _decided(
     *,
     recalibrate: bool,
 ) -> tuple[Floats, Ints]:
-    """Return predictions, and for classes the index of each example's class."""
     predictions = predicted(model, inputs.raw)
     if model.about.task != "classification":
         return predictions, np.zeros(0, dtype=np.int64)

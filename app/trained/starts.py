@@ -42,27 +42,19 @@ def _models(config: Config, problem: Problem) -> Iterator[Mapping[str, Tensor]]:
         yield tensors
 
 
-_COMPARED = {
-    "peer_name": "name",
-    "model": "network",
-    "model_options": "options of the network",
-    "adaptation": "adaptation of the network",
-    "shape": "shape of an example",
-    "outputs": "number of outputs",
-    "classes": "classes",
-}
-"""Field of About -> its name in a message."""
+_COMPARED = "peer_name", "model", "model_options", "adaptation", "shape", "outputs", "classes"
+"""Fields of About that must be the same."""
 
 
 def _difference(there: About, here: About) -> str:
     """Return how a saved model differs from that of a run; "" if it does not."""
-    pairs = {what: (getattr(there, at), getattr(here, at)) for at, what in _COMPARED.items()}
+    pairs = {name: (getattr(there, name), getattr(here, name)) for name in _COMPARED}
     pairs["columns"] = _columns(there), _columns(here)
     scales = (each.dataset_options.get("scale", "own") for each in (there, here))
     pairs["table.scale"] = next(scales), next(scales)
     for what, (before, now) in pairs.items():
         if before != now:
-            return f"{what}: {before}, in this run {now}"
+            return f"{what.replace('_', ' ')}: {before}, in this run {now}"
     return ""
 
 

@@ -137,7 +137,6 @@ def _parsed(payload: bytes, layout: Layout) -> dict[str, Tensor]:
 
 
 def _views(payload: bytes, start: int, layout: Layout) -> dict[str, Tensor]:
-    """Return tensors as views of the payload, from byte `start` on."""
     views = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that bytes must not be written to

@@ -162,7 +162,6 @@ def scaled(whole_sd: Tensor, exponent_sb: Tensor) -> Tensor:
 
 
 def _read(parts: tuple[Tensor, ...], like: Tensor) -> Tensor:
-    """Read packed numbers in the shape and type of `like`."""
     values_sd = parts[0].to(like.dtype)
     if len(parts) == 2:
         values_sd = scaled(values_sd, parts[1])

@@ -189,7 +189,6 @@ def _posted(name: str, header: ConfigRecord, letters: Sequence[PeerMessage]) -> 
 def _letters(
     record: RecordDict, header: ConfigRecord, others: int, *, opened: bool
 ) -> Iterator[PeerMessage]:
-    """Decode the letters of a record with `others` further entries."""
     columns: list[list[Any]] = [
         fields.list_of(header, "letter-kinds", str),
         fields.counts(header, "letter-senders"),
@@ -224,7 +223,6 @@ def _letters(
 
 
 def _keys(header: ConfigRecord) -> dict[int, dict[int, bytes]]:
-    """Decode the keys by letter and peer."""
     letters, peers = fields.counts(header, "key-letters"), fields.counts(header, "key-peers")
     values = fields.list_of(header, "key-bytes", bytes)
     if not len(letters) == len(peers) == len(values):

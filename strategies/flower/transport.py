@@ -79,7 +79,6 @@ class FlowerTransport:
         return outcome
 
     def _push(self, requests: Mapping[int, Request], ttl: float) -> dict[str, int]:
-        """Send requests and return the node by message id, for the messages that were accepted."""
         messages = [
             Message(encode_request(request), node, "train", ttl=ttl, group_id=str(request.round))
             for node, request in requests.items()

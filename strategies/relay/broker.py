@@ -216,7 +216,6 @@ class Broker:
         self._require_nodes(t, "start")
 
     def _delegate(self, first: int, last: int) -> None:
-        """Let the node that hosts all peers run rounds `first` to `last`, which is evaluated."""
         request = Request("local-rounds", first, last)
         for node, response in self._exchange(dict.fromkeys(self._roster.hosts, request)).items():
             self._keep(node, response)
@@ -409,7 +408,6 @@ class Broker:
         return True
 
     def _keep(self, node: int, response: Response) -> None:
-        """Store the response of a node that takes part."""
         self._roster.keep(node, response)
         self._reports += response.reports
 
@@ -457,5 +455,4 @@ class Broker:
             raise DesertedError(f"{self._latest_faults[-1]}; no node is left", t, stage)
 
     def _too_few(self) -> bool:
-        """Return True if too few peers are hosted for a round to begin."""
         return len(self._roster.hosted) < max(1, self._quorum)

@@ -68,7 +68,6 @@ def update_requests(
 
 
 def _remote_senders(this: Round, peers: tuple[int, ...]) -> list[int]:
-    """Return the senders to `peers` that are not among them."""
     hosted = np.isin(this.edges, peers)
     senders: list[int] = np.unique(this.edges[hosted[:, 1] & ~hosted[:, 0], 0]).tolist()
     return senders

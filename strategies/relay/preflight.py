@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.strategies.protocol import Request, Transport
-from coterie.strategies.relay.roster import Proof
-from coterie.strategies.relay.vetting import NAME, one_line
+from coterie.strategies.relay.roster import Proof, Roster
+from coterie.strategies.relay.vetting import NAME, fault_of, one_line
 
 PREFLIGHT_SECONDS = 300.0
 """Maximum seconds that a relay waits for the nodes' answers."""
@@ -29,29 +29,22 @@ class Survey:
 def survey(transport: Transport, peers: int, proves: Proof | None = None) -> Survey:
     """Ask all nodes to check that they are ready for a run of `peers` peers."""
     # `proves` verifies a node's claim to a peer; without, the first node that claims a peer counts.
-    nodes, by_peer, faults = transport.nodes(), dict[int, Mapping[str, str]](), list[str]()
+    roster, by_peer, faults = Roster(peers, proves), dict[int, Mapping[str, str]](), list[str]()
     attempt = secrets.token_hex(8)
     request = Request("preflight", 0, 0, clock=time.time(), attempt=attempt)
-    for node, response in sorted(transport.exchange(dict.fromkeys(nodes, request)).items()):
+    outcome = transport.exchange(dict.fromkeys(transport.nodes(), request))
+    for node, response in sorted(outcome.items()):
         if isinstance(response, str):
             line = one_line(response)
             silent = "; is its executor (coterie-executor) up?" * line.startswith("no response")
             faults.append(f"node {node}: {line}{silent}")
-            continue
-        claims = dict(zip(response.peers, response.claims, strict=False))
-        for peer in response.peers:
-            if not 0 <= peer < peers:
-                faults.append(f"node {node}: claims peer {peer}: not from 0 to {peers - 1}")
-                continue
-            if proves is not None and not proves(peer, claims.get(peer, b""), attempt):
-                faults.append(
-                    f"node {node}: claims peer {peer} without the key that the relay trusts for it"
-                )
-                continue
-            if peer in by_peer:
-                faults.append(f"node {node}: claims peer {peer}, as another node does")
-                continue
+        elif fault := (
+            fault_of(response, request, (), peers) or roster.objection(node, response, attempt)
+        ):
+            faults.append(f"node {node}: {fault}")
+        else:
+            roster.add(node, response)
             checks = response.checks[:_CHECKS]
-            by_peer[peer] = {one_line(name)[:NAME]: one_line(code)[:NAME] for name, code in checks}
-    missing = tuple(peer for peer in range(peers) if peer not in by_peer)
-    return Survey(dict(sorted(by_peer.items())), tuple(faults), missing)
+            shown = {one_line(name)[:NAME]: one_line(code)[:NAME] for name, code in checks}
+            by_peer |= dict.fromkeys(response.peers, shown)
+    return Survey(dict(sorted(by_peer.items())), tuple(faults), tuple(sorted(roster.missing)))

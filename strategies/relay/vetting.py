@@ -34,7 +34,7 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
         return f"has an invalid elapsed time, {response.elapsed:g}"
     if response.ready and len(response.ready) != len(response.peers):
         return f"has {len(response.ready)} ready rounds for {len(response.peers)} peers"
-    if request.stage == "start":
+    if request.stage in ("start", "preflight"):
         if list(response.peers) != sorted(set(response.peers) & set(range(n))):
             return f"hosts peers {named(response.peers)}: must be ascending and from 0 to {n - 1}"
         if response.samples and len(response.samples) != len(response.peers):

@@ -18,7 +18,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.institution.commands import status
 from coterie.app.institution.security import approval
-from coterie.app.institution.security.audit import Audit
+from coterie.app.institution.security import audit as audit_log
 from coterie.app.institution.security.journal import Journal
 from coterie.app.institution.security.ledger import Ledger
 from coterie.app.institution.security.memory import Memory
@@ -47,8 +47,14 @@ def decide(out: Path, k: int) -> None:
 
 def audit(out: Path, k: int) -> None:
     letter = PeerMessage("offer", 0, None, k, 8, b"")
-    Audit(out / "run" / "audit-0000.jsonl").write(
-        letter, (1,), b"digest", "sent", attempt="a", names={0: "hospital-ä"}
+    audit_log.audit(
+        out / "run" / "audit-0000.jsonl",
+        letter,
+        (1,),
+        b"digest",
+        "sent",
+        attempt="a",
+        names={0: "hospital-ä"},
     )
 
 

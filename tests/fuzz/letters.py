@@ -33,8 +33,7 @@ from coterie.app.institution.node import simulated_node
 from coterie.app.institution.security.keys import PrivateKeys
 from coterie.app.institution.security.seal import Scope, SealError, seal
 from coterie.app.institution.security.trust import read_private, read_trust
-from coterie.app.node.errors import StateError
-from coterie.strategies.errors import WireError
+from coterie.strategies.errors import StateError, WireError
 from coterie.strategies.flower.records import decode_request, encode_request
 from coterie.strategies.protocol import PeerMessage, Request
 

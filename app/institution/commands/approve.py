@@ -77,7 +77,6 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _lines(config: Config, out: Path) -> Iterator[str]:
-    """Return what a person has to know about a configuration: what it does, and what is unusual."""
     options, privacy = config.dataset_options, config.privacy
     yield f"method   {schema.written(config.label)}, {config.peers} peers, " + units.plural(
         config.num_server_rounds, "round"

@@ -66,7 +66,6 @@ def _verify(directory: Path, trust: Path, console: Console) -> None:
 
 
 def _distrust(name: str, target: Path, console: Console) -> None:
-    """Remove a peer's entry from a trust file."""
     known = {entry.name: entry for entry in read_entries(target)}
     if name not in known:
         raise KeysError(f"{target} has no entry [{name}]{nearest(name, list(known))}")

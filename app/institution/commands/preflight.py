@@ -112,7 +112,6 @@ def show(survey: Mapping[str, Any], console: Console) -> list[str]:
 
 
 def _relay(address: str, authority: Path | None) -> str:
-    """Connect to the SuperLink, and compare the clocks."""
     ends, apart = probe.relay(address, authority)
     until = probe.certificate(ends)
     if apart is None:

@@ -212,7 +212,6 @@ def _letters(directory: Path, name: str) -> Iterator[Document]:
 
 
 def _connection(address: str, authority: Path | None) -> Document:
-    """Try the connection to a SuperLink."""
     ends, apart, error = None, None, None
     try:
         ends, apart = probe.relay(address, authority)

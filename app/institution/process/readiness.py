@@ -89,7 +89,6 @@ def answer(request: Request, job: Job) -> Response:
 
 
 def _claims(job: Job, attempt: str) -> tuple[bytes, ...]:
-    """Return a signature that this is the node of its peer; none without keys."""
     peer, sealing = _sealing(job)
     if not sealing.keys:
         return ()

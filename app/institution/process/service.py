@@ -29,11 +29,11 @@ from coterie.app.institution.security.policy import Policy, PolicyError, read_po
 from coterie.app.institution.security.run_check import check_run
 from coterie.app.institution.security.sealing import Sealing, deployed, peer_of
 from coterie.app.institution.security.trust import KeysError
-from coterie.app.node.errors import StateError
 from coterie.app.runs import logs
 from coterie.app.runs.progress import ERROR_LOG
 from coterie.datasets.table import forget_plugins
 from coterie.errors import Error, PartError, is_full_disk, is_users, line_of
+from coterie.strategies.errors import StateError
 from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
 from coterie.strategies.names import is_name

@@ -12,11 +12,10 @@ from coterie.app.institution.security.journal import LedgerError
 from coterie.app.institution.security.policy import PolicyError
 from coterie.app.institution.security.seal import SealError
 from coterie.app.institution.security.trust import KeysError
-from coterie.app.node.errors import StateError
 from coterie.app.runs.atomic import BusyError, DamagedError
 from coterie.datasets.problem import DataError
 from coterie.errors import Error
-from coterie.strategies.errors import WireError
+from coterie.strategies.errors import StateError, WireError
 
 MEANINGS: Mapping[str, str] = {
     "approval": "the run waits for a person's approval here",

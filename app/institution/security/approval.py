@@ -138,7 +138,6 @@ def config_file(directory: Path, digest: str) -> Path:
 
 
 def _locked(out: Path) -> AbstractContextManager[None]:
-    """Lock the approvals and decisions over all processes of this machine."""
     return atomic.locked(out / OWN / f"{_APPROVALS}.lock")
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from coterie.app.institution.security.accounts import Accounts
-from coterie.app.institution.security.audit import Audit
+from coterie.app.institution.security.audit import audit
 from coterie.app.institution.security.keys import PrivateKeys
 from coterie.app.institution.security.memory import Memory
 from coterie.app.institution.security.proof import claim
@@ -42,7 +42,7 @@ class SecureChannel(Channel):
         self._ledger = accounts.answers if accounts else None
         self._sealing, self._run = sealing, directory.name
         node = f"{min(peers):04d}"
-        self._audit = Audit(directory / f"audit-{node}.jsonl") if sealing.audited else None
+        self._audit = directory / f"audit-{node}.jsonl" if sealing.audited else None
         kept = directory / "nodes" / f"mail-{node}.json" if sealing.keys else None
         self._memory = accounts.memory if accounts else Memory(kept)
         self._own: dict[int, PrivateKeys] = {}
@@ -168,4 +168,4 @@ class SecureChannel(Channel):
     def _log(self, letter: PeerMessage, to: Sequence[int], verdict: str) -> None:
         if self._audit is not None:
             digest, attempt = self._digest(letter.payload), self._scope.attempt
-            self._audit.write(letter, to, digest, verdict, attempt=attempt, names=self.names)
+            audit(self._audit, letter, to, digest, verdict, attempt=attempt, names=self.names)

@@ -118,7 +118,6 @@ def unseal(
 
 
 def _header(letter: PeerMessage, scope: Scope, *more: bytes | int) -> bytes:
-    """Return the context that a letter is bound to, and `more`."""
     return framed(
         _PROTOCOL,
         scope.run,

@@ -201,7 +201,6 @@ class CheckedRule(Rule[Any]):
             raise PartError.at(place, "x is not finite", self.clock.round, peers)
 
     def _tensors(self, hook: str, result: Any) -> Mapping[str, Tensor]:
-        """Return a hook's tensors by name; refuse any other result."""
         if not isinstance(result, Mapping):
             self._refuse(hook, f"returned {_described(result)}: expected {{name: tensor}}")
         for name, value in result.items():

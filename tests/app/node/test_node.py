@@ -16,11 +16,11 @@ from safetensors.torch import load, save
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
-from coterie.app.node.errors import StateError
 from coterie.app.node.node import Node
 from coterie.app.node.storage.tensor_file import metadata
 from coterie.clients.engine.network import Network
 from coterie.clients.models.build import build
+from coterie.strategies.errors import StateError
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.protocol import Edges, PeerMessage, Request, Response, no_edges
 from coterie.strategies.relay.broker import Broker

@@ -49,9 +49,8 @@ def test_who_does_not_answer_well_is_named_harmlessly() -> None:
     )
     assert result.faults == (
         "node 5: no response within 3 s?[2J; is its executor (coterie-executor) up?",
-        "node 7: claims peer 0, as another node does",
-        "node 8: claims peer 9: not from 0 to 1",
-        "node 8: claims peer -1: not from 0 to 1",
+        "node 7: claims peers [0] of another node: if they have moved, resume the run",
+        "node 8: hosts peers -1, 9: must be ascending and from 0 to 1",
     )
     assert result.missing == (1,)
     words = [word for check in result.peers[0].items() for word in check]

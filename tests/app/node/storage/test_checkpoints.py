@@ -18,7 +18,6 @@ from torch import Tensor
 from coterie.app.node.cohort.arrays import flatten, unflatten
 from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.app.node.cohort.mail import offers_of, packed, unpacked
-from coterie.app.node.errors import StateError
 from coterie.app.node.storage import checkpoints, tensor_file
 from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.tensor_file import read_checked, write, write_checked
@@ -27,6 +26,7 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.training import Training
+from coterie.strategies.errors import StateError
 from coterie.strategies.exchange_plan import Round
 from coterie.strategies.schedule import Sample
 from tests.problems import classification
