@@ -82,9 +82,9 @@ class Topology:
     rounds: Callable[[Setting], Rounds | None] = lambda setting: None
     """Function that makes the edges of each round, or None for a static topology."""
     mixing: Callable[[Setting], AveragingWeights | None] = lambda setting: None
-    """Function that makes the averaging weights of a topology that defines them, or None: "base"
-    has those of its authors, a CSV with directed edges those of push-sum. They ignore numbers of
-    examples. It raises TopologyError if they cannot preserve the mean."""
+    """Function that makes the averaging weights of a topology that defines them, or None. Directed
+    edges have those of push-sum, which ignore numbers of examples. It raises TopologyError if they
+    cannot preserve the mean."""
 
     def matrix(self, setting: Setting) -> Matrix:
         """Build the graph (n, n) of a configuration; connected, except for "file".

@@ -134,7 +134,11 @@ def of_kind(kind: Kind) -> list[Entry]:
     if kind == "dataset":
         return [each | {"needs": _needs(each["name"])} for each in entries]
     if kind == "model":
-        return [each | {"options": _options(each["name"])} for each in entries]
+        for each in entries:
+            options = options_in(each["name"]) if each["name"] in tables() else {}
+            keys_of = [_assigned(each["name"], option) for option in options.values()]
+            each["options"] = "\n".join(keys_of)
+        return entries
     if kind != "method":
         return entries
     methods = {**METHODS, **YARDSTICKS}
@@ -190,11 +194,6 @@ def _title(kind: Kind) -> str:
 
 def _needs(dataset: str) -> str:
     return DATASETS[dataset].needs if dataset in DATASETS else ""
-
-
-def _options(model: str) -> str:
-    options = options_in(model) if model in tables() else {}
-    return "\n".join(_assigned(model, option) for option in options.values())
 
 
 LISTS: Mapping[str, Callable[[], list[Entry]]] = {

@@ -142,10 +142,12 @@ def _submitted(
 def _taken(run: Submission, config: Config, seconds: float, console: Console) -> Submission:
     """Wait at most `seconds` until an executor has taken a run; else stop it and FlowerError."""
     what = f"no executor has taken run {run['run']} of {run['connection']}"
-    wait = _Wait(seconds, f"{what}: is the relay's executor up (coterie-relay-executor)?", console)
+    wait = _pauses(
+        seconds, f"{what}: is the relay's executor up (coterie-relay-executor)?", console
+    )
     while run["status"] == "pending":
         try:
-            wait.go_on()
+            next(wait)
         except FlowerError:
             submission.stop(Path(config.run_dir), run)
             raise
@@ -153,22 +155,16 @@ def _taken(run: Submission, config: Config, seconds: float, console: Console) ->
     return run
 
 
-class _Wait:
-    """Wait of at most `seconds` for something missing; says so once, and FlowerError at the end."""
-
-    def __init__(self, seconds: float, missing: str, console: Console) -> None:
-        self._seconds, self._missing, self._console = seconds, missing, console
-        self._began, self._is_told = time.monotonic(), False
-
-    def go_on(self) -> None:
-        """Pause, unless the time is over."""
-        waited = time.monotonic() - self._began
-        if waited > self._seconds:
-            raise FlowerError(f"{self._missing} Waited {waited:.0f} s")
-        if waited > _QUIET_SECONDS and not self._is_told:
-            self._is_told = True
-            self._console.print(f"{self._missing} Waiting for it, at most {self._seconds:g} s")
+def _pauses(seconds: float, missing: str, console: Console) -> Iterator[None]:
+    """Wait for something missing, at most `seconds`: says so once, and FlowerError at the end."""
+    began, is_told = time.monotonic(), False
+    while (waited := time.monotonic() - began) <= seconds:
+        if waited > _QUIET_SECONDS and not is_told:
+            is_told = True
+            console.print(f"{missing} Waiting for it, at most {seconds:g} s")
         time.sleep(_AGAIN_SECONDS)
+        yield
+    raise FlowerError(f"{missing} Waited {waited:.0f} s")
 
 
 def _follow(
@@ -222,5 +218,5 @@ def _look(run: Submission, config: Config, console: Console) -> Submission:
             return submission.asked(run_dir, run["connection"], run["run"])
         except FlowerError as error:
             line = f"the SuperLink of {run['connection']} does not answer ({error})."
-            wait = wait or _Wait(_DOWN_SECONDS, line, console)
-            wait.go_on()
+            wait = wait or _pauses(_DOWN_SECONDS, line, console)
+            next(wait)

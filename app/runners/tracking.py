@@ -140,15 +140,13 @@ TRACKERS: Mapping[str, tuple[str, Callable[[Config], AbstractContextManager[Log]
 
 def _function_of(callback: object) -> Callable[..., object]:
     """Return the function of a callback, after checking that it takes a round and metrics."""
-    call = getattr(callback, "on_round", callback)
-    wanted = "it must be a function (round, metrics), or an object with such an on_round"
-    if not callable(call):
-        hint = f', write track="{call}"' if isinstance(call, str) and call in TRACKERS else ""
-        raise ConfigError(f"callbacks: {call!r} cannot be called: {wanted}{hint}")
+    call: Any = getattr(callback, "on_round", callback)
     try:
         inspect.signature(call).bind(0, None)
     except TypeError as error:
-        raise ConfigError(f"callbacks: {call!r}: {error}: {wanted}") from None
+        wanted = "it must be a function (round, metrics), or an object with such an on_round"
+        hint = f', write track="{call}"' if isinstance(call, str) and call in TRACKERS else ""
+        raise ConfigError(f"callbacks: {call!r}: {error}: {wanted}{hint}") from None
     except ValueError:  # a built-in function without a signature
         pass
     return call

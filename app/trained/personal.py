@@ -285,20 +285,16 @@ def _template(about: About, named: Named, held: int) -> nn.Module:
 
 def _options(about: About) -> Any:
     """Return the options of the network, None if it has none; ValueError if one is invalid."""
-    kinds = kinds_in(about.model)
-    if len(kinds) == 1:
-        return _options_of(about.model, about.model_options)
-    each = zip(kinds, about.model_options["of"], strict=True)
-    return KindOptions(tuple(_options_of(kind, values or {}) for kind, values in each))
-
-
-def _options_of(model: str, values: Mapping[str, Any]) -> Any:
-    table = model_of(model).options
-    if table is not None:
-        return _made(table, values)
-    if values:
-        raise ValueError(f"{schema.brief(model)} has no options")
-    return None
+    kinds, each = kinds_in(about.model), [about.model_options]
+    if len(kinds) > 1:
+        each = [values or {} for values in about.model_options["of"]]
+    made = []
+    for kind, values in zip(kinds, each, strict=True):
+        table = model_of(kind).options
+        if table is None and values:
+            raise ValueError(f"{schema.brief(kind)} has no options")
+        made.append(None if table is None else _made(table, values))
+    return made[0] if len(made) == 1 else KindOptions(tuple(made))
 
 
 def _made(table: type[T], values: Mapping[str, Any]) -> T:

@@ -94,14 +94,11 @@ class Roster:
     def _rename(self, response: Response) -> None:
         """Set the names announced by a node, except those of other peers."""
         others = set(range(self.peers)).difference(response.peers)
-        taken = {self._name(peer) for peer in others}
+        taken = {self.names.get(peer, f"peer {peer}") for peer in others}
         for peer, name in zip(response.peers, response.names, strict=True):
             if name and name not in taken:
                 self.names[peer] = name
-            taken.add(self._name(peer))
-
-    def _name(self, peer: int) -> str:
-        return self.names.get(peer, f"peer {peer}")
+            taken.add(self.names.get(peer, f"peer {peer}"))
 
     def listed(self, peers: Iterable[int]) -> str:
         """Format peers for messages, in order and with their names: "0 (hospital-a), 3"."""

@@ -103,8 +103,12 @@ def of_connection(connection: str) -> Document:
         reached = _connection(of["address"], home / of["root-certificates"])
     if reached and reached["error"]:  # Flower calls any reason "unavailable"
         raise ConfigError(f"{connection}, {reached['address']}: {reached['error']}")
-    runs = _ask("list", connection).get("runs", ())[:ROWS]
-    nodes = _ask("supernode", "list", connection).get("nodes", ())
+    try:
+        runs = ask("list", connection).get("runs", ())[:ROWS]
+        nodes = ask("supernode", "list", connection).get("nodes", ())
+    except FlowerError as error:
+        why = f"{connection} is neither a run directory nor a reachable connection: {error}"
+        raise ConfigError(why) from None
     return superlink(runs, nodes, reached)
 
 
@@ -218,12 +222,3 @@ def _connection(address: str, authority: Path | None) -> Document:
     except OSError as failure:
         error = str(failure)
     return {"address": address, "certificate_until": ends, "clock_apart": apart, "error": error}
-
-
-def _ask(*arguments: str) -> dict[str, Any]:
-    try:
-        return ask(*arguments)
-    except FlowerError as error:
-        connection = arguments[-1]
-        why = f"{connection} is neither a run directory nor a reachable connection: {error}"
-        raise ConfigError(why) from None

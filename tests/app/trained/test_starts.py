@@ -74,11 +74,11 @@ def test_running_statistics_and_personal_layers_start_there_too(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"mlp.hidden": "16"}, "peer 0: options of the network: {'hidden': 'auto'}, in this run"),
-        ({"model": "linear"}, "peer 0: network: mlp, in this run linear"),
+        ({"mlp.hidden": "16"}, "peer 0: model options: {'hidden': 'auto'}, in this run"),
+        ({"model": "linear"}, "peer 0: model: mlp, in this run linear"),
         ({"peers": 4}, "which peer"),
-        ({"model.frozen": "1"}, "adaptation of the network"),
-        ({"dataset": "breast-cancer", "model": "mlp"}, "shape of an example: (1, 8, 8)"),
+        ({"model.frozen": "1"}, "peer 0: adaptation: "),
+        ({"dataset": "breast-cancer", "model": "mlp"}, "peer 0: shape: (1, 8, 8)"),
         ({"privacy.kind": "examples"}, "privacy does not cover start-from"),
     ],
 )
