@@ -44,8 +44,8 @@ from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Letters, no_letters
 from coterie.clients.mixture import Mixture
 from coterie.clients.training import Drift, Terms
-from coterie.strategies.everyone import Everyone
 from coterie.strategies.exchange_plan import ExchangePlan
+from coterie.strategies.plans import Everyone
 from coterie.strategies.protocol import METRICS
 
 Group = Literal["unknown", "groups", "personal", "helpers", "alike", "references"]

@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from coterie.ranges import option as option
     from coterie.results import Comparison as Comparison
     from coterie.results import Run as Run
-    from coterie.strategies.everyone import Everyone as Everyone
     from coterie.strategies.exchange_plan import ExchangePlan as ExchangePlan
     from coterie.strategies.pairs import Pairs as Pairs
+    from coterie.strategies.plans import Everyone as Everyone
+    from coterie.strategies.plans import Silent as Silent
+    from coterie.strategies.plans import Wanted as Wanted
+    from coterie.strategies.plans import WantedAnswers as WantedAnswers
+    from coterie.strategies.plans import WantedHelp as WantedHelp
     from coterie.strategies.schedule import Schedule as Schedule
     from coterie.strategies.schedule import ScheduleKind as ScheduleKind
-    from coterie.strategies.silent import Silent as Silent
     from coterie.strategies.topology import Topology as Topology
-    from coterie.strategies.wanted import Wanted as Wanted
-    from coterie.strategies.wanted import WantedAnswers as WantedAnswers
-    from coterie.strategies.wanted import WantedHelp as WantedHelp
 
 _PLACES = {
     "coterie.api": ("run", "load", "compare", "sweep", "reproduce", "contribution"),
@@ -75,12 +75,10 @@ _PLACES = {
     "coterie.datasets.problem": ("DataError",),
     "coterie.datasets.source": ("Source",),
     "coterie.strategies.exchange_plan": ("ExchangePlan",),
-    "coterie.strategies.everyone": ("Everyone",),
+    "coterie.strategies.plans": ("Everyone", "Silent", "Wanted", "WantedAnswers", "WantedHelp"),
     "coterie.strategies.pairs": ("Pairs",),
     "coterie.strategies.schedule": ("Schedule", "ScheduleKind"),
-    "coterie.strategies.silent": ("Silent",),
     "coterie.strategies.topology": ("Topology",),
-    "coterie.strategies.wanted": ("Wanted", "WantedAnswers", "WantedHelp"),
 }
 _PLACE = {name: place for place, names in _PLACES.items() for name in names}
 

@@ -23,10 +23,8 @@ import pytest
 from coterie.app.config.registry import METHODS
 from coterie.app.wire.operators import OPERATORS
 from coterie.clients.rule import Rule
-from coterie.strategies.everyone import Everyone
 from coterie.strategies.pairs import Pairs
-from coterie.strategies.silent import Silent
-from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from coterie.strategies.plans import Everyone, Silent, Wanted, WantedAnswers, WantedHelp
 from docs import hooks
 from tests.metering import Metered, Names
 from tests.problems import classification, write_quadratic

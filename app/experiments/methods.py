@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coterie.app.config.registry import METHODS, YARDSTICKS
 from coterie.app.runs.settings import RunSettings
-from coterie.strategies.everyone import Everyone
+from coterie.strategies.plans import Everyone
 
 
 def reference(settings: RunSettings) -> str:

@@ -24,15 +24,7 @@ class Callback(Protocol):
     """Object that is called after every evaluated round."""
 
     def on_round(self, round: int, metrics: DataFrame) -> object:  # noqa: A002
-        """Handle a round.
-
-        Parameters
-        ----------
-        round : int
-            Number of the round.
-        metrics : DataFrame
-            Metrics with a row per peer that reported.
-        """
+        """Handle the number of a round and its metrics, a row per peer that reported."""
 
 
 class Observers:

@@ -63,7 +63,7 @@ from coterie.clients.letters import Letters
 from coterie.clients.parts.helper_gradients import corrected, gradients_at
 from coterie.clients.rule import Clustered, Rule, State, true_clusters
 from coterie.ranges import option
-from coterie.strategies.wanted import WantedHelp
+from coterie.strategies.plans import WantedHelp
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ from coterie.clients.parts.ensemble import WORST, scale
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Rule, State
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
+from coterie.strategies.plans import Wanted
 
 _CHAINS = 1 + FOLDS
 

@@ -35,7 +35,7 @@ from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import State
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
+from coterie.strategies.plans import Wanted
 
 
 @dataclass(frozen=True)

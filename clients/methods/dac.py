@@ -66,7 +66,7 @@ from coterie.clients.parts.simplex import highest
 from coterie.clients.parts.validation import CHOOSES_MODELS
 from coterie.clients.rule import Weighted
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
+from coterie.strategies.plans import Wanted
 
 _MAX_SCORE = 1e12
 _RISE = 0.2

@@ -51,7 +51,7 @@ from coterie.clients.parts import validation
 from coterie.clients.parts.validation import CHOOSES_MODELS, CHOOSES_WEIGHTS, Kept
 from coterie.clients.rule import Rule, State
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
+from coterie.strategies.plans import Wanted
 
 MODELS = ("before_averaging", "best_before_averaging", "best_after_averaging")
 """Models of a peer that are evaluated besides the personal one."""

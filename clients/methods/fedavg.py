@@ -51,7 +51,7 @@ from coterie.clients.parts import validation
 from coterie.clients.parts.validation import CHOOSES_MODELS, Kept
 from coterie.clients.rule import Clustered, Rule, S, State, true_clusters
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
+from coterie.strategies.plans import Wanted
 
 
 class LocalTraining(Rule[S]):

@@ -32,7 +32,7 @@ from coterie.clients.inbox import Inbox
 from coterie.clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
 from coterie.clients.rule import Rule, Weighted
 from coterie.ranges import option
-from coterie.strategies.wanted import WantedHelp
+from coterie.strategies.plans import WantedHelp
 
 
 class FederatedClustering(Rule[Weighted], strategy=WantedHelp, group="unknown", learns_graph=True):

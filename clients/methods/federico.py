@@ -40,7 +40,7 @@ from coterie.clients.parts.simplex import softmax
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Rule, State, epsilon_greedy
 from coterie.ranges import option
-from coterie.strategies.wanted import WantedAnswers
+from coterie.strategies.plans import WantedAnswers
 
 _WORST = 1e30  # replaces a nan or infinite loss, so that the model gets weight 0
 

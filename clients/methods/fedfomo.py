@@ -35,7 +35,7 @@ from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Weighted, epsilon_greedy
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
+from coterie.strategies.plans import Wanted
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from coterie.clients.parts.validation import CHOOSES_WEIGHTS
 from coterie.clients.rule import Weighted
 from coterie.clients.training import Training
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
+from coterie.strategies.plans import Wanted
 
 WEIGHT_DECAY = 0.01
 

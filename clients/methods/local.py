@@ -17,7 +17,7 @@ from typing import ClassVar
 from coterie.clients.hints import Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.rule import Rule, State
-from coterie.strategies.silent import Silent
+from coterie.strategies.plans import Silent
 
 
 class Local(Rule[State], strategy=Silent, group="references"):

@@ -46,7 +46,7 @@ from coterie.clients.letters import Bools, Ints
 from coterie.clients.parts.random_effects import ALONE, FREE, Effects, alone, estimated
 from coterie.clients.rule import Floats, Rule, State
 from coterie.ranges import option
-from coterie.strategies.wanted import Wanted
+from coterie.strategies.plans import Wanted
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -76,7 +76,7 @@ from coterie.clients.inbox import Inbox
 from coterie.clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
 from coterie.clients.rule import Rule, State, Weighted
 from coterie.ranges import option
-from coterie.strategies.wanted import WantedHelp
+from coterie.strategies.plans import WantedHelp
 
 ALPHA = "Weight of the helpers' average in [0, 1]; \"auto\" is the paper's optimum."
 

@@ -28,7 +28,7 @@ from coterie.clients.hints import Bools, Engine, Floats, Ints, SplitName, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.mixture import Mixture
 from coterie.clients.rule import Rule, State
-from coterie.strategies.wanted import Wanted
+from coterie.strategies.plans import Wanted
 
 EMPTY = -1
 """Author of an empty slot."""

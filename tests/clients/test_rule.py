@@ -14,7 +14,7 @@ from coterie.clients.rule import Floats, Rule, State
 from coterie.clients.training import Training
 from coterie.ranges import RangeError, option
 from coterie.strategies.pairs import Pairs
-from coterie.strategies.wanted import Wanted, WantedHelp
+from coterie.strategies.plans import Wanted, WantedHelp
 from tests.problems import classification
 
 

@@ -164,10 +164,10 @@ def test_what_was_written_is_loaded(done: tuple[coterie.Run, list[Any]]) -> None
         ({"peers_data": clinics(), "dataset": "digits"}, "pass only one of them"),
         (
             {"callbacks": ["mlflow"]},
-            "'mlflow' cannot be called: it must be a function (round, metr",
+            "'mlflow' is not a callable object: it must be a function (round, metr",
         ),
         ({"callbacks": ["mlflow"]}, 'write track="mlflow"'),
-        ({"callbacks": [[]]}, "[] cannot be called"),
+        ({"callbacks": [[]]}, "[] is not a callable object"),
         ({"callbacks": [lambda t: t]}, "too many positional arguments: it must be a function"),
         ({"nodes": 9}, "8 peers need 1 to 8 nodes"),
     ],

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from flwr.app import ArrayRecord
 
 from coterie.strategies.errors import WireError
-from coterie.strategies.everyone import Everyone
 from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.flower.records import (
     decode_request,
@@ -28,9 +27,9 @@ from coterie.strategies.flower.records import (
 )
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.pairs import Pairs
+from coterie.strategies.plans import Everyone, Wanted, WantedAnswers, WantedHelp
 from coterie.strategies.protocol import Request, Response
 from coterie.strategies.relay.broker import Broker
-from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.encoded import Encoded
 from tests.fuzz.forging import forged
 from tests.strategies.relay.runs import Notes, make, toys

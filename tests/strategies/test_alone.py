@@ -21,7 +21,7 @@ for name in {blocked!r}:
 for name in {modules!r}:
     importlib.import_module(name)
 
-from coterie.strategies.everyone import Everyone
+from coterie.strategies.plans import Everyone
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.relay.broker import Broker
 from coterie.strategies.topology import TOPOLOGIES, Setting

@@ -9,13 +9,11 @@ import coterie.strategies.pairs
 from coterie import ranges
 from coterie.app.config.config import Config
 from coterie.clients.methods import cobo
-from coterie.strategies.everyone import Everyone
 from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.pairs import Pairs
+from coterie.strategies.plans import Everyone, Silent, Wanted, WantedAnswers
 from coterie.strategies.protocol import Edges, no_edges
-from coterie.strategies.silent import Silent
 from coterie.strategies.topology import listed, matrix_of
-from coterie.strategies.wanted import Wanted, WantedAnswers
 from tests.topologies import topology
 
 

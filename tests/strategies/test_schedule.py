@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from coterie.strategies.errors import ScheduleError
-from coterie.strategies.everyone import Everyone
 from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.pairs import Pairs
+from coterie.strategies.plans import Everyone, Wanted, WantedAnswers, WantedHelp
 from coterie.strategies.protocol import no_edges
 from coterie.strategies.schedule import SCHEDULES, Churn, Options, Sample, Schedule, Setting
 from coterie.strategies.topology import listed, matrix_of
-from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.topologies import topology
 
 N, ROUNDS = 20, 2000

@@ -109,7 +109,7 @@ def test_another_clone_s_code_is_refused(checkout: Path, environment: dict[str, 
     output = flwr_run(clone, checkout, environment, ".", rc=1)
     assert f"in the environment of the clone {checkout}, not of {clone}:" in output
     install(clone)
-    with (clone / "strategies" / "silent.py").open("a") as changed:
+    with (clone / "strategies" / "plans.py").open("a") as changed:
         changed.write("# changed\n")
     output = flwr_run(clone, clone, environment, ".", "--run-config", TINY)
     assert f"in the environment of the clone {checkout}, not of" in output

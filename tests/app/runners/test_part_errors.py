@@ -22,7 +22,7 @@ from torch import nn
 
 import coterie
 from coterie.clients.methods.fedavg import FedAvg
-from coterie.strategies.everyone import Everyone
+from coterie.strategies.plans import Everyone
 
 
 class Mine(FedAvg, strategy=Everyone, summary="of a test"):

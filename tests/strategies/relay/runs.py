@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.strategies.everyone import Everyone
 from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.pairs import Pairs
+from coterie.strategies.plans import Everyone
 from coterie.strategies.protocol import Report, Request, Stage
 from coterie.strategies.relay.broker import Broker
 from coterie.strategies.relay.commit import Commit, Ledger

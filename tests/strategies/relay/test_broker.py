@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 from coterie.strategies.errors import RelayError
-from coterie.strategies.everyone import Everyone
 from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.pairs import Pairs
+from coterie.strategies.plans import Everyone, Silent, Wanted, WantedAnswers, WantedHelp
 from coterie.strategies.protocol import Request, Response, Stage
 from coterie.strategies.relay import broker
 from coterie.strategies.relay.broker import Broker
-from coterie.strategies.silent import Silent
-from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.strategies.relay.runs import Notes, failing, make, run, split, toys
 from tests.strategies.toy_node import NBYTES, ToyNode
 

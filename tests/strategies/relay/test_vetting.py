@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from coterie.strategies.errors import RelayError
-from coterie.strategies.everyone import Everyone
 from coterie.strategies.exchange_plan import ExchangePlan
 from coterie.strategies.pairs import Pairs
+from coterie.strategies.plans import Everyone, Wanted, WantedAnswers, WantedHelp
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 from coterie.strategies.relay.vetting import vetted
-from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.strategies.relay.runs import failing, make, run, toys
 from tests.strategies.toy_node import ToyNode
 

@@ -17,9 +17,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
+from coterie.strategies.plans import WantedAnswers
 from coterie.strategies.protocol import Report, Request, Response
 from coterie.strategies.topology import TOPOLOGIES, Setting
-from coterie.strategies.wanted import WantedAnswers
 from tests.strategies.toy_node import ToyNode
 
 TOPOLOGY = TOPOLOGIES["full"].matrix(Setting(3, 0))

@@ -1,4 +1,4 @@
-"""Strategies in which the peers request the edges of the next round."""
+"""Exchange plans: no edges, all edges, and edges that the peers request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,30 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from coterie.strategies.exchange_plan import ExchangePlan, Marks
-from coterie.strategies.protocol import Edges
+from coterie.strategies.protocol import Edges, no_edges
+
+
+class Silent(ExchangePlan):
+    """No edges in any round: every peer trains alone."""
+
+    exchanges: ClassVar[bool] = False
+
+    def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
+        return no_edges(), np.empty(0, dtype=np.bool_)
+
+
+class Everyone(ExchangePlan):
+    """All edges of the topology, without answers."""
+
+    receives_on_waking: ClassVar[bool] = True
+
+    @property
+    def _is_everyone(self) -> bool:
+        return True
+
+    def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
+        edges = self._neighbours(t)
+        return edges, np.zeros(len(edges), dtype=np.bool_)
 
 
 class Wanted(ExchangePlan):
