@@ -132,7 +132,7 @@ TRACKERS: Mapping[str, tuple[str, Callable[[Config], AbstractContextManager[Log]
 
 def _function_of(callback: object) -> Callable[..., object]:
     """Return the function of a callback, after checking that it takes a round and metrics."""
-    call: Any = getattr(callback, "on_round", callback)
+    call: Callable[..., object] = getattr(callback, "on_round", callback)
     try:
         inspect.signature(call).bind(0, None)
     except TypeError as error:

@@ -288,7 +288,7 @@ def _options(about: About) -> Any:
     kinds, each = kinds_in(about.model), [about.model_options]
     if len(kinds) > 1:
         each = [values or {} for values in about.model_options["of"]]
-    made = []
+    made: list[Any] = []
     for kind, values in zip(kinds, each, strict=True):
         table = model_of(kind).options
         if table is None and values:

@@ -68,7 +68,7 @@ class CheckedRule(Rule[Any]):
 
     def offer(self, state: Any, round_: int) -> tuple[Any, Mapping[str, Tensor]]:
         with self._called(round_):
-            result = self.rule.offer(state, round_)
+            result: Any = self.rule.offer(state, round_)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             why = f"returned {_described(result)}: expected (state, {{name: tensor}})"
             self._refuse("offer", why)
