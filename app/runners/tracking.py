@@ -130,14 +130,16 @@ TRACKERS: Mapping[str, tuple[str, Callable[[Config], AbstractContextManager[Log]
 """Name -> required package, and context manager that yields the function to log numbers."""
 
 
-def _function_of(callback: object) -> Callable[..., object]:
+def _function_of(callback: Any) -> Callable[..., object]:
     """Return the function of a callback, after checking that it takes a round and metrics."""
     call: Callable[..., object] = getattr(callback, "on_round", callback)
     try:
         inspect.signature(call).bind(0, None)
     except TypeError as error:
         wanted = "it must be a function (round, metrics), or an object with such an on_round"
-        hint = f', write track="{call}"' if isinstance(call, str) and call in TRACKERS else ""
+        hint = (
+            f', write track="{call}"' if isinstance(callback, str) and callback in TRACKERS else ""
+        )
         raise ConfigError(f"callbacks: {call!r}: {error}: {wanted}{hint}") from None
     except ValueError:  # a built-in function without a signature
         pass

@@ -107,14 +107,16 @@ class HostedPeers(Members):
         if t > self.rounds:
             self.offers = no_letters()
             return
-        self.offers = post.since(self.offers, t - self.schedule.max_age)
+        oldest = t - self.schedule.max_age
+        self.offers = post.only(self.offers, self.offers.written >= oldest)
         self._publish(self._offer(self.rows(self.schedule.beginning(t))), t)
         self.received = no_letters()  # a sleeping peer receives nothing in this round
 
     def exchange(self, this: Round, mail: Mail = no_mail) -> None:
         """Run the first half of a round: receive offers, and answer those that need an answer."""
         self.round = this.t
-        self.offers = post.since(self.offers, this.t - self.schedule.max_age)  # it may have slept
+        oldest = this.t - self.schedule.max_age  # it may have slept
+        self.offers = post.only(self.offers, self.offers.written >= oldest)
         self.receive(this.edges, mail("offer", self.offer_format()), this.ages)
         self.answer(this.t, this.edges[this.asked])
         self.received = self.filters.visible(self.rule.inbox(this.t, self.received)).offers

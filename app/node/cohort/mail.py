@@ -53,11 +53,6 @@ def only(offers: Letters, kept: Bools) -> Letters:
     return offers_of(offers.authors[kept], tensors, offers.written[kept])
 
 
-def since(offers: Letters, t: int) -> Letters:
-    """Return the offers of round `t` and later."""
-    return only(offers, offers.written >= t)
-
-
 def replaced(offers: Letters, newer: Letters) -> Letters:
     """Return the newest offer of each author."""
     return together([only(offers, ~np.isin(offers.authors, newer.authors)), newer])
