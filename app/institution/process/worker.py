@@ -105,9 +105,7 @@ def _connect(directory: Path, name: str, timeout: float) -> socket.socket | None
         with _address(directory, name) as address:
             connection.connect(address)
         # Other code: the run was submitted again with another version of the app.
-        if _is_readable(connection, timeout) and ipc.receive(connection)[0]["code"] == str(
-            IMPORT_ROOT
-        ):
+        if _is_readable(connection, timeout) and ipc.receive(connection)[0]["code"] == _CODE:
             return connection
         _kill(connection)
     except (FileNotFoundError, ConnectionError):
