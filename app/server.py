@@ -22,12 +22,10 @@ from coterie.app.runs import atomic, logs, plain_flwr, progress, rundir
 from coterie.app.runs.recorder import RunRecorder
 from coterie.errors import line_of
 from coterie.strategies.flower.private import is_simulation
+from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.flower.transport import FlowerTransport
-from coterie.strategies.relay.broker import Broker
 from coterie.strategies.relay.preflight import PREFLIGHT_SECONDS, survey
 from coterie.strategies.relay.roster import Proof
-
-_log = logging.getLogger("coterie.relay")
 
 app = ServerApp()
 
@@ -75,20 +73,17 @@ def _run(config: Config, grid: Grid, watch: Callable[[Mapping[str, Any]], None] 
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         atomic.write(directory / "config.toml", config.toml())
     try:
-        for line in plan.cautions():
-            _log.warning("%s", line)
-        Broker(
-            plan,
-            FlowerTransport(grid, config.round_seconds),
-            recorder,
-            recorder.ledger,
-            config.join_seconds,
-            config.quorum,
-            deployed=not is_simulation(grid),
+        RelayStrategy(plan).start(
+            grid,
+            timeout=config.round_seconds,
+            recorder=recorder,
+            ledger=recorder.ledger,
+            join_timeout=config.join_seconds,
             patience=config.patience,
+            quorum=config.quorum,
             proves=_proves(config, grid),
             waits=recorder.waiting,
-        ).run()
+        )
     except Exception as error:
         recorder.fail(line_of(error))
         raise
