@@ -9,8 +9,7 @@ from typing import Any
 from coterie.app.config.config import Config
 from coterie.app.node.cohort.attackers import Attackers
 from coterie.app.node.cohort.checked_rule import CheckedRule
-from coterie.app.node.cohort.clock import ClockedPeers
-from coterie.app.node.cohort.cohort import HostedPeers
+from coterie.app.node.cohort.cohort import ClockedPeers, HostedPeers
 from coterie.app.node.cohort.filters import LetterFilter, Withhold
 from coterie.app.node.cohort.wire import Increments, Wire
 from coterie.clients.engine.engine import Engine

@@ -27,8 +27,7 @@ from coterie.clients.engine.layers import without_head
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods import knn_per
 from coterie.clients.models.build import build
-from coterie.clients.models.fitted import Fitted
-from coterie.clients.models.kinds import Kinds
+from coterie.clients.models.fitted import Fitted, Kinds
 from coterie.clients.models.options import Adaptation, Gpt2Options, KindOptions, kinds_in, model_of
 from coterie.datasets.preprocessing import IS_MISSING, NO_CODE
 

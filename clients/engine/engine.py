@@ -39,8 +39,7 @@ from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Mo
 from coterie.clients.letters import Bools, Rows
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
-from coterie.clients.models.fitted import Fitted
-from coterie.clients.models.kinds import Kinds
+from coterie.clients.models.fitted import Fitted, Kinds
 from coterie.clients.models.options import MODELS
 from coterie.clients.models.size import MAX_PARAMETERS
 from coterie.clients.training import NO_TERMS, BackendName, Terms

@@ -2,8 +2,8 @@
 
 A model is fitted once: where its parameters are not all 0, there is nothing left to fit. The fit of
 a peer depends on the run's seed and the peer alone. Only `boosting` continues: it fits a further
-model to what the scores of its former ones leave. If peers have different kinds of model
-(`coterie.clients.models.kinds`), a row says which one is fitted; networks take gradient steps.
+model to what the scores of its former ones leave. If peers have different kinds of model (`Kinds`),
+a row says which one is fitted; networks take gradient steps.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.streams import FOLDS, Purpose, stream
-from coterie.clients.models.fitted import Fitted, Rows
-from coterie.clients.models.kinds import KIND, Kinds
+from coterie.clients.models.fitted import BoostedTrees, Fitted, Kinds, Rows
 
 if TYPE_CHECKING:
     from coterie.clients.engine.batches import Ints
@@ -123,7 +122,7 @@ class Library:
 
     @property
     def _is_kind(self) -> Tensor:
-        return self.network.columns([KIND] if self.is_mixed else [])
+        return self.network.columns(["kind"] if self.is_mixed else [])
 
     def _kinds(self, x_ed: Tensor) -> Ints:
         """Return the kinds of well-formed models (E,)."""
@@ -154,6 +153,7 @@ class Library:
             start, module = f"{module.name(kind)}.", cast("Fitted", module.models[kind])
         if step := 2 * module.threshold_step:  # so that thresholds are multiples of half of it
             rows = rows._replace(inputs=np.round(rows.inputs / step) * step)
+        assert begun is None or isinstance(module, BoostedTrees), "only these can be continued"
         former = None if begun is None else (begun[0].double().cpu().numpy(), begun[1])
         with threadpool_limits(1):  # sums do not depend on the machine's cores
             arrays = module.fitted(rows, key, former)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie.clients.models import libraries
 from coterie.clients.models.adaptation import adapted
 from coterie.clients.models.convnets import Shape
-from coterie.clients.models.kinds import Kinds
+from coterie.clients.models.fitted import Kinds
 from coterie.clients.models.options import (
     MODELS,
     Adaptation,

@@ -12,7 +12,7 @@ import torch
 
 from coterie.clients.models.build import build
 from coterie.clients.models.fitted import GradientBoosting, Rows
-from coterie.clients.models.options import LightGBMOptions, XGBoostOptions
+from coterie.clients.models.options import GradientBoostingOptions, XGBoostOptions
 from coterie.datasets.plugins import PluginError
 from tests.clients.methods.test_predictors import TREES
 from tests.clients.models.test_fitted import Array, filled, stacked
@@ -30,7 +30,7 @@ def library(kind: str) -> Any:
 
 
 def made(kind: str, task: str, features: int, outputs: int, leaves: int) -> GradientBoosting[Any]:
-    of = {"xgboost": XGBoostOptions, "lightgbm": LightGBMOptions}[kind]
+    of = {"xgboost": XGBoostOptions, "lightgbm": GradientBoostingOptions}[kind]
     module = build(kind, of(STAGES, max_leaf_nodes=leaves), task, (features,), outputs)
     assert isinstance(module, GradientBoosting)
     return module
