@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,33 +23,27 @@ from torch import Tensor, nn
 
 from coterie.clients.defence import Defence
 from coterie.clients.engine import optimizers, probe, robust, stacked, sums
+from coterie.clients.engine.backends.backend import Clipped
 from coterie.clients.engine.backends.choose import choose
-from coterie.clients.engine.backends.clipped import Clipped
-from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data
 from coterie.clients.engine.evaluation import Evaluation, Scores
 from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.library import Begun, Library
 from coterie.clients.engine.network import Buffers, ModelError, Network
-from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
-from coterie.clients.letters import Bools, Rows
+from coterie.clients.letters import Bools, Ints, Rows
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
 from coterie.clients.models.fitted import Fitted, Kinds
-from coterie.clients.models.options import MODELS
+from coterie.clients.models.options import MODELS, Adaptation
 from coterie.clients.models.size import MAX_PARAMETERS
-from coterie.clients.training import NO_TERMS, BackendName, Terms
-
-if TYPE_CHECKING:
-    from coterie.clients.models.options import Adaptation
-    from coterie.clients.privacy import Privacy
-    from coterie.clients.training import Training, Weighting
-    from coterie.datasets.problem import Problem
-    from coterie.strategies.topology import AveragingWeights
+from coterie.clients.privacy import Privacy
+from coterie.clients.training import NO_TERMS, BackendName, Terms, Training, Weighting
+from coterie.datasets.problem import Problem
+from coterie.strategies.topology import AveragingWeights
 
 __all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Scores", "device_of"]
 
@@ -171,11 +165,9 @@ class Engine(Evaluation):
             chosen = Clipped(chosen, self.guard.options.clip)
         self._execution = Execution(chosen, self.device, chunk=chunk, memory=memory, tf32=tf32)
         self._footprint = Footprint(self.network, self.task, self.data, materializes=materializes)
-        self.personal = PersonalLayers(self.network.personal, training)
         self._trainer = Trainer(
-            self.network, self.task, self._execution, self.data, self.personal, self.guard,
-            self._footprint,
-        )  # fmt: skip
+            self.network, self.task, self._execution, self.data, self.guard, self._footprint
+        )
 
     # ---- state of the hosted peers -----------------------------------------------------------
 
@@ -221,9 +213,8 @@ class Engine(Evaluation):
                 for name in self.network.personal
             }
             personal |= {name: self._begin[name] for name in personal if name in self._begin}
-            buffers |= self.personal.buffers(
-                {name: value.to(self.device, self.dtype) for name, value in personal.items()}
-            )
+            here = {name: value.to(self.device, self.dtype) for name, value in personal.items()}
+            buffers |= optimizers.personal_buffers(self.training, here)
         buffers |= {k: v.clone() for k, v in self._begin.items() if k in self.network.buffer_names}
         return x_pd.clone(), buffers
 
@@ -411,7 +402,7 @@ class Engine(Evaluation):
     ) -> Fit:
         """Return models and buffers with fresh optimizer state, also of personal layers."""
         personal = {name: before.buffers[name] for name in self.network.personal}
-        buffers = {**before.buffers, **self.personal.buffers(personal)}
+        buffers = {**before.buffers, **optimizers.personal_buffers(self.training, personal)}
         steps = before.x if trained is None else before.x[:, self.network.columns(trained)]
         return before._replace(buffers=buffers, opt_state=optimizers.opt_state(training, steps))
 

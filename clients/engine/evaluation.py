@@ -15,13 +15,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.clients.engine import limits, tuning
+from coterie.clients.engine import tuning
 from coterie.clients.engine.backends.backend import Backend, located
-from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Data, SplitName
 from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.tasks import Task
+from coterie.clients.letters import Ints
 from coterie.clients.mixture import Mixture
 
 
@@ -137,7 +137,7 @@ class Evaluation:
         def predict(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
             for m, (outputs, bounds) in enumerate(self._members(mixture, backend, at, inputs)):
-                kept = limits.clipped(self.task, outputs, *bounds) if bounds else outputs
+                kept = self.task.clipped(outputs, *bounds) if bounds else outputs
                 shares.append(self._share(kept, mixture.weights[at, m], adds=adds))
             if mixture.offset is not None:
                 shares.append(*_along(shares[0], mixture.offset[at]))
@@ -162,11 +162,11 @@ class Evaluation:
         def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
             limited, change, inside = [], [], []
             for m, (outputs, bounds) in enumerate(self._members(mixture, backend, at, inputs)):
-                is_inside = limits.are_inside(self.task, outputs, *bounds)
+                is_inside = self.task.are_inside(outputs, *bounds)
                 inside.append(is_inside.reshape(*outputs.shape[:2], -1).all(dim=2))
                 kept, raw = (
                     self._share(each, mixture.weights[at, m], adds=adds)
-                    for each in (limits.clipped(self.task, outputs, *bounds), outputs)
+                    for each in (self.task.clipped(outputs, *bounds), outputs)
                 )
                 limited.append(kept)
                 change.append(raw - kept)
@@ -190,14 +190,6 @@ class Evaluation:
 
         self._sweep(see, split, self._or_all(None))
         return counts
-
-    def ranges(self, outputs: Tensor) -> tuple[limits.Floats, limits.Floats]:
-        """Return the lowest and highest scores (m, k), see `coterie.clients.engine.limits`."""
-        return limits.ranges(self.task, outputs)
-
-    def clipped(self, outputs: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Return outputs within limits, see `coterie.clients.engine.limits`."""
-        return limits.clipped(self.task, outputs, low, high)
 
     def _members(
         self, mixture: Mixture, backend: Backend, at: Tensor, inputs: Tensor

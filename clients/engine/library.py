@@ -9,20 +9,17 @@ a row says which one is fitted; networks take gradient steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.clients.engine.data import Data
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.streams import FOLDS, Purpose, stream
+from coterie.clients.letters import Bools, Ints
 from coterie.clients.models.fitted import BoostedTrees, Fitted, Kinds, Rows
-
-if TYPE_CHECKING:
-    from coterie.clients.engine.batches import Ints
-    from coterie.clients.engine.data import Data
-    from coterie.clients.letters import Bools
 
 Begun = tuple[Tensor, int]
 """Former fits that a fit continues: their scores of the training rows, (n, k), or (F, n, k) of fits

@@ -44,11 +44,12 @@ class Network:
     """Names, shapes and buffers of a network, with a method that runs one copy.
 
     `names`, `shapes` and `sizes` are those of the tensors in a row of `x_ed`, `d` in all; the
-    `personal` tensors (`coterie.clients.engine.personal`) are kept with the buffers. `coupled`: the
-    output for an example depends on the rest of its batch (batch norm). `alone` is the reason why
-    torch.func.vmap cannot batch copies, "" if it can: such a network runs one copy at a time, and
-    draws from torch's generator, seeded with the model's key. `channels_last` lays out images with
-    channels innermost in calls of a single model on a GPU; on a CPU this is always done.
+    `personal` tensors (see `coterie.clients.engine.optimizers`) are kept with the buffers.
+    `coupled`: the output for an example depends on the rest of its batch (batch norm). `alone` is
+    the reason why torch.func.vmap cannot batch copies, "" if it can: such a network runs one copy
+    at a time, and draws from torch's generator, seeded with the model's key. `channels_last` lays
+    out images with channels innermost in calls of a single model on a GPU; on a CPU this is always
+    done.
     """
 
     def __init__(

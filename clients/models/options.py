@@ -271,7 +271,9 @@ MODELS: dict[str, Model] = {
     "forest": _fitted("random forest", "fitted:Forest", ForestOptions),
     "boosted-trees": _fitted("gradient boosting", "fitted:BoostedTrees", GradientBoostingOptions),
     "xgboost": _fitted("gradient boosting", "fitted:XGBoost", XGBoostOptions, "XGBoost"),
-    "lightgbm": _fitted("gradient boosting", "fitted:LightGBM", GradientBoostingOptions, "LightGBM"),
+    "lightgbm": _fitted(
+        "gradient boosting", "fitted:LightGBM", GradientBoostingOptions, "LightGBM"
+    ),
     "lenet": _for_images("LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32", "lenet"),
     "lenet-femnist": _for_images(
         "DPFL's smaller LeNet: 37,586 parameters on 1x28x28", "lenet_femnist"
@@ -290,7 +292,9 @@ MODELS: dict[str, Model] = {
     "resnet18": _for_images(
         "ResNet-18 for small images: 11.2 million parameters", "resnet18", ResNet18Options
     ),
-    "unet2d": Model("U-Net for images: 82,428 parameters", "convnets:unet2d", tasks=("segmentation",)),
+    "unet2d": Model(
+        "U-Net for images: 82,428 parameters", "convnets:unet2d", tasks=("segmentation",)
+    ),
     "unet3d": Model(
         "U-Net for volumes: 246,156 parameters", "convnets:unet3d", tasks=("segmentation",)
     ),
