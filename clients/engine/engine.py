@@ -34,7 +34,7 @@ from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
-from coterie.clients.letters import Bools, Ints, Rows
+from coterie.clients.letters import Bools, Ints
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
 from coterie.clients.models.fitted import Fitted, Kinds
@@ -127,6 +127,7 @@ class Engine(Evaluation):
         self._pool = data_of(problem.pooled(), np.array([0])) if pools else None
         self.batches: Callable[..., list[Batch]] = self.data.batches
         self.kind, self.task = problem.task, TASKS[problem.task]
+        self.ridge = partial(stacked.ridge, self.task)
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of, max_parameters)
@@ -456,17 +457,6 @@ class Engine(Evaluation):
         rows = inputs[0].flatten(1).double().cpu().numpy()
         return rows, targets[0].cpu().numpy(), data.groups("train", peer)
 
-    def ridge(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        strength: float,
-        scale: Callable[[npt.NDArray[np.float64]], float],
-        base: Tensor | None = None,
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return coefficients (m,) and offsets (k,), see `coterie.clients.engine.stacked`."""
-        return stacked.ridge(self.task, outputs, targets, strength, scale, base)
-
     # ---- aggregation -------------------------------------------------------------------------
 
     def mix(
@@ -491,13 +481,7 @@ class Engine(Evaluation):
             return sums.weighted(weights_e, x_sd, from_e, to_e, hosted)
         return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, hosted)
 
-    def inner(self, a_ed: Tensor | Rows, b_ed: Tensor | Rows) -> Tensor:
-        """Return inner products of models, (E,) float64, independent of the peers' nodes."""
-        return sums.paired(a_ed, b_ed)
-
-    def squared_distances(self, a_ed: Rows, b_ed: Rows) -> Tensor:
-        """Return squared distances of models, (E,) float64, independent of the peers' nodes."""
-        return sums.squared_distances(a_ed, b_ed)
+    inner, squared_distances = staticmethod(sums.paired), staticmethod(sums.squared_distances)
 
     def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
         """Return the mean cosine of the rows of two models' tensors, (E,); a vector is a row."""

@@ -95,10 +95,19 @@ class Evaluation:
         return losses_en
 
     def example_outputs(
-        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
-    ) -> Tensor:
-        """Return the outputs for each example (E, N, ...), 0 beyond a split's end."""
-        parts = self._parts(self._outputs, x_ed, buffers, split, peers)
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints,
+        compute: Callable[..., Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the outputs for each example (E, N, ...), 0 beyond a split's end.
+
+        `compute` is a method like `embed` to call instead.
+        """
+        parts: list[Piece] = []
+
+        def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
+            parts.append((at, rows, (compute or self._outputs)(backend, x_ed, buffers, at, inputs)))
+
+        self._sweep(see, split, peers)
         longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
         tail = parts[0][2].shape[2:] if parts else ()
         return _placed(x_ed.new_zeros(len(x_ed), longest, *tail), parts)
@@ -236,23 +245,7 @@ class Evaluation:
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
         """Return the last layer's inputs (P, n, m), undefined beyond a peer's last example."""
-        parts = self._parts(self.embed, x_pd, buffers, split, np.arange(len(x_pd)))
-        longest = int(self.data.shards[split].lengths_p.max(initial=0))
-        tail = parts[0][2].shape[2:] if parts else (0,)
-        return _placed(x_pd.new_zeros(len(x_pd), longest, *tail), parts)
-
-    def _parts(
-        self, compute: Callable[..., Tensor], x_ed: Tensor, buffers: Buffers, split: SplitName,
-        peers: Ints,
-    ) -> list[Piece]:  # fmt: skip
-        """Return what `_outputs` or `embed` compute in each call of the network."""
-        parts: list[Piece] = []
-
-        def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
-            parts.append((at, rows, compute(backend, x_ed, buffers, at, inputs)))
-
-        self._sweep(see, split, peers)
-        return parts
+        return self.example_outputs(x_pd, buffers, split, np.arange(len(x_pd)), self.embed)
 
     @torch.no_grad()
     def _score(
