@@ -253,12 +253,10 @@ class Engine(Evaluation):
         return optimizers.opt_state(training or self.training, x_ed)
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
-        """Return the start models that some peers draw, (K, d)."""
         rows = [self.network.flat(self._begun(peer)) for peer in peers]
         return torch.stack(rows).to(self.device, self.dtype)
 
     def _begun(self, peer: int) -> nn.Module:
-        """Return the module that a peer draws."""
         module = self._fresh(int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63)))
         if module is self.network.module:
             raise ModelError(

@@ -36,12 +36,10 @@ class Library:
 
     @property
     def module(self) -> Fitted | Kinds:
-        """The module that fits and checks."""
         return cast("Fitted | Kinds", self.network.module)
 
     @property
     def is_mixed(self) -> bool:
-        """True if there are several kinds of model."""
         return isinstance(self.module, Kinds)
 
     def fits(self, x_ed: Tensor) -> Bools:
@@ -122,7 +120,6 @@ class Library:
         return self.network.columns(["kind"] if self.is_mixed else [])
 
     def _kinds(self, x_ed: Tensor) -> Ints:
-        """Return the kinds of well-formed models (E,)."""
         kinds: Ints = x_ed[:, self._is_kind][:, 0].cpu().numpy().astype(np.int64)
         return kinds
 

@@ -189,5 +189,4 @@ def _aliases(module: nn.Module) -> dict[str, str]:
 
 
 def _owner(name: str) -> str:
-    """Return the name of the module that owns a tensor."""
     return name.rpartition(".")[0]

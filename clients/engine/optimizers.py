@@ -133,7 +133,6 @@ def personal_step(
 
 
 def _pulled(g: Tensor, x: Tensor, decay: Decay) -> Tensor:
-    """Return a gradient plus weight decay."""
     if isinstance(decay, Tensor):
         return torch.addcmul(g, x, decay)
     return g.add(x, alpha=decay) if decay else g

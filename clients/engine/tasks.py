@@ -115,11 +115,6 @@ def _over_tokens(each: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, 
     return mean
 
 
-def _over_classes(scores: Tensor) -> Tensor:
-    """Return the class probabilities of voxels (E, b, k, X, Y, Z)."""
-    return scores.softmax(dim=2)
-
-
 def _of_voxels(targets: Tensor, classes: int) -> Tensor:
     """Convert classes of voxels (E, b, X, Y, Z) to probabilities (E, b, k, X, Y, Z)."""
     return F.one_hot(targets, classes).movedim(-1, 2)
@@ -133,10 +128,6 @@ def _dice(probabilities: Tensor, targets: Tensor) -> Tensor:
     truth = _of_voxels(targets, probabilities.shape[2])[:, :, 1:].flatten(3).to(predicted.dtype)
     overlap, sizes = (predicted * truth).sum(dim=3), predicted.sum(dim=3) + truth.sum(dim=3)
     return ((2 * overlap + _SMOOTH) / (sizes + _SMOOTH)).mean(dim=2)
-
-
-def _dice_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    return 1 - _dice(_over_classes(scores), targets)
 
 
 def _dice_score(scores: Tensor, targets: Tensor) -> Tensor:
@@ -219,16 +210,8 @@ def _mean_squares(features: Tensor, targets_ebm: Tensor) -> Tensor:
     return (features.flatten(2) - targets_ebm).square().mean(dim=-1)
 
 
-def _same(outputs: Tensor) -> Tensor:
+def _same(outputs: Tensor, *_: object) -> Tensor:
     return outputs
-
-
-def _own_value(outputs_eb: Tensor, _: Tensor) -> Tensor:
-    return outputs_eb
-
-
-def _own_value_slopes(outputs_eb: Tensor, _: Tensor, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
-    return outputs_eb, weights_eb
 
 
 _SMOOTH = 1e-6  # voxels; only defines the score of an empty volume
@@ -249,7 +232,7 @@ TASKS = {
         None,
         _same,
         _squared_error,
-        lambda t, _: t,
+        _same,
         _same,
         slopes=_squared_error_slopes,
     ),
@@ -271,11 +254,16 @@ TASKS = {
         _log,
         ignores_shifts=True,
     ),
-    "segmentation": Task(
-        _dice_loss, _dice_score, _over_classes, lambda p, t: 1 - _dice(p, t), _of_voxels, _log
+    "segmentation": Task(  # outputs (E, b, k, X, Y, Z)
+        lambda o, t: 1 - _dice(o.softmax(dim=2), t),
+        _dice_score,
+        lambda o: o.softmax(dim=2),
+        lambda p, t: 1 - _dice(p, t),
+        _of_voxels,
+        _log,
     ),
     # The model of a quadratic problem returns f_i(theta) itself.
-    "quadratic": Task(_own_value, None, _same, _own_value, None, _same, _own_value_slopes),
+    "quadratic": Task(_same, None, _same, _same, None, _same, lambda o, _, w: (o, w)),
 }
 
 FEATURES = Task(_mean_squares, None, _same, _mean_squares, None, _same)

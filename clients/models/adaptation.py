@@ -112,7 +112,6 @@ def _matching(network: nn.Module, names: Sequence[str], key: str, pattern: str) 
 
 
 def _load(network: nn.Module, file: str) -> frozenset[str]:
-    """Load the tensors of a file that fit the network, and return their names."""
     # A tensor of another shape, such as a head for other classes, is ignored. ValueError: the file
     # does not exist, or no tensor fits.
     tensors = _remembered(Path(file), "model.weights")

@@ -433,7 +433,6 @@ def _of_xgboost(tree: dict[str, Any]) -> Tree:
 
 
 def _of_lightgbm(root: dict[str, Any]) -> Tree:
-    """Read a tree of nested nodes."""
     nodes, left, right = [root], list[int](), list[int]()
     for node in nodes:  # grows
         is_leaf = "left_child" not in node

@@ -143,10 +143,7 @@ def add_adapters(network: nn.Module, names: Iterable[str], rank: int, alpha: flo
 
 def transformer(shape: Shape, outputs: int, options: TransformerOptions) -> nn.Module:
     """Build a small transformer, trained from scratch."""
-    o = options
-    return Transformer(
-        outputs, _length(shape), o.width, o.layers, o.heads, o.dropout, tied=False
-    )  # fmt: skip
+    return Transformer(outputs, _length(shape), **vars(options), tied=False)
 
 
 def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:

@@ -227,7 +227,6 @@ class HostedPeers(Members):
             self._publish(self._offer(rows), t)
 
     def _begun(self) -> Ints:
-        """Return the authors of the offers that are made."""
         return self.offers.authors
 
     # --- offers, wants and messages

@@ -84,7 +84,6 @@ class Backend(ABC):
         return twin
 
     def _use(self, module: nn.Module) -> None:
-        """Use another copy of the module from now on."""
         self.module = module
 
     @abstractmethod

@@ -110,7 +110,6 @@ def _autograd_backward(
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Reshape inputs (e, b, ..., i) to (e, rows, i)."""
     return x if x.dim() == 3 else x.flatten(1, -2)
 
 
@@ -291,7 +290,6 @@ class Batched(Backend):
         }  # fmt: skip
 
     def _slopes(self, outputs: Tensor, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Return losses (E, b) and the gradient of their weighted sum w.r.t. the outputs."""
         if self.task.slopes is not None:
             return self.task.slopes(outputs, examples.targets, examples.weights)
         outputs = outputs.detach().requires_grad_()

@@ -42,7 +42,6 @@ class Sequential(Backend):
     def _one(
         self, model: Models, buffers: Buffers, examples: Examples, names: Collection[str]
     ) -> tuple[Tensor, dict[str, Tensor], Buffers]:
-        """Return losses (b,), gradients and buffers of a single model."""
         self._set_training(True)
         leaves = {k: value.detach().requires_grad_(k in names) for k, value in model.items()}
         state = {name: value.clone() for name, value in buffers.items()}
