@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.defence import Defence
-from coterie.clients.engine import optimizers, probe, robust, stacked, sums
+from coterie.clients.engine import linear, optimizers, probe, robust, sums
 from coterie.clients.engine.backends.backend import Clipped
 from coterie.clients.engine.backends.choose import choose
 from coterie.clients.engine.data import Batch, Data
@@ -127,7 +127,7 @@ class Engine(Evaluation):
         self._pool = data_of(problem.pooled(), np.array([0])) if pools else None
         self.batches: Callable[..., list[Batch]] = self.data.batches
         self.kind, self.task = problem.task, TASKS[problem.task]
-        self.ridge = partial(stacked.ridge, self.task)
+        self.ridge = partial(linear.ridge, self.task)
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of, max_parameters)

@@ -17,8 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coterie.clients.engine.layers import FIRST, KEY, with_keyed_dropout, without_head
-from coterie.clients.engine.mixed_precision import MixedPrecision
+from coterie.clients.engine.layers import (
+    FIRST,
+    KEY,
+    MixedPrecision,
+    with_keyed_dropout,
+    without_head,
+)
 from coterie.errors import Error
 
 Buffers = dict[str, Tensor]

@@ -21,7 +21,7 @@ from coterie.app.config.preflight import problem_of
 from coterie.app.trained.export import export
 from coterie.app.trained.personal import personal_model
 from coterie.clients.attack import ATTACKS, AttackKind, Knowledge
-from coterie.clients.engine import stacked
+from coterie.clients.engine import linear
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods.mixture import Mixture
 from studies.hostile_members import LEAF, with_leaf
@@ -134,13 +134,13 @@ def test_stacking_knows_no_unit(c: float) -> None:
     def scale(losses: np.ndarray) -> float:
         return 2 * float(losses.mean())
 
-    v, b = stacked.ridge(task, z, y, 1.0, scale)
-    v_c, b_c = stacked.ridge(task, c * z, c * y, 1.0, scale)
+    v, b = linear.ridge(task, z, y, 1.0, scale)
+    v_c, b_c = linear.ridge(task, c * z, c * y, 1.0, scale)
     assert v_c == pytest.approx(v, rel=1e-6)
     assert b_c == pytest.approx(c * b, rel=1e-6)
     assert v[1] > 0.5
     absurd = torch.cat([z, 1e9 * z[:1]])
-    assert stacked.ridge(task, absurd, y, 1.0, scale)[0][3] == 0
+    assert linear.ridge(task, absurd, y, 1.0, scale)[0][3] == 0
 
 
 @pytest.mark.slow
