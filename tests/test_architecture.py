@@ -83,7 +83,6 @@ TORCH = {
     "clients/models/convnets.py",
     "clients/models/fitted.py",
     "clients/models/libraries.py",
-    "clients/models/size.py",
     "clients/models/transformer.py",
     "coterie/testing.py",
 }

@@ -14,7 +14,7 @@ from coterie.app.node.cohort.filters import LetterFilter, Withhold
 from coterie.app.node.cohort.wire import Increments, Wire
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import no_peers
-from coterie.clients.models.size import MAX_PARAMETERS
+from coterie.clients.models.build import MAX_PARAMETERS
 from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
 from coterie.strategies.schedule import Schedule

@@ -36,10 +36,9 @@ from coterie.clients.engine.tasks import TASKS
 from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
 from coterie.clients.letters import Bools, Ints
 from coterie.clients.models.adaptation import personal_names
-from coterie.clients.models.build import build
+from coterie.clients.models.build import MAX_PARAMETERS, build
 from coterie.clients.models.fitted import Fitted, Kinds
 from coterie.clients.models.options import MODELS, Adaptation
-from coterie.clients.models.size import MAX_PARAMETERS
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import NO_TERMS, BackendName, Terms, Training, Weighting
 from coterie.datasets.problem import Problem

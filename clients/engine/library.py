@@ -76,11 +76,23 @@ class Library:
         """Return a model (d,) of a peer, of the kind of `like_d`, with the draws of peer `name`."""
         return self._fit(like_d, _rows(data, peer), name, 0, begun)
 
+    @torch.no_grad()
     def out_of_fold(self, data: Data, peer: int, name: int, like_d: Tensor) -> Tensor:
         """Return outputs (n, k) for the training rows, each of a fit without the row's fold."""
         # Folds have the same classes; with a single row there is no such fit, and outputs are 0.
         if name not in self._folds:
-            self._folds[name] = self._out_of_fold(data, peer, name, like_d)
+            inputs_bm, fold_b = _rows(data, peer).inputs, self.folds(data, peer, name)
+            outputs = None
+            for fold, row_d in enumerate(self.without_folds(data, peer, name, like_d)):
+                tensors = {k: value[0] for k, value in self.network.named(row_d[None]).items()}
+                out = fold_b == fold
+                inputs = torch.from_numpy(inputs_bm[out]).to(row_d)
+                result, _ = self.network.run(self.module, tensors, inputs, ())
+                if outputs is None:
+                    outputs = result.new_zeros(len(fold_b), *result.shape[1:])
+                outputs[torch.from_numpy(out)] = result
+            assert outputs is not None
+            self._folds[name] = outputs
         return self._folds[name]
 
     def malformed(self, x_sd: Tensor) -> Bools:
@@ -123,18 +135,6 @@ class Library:
         kinds: Ints = x_ed[:, self._is_kind][:, 0].cpu().numpy().astype(np.int64)
         return kinds
 
-    def _out_of_fold(self, data: Data, peer: int, name: int, like_d: Tensor) -> Tensor:
-        inputs_bm, fold_b = _rows(data, peer).inputs, self.folds(data, peer, name)
-        outputs = None
-        for fold, row_d in enumerate(self.without_folds(data, peer, name, like_d)):
-            out = fold_b == fold
-            result = self._outputs(row_d, torch.from_numpy(inputs_bm[out]).to(row_d))
-            if outputs is None:
-                outputs = result.new_zeros(len(fold_b), *result.shape[1:])
-            outputs[torch.from_numpy(out)] = result
-        assert outputs is not None
-        return outputs
-
     def _fit(
         self, like_d: Tensor, rows: Rows, name: int, partner: int, begun: Begun | None
     ) -> Tensor:
@@ -155,11 +155,6 @@ class Library:
         for each, values in arrays.items():
             tensors[start + each][0] = torch.from_numpy(np.asarray(values, dtype=np.float64))
         return row_1d[0]
-
-    @torch.no_grad()
-    def _outputs(self, row_d: Tensor, x_bm: Tensor) -> Tensor:
-        tensors = {name: value[0] for name, value in self.network.named(row_d[None]).items()}
-        return self.network.run(self.module, tensors, x_bm, ())[0]
 
 
 def _rows(data: Data, peer: int) -> Rows:

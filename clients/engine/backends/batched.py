@@ -160,10 +160,6 @@ def _theta_backward(layer: Theta, own: Own, x: Tensor, slope: Tensor, g: Tensor)
     return torch.stack((0.5 * away.square(), -slope), dim=-2) * g[..., None, None]
 
 
-def _theta_gradients(x: Tensor, slope: Tensor, g: Tensor) -> dict[str, Outer]:
-    return {"theta": Outer(g[..., None] * slope, None)}
-
-
 _ELEMENTWISE = Kernel(_by_autograd, _autograd_backward)
 KERNELS: dict[type[nn.Module], Kernel] = {
     nn.Linear: Kernel(_linear, _linear_backward, _linear_gradients),
@@ -171,7 +167,9 @@ KERNELS: dict[type[nn.Module], Kernel] = {
     nn.Identity: Kernel(lambda layer, own, x: (x, None), _reshape),
     nn.ReLU: Kernel(_relu, _relu_backward),
     Dropout: Kernel(_dropout, _dropout_backward),
-    Theta: Kernel(_theta, _theta_backward, _theta_gradients),
+    Theta: Kernel(
+        _theta, _theta_backward, lambda x, slope, g: {"theta": Outer(g[..., None] * slope, None)}
+    ),
     **dict.fromkeys((nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.ELU, nn.SiLU), _ELEMENTWISE),
 }
 """Layer type -> its kernel."""
