@@ -172,8 +172,11 @@ def rankings(
     observed to expected positives, 1 for a model that is calibrated in the large.
     """
     measures: dict[str, Callable[..., Floats]] = {
-        "auroc": _auroc, "auprc": _auprc, "brier": _brier, "observed_expected": _ratio,
-    }  # fmt: skip
+        "auroc": _auroc,
+        "auprc": _auprc,
+        "brier": lambda n_bn, p_n, y_n, _: n_bn @ np.square(p_n - y_n) / n_bn.sum(axis=1),
+        "observed_expected": lambda n_bn, p_n, y_n, _: _divided(n_bn @ y_n, n_bn @ p_n),
+    }
     order, *sorted_n = _ordered(p_n, positive_n)
     counts_bn = _resamples(len(p_n), groups_n)[:, order]
     result = {}
@@ -296,14 +299,6 @@ def _auprc(counts_bn: Floats, p_n: Floats, positive_n: Floats, starts: Ints) -> 
     precision_bg = true_bg / np.maximum(true_bg + false_bg, 1)
     value_b = _divided((positive_bg * precision_bg).sum(axis=1), true_bg[:, -1])
     return np.where(false_bg[:, -1] > 0, value_b, np.nan)
-
-
-def _brier(counts_bn: Floats, p_n: Floats, positive_n: Floats, starts: Ints) -> Floats:
-    return np.asarray(counts_bn @ np.square(p_n - positive_n) / counts_bn.sum(axis=1))
-
-
-def _ratio(counts_bn: Floats, p_n: Floats, positive_n: Floats, starts: Ints) -> Floats:
-    return _divided(counts_bn @ positive_n, counts_bn @ p_n)
 
 
 def _divided(above: Floats, below: Floats) -> Floats:

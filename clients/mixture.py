@@ -14,7 +14,7 @@ class Mixture(NamedTuple):
     """Ensemble of models per hosted peer, whose predictions are averaged.
 
     With an `offset`, weighted outputs and the offset are added instead; the weights are then any
-    numbers. Outputs beyond the limits are clipped (`coterie.clients.engine.limits`); those of the
+    numbers. Outputs beyond the limits are clipped (`coterie.clients.engine.tasks`); those of the
     peer's own model are infinite.
     """
 

@@ -300,7 +300,6 @@ def _isolated(
 
 
 def _frequent(cells: Floats, code: float) -> Bools:
-    """Return for each column whether a value is frequent at a peer, (c,)."""
     count_c = (cells == code).sum(axis=0)
     min_rows = max(MIN_CODED_ROWS, MIN_CODED_SHARE * len(cells))
     return np.asarray(count_c >= min_rows, dtype=np.bool_)
@@ -353,6 +352,5 @@ def _mean_variance(sums: Floats) -> tuple[Floats, Floats]:
 
 
 def _ratio(above: Floats, below: npt.NDArray[Any]) -> Floats:
-    """Divide; NaN for 0 / 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(above / below, dtype=np.float64)

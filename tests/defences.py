@@ -268,7 +268,7 @@ DEFENCES = [Defence(*row) for row in (
      "large_e[mine] = size_e[mine] > limit(known, _MODELS if is_offer else _ANSWERS)", "pass",
      "test_one_of_six_is_refused_by_all_others"),
     ("decide the predictions for patients",
-     "return torch.where(are_inside(task, outputs, low, high), outputs, nearest)", "return outputs",
+     "return torch.where(self.are_inside(outputs, low, high), outputs, nearest)", "return outputs",
      "test_a_leaf_that_no_row_tested_decides_nothing"),
     ("fill the relay's log or terminal",
      'return "".join(char if char.isprintable() else "?" for char in line)', "return line",

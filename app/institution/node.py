@@ -34,7 +34,7 @@ from coterie.app.node.cohort import clearance
 from coterie.app.node.cohort.clearance import Measured
 from coterie.app.node.node import Node
 from coterie.app.runs import atomic, provenance, quality
-from coterie.clients.models.size import SizeError
+from coterie.clients.models.build import SizeError
 from coterie.datasets import account
 from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.quality import warnings

@@ -9,13 +9,12 @@ from typing import Any
 from coterie.app.config.config import Config
 from coterie.app.node.cohort.attackers import Attackers
 from coterie.app.node.cohort.checked_rule import CheckedRule
-from coterie.app.node.cohort.clock import ClockedPeers
-from coterie.app.node.cohort.cohort import HostedPeers
+from coterie.app.node.cohort.cohort import ClockedPeers, HostedPeers
 from coterie.app.node.cohort.filters import LetterFilter, Withhold
 from coterie.app.node.cohort.wire import Increments, Wire
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import no_peers
-from coterie.clients.models.size import MAX_PARAMETERS
+from coterie.clients.models.build import MAX_PARAMETERS
 from coterie.clients.rule import Rule
 from coterie.datasets.problem import Problem
 from coterie.strategies.schedule import Schedule

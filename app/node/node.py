@@ -26,7 +26,7 @@ from coterie.app.runs import provenance
 from coterie.app.trained import starts
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import ModelError
-from coterie.clients.models.size import MAX_PARAMETERS, SizeError
+from coterie.clients.models.build import MAX_PARAMETERS, SizeError
 from coterie.datasets.problem import Problem
 from coterie.datasets.quality import survey
 from coterie.errors import Error

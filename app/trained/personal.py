@@ -22,13 +22,11 @@ from coterie.app.runs import files
 from coterie.app.runs.files import ResultsError
 from coterie.app.trained.about import About
 from coterie.app.trained.decision import NO_POINT, OperatingPoint, of_strings
-from coterie.clients.engine import limits as score_limits
 from coterie.clients.engine.layers import without_head
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods import knn_per
 from coterie.clients.models.build import build
-from coterie.clients.models.fitted import Fitted
-from coterie.clients.models.kinds import Kinds
+from coterie.clients.models.fitted import Fitted, Kinds
 from coterie.clients.models.options import Adaptation, Gpt2Options, KindOptions, kinds_in, model_of
 from coterie.datasets.preprocessing import IS_MISSING, NO_CODE
 
@@ -222,7 +220,7 @@ class PersonalModel(nn.Module):
         inputs, beyond = self.preparation(raw), dict[str, Tensor]()
         for m, name in enumerate(self.authors):
             outputs = self.members[m](inputs)
-            inside = score_limits.are_inside(self._task, outputs, *self._limits(outputs, m))
+            inside = self._task.are_inside(outputs, *self._limits(outputs, m))
             here = ~inside.flatten(1).all(dim=1)
             beyond[name] = beyond.get(name, here) | here
         return [(name, int(here.sum())) for name, here in beyond.items()]
@@ -235,7 +233,7 @@ class PersonalModel(nn.Module):
     def _limited(self, outputs: Tensor, m: int) -> Tensor:
         if self.low is None or self._free[m]:
             return outputs
-        return score_limits.clipped(self._task, outputs, *self._limits(outputs, m))
+        return self._task.clipped(outputs, *self._limits(outputs, m))
 
     def _share(self, outputs: Tensor, m: int) -> Tensor:
         assert self.weights is not None

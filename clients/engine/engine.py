@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,35 +22,27 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.defence import Defence
-from coterie.clients.engine import optimizers, probe, robust, stacked, sums
+from coterie.clients.engine import linear, optimizers, probe, robust, sums
+from coterie.clients.engine.backends.backend import Clipped
 from coterie.clients.engine.backends.choose import choose
-from coterie.clients.engine.backends.clipped import Clipped
-from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data
 from coterie.clients.engine.evaluation import Evaluation, Scores
 from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.library import Begun, Library
 from coterie.clients.engine.network import Buffers, ModelError, Network
-from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
-from coterie.clients.letters import Bools, Rows
+from coterie.clients.letters import Bools, Ints
 from coterie.clients.models.adaptation import personal_names
-from coterie.clients.models.build import build
-from coterie.clients.models.fitted import Fitted
-from coterie.clients.models.kinds import Kinds
-from coterie.clients.models.options import MODELS
-from coterie.clients.models.size import MAX_PARAMETERS
-from coterie.clients.training import NO_TERMS, BackendName, Terms
-
-if TYPE_CHECKING:
-    from coterie.clients.models.options import Adaptation
-    from coterie.clients.privacy import Privacy
-    from coterie.clients.training import Training, Weighting
-    from coterie.datasets.problem import Problem
-    from coterie.strategies.topology import AveragingWeights
+from coterie.clients.models.build import MAX_PARAMETERS, build
+from coterie.clients.models.fitted import Fitted, Kinds
+from coterie.clients.models.options import MODELS, Adaptation
+from coterie.clients.privacy import Privacy
+from coterie.clients.training import NO_TERMS, BackendName, Terms, Training, Weighting
+from coterie.datasets.problem import Problem
+from coterie.strategies.topology import AveragingWeights
 
 __all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Scores", "device_of"]
 
@@ -134,6 +126,7 @@ class Engine(Evaluation):
         self._pool = data_of(problem.pooled(), np.array([0])) if pools else None
         self.batches: Callable[..., list[Batch]] = self.data.batches
         self.kind, self.task = problem.task, TASKS[problem.task]
+        self.ridge = partial(linear.ridge, self.task)
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of, max_parameters)
@@ -172,11 +165,9 @@ class Engine(Evaluation):
             chosen = Clipped(chosen, self.guard.options.clip)
         self._execution = Execution(chosen, self.device, chunk=chunk, memory=memory, tf32=tf32)
         self._footprint = Footprint(self.network, self.task, self.data, materializes=materializes)
-        self.personal = PersonalLayers(self.network.personal, training)
         self._trainer = Trainer(
-            self.network, self.task, self._execution, self.data, self.personal, self.guard,
-            self._footprint,
-        )  # fmt: skip
+            self.network, self.task, self._execution, self.data, self.guard, self._footprint
+        )
 
     # ---- state of the hosted peers -----------------------------------------------------------
 
@@ -222,9 +213,8 @@ class Engine(Evaluation):
                 for name in self.network.personal
             }
             personal |= {name: self._begin[name] for name in personal if name in self._begin}
-            buffers |= self.personal.buffers(
-                {name: value.to(self.device, self.dtype) for name, value in personal.items()}
-            )
+            here = {name: value.to(self.device, self.dtype) for name, value in personal.items()}
+            buffers |= optimizers.personal_buffers(self.training, here)
         buffers |= {k: v.clone() for k, v in self._begin.items() if k in self.network.buffer_names}
         return x_pd.clone(), buffers
 
@@ -262,12 +252,10 @@ class Engine(Evaluation):
         return optimizers.opt_state(training or self.training, x_ed)
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
-        """Return the start models that some peers draw, (K, d)."""
         rows = [self.network.flat(self._begun(peer)) for peer in peers]
         return torch.stack(rows).to(self.device, self.dtype)
 
     def _begun(self, peer: int) -> nn.Module:
-        """Return the module that a peer draws."""
         module = self._fresh(int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63)))
         if module is self.network.module:
             raise ModelError(
@@ -412,7 +400,7 @@ class Engine(Evaluation):
     ) -> Fit:
         """Return models and buffers with fresh optimizer state, also of personal layers."""
         personal = {name: before.buffers[name] for name in self.network.personal}
-        buffers = {**before.buffers, **self.personal.buffers(personal)}
+        buffers = {**before.buffers, **optimizers.personal_buffers(self.training, personal)}
         steps = before.x if trained is None else before.x[:, self.network.columns(trained)]
         return before._replace(buffers=buffers, opt_state=optimizers.opt_state(training, steps))
 
@@ -466,17 +454,6 @@ class Engine(Evaluation):
         rows = inputs[0].flatten(1).double().cpu().numpy()
         return rows, targets[0].cpu().numpy(), data.groups("train", peer)
 
-    def ridge(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        strength: float,
-        scale: Callable[[npt.NDArray[np.float64]], float],
-        base: Tensor | None = None,
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return coefficients (m,) and offsets (k,), see `coterie.clients.engine.stacked`."""
-        return stacked.ridge(self.task, outputs, targets, strength, scale, base)
-
     # ---- aggregation -------------------------------------------------------------------------
 
     def mix(
@@ -501,13 +478,7 @@ class Engine(Evaluation):
             return sums.weighted(weights_e, x_sd, from_e, to_e, hosted)
         return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, hosted)
 
-    def inner(self, a_ed: Tensor | Rows, b_ed: Tensor | Rows) -> Tensor:
-        """Return inner products of models, (E,) float64, independent of the peers' nodes."""
-        return sums.paired(a_ed, b_ed)
-
-    def squared_distances(self, a_ed: Rows, b_ed: Rows) -> Tensor:
-        """Return squared distances of models, (E,) float64, independent of the peers' nodes."""
-        return sums.squared_distances(a_ed, b_ed)
+    inner, squared_distances = staticmethod(sums.paired), staticmethod(sums.squared_distances)
 
     def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
         """Return the mean cosine of the rows of two models' tensors, (E,); a vector is a row."""

@@ -15,13 +15,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.clients.engine import limits, tuning
+from coterie.clients.engine import tuning
 from coterie.clients.engine.backends.backend import Backend, located
-from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Data, SplitName
 from coterie.clients.engine.execution import Execution, Footprint
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.tasks import Task
+from coterie.clients.letters import Ints
 from coterie.clients.mixture import Mixture
 
 
@@ -95,10 +95,19 @@ class Evaluation:
         return losses_en
 
     def example_outputs(
-        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
-    ) -> Tensor:
-        """Return the outputs for each example (E, N, ...), 0 beyond a split's end."""
-        parts = self._parts(self._outputs, x_ed, buffers, split, peers)
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints,
+        compute: Callable[..., Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the outputs for each example (E, N, ...), 0 beyond a split's end.
+
+        `compute` is a method like `embed` to call instead.
+        """
+        parts: list[Piece] = []
+
+        def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
+            parts.append((at, rows, (compute or self._outputs)(backend, x_ed, buffers, at, inputs)))
+
+        self._sweep(see, split, peers)
         longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
         tail = parts[0][2].shape[2:] if parts else ()
         return _placed(x_ed.new_zeros(len(x_ed), longest, *tail), parts)
@@ -137,7 +146,7 @@ class Evaluation:
         def predict(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
             for m, (outputs, bounds) in enumerate(self._members(mixture, backend, at, inputs)):
-                kept = limits.clipped(self.task, outputs, *bounds) if bounds else outputs
+                kept = self.task.clipped(outputs, *bounds) if bounds else outputs
                 shares.append(self._share(kept, mixture.weights[at, m], adds=adds))
             if mixture.offset is not None:
                 shares.append(*_along(shares[0], mixture.offset[at]))
@@ -162,11 +171,11 @@ class Evaluation:
         def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
             limited, change, inside = [], [], []
             for m, (outputs, bounds) in enumerate(self._members(mixture, backend, at, inputs)):
-                is_inside = limits.are_inside(self.task, outputs, *bounds)
+                is_inside = self.task.are_inside(outputs, *bounds)
                 inside.append(is_inside.reshape(*outputs.shape[:2], -1).all(dim=2))
                 kept, raw = (
                     self._share(each, mixture.weights[at, m], adds=adds)
-                    for each in (limits.clipped(self.task, outputs, *bounds), outputs)
+                    for each in (self.task.clipped(outputs, *bounds), outputs)
                 )
                 limited.append(kept)
                 change.append(raw - kept)
@@ -190,14 +199,6 @@ class Evaluation:
 
         self._sweep(see, split, self._or_all(None))
         return counts
-
-    def ranges(self, outputs: Tensor) -> tuple[limits.Floats, limits.Floats]:
-        """Return the lowest and highest scores (m, k), see `coterie.clients.engine.limits`."""
-        return limits.ranges(self.task, outputs)
-
-    def clipped(self, outputs: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Return outputs within limits, see `coterie.clients.engine.limits`."""
-        return limits.clipped(self.task, outputs, low, high)
 
     def _members(
         self, mixture: Mixture, backend: Backend, at: Tensor, inputs: Tensor
@@ -244,23 +245,7 @@ class Evaluation:
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
         """Return the last layer's inputs (P, n, m), undefined beyond a peer's last example."""
-        parts = self._parts(self.embed, x_pd, buffers, split, np.arange(len(x_pd)))
-        longest = int(self.data.shards[split].lengths_p.max(initial=0))
-        tail = parts[0][2].shape[2:] if parts else (0,)
-        return _placed(x_pd.new_zeros(len(x_pd), longest, *tail), parts)
-
-    def _parts(
-        self, compute: Callable[..., Tensor], x_ed: Tensor, buffers: Buffers, split: SplitName,
-        peers: Ints,
-    ) -> list[Piece]:  # fmt: skip
-        """Return what `_outputs` or `embed` compute in each call of the network."""
-        parts: list[Piece] = []
-
-        def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
-            parts.append((at, rows, compute(backend, x_ed, buffers, at, inputs)))
-
-        self._sweep(see, split, peers)
-        return parts
+        return self.example_outputs(x_pd, buffers, split, np.arange(len(x_pd)), self.embed)
 
     @torch.no_grad()
     def _score(

@@ -23,11 +23,10 @@ from torch import Tensor
 
 from coterie.clients.engine import tuning
 from coterie.clients.engine.backends.backend import Backend
-from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import Task
-from coterie.clients.letters import Part
+from coterie.clients.letters import Ints, Part
 
 THREADS = torch.get_num_threads()
 """Threads that the process may use."""

@@ -2,28 +2,24 @@
 
 A model is fitted once: where its parameters are not all 0, there is nothing left to fit. The fit of
 a peer depends on the run's seed and the peer alone. Only `boosting` continues: it fits a further
-model to what the scores of its former ones leave. If peers have different kinds of model
-(`coterie.clients.models.kinds`), a row says which one is fitted; networks take gradient steps.
+model to what the scores of its former ones leave. If peers have different kinds of model (`Kinds`),
+a row says which one is fitted; networks take gradient steps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.clients.engine.data import Data
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.streams import FOLDS, Purpose, stream
-from coterie.clients.models.fitted import Fitted, Rows
-from coterie.clients.models.kinds import KIND, Kinds
-
-if TYPE_CHECKING:
-    from coterie.clients.engine.batches import Ints
-    from coterie.clients.engine.data import Data
-    from coterie.clients.letters import Bools
+from coterie.clients.letters import Bools, Ints
+from coterie.clients.models.fitted import BoostedTrees, Fitted, Kinds, Rows
 
 Begun = tuple[Tensor, int]
 """Former fits that a fit continues: their scores of the training rows, (n, k), or (F, n, k) of fits
@@ -40,12 +36,10 @@ class Library:
 
     @property
     def module(self) -> Fitted | Kinds:
-        """The module that fits and checks."""
         return cast("Fitted | Kinds", self.network.module)
 
     @property
     def is_mixed(self) -> bool:
-        """True if there are several kinds of model."""
         return isinstance(self.module, Kinds)
 
     def fits(self, x_ed: Tensor) -> Bools:
@@ -82,11 +76,23 @@ class Library:
         """Return a model (d,) of a peer, of the kind of `like_d`, with the draws of peer `name`."""
         return self._fit(like_d, _rows(data, peer), name, 0, begun)
 
+    @torch.no_grad()
     def out_of_fold(self, data: Data, peer: int, name: int, like_d: Tensor) -> Tensor:
         """Return outputs (n, k) for the training rows, each of a fit without the row's fold."""
         # Folds have the same classes; with a single row there is no such fit, and outputs are 0.
         if name not in self._folds:
-            self._folds[name] = self._out_of_fold(data, peer, name, like_d)
+            inputs_bm, fold_b = _rows(data, peer).inputs, self.folds(data, peer, name)
+            outputs = None
+            for fold, row_d in enumerate(self.without_folds(data, peer, name, like_d)):
+                tensors = {k: value[0] for k, value in self.network.named(row_d[None]).items()}
+                out = fold_b == fold
+                inputs = torch.from_numpy(inputs_bm[out]).to(row_d)
+                result, _ = self.network.run(self.module, tensors, inputs, ())
+                if outputs is None:
+                    outputs = result.new_zeros(len(fold_b), *result.shape[1:])
+                outputs[torch.from_numpy(out)] = result
+            assert outputs is not None
+            self._folds[name] = outputs
         return self._folds[name]
 
     def malformed(self, x_sd: Tensor) -> Bools:
@@ -123,24 +129,11 @@ class Library:
 
     @property
     def _is_kind(self) -> Tensor:
-        return self.network.columns([KIND] if self.is_mixed else [])
+        return self.network.columns(["kind"] if self.is_mixed else [])
 
     def _kinds(self, x_ed: Tensor) -> Ints:
-        """Return the kinds of well-formed models (E,)."""
         kinds: Ints = x_ed[:, self._is_kind][:, 0].cpu().numpy().astype(np.int64)
         return kinds
-
-    def _out_of_fold(self, data: Data, peer: int, name: int, like_d: Tensor) -> Tensor:
-        inputs_bm, fold_b = _rows(data, peer).inputs, self.folds(data, peer, name)
-        outputs = None
-        for fold, row_d in enumerate(self.without_folds(data, peer, name, like_d)):
-            out = fold_b == fold
-            result = self._outputs(row_d, torch.from_numpy(inputs_bm[out]).to(row_d))
-            if outputs is None:
-                outputs = result.new_zeros(len(fold_b), *result.shape[1:])
-            outputs[torch.from_numpy(out)] = result
-        assert outputs is not None
-        return outputs
 
     def _fit(
         self, like_d: Tensor, rows: Rows, name: int, partner: int, begun: Begun | None
@@ -154,6 +147,7 @@ class Library:
             start, module = f"{module.name(kind)}.", cast("Fitted", module.models[kind])
         if step := 2 * module.threshold_step:  # so that thresholds are multiples of half of it
             rows = rows._replace(inputs=np.round(rows.inputs / step) * step)
+        assert begun is None or isinstance(module, BoostedTrees), "only these can be continued"
         former = None if begun is None else (begun[0].double().cpu().numpy(), begun[1])
         with threadpool_limits(1):  # sums do not depend on the machine's cores
             arrays = module.fitted(rows, key, former)
@@ -161,11 +155,6 @@ class Library:
         for each, values in arrays.items():
             tensors[start + each][0] = torch.from_numpy(np.asarray(values, dtype=np.float64))
         return row_1d[0]
-
-    @torch.no_grad()
-    def _outputs(self, row_d: Tensor, x_bm: Tensor) -> Tensor:
-        tensors = {name: value[0] for name, value in self.network.named(row_d[None]).items()}
-        return self.network.run(self.module, tensors, x_bm, ())[0]
 
 
 def _rows(data: Data, peer: int) -> Rows:

@@ -17,8 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coterie.clients.engine.layers import FIRST, KEY, with_keyed_dropout, without_head
-from coterie.clients.engine.mixed_precision import MixedPrecision
+from coterie.clients.engine.layers import (
+    FIRST,
+    KEY,
+    MixedPrecision,
+    with_keyed_dropout,
+    without_head,
+)
 from coterie.errors import Error
 
 Buffers = dict[str, Tensor]
@@ -44,11 +49,12 @@ class Network:
     """Names, shapes and buffers of a network, with a method that runs one copy.
 
     `names`, `shapes` and `sizes` are those of the tensors in a row of `x_ed`, `d` in all; the
-    `personal` tensors (`coterie.clients.engine.personal`) are kept with the buffers. `coupled`: the
-    output for an example depends on the rest of its batch (batch norm). `alone` is the reason why
-    torch.func.vmap cannot batch copies, "" if it can: such a network runs one copy at a time, and
-    draws from torch's generator, seeded with the model's key. `channels_last` lays out images with
-    channels innermost in calls of a single model on a GPU; on a CPU this is always done.
+    `personal` tensors (see `coterie.clients.engine.optimizers`) are kept with the buffers.
+    `coupled`: the output for an example depends on the rest of its batch (batch norm). `alone` is
+    the reason why torch.func.vmap cannot batch copies, "" if it can: such a network runs one copy
+    at a time, and draws from torch's generator, seeded with the model's key. `channels_last` lays
+    out images with channels innermost in calls of a single model on a GPU; on a CPU this is always
+    done.
     """
 
     def __init__(
@@ -188,5 +194,4 @@ def _aliases(module: nn.Module) -> dict[str, str]:
 
 
 def _owner(name: str) -> str:
-    """Return the name of the module that owns a tensor."""
     return name.rpartition(".")[0]

@@ -1,20 +1,23 @@
 """Optimizers on stacked parameters, with torch.optim's semantics but counts and norms per model.
 
 State is a dict of tensors with a leading axis of models, so that it is stored, sent to another
-process and resumed like everything else a peer keeps. Legend: e = models, d = parameters.
+process and resumed like everything else a peer keeps.
+
+Personal layers, which a method neither sends nor averages, are among the buffers of a peer's model,
+with their optimizer state, like the running statistics of batch norm. Computing a gradient also
+takes a step of the personal layers of the peer whose data it uses, as it updates the statistics;
+dropping the buffers drops that step. Legend: e = models, d = parameters.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from coterie.clients.training import Training
+from coterie.clients.training import Training
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch.optim and the papers
 ALPHA = 0.99  # RMSprop's smoothing, as in torch.optim
@@ -98,8 +101,38 @@ def step(
     torch._foreach_add_([*models], [*gradients], alpha=-rate)
 
 
+def personal_buffers(training: Training, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return personal parameters (E, ...) by name, with fresh optimizer state."""
+    memory = {
+        f"{name}.{key}": moment
+        for name, value in values.items()
+        for key, moment in opt_state(training, value).items()
+    }
+    return {**values, **memory}
+
+
+def personal_step(
+    training: Training,
+    rate: float,
+    names: Sequence[str],
+    buffers: Mapping[str, Tensor],
+    gradients: Sequence[Tensor],
+) -> dict[str, Tensor]:
+    """Return personal parameters and their optimizer state after a step down their gradients."""
+    after = {
+        key: value.clone()
+        for key, value in buffers.items()
+        if key in names or key.rpartition(".")[0] in names
+    }
+    keys = opt_state(training, after[names[0]])
+    memory = {key: [after[f"{name}.{key}"] for name in names] for key in keys}
+    values = [after[name] for name in names]
+    each = decays(training, (value.shape[1:] for value in values))
+    step(training, rate, values, gradients, memory, each)
+    return after
+
+
 def _pulled(g: Tensor, x: Tensor, decay: Decay) -> Tensor:
-    """Return a gradient plus weight decay."""
     if isinstance(decay, Tensor):
         return torch.addcmul(g, x, decay)
     return g.add(x, alpha=decay) if decay else g

@@ -2,7 +2,7 @@
 
 The gradient of a minibatch B becomes (sum over B of g_e min(1, C / |g_e|) + s C z) / |B| with z
 standard normal (Abadi et al., "Deep learning with differential privacy", CCS 2016). The backend
-clips (`coterie.clients.engine.backends.clipped`); this module adds noise and charges for it.
+clips (`coterie.clients.engine.backends.backend`); this module adds noise and charges for it.
 
 Noise is keyed by seed, peer, round, stage, minibatch and the number of earlier uses of the
 minibatch in the stage: it does not depend on the node that hosts a peer, and never repeats. The
@@ -26,11 +26,10 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from torch import Tensor
 
 from coterie.clients.engine import accountant, tuning
-from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Charge
 from coterie.clients.engine.network import ModelError, Network
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Bools
+from coterie.clients.letters import Bools, Ints
 from coterie.clients.privacy import Privacy
 
 OFFER, ANSWER, UPDATE = range(3)

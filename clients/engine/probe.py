@@ -10,24 +10,20 @@ from __future__ import annotations
 import copy
 import logging
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.clients.engine.backends.backend import Backend, Examples, first_sentence, layer_of
-from coterie.clients.engine.backends.sequential import Sequential
-from coterie.clients.engine.backends.vmapped import Vmapped
+from coterie.clients.engine.backends.sequential import Sequential, Vmapped
+from coterie.clients.engine.data import Data
 from coterie.clients.engine.network import ModelError, Network
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.models.build import build
+from coterie.clients.models.options import Adaptation
+from coterie.datasets.problem import Problem
 from coterie.errors import is_users, place_of
-
-if TYPE_CHECKING:
-    from coterie.clients.engine.data import Data
-    from coterie.clients.models.options import Adaptation
-    from coterie.datasets.problem import Problem
 
 _EXAMPLES = 2  # batch norm needs two
 _REMEDIES = {

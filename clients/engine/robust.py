@@ -16,7 +16,7 @@ k = letters of one recipient, p = recipients, s = rows of a stack, d = parameter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,8 @@ from torch import Tensor
 
 from coterie.clients.defence import Defence, median
 from coterie.clients.engine import sums, tuning
+from coterie.clients.engine.training import Models
 from coterie.clients.letters import Ints, Rows
-
-if TYPE_CHECKING:
-    from coterie.clients.engine.training import Models
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,22 +9,16 @@ Legend: e = terms or models, s = rows of a stack, k = distinct sums, p = sums, d
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.clients.engine import tuning
-from coterie.clients.letters import Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    import numpy.typing as npt
-
-    from coterie.clients.engine.batches import Ints
+from coterie.clients.letters import Ints, Rows
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
-"""Tasks: loss, prediction and correctness of each example.
+"""Tasks: loss, prediction and correctness of each example, and limits of scores.
 
-Legend: e = models, b = examples, k = classes, outputs or intervals, t = tokens, v = vocabulary.
+Legend: e = models, b = examples, k = classes, outputs or intervals, t = tokens, v = vocabulary, m =
+members of an ensemble, r = rows.
 """
 
 from __future__ import annotations
@@ -8,14 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+Floats = npt.NDArray[np.float64]
+FINITE = 1e30
+"""Limit of scores that only have to be finite."""
+_ROUNDING = 1e-5  # relative; the same model's scores differ between formats and batches
+
 
 @dataclass(frozen=True)
 class Task:
-    """Loss and prediction rule of one kind of problem."""
+    """Loss and prediction rule of one kind of problem.
+
+    Another peer's scores in an ensemble have limits: their range on the rows that chose its weight.
+    On a row unlike all held-out rows the scores of a member may be anything, so that a single leaf
+    could decide the prediction alone. Clipped to the range that they had there, they have the
+    influence that was tested. Softmax ignores a number that is added to all scores of a row, so
+    that scores of classes are compared after subtracting their mean.
+    """
 
     losses: Callable[[Tensor, Tensor], Tensor]
     """Maps (outputs (E, b, ...), targets (E, b, ...)) to the loss of each example (E, b)."""
@@ -35,6 +50,32 @@ class Task:
     weighted sum with respect to the outputs; None: use autograd."""
     ignores_shifts: bool = False
     """True if a number that is added to all outputs of a row changes nothing."""
+
+    def ranges(self, outputs: Tensor) -> tuple[Floats, Floats]:
+        """Return the lowest and highest scores (m, k) of the outputs (m, r, ..., k)."""
+        scores_mrk = self._comparable(outputs.detach().cpu().double()).flatten(1, -2)
+        if not scores_mrk.shape[1]:
+            wide = np.full((len(scores_mrk), scores_mrk.shape[2]), FINITE)
+            return -wide, wide
+        low_mk, high_mk = (each.nan_to_num() for each in (scores_mrk.amin(1), scores_mrk.amax(1)))
+        more_mk = _ROUNDING * torch.maximum(low_mk.abs(), high_mk.abs())
+        return (low_mk - more_mk).numpy(), (high_mk + more_mk).numpy()
+
+    def are_inside(self, outputs: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Mark rows (..., 1) whose scores (..., k) are within limits that broadcast to them."""
+        # Infinite limits hold everything, NaN too.
+        scores = self._comparable(outputs)
+        return (((scores >= low) & (scores <= high)) | low.isinf()).all(dim=-1, keepdim=True)
+
+    def clipped(self, outputs: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Return the outputs, of rows beyond the limits the nearest scores within; 0 for NaN."""
+        scores = self._comparable(outputs)
+        finite = torch.where(scores.isnan(), torch.zeros_like(scores), scores)
+        nearest = torch.minimum(torch.maximum(finite, low), high)
+        return torch.where(self.are_inside(outputs, low, high), outputs, nearest)
+
+    def _comparable(self, outputs: Tensor) -> Tensor:
+        return outputs - outputs.mean(dim=-1, keepdim=True) if self.ignores_shifts else outputs
 
 
 def _cross_entropy(outputs_ebk: Tensor, targets_eb: Tensor) -> Tensor:
@@ -74,11 +115,6 @@ def _over_tokens(each: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, 
     return mean
 
 
-def _over_classes(scores: Tensor) -> Tensor:
-    """Return the class probabilities of voxels (E, b, k, X, Y, Z)."""
-    return scores.softmax(dim=2)
-
-
 def _of_voxels(targets: Tensor, classes: int) -> Tensor:
     """Convert classes of voxels (E, b, X, Y, Z) to probabilities (E, b, k, X, Y, Z)."""
     return F.one_hot(targets, classes).movedim(-1, 2)
@@ -92,10 +128,6 @@ def _dice(probabilities: Tensor, targets: Tensor) -> Tensor:
     truth = _of_voxels(targets, probabilities.shape[2])[:, :, 1:].flatten(3).to(predicted.dtype)
     overlap, sizes = (predicted * truth).sum(dim=3), predicted.sum(dim=3) + truth.sum(dim=3)
     return ((2 * overlap + _SMOOTH) / (sizes + _SMOOTH)).mean(dim=2)
-
-
-def _dice_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    return 1 - _dice(_over_classes(scores), targets)
 
 
 def _dice_score(scores: Tensor, targets: Tensor) -> Tensor:
@@ -178,16 +210,8 @@ def _mean_squares(features: Tensor, targets_ebm: Tensor) -> Tensor:
     return (features.flatten(2) - targets_ebm).square().mean(dim=-1)
 
 
-def _same(outputs: Tensor) -> Tensor:
+def _same(outputs: Tensor, *_: object) -> Tensor:
     return outputs
-
-
-def _own_value(outputs_eb: Tensor, _: Tensor) -> Tensor:
-    return outputs_eb
-
-
-def _own_value_slopes(outputs_eb: Tensor, _: Tensor, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
-    return outputs_eb, weights_eb
 
 
 _SMOOTH = 1e-6  # voxels; only defines the score of an empty volume
@@ -208,7 +232,7 @@ TASKS = {
         None,
         _same,
         _squared_error,
-        lambda t, _: t,
+        _same,
         _same,
         slopes=_squared_error_slopes,
     ),
@@ -230,11 +254,16 @@ TASKS = {
         _log,
         ignores_shifts=True,
     ),
-    "segmentation": Task(
-        _dice_loss, _dice_score, _over_classes, lambda p, t: 1 - _dice(p, t), _of_voxels, _log
+    "segmentation": Task(  # outputs (E, b, k, X, Y, Z)
+        lambda o, t: 1 - _dice(o.softmax(dim=2), t),
+        _dice_score,
+        lambda o: o.softmax(dim=2),
+        lambda p, t: 1 - _dice(p, t),
+        _of_voxels,
+        _log,
     ),
     # The model of a quadratic problem returns f_i(theta) itself.
-    "quadratic": Task(_own_value, None, _same, _own_value, None, _same, _own_value_slopes),
+    "quadratic": Task(_same, None, _same, _same, None, _same, lambda o, _, w: (o, w)),
 }
 
 FEATURES = Task(_mean_squares, None, _same, _mean_squares, None, _same)

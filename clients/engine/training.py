@@ -7,24 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from coterie.clients.engine import optimizers
 from coterie.clients.engine.backends.backend import Backend, Examples, Result, located
-from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data
 from coterie.clients.engine.execution import Execution, Footprint, chunked, working
 from coterie.clients.engine.network import Buffers, Network
-from coterie.clients.engine.personal import PersonalLayers
+from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.tasks import Task
-from coterie.clients.letters import Part
-
-if TYPE_CHECKING:
-    from coterie.clients.engine.privacy import Guard
-    from coterie.clients.training import Terms, Training
+from coterie.clients.letters import Ints, Part
+from coterie.clients.training import Terms, Training
 
 
 class Gradients(NamedTuple):
@@ -63,7 +59,6 @@ class Trainer:
     task: Task
     execution: Execution
     data: Data
-    personal: PersonalLayers
     guard: Guard | None  # adds the noise of private gradients; the backend clips
     footprint: Footprint
 
@@ -201,9 +196,10 @@ class Trainer:
         if self.guard is not None:
             self.guard.add_noise([sums[name] for name in self.network.names], batch)
         gradients = [sums[name] for name in names]
-        if self.network.personal:
-            personal = [sums[name] for name in self.network.personal]
-            after = after | self.personal.stepped(buffers, personal, batch.round)
+        if names := self.network.personal:
+            training, slopes = self.data.training, [sums[name] for name in names]
+            rate = training.rate(batch.round)
+            after = after | optimizers.personal_step(training, rate, names, buffers, slopes)
         return losses, gradients, after
 
     def _summed(

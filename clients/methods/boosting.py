@@ -14,7 +14,7 @@ with the v and b of `coterie.clients.methods.mixture`, which minimise on its hel
 
     sum_{r in R} loss(z_i(x_r) + b + sum_j v_j h_j(x_r), y_r) + ridge / 2 (|v - e_i|^2 + |b|^2),
 
-where the scores of others are clipped to their range on R (`coterie.clients.engine.limits`).
+where the scores of others are clipped to their range on R (`coterie.clients.engine.tasks`).
 A later step that would raise the loss on R is not taken: v = 0, b = 0. Held-out rows are the
 validation rows, if the run has them, else the training rows with the scores z_i^f of a second chain
 per fold f: its own trees h_i^f are fitted to z_i^f without the rows of the fold, all else (the
@@ -158,7 +158,7 @@ class Boosting(
         outputs_ark = self._outputs(s.trees[p, t], p, split)
         outputs_mrk = outputs_ark[FOLDS:]
         outputs_mrk[0] = outputs_ark[at]  # by the peer's own trees of each row's chain
-        s.low[p, t], s.high[p, t] = engine.ranges(outputs_mrk[1:])
+        s.low[p, t], s.high[p, t] = engine.task.ranges(outputs_mrk[1:])
         outputs_mrk = outputs_mrk[used]
         targets_r = engine.data.shards[split].targets_pn[p, :count].cpu()
         v_m, b_k = np.eye(len(used))[0], np.zeros(engine.outputs)
@@ -188,7 +188,7 @@ class Boosting(
         v_tm11 = outputs.new_tensor(s.v[p, :t])[..., None, None]
         own_crk = (v_tm11[:, :1] * outputs[:, :_CHAINS]).sum(dim=0)
         at = (outputs.new_tensor(each[p, :t])[:, :, None] for each in (s.low, s.high))
-        others = self.engine.clipped(outputs[:, _CHAINS:], *at)
+        others = self.engine.task.clipped(outputs[:, _CHAINS:], *at)
         others_rk = (v_tm11[:, 1:] * others).sum(dim=(0, 1))
         scores_crk: Tensor = own_crk + others_rk + outputs.new_tensor(s.b[p])
         return scores_crk

@@ -53,8 +53,8 @@ a number v_j per model and an offset b_k per score. They minimise, on its held-o
 where b_k is in units of the peer's own error if numbers are predicted, so that an infinite `ridge`
 is the peer's own model, and so is a peer without held-out rows or without other models, and targets
 and models in other units give the same predictions. The scores of others are clipped to their range
-on R (`coterie.clients.engine.limits`), which changes no prediction on R. The objective is convex:
-Newton's method with halved steps finds its minimum (`coterie.clients.engine.stacked`). Held-out
+on R (`coterie.clients.engine.tasks`), which changes no prediction on R. The objective is convex:
+Newton's method with halved steps finds its minimum (`coterie.clients.engine.linear`). Held-out
 rows and the own model's scores: `coterie.clients.parts.ensemble`.
 
 Readings: Wolpert's level 1 as a penalised linear model of the scores, which keeps what the models

@@ -10,13 +10,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coterie.clients.models.options import Adaptation
-from coterie.clients.models.transformer import add_adapters
-from coterie.datasets.files.fingerprint import content, remembered
+from coterie.clients.models.transformer import add_adapters, read_tensors
+from coterie.datasets.files.fingerprint import remembered
 
 HEAD, BODY, BATCH_NORM = "head", "body", "batch-norm"
+_remembered = remembered(1)(read_tensors)
 
 
 def matching(names: Sequence[str], pattern: str, norms: Collection[str] = ()) -> list[str]:
@@ -111,10 +112,9 @@ def _matching(network: nn.Module, names: Sequence[str], key: str, pattern: str) 
 
 
 def _load(network: nn.Module, file: str) -> frozenset[str]:
-    """Load the tensors of a file that fit the network, and return their names."""
     # A tensor of another shape, such as a head for other classes, is ignored. ValueError: the file
     # does not exist, or no tensor fits.
-    tensors = _read(Path(file))
+    tensors = _remembered(Path(file), "model.weights")
     current = network.state_dict()
     fitting = {
         name: value
@@ -130,23 +130,6 @@ def _load(network: nn.Module, file: str) -> frozenset[str]:
         for name, value in fitting.items():
             current[name].copy_(value)
     return frozenset(fitting)
-
-
-@remembered(1)
-def _read(path: Path) -> dict[str, Tensor]:
-    # Imported here so that other networks need only torch and NumPy.
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    if not path.is_file():
-        raise ValueError(f"model.weights = {path}: no such file")
-    try:
-        return load(content(path))
-    except SafetensorError as error:
-        raise ValueError(
-            f"model.weights = {path} is not a safetensors file ({error}): write one with "
-            "safetensors.torch.save_file(network.state_dict(), PATH)"
-        ) from None
 
 
 def _short(text: str) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from coterie.clients.models import libraries
 from coterie.clients.models.adaptation import adapted
 from coterie.clients.models.convnets import Shape
-from coterie.clients.models.kinds import Kinds
+from coterie.clients.models.fitted import Kinds
 from coterie.clients.models.options import (
     MODELS,
     Adaptation,
@@ -25,9 +25,51 @@ from coterie.clients.models.options import (
     kinds_in,
     model_of,
 )
-from coterie.clients.models.size import MAX_PARAMETERS, Limited, SizeError
 from coterie.datasets import plugins
-from coterie.errors import line_of
+from coterie.errors import Error, line_of
+
+MAX_PARAMETERS = 2_000_000_000
+"""Parameters of the largest network that is built, 8 GB in float32; GPT-2's largest has 1.6e9."""
+_MAKERS = frozenset(
+    (
+        *(torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye),
+        *(torch.empty_like, torch.zeros_like, torch.ones_like, torch.full_like),
+        *(torch.rand_like, torch.randn_like, torch.arange, torch.linspace),
+    )
+)
+"""Functions that make a tensor from a size; the parameters of torch's layers begin with them."""
+_ELSEWHERE = ("generator", "out", "pin_memory")
+
+
+class SizeError(Error, ValueError):
+    """Error: a network is larger than allowed."""
+
+
+class Limited(TorchFunctionMode):
+    """Context that counts the elements of new tensors, and rejects them beyond a limit.
+
+    So the size of a network is checked before its memory is allocated.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = self._left = limit
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of torch."""
+        options = dict(kwargs or {})
+        if func in _MAKERS:
+            plain = {key: value for key, value in options.items() if key not in _ELSEWHERE}
+            self._left -= func(*args, **plain | {"device": "meta"}).numel()
+            if self._left < 0:
+                raise SizeError(f"it has more than {self._limit:,} parameters")
+        return func(*args, **options)
 
 
 class Theta(nn.Module):
@@ -94,6 +136,8 @@ def _built(
     if model in MODELS:
         network = MODELS[model].network(shape, outputs, options, task)
     elif is_of_library(model):
+        from coterie.clients.models import libraries  # which needs `SizeError`
+
         network = libraries.build_of_library(model, task, shape, outputs)
     else:
         network = _of_plugin(model, options, shape, outputs)

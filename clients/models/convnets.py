@@ -6,8 +6,11 @@ Pooling comes before ReLU: the same numbers, and ReLU has a quarter of the work.
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -146,3 +149,58 @@ def resnet18(shape: Shape, outputs: int, options: ResNet18Options) -> nn.Module:
     nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()
     return nn.Sequential(AtLeast(16), network)
+
+
+class UNet(nn.Module):
+    """U-Net for segmentation (Ronneberger et al. 2015; in 3-D Cicek et al. 2016).
+
+    Three levels of two convolutions with side 3, batch norm and PReLU; linear upsampling. Maps
+    images (channels, H, W) or volumes (channels, X, Y, Z) to a score per class and pixel or voxel.
+    For volumes of one channel and two classes it has 246,156 parameters, the size of FLamby's for
+    IXI and All-for-one's 246 x 10^3.
+    """
+
+    def __init__(self, axes: int, channels: int, classes: int) -> None:
+        super().__init__()
+        w, self.axes = 8, axes  # channels of the first convolution; each level doubles them
+        conv: Any = nn.Conv2d if axes == 2 else nn.Conv3d
+        norm = nn.BatchNorm2d if axes == 2 else nn.BatchNorm3d
+
+        def normed(before: int, after: int) -> nn.Module:
+            return nn.Sequential(
+                conv(before, after, 3, padding=1, bias=False), norm(after), nn.PReLU()
+            )
+
+        def pair(before: int, middle: int, after: int) -> nn.Module:
+            return nn.Sequential(normed(before, middle), normed(middle, after))
+
+        first = nn.Sequential(conv(channels, w, 3, padding=1), nn.PReLU(), normed(w, 2 * w))
+        self.down = nn.ModuleList([first, pair(2 * w, 2 * w, 4 * w)])
+        self.bottom = pair(4 * w, 4 * w, 8 * w)
+        self.up = nn.ModuleList([pair(12 * w, 4 * w, 4 * w), pair(6 * w, 2 * w, 2 * w)])
+        self.head = conv(2 * w, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skips = []
+        for level in self.down:
+            x = level(x)
+            skips.append(x)
+            x = (F.max_pool2d if self.axes == 2 else F.max_pool3d)(x, 2)
+        x = self.bottom(x)
+        for level, skip in zip(self.up, reversed(skips), strict=True):
+            mode = "bilinear" if self.axes == 2 else "trilinear"
+            x = F.interpolate(x, skip.shape[-self.axes :], mode=mode)
+            x = level(torch.cat([skip, x], dim=-self.axes - 1))
+        scores: Tensor = self.head(x)
+        return scores
+
+
+def unet(axes: int, shape: Shape, outputs: int) -> nn.Module:
+    """Build the U-Net for images or volumes of at least 4 pixels or voxels per side."""
+    if len(shape) != axes + 1 or min(shape[1:]) < 4:
+        kind = "images" if axes == 2 else "volumes"
+        raise ValueError(f"it needs {kind} of at least 4 per side, not examples of shape {shape}")
+    return UNet(axes, shape[0], outputs)
+
+
+unet2d, unet3d = partial(unet, 2), partial(unet, 3)

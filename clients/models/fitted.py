@@ -7,7 +7,10 @@ A row x goes left where x[feature] <= threshold. Evaluation takes a fixed number
 indices are clamped: no array can hang it, crash it or read beyond the arrays.
 
 Thresholds are rounded down to float32. Inputs are float32, as inside scikit-learn's trees, so all
-decisions are those of scikit-learn. All parameters are 0 before the first fit.
+decisions are those of scikit-learn. All parameters are 0 before the first fit. Trees of XGBoost and
+LightGBM are read from their JSON. They decide as here, too: XGBoost's rows go left where x <
+threshold, its thresholds are float32; LightGBM's where x <= threshold. Scores differ by rounding:
+XGBoost adds leaves in float32.
 
 A class that does not occur in n training rows is possible nevertheless: the probabilities of k
 classes in a leaf are (n p + 1 / k) / (n + 1), as those of the yardsticks. Legend: b = rows, m =
@@ -16,10 +19,12 @@ inputs, t = trees, v = nodes, k = outputs, s = models.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +33,19 @@ from torch import Tensor, nn
 
 from coterie.clients.models.convnets import Shape
 from coterie.clients.models.options import (
-    BoostedTreesOptions,
     ForestOptions,
     GradientBoostingOptions,
     LogisticOptions,
 )
+from coterie.datasets.plugins import PluginError
 
 Floats = npt.NDArray[np.floating[Any]]
 Arrays = Mapping[str, npt.NDArray[Any]]
-B = TypeVar("B", bound=GradientBoostingOptions)
 _LARGEST = 1e30
 """Maximum size of a value in a received model, far below overflow of a sum."""
+_ZERO = np.float32(1e-35)
+"""Size of the largest input that LightGBM takes for 0; some thresholds are this number or its
+negative, on whose left it then is not."""
 
 Begun = tuple[Floats, int]
 """Former fits that a fit continues: their scores (b, k) of the rows, and their number."""
@@ -93,7 +100,6 @@ class Logistic(Fitted):
     def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
         from sklearn.linear_model import LogisticRegression
 
-        assert begun is None, "only scikit-learn's boosting is continued"
         weight_km, bias_k = np.zeros(self.weight.shape), _log_shares(rows, len(self.bias))
         classes = np.unique(rows.targets)
         if len(classes) > 1:
@@ -165,7 +171,6 @@ class Forest(Trees):
     def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-        assert begun is None, "only scikit-learn's boosting is continued"
         kind = RandomForestClassifier if self._classifies else RandomForestRegressor
         model = kind(
             self._options.trees, max_leaf_nodes=self._options.max_leaf_nodes,
@@ -204,10 +209,12 @@ class Tree(NamedTuple):
     value: Floats  # (v, k)
 
 
-class GradientBoosting(Trees, Generic[B]):
+class GradientBoosting(Trees):
     """Base of gradient boosting; a stage has a tree per score, for two classes one of log odds."""
 
-    def __init__(self, shape: Shape, outputs: int, options: B, task: str) -> None:
+    def __init__(
+        self, shape: Shape, outputs: int, options: GradientBoostingOptions, task: str
+    ) -> None:
         self._options, self._classifies = options, task == "classification"
         self._scores = 1 if self._classifies and outputs == 2 else outputs
         trees = options.trees * self._scores
@@ -259,7 +266,7 @@ class GradientBoosting(Trees, Generic[B]):
         return arrays
 
 
-class BoostedTrees(GradientBoosting[BoostedTreesOptions]):
+class BoostedTrees(GradientBoosting):
     """Gradient boosting of scikit-learn."""
 
     def boosted(
@@ -346,3 +353,133 @@ def _log_shares(rows: Rows, k: int) -> Floats:
     """Return the logarithms of the classes' shares (k,), of an absent class as of 1 / k rows."""
     share_k = np.bincount(rows.targets, rows.weights, k) / rows.weights.sum()
     return np.log(np.where(share_k > 0, share_k, 1 / (k * (len(rows.targets) + 1))))
+
+
+class XGBoost(GradientBoosting):
+    """Gradient boosting of XGBoost, leaf by leaf on histograms."""
+
+    def boosted(
+        self, rows: Rows, seed: int, k: int, begun: Begun | None
+    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+        xgboost, options = _imported("xgboost"), self._options
+        settings = {
+            "objective": ("reg:squarederror", "binary:logistic", "multi:softprob")[min(k, 3) - 1],
+            "tree_method": "hist", "grow_policy": "lossguide", "max_depth": 0,
+            "max_leaves": options.max_leaf_nodes, "learning_rate": options.learning_rate,
+            "min_child_weight": max(1.0, self._least(rows.weights, k)),
+            "seed": seed, "nthread": 1, "verbosity": 0,
+        }  # fmt: skip
+        settings |= {"num_class": k} if k > 2 else {}
+        inputs_bm, targets_b, weights_b = rows
+        data = xgboost.DMatrix(inputs_bm.astype(np.float32), targets_b, weight=weights_b, nthread=1)
+        model = json.loads(xgboost.train(settings, data, options.trees).save_raw("json"))["learner"]
+        start_k = np.atleast_1d(json.loads(model["learner_model_param"]["base_score"]))
+        if k == 2:  # a probability
+            start_k = np.log([1 - start_k[0], start_k[0]])
+        elif k > 2:
+            start_k = start_k * np.ones(k)
+            start_k -= np.logaddexp.reduce(start_k)
+        trees = [_of_xgboost(each) for each in model["gradient_booster"]["model"]["trees"]]
+        return start_k, _stages(trees, k)
+
+    def _least(self, weights_b: Floats, k: int) -> float:
+        """Return a sum of second derivatives that too few rows in a leaf cannot have."""
+        rows, most = self._options.min_samples_leaf, (1.0, 0.25, 0.5)[min(k, 3) - 1]
+        return rows * most * float(weights_b.max()) if rows > 1 else 0.0
+
+
+class LightGBM(GradientBoosting):
+    """Gradient boosting of LightGBM, leaf by leaf on histograms."""
+
+    def boosted(
+        self, rows: Rows, seed: int, k: int, begun: Begun | None
+    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+        lightgbm, options = _imported("lightgbm"), self._options
+        settings = {
+            "objective": ("regression", "binary", "multiclass")[min(k, 3) - 1],
+            "num_leaves": options.max_leaf_nodes, "learning_rate": options.learning_rate,
+            "min_data_in_leaf": options.min_samples_leaf, "seed": seed, "num_threads": 1,
+            "deterministic": True, "force_row_wise": True, "verbose": -1,
+        }  # fmt: skip
+        settings |= {"num_class": k} if k > 2 else {}
+        inputs_bm, targets_b, weights_b = rows
+        data = lightgbm.Dataset(inputs_bm, targets_b, weight=weights_b)
+        model = lightgbm.train(settings, data, options.trees).dump_model()
+        # The leaves of the first trees contain the score before them.
+        share_k = np.bincount(targets_b, weights_b) / weights_b.sum() if k == 2 else np.ones(1)
+        trees = [_of_lightgbm(each["tree_structure"]) for each in model["tree_info"]]
+        return np.full(k, np.log(share_k[0])), _stages(trees, k)
+
+
+def _imported(library: str) -> Any:
+    try:
+        return import_module(library)
+    except ImportError:
+        small = "-cpu (6 MB), or xgboost with CUDA's kernels" if library == "xgboost" else ""
+        raise PluginError(f'model = "{library}": pip install {library}{small}') from None
+
+
+def _stages(trees: Sequence[Tree], k: int) -> Iterable[Sequence[Tree]]:
+    width = k if k > 2 else 1
+    return (trees[first : first + width] for first in range(0, len(trees), width))
+
+
+def _of_xgboost(tree: dict[str, Any]) -> Tree:
+    """Read a tree; the values of leaves stand among the thresholds."""
+    conditions_v = np.array(tree["split_conditions"], dtype=np.float32)
+    thresholds_v = np.nextafter(conditions_v, np.float32(-np.inf))
+    children = tree["left_children"], tree["right_children"]
+    return Tree(*children, tree["split_indices"], thresholds_v, conditions_v[:, None])
+
+
+def _of_lightgbm(root: dict[str, Any]) -> Tree:
+    nodes, left, right = [root], list[int](), list[int]()
+    for node in nodes:  # grows
+        is_leaf = "left_child" not in node
+        left.append(-1 if is_leaf else len(nodes))
+        right.append(-1 if is_leaf else len(nodes) + 1)
+        nodes += [] if is_leaf else [node["left_child"], node["right_child"]]
+    numbers = {
+        name: [node.get(name, 0) for node in nodes]
+        for name in ("split_feature", "threshold", "leaf_value")
+    }
+    thresholds_v = below(np.array(numbers["threshold"], dtype=np.float64))
+    thresholds_v[thresholds_v == -_ZERO] = np.nextafter(-_ZERO, np.float32(-np.inf))
+    values_v1 = np.array(numbers["leaf_value"], dtype=np.float64)[:, None]
+    return Tree(left, right, numbers["split_feature"], thresholds_v, values_v1)
+
+
+class Kinds(nn.Module):
+    """Model of one of several kinds, which have the same inputs and outputs.
+
+    So peers with different models have rows of one layout: the number of the kind, and the
+    parameters of all kinds; those of other kinds are 0. All kinds are evaluated and one selected:
+    no number can make that fail.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.kind = nn.Parameter(torch.zeros(()))
+        self.models = nn.ModuleList(models)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the outputs of the row's kind."""
+        at = self.kind.nan_to_num(0.0).clamp(0, len(self.models) - 1).long()
+        outputs = torch.stack([model(inputs) for model in self.models])
+        return outputs.index_select(0, at[None])[0]
+
+    def name(self, kind: int) -> str:
+        """Return the name of the module of a kind."""
+        return f"models.{kind}"
+
+    def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Mark the models (s,) of no kind, with parameters of others, or that no fit gives."""
+        kind_s = tensors["kind"]
+        wrong_s = ~torch.isin(kind_s, torch.arange(len(self.models)).to(kind_s))
+        for kind, model in enumerate(self.models):
+            start = f"{self.name(kind)}."
+            own = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+            used_s = torch.stack([(v != 0).flatten(1).any(dim=1) for v in own.values()]).any(dim=0)
+            bad_s = model.malformed(own) if isinstance(model, Fitted) else ~finite(own)
+            wrong_s |= torch.where(kind_s == kind, bad_s, used_s)
+        return wrong_s

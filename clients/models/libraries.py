@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.clients.models.size import SizeError
+from coterie.clients.models.build import SizeError
 from coterie.datasets.plugins import PluginError
 
 Shape = tuple[int, ...]

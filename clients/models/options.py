@@ -134,12 +134,6 @@ class GradientBoostingOptions:
     learning_rate: float = option(0.1, "Factor on the values of a stage.", above=0, high=1)
     max_leaf_nodes: int = option(8, "Maximum number of leaves of a tree.", low=2, high=1024)
     threshold_step: float = option(0.0, _STEP, low=0, high=1)
-
-
-@dataclass(frozen=True)
-class BoostedTreesOptions(GradientBoostingOptions):
-    """Gradient boosting, fitted by scikit-learn."""
-
     min_samples_leaf: int = option(3, "Minimum number of training rows in a leaf.", low=1)
 
 
@@ -147,21 +141,12 @@ class BoostedTreesOptions(GradientBoostingOptions):
 class XGBoostOptions(GradientBoostingOptions):
     """Gradient boosting, fitted by XGBoost."""
 
-    min_child_weight: float = option(
-        1.0, "Minimum sum of second derivatives in a leaf; four rows have 1 at most in classes.",
-        low=0,
-    )  # fmt: skip
     min_samples_leaf: int = option(
         1,
         "Minimum number of training rows in a leaf, by the largest sum of second derivatives that "
         "fewer rows can have; so most leaves have more.",
         low=1,
     )
-
-
-@dataclass(frozen=True)
-class LightGBMOptions(BoostedTreesOptions):
-    """Gradient boosting, fitted by LightGBM."""
 
 
 @dataclass(frozen=True)
@@ -284,9 +269,11 @@ MODELS: dict[str, Model] = {
         "logistic regression", "fitted:Logistic", LogisticOptions, tasks=("classification",)
     ),
     "forest": _fitted("random forest", "fitted:Forest", ForestOptions),
-    "boosted-trees": _fitted("gradient boosting", "fitted:BoostedTrees", BoostedTreesOptions),
-    "xgboost": _fitted("gradient boosting", "boosters:XGBoost", XGBoostOptions, "XGBoost"),
-    "lightgbm": _fitted("gradient boosting", "boosters:LightGBM", LightGBMOptions, "LightGBM"),
+    "boosted-trees": _fitted("gradient boosting", "fitted:BoostedTrees", GradientBoostingOptions),
+    "xgboost": _fitted("gradient boosting", "fitted:XGBoost", XGBoostOptions, "XGBoost"),
+    "lightgbm": _fitted(
+        "gradient boosting", "fitted:LightGBM", GradientBoostingOptions, "LightGBM"
+    ),
     "lenet": _for_images("LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32", "lenet"),
     "lenet-femnist": _for_images(
         "DPFL's smaller LeNet: 37,586 parameters on 1x28x28", "lenet_femnist"
@@ -305,9 +292,11 @@ MODELS: dict[str, Model] = {
     "resnet18": _for_images(
         "ResNet-18 for small images: 11.2 million parameters", "resnet18", ResNet18Options
     ),
-    "unet2d": Model("U-Net for images: 82,428 parameters", "unet:unet2d", tasks=("segmentation",)),
+    "unet2d": Model(
+        "U-Net for images: 82,428 parameters", "convnets:unet2d", tasks=("segmentation",)
+    ),
     "unet3d": Model(
-        "U-Net for volumes: 246,156 parameters", "unet:unet3d", tasks=("segmentation",)
+        "U-Net for volumes: 246,156 parameters", "convnets:unet3d", tasks=("segmentation",)
     ),
     "transformer": Model(
         "small transformer for tokens, trained from scratch",
@@ -328,7 +317,7 @@ def is_of_library(name: str) -> bool:
 
 @dataclass(frozen=True)
 class KindOptions:
-    """Options of several models, see `coterie.clients.models.kinds`."""
+    """Options of several models, see `coterie.clients.models.fitted.Kinds`."""
 
     of: tuple[Any, ...]  # None for a model without options
 
@@ -360,7 +349,7 @@ def model_of(name: str) -> Model:
         libraries = dict.fromkeys(MODELS[kind].library for kind in kinds)
         joined = " and ".join(libraries) if all(libraries) else ""
         # built by `coterie.clients.models.build`, as are libraries' networks
-        return Model("models of several kinds", "kinds:Kinds", KindOptions, library=joined)
+        return Model("models of several kinds", "fitted:Kinds", KindOptions, library=joined)
     if is_of_library(name):
         # built by `coterie.clients.models.build`, which also passes the task
         return Model(f"network of {name.partition(':')[0]}", "libraries:build_of_library")

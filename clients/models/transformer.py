@@ -143,10 +143,7 @@ def add_adapters(network: nn.Module, names: Iterable[str], rank: int, alpha: flo
 
 def transformer(shape: Shape, outputs: int, options: TransformerOptions) -> nn.Module:
     """Build a small transformer, trained from scratch."""
-    o = options
-    return Transformer(
-        outputs, _length(shape), o.width, o.layers, o.heads, o.dropout, tied=False
-    )  # fmt: skip
+    return Transformer(outputs, _length(shape), **vars(options), tied=False)
 
 
 def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
@@ -183,17 +180,27 @@ def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
     return network
 
 
-@remembered(1)
-def _read(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a GPT-2, with our names and the layout of `torch.nn.Linear`."""
+def read_tensors(path: Path, key: str) -> dict[str, Tensor]:
+    """Read a safetensors file that a key of the run names; ValueError: it is none."""
     # Imported here so that other networks need only torch and NumPy.
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    if not path.is_file():
+        raise ValueError(f"{key} = {path}: no such file")
     try:
-        tensors = load(content(path))
+        return load(content(path))
     except SafetensorError as error:
-        raise ValueError(f"gpt2.weights-file = {path} is not a safetensors file: {error}") from None
+        raise ValueError(
+            f"{key} = {path} is not a safetensors file ({error}): write one with "
+            "safetensors.torch.save_file(network.state_dict(), PATH)"
+        ) from None
+
+
+@remembered(1)
+def _read(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a GPT-2, with our names and the layout of `torch.nn.Linear`."""
+    tensors = read_tensors(path, "gpt2.weights-file")
     named = {name.removeprefix("transformer."): value.float() for name, value in tensors.items()}
     # Hugging Face's linear layers are (inputs, outputs).
     transposed = () if _UNTIED_HEAD in named else tuple(f"{m}.weight" for m in _MAPS)

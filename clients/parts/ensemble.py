@@ -228,7 +228,7 @@ class Predictors(Rule[S], Generic[S], strategy=Wanted, learns_graph=True, valida
             return s
         low, high = s.low.copy(), s.high.copy()
         at = p, held_out.slots
-        low[at], high[at] = self.engine.ranges(outputs[1:])
+        low[at], high[at] = self.engine.task.ranges(outputs[1:])
         return replace(s, low=low, high=high)
 
     def chosen(self, losses_mr: Floats) -> Floats:

@@ -88,7 +88,11 @@ def _read_csv(path: Path) -> pa.Table:
     import pyarrow as pa
     from pyarrow import compute, csv
 
-    names = _check_csv(path)
+    if cause := _start(path):
+        raise DataError(f"table: {path.name} {cause}")
+    names = next((cells for _, cells in _records(path)), [])
+    if not names:
+        raise DataError(f"table: {path.name} is empty")
     parse = csv.ParseOptions(newlines_in_values=True)
     types = dict.fromkeys(names, pa.string())
     convert = csv.ConvertOptions(column_types=types, strings_can_be_null=False)
@@ -148,17 +152,6 @@ def _unreadable(path: Path, error: Exception) -> DataError:
                 f"header {width}: correct its commas and quotes"
             )
     return RefusedError(f"table: {path.name} cannot be read", details)
-
-
-def _check_csv(path: Path) -> list[str]:
-    """Return the header of a CSV table, after a check of the start of the file."""
-    # The message of the DataError has the cause and the remedy.
-    if cause := _start(path):
-        raise DataError(f"table: {path.name} {cause}")
-    header = next((cells for _, cells in _records(path)), [])
-    if not header:
-        raise DataError(f"table: {path.name} is empty")
-    return header
 
 
 def _start(path: Path, size: int = 65_536) -> str:
@@ -395,7 +388,6 @@ def read_times(table: pa.Table, name: str, path: Path, errors: Errors) -> Floats
 
 
 def _texts(table: pa.Table, name: str, path: Path) -> list[str]:
-    """Return the cells of a column as texts, "" if one is missing."""
     import pyarrow as pa
 
     require(table, [name], path)

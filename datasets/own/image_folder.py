@@ -324,7 +324,6 @@ def _folders(
 
 
 def _meant(name: str, names: Sequence[str]) -> str:
-    """Return what an unknown folder may be, in words; may be ""."""
     part = next((x for start, x in _STARTS.items() if name.casefold().startswith(start)), "")
     if part == name:
         return " (a part, but there is no folder train)"

@@ -21,7 +21,7 @@ from coterie.app.config.preflight import problem_of
 from coterie.app.trained.export import export
 from coterie.app.trained.personal import personal_model
 from coterie.clients.attack import ATTACKS, AttackKind, Knowledge
-from coterie.clients.engine import limits, stacked
+from coterie.clients.engine import linear
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods.mixture import Mixture
 from studies.hostile_members import LEAF, with_leaf
@@ -101,13 +101,13 @@ def test_a_shift_of_all_scores_does_not_widen_the_limits(monkeypatch: pytest.Mon
     task, g = TASKS["classification"], np.random.default_rng(0)
     scores = torch.tensor(g.normal(size=(1, 50, 2)))
     shifted = scores + torch.tensor(g.normal(size=(1, 50, 1))) * 1e4
-    for mine, other in zip(limits.ranges(task, scores), limits.ranges(task, shifted), strict=True):
+    for mine, other in zip(task.ranges(scores), task.ranges(shifted), strict=True):
         assert np.allclose(mine, other, atol=1e-6)
-    low, high = map(torch.tensor, limits.ranges(task, scores))
+    low, high = map(torch.tensor, task.ranges(scores))
     odd = torch.tensor([[[1e6, -1e6], [torch.nan, 0.0], [torch.inf, 0.0]]])
-    kept = limits.clipped(task, odd, low[:, None], high[:, None])
+    kept = task.clipped(odd, low[:, None], high[:, None])
     assert (kept.abs() <= high.abs().max()).all()
-    assert (limits.clipped(task, scores, low[:, None], high[:, None]) == scores).all()
+    assert (task.clipped(scores, low[:, None], high[:, None]) == scores).all()
 
 
 def test_a_member_without_finite_scores_does_not_end_a_prediction(
@@ -134,13 +134,13 @@ def test_stacking_knows_no_unit(c: float) -> None:
     def scale(losses: np.ndarray) -> float:
         return 2 * float(losses.mean())
 
-    v, b = stacked.ridge(task, z, y, 1.0, scale)
-    v_c, b_c = stacked.ridge(task, c * z, c * y, 1.0, scale)
+    v, b = linear.ridge(task, z, y, 1.0, scale)
+    v_c, b_c = linear.ridge(task, c * z, c * y, 1.0, scale)
     assert v_c == pytest.approx(v, rel=1e-6)
     assert b_c == pytest.approx(c * b, rel=1e-6)
     assert v[1] > 0.5
     absurd = torch.cat([z, 1e9 * z[:1]])
-    assert stacked.ridge(task, absurd, y, 1.0, scale)[0][3] == 0
+    assert linear.ridge(task, absurd, y, 1.0, scale)[0][3] == 0
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.app.node.cohort.filters import LetterFilter, Tensors, Update
-from coterie.app.node.cohort.part import Part
+from coterie.app.node.cohort.members import Part
 from coterie.clients.attack import Attack, Knowledge
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream

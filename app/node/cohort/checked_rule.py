@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -30,9 +31,7 @@ from coterie.errors import Error, PartError, in_users_code, short_path, written
 
 @dataclass
 class _Clock:
-    """Current round of the rules of a node."""
-
-    round: int = 0
+    round: int = 0  # the current one of the rules of a node
 
 
 class CheckedRule(Rule[Any]):
@@ -55,13 +54,7 @@ class CheckedRule(Rule[Any]):
     def wants(self, state: Any, round_: int) -> Bools | None:
         with self._called(round_):
             mask = self.rule.wants(state, round_)
-        shape = (len(self.engine.peers), self.engine.n)
-        if mask is not None and (np.shape(mask) != shape or np.asarray(mask).dtype != np.bool_):
-            self._refuse(
-                "wants", f"returned {_described(mask)}: expected a mask {shape}, a row per hosted "
-                "peer and a column per peer",
-            )  # fmt: skip
-        return mask
+        return None if mask is None else self._matrix("wants", mask, "b", "a mask")
 
     def edges(self, mask_pn: Bools | None) -> Ints:
         return self.rule.edges(mask_pn)
@@ -70,17 +63,11 @@ class CheckedRule(Rule[Any]):
         with self._called(round_):
             result: Any = self.rule.offer(state, round_)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            why = f"returned {_described(result)}: expected (state, {{name: tensor}})"
-            self._refuse("offer", why)
-        after, tensors = result[0], self._tensors("offer", result[1])
-        peers = len(self.engine.peers)
-        for name, value in tensors.items():
-            if value.dim() == 0 or len(value) != peers:
-                self._refuse(
-                    "offer", f'returned "{name}", {_described(value)}: expected ({peers}, ...), '
-                    "a row per hosted peer",
-                )  # fmt: skip
-        return self._state("offer", after), tensors
+            self._refuse(
+                "offer", f"returned {_described(result)}: expected (state, {{name: tensor}})"
+            )
+        self._rows("offer", self._tensors("offer", result[1]))
+        return self._state("offer", result[0]), result[1]
 
     def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
         with self._called(round_):
@@ -121,12 +108,7 @@ class CheckedRule(Rule[Any]):
     def evaluate(self, state: Any, split: SplitName) -> Scores:
         with self._called():
             losses, accuracies = scores = self.rule.evaluate(state, split)
-        peers = (len(self.engine.peers),)
-        for name, value in (("losses", losses), ("accuracies", accuracies)):
-            if tuple(value.shape) != peers:
-                self._refuse(
-                    "evaluate", f"returned {name} of shape {tuple(value.shape)}: expected {peers}"
-                )
+        self._numbers("evaluate", {"losses": losses, "accuracies": accuracies})
         return scores
 
     def saved(self, state: Any) -> Sequence[Mapping[str, Tensor]]:
@@ -136,25 +118,12 @@ class CheckedRule(Rule[Any]):
     def metrics(self, state: Any) -> Mapping[str, Floats]:
         with self._called():
             values = self.rule.metrics(state)
-        peers = len(self.engine.peers)
-        for name, value in values.items():
-            if np.shape(value) != (peers,):
-                self._refuse(
-                    "metrics", f'returned "{name}" of shape {np.shape(value)}: expected '
-                    f"({peers},), a number per hosted peer",
-                )  # fmt: skip
+        self._numbers("metrics", values)
         return values
 
     def weights(self, state: Any) -> Floats:
         with self._called():
-            weights = np.asarray(self.rule.weights(state))
-        shape = (len(self.engine.peers), self.engine.n)
-        if weights.shape != shape or weights.dtype.kind not in "fiub":
-            self._refuse(
-                "weights", f"returned {_described(weights)}: expected numbers {shape}, a row per "
-                "hosted peer and a column per peer",
-            )  # fmt: skip
-        return weights
+            return self._matrix("weights", self.rule.weights(state), "fiub", "numbers")
 
     @contextmanager
     def _called(self, round_: int | None = None) -> Iterator[None]:
@@ -173,19 +142,40 @@ class CheckedRule(Rule[Any]):
         """Return a state whose arrays have a row per hosted peer; refuse any other."""
         if not is_dataclass(state) or isinstance(state, type):
             self._refuse(hook, f"returned {_described(state)}: expected a coterie.State")
-        peers, d = len(self.engine.peers), self.engine.d
-        for name, value in flatten(state).items():
-            if name == "x" and tuple(value.shape) != (peers, d):
-                self._refuse(
-                    hook, f"returned x, {_described(value)}: expected ({peers}, {d}), a row of "
-                    "parameters per hosted peer",
-                )  # fmt: skip
+        arrays, shape = flatten(state), (len(self.engine.peers), self.engine.d)
+        if "x" in arrays and tuple(arrays["x"].shape) != shape:
+            self._refuse(
+                hook, f"returned x, {_described(arrays['x'])}: expected {shape}, a row of "
+                "parameters per hosted peer",
+            )  # fmt: skip
+        self._rows(hook, arrays)
+        return state
+
+    def _rows(self, hook: str, values: Mapping[str, Tensor]) -> None:
+        """Refuse tensors without a row per hosted peer."""
+        peers = len(self.engine.peers)
+        for name, value in values.items():
             if value.dim() == 0 or len(value) != peers:
                 self._refuse(
-                    hook, f"returned {name}, {_described(value)}: expected ({peers}, ...), a "
-                    "row per hosted peer",
+                    hook, f'returned "{name}", {_described(value)}: expected ({peers}, ...), '
+                    "a row per hosted peer",
                 )  # fmt: skip
-        return state
+
+    def _numbers(self, hook: str, values: Mapping[str, Tensor | Floats]) -> None:
+        """Refuse arrays without a number per hosted peer."""
+        shape = (len(self.engine.peers),)
+        for name, value in values.items():
+            if np.shape(value) != shape:
+                why = f'returned "{name}", {_described(value)}: expected {shape}'
+                self._refuse(hook, f"{why}, a number per hosted peer")
+
+    def _matrix(self, hook: str, value: Any, kinds: str, wanted: str) -> npt.NDArray[Any]:
+        """Return a matrix with a row per hosted peer and a column per peer; refuse any other."""
+        matrix, shape = np.asarray(value), (len(self.engine.peers), self.engine.n)
+        if matrix.shape != shape or matrix.dtype.kind not in kinds:
+            why = f"returned {_described(value)}: expected {wanted} {shape}"
+            self._refuse(hook, f"{why}, a row per hosted peer and a column per peer")
+        return matrix
 
     def _require_finite(self, before: Any, after: Any, inbox: Inbox) -> None:
         """Report peers whose finite model `update` of a user's method made non-finite."""

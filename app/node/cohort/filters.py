@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from coterie.app.node.cohort.arrays import on
-from coterie.app.node.cohort.part import Part
+from coterie.app.node.cohort.members import Part
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.library import Library
 from coterie.clients.inbox import Inbox

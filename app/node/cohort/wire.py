@@ -28,7 +28,7 @@ from torch import Tensor
 from coterie.app.node.cohort import mail
 from coterie.app.node.cohort.arrays import finite, flatten, on, unflatten
 from coterie.app.node.cohort.filters import Answer, LetterFilter, Tensors, Update
-from coterie.app.node.cohort.part import Part
+from coterie.app.node.cohort.members import Part
 from coterie.app.wire.increments import MODEL, Copy, IncrementFormat, increment_format
 from coterie.app.wire.operators import OPERATORS
 from coterie.app.wire.payload import LetterFormat, Precision, Readable, format_of, layout_of

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from coterie.app.config.config import Config
-from coterie.app.node.cohort.part import predicts_as_saved
+from coterie.app.node.cohort.members import predicts_as_saved
 from coterie.app.node.storage.tensor_file import write
 from coterie.app.runs import atomic, files, quality
 from coterie.app.trained import coefficients

@@ -110,7 +110,6 @@ def _autograd_backward(
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Reshape inputs (e, b, ..., i) to (e, rows, i)."""
     return x if x.dim() == 3 else x.flatten(1, -2)
 
 
@@ -161,10 +160,6 @@ def _theta_backward(layer: Theta, own: Own, x: Tensor, slope: Tensor, g: Tensor)
     return torch.stack((0.5 * away.square(), -slope), dim=-2) * g[..., None, None]
 
 
-def _theta_gradients(x: Tensor, slope: Tensor, g: Tensor) -> dict[str, Outer]:
-    return {"theta": Outer(g[..., None] * slope, None)}
-
-
 _ELEMENTWISE = Kernel(_by_autograd, _autograd_backward)
 KERNELS: dict[type[nn.Module], Kernel] = {
     nn.Linear: Kernel(_linear, _linear_backward, _linear_gradients),
@@ -172,7 +167,9 @@ KERNELS: dict[type[nn.Module], Kernel] = {
     nn.Identity: Kernel(lambda layer, own, x: (x, None), _reshape),
     nn.ReLU: Kernel(_relu, _relu_backward),
     Dropout: Kernel(_dropout, _dropout_backward),
-    Theta: Kernel(_theta, _theta_backward, _theta_gradients),
+    Theta: Kernel(
+        _theta, _theta_backward, lambda x, slope, g: {"theta": Outer(g[..., None] * slope, None)}
+    ),
     **dict.fromkeys((nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.ELU, nn.SiLU), _ELEMENTWISE),
 }
 """Layer type -> its kernel."""
@@ -291,7 +288,6 @@ class Batched(Backend):
         }  # fmt: skip
 
     def _slopes(self, outputs: Tensor, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Return losses (E, b) and the gradient of their weighted sum w.r.t. the outputs."""
         if self.task.slopes is not None:
             return self.task.slopes(outputs, examples.targets, examples.weights)
         outputs = outputs.detach().requires_grad_()

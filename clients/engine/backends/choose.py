@@ -21,8 +21,7 @@ from torch import Tensor
 
 from coterie.clients.engine.backends.backend import Backend, Examples
 from coterie.clients.engine.backends.batched import Batched
-from coterie.clients.engine.backends.sequential import Sequential
-from coterie.clients.engine.backends.vmapped import Vmapped
+from coterie.clients.engine.backends.sequential import Sequential, Vmapped
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import Task
 from coterie.clients.training import BackendName

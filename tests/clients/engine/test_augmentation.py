@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.clients.engine.augmentation import crop_flip
+from coterie.clients.engine.data import crop_flip
 from coterie.clients.engine.network import LAYER_STEP
 from coterie.clients.training import Training
 from coterie.datasets.problem import Problem

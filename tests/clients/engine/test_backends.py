@@ -20,12 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.clients import training as training_options
-from coterie.clients.engine.backends.backend import Backend, Examples
+from coterie.clients.engine.backends.backend import Backend, Clipped, Examples
 from coterie.clients.engine.backends.batched import Batched
 from coterie.clients.engine.backends.choose import choose
-from coterie.clients.engine.backends.clipped import Clipped
-from coterie.clients.engine.backends.sequential import Sequential
-from coterie.clients.engine.backends.vmapped import Vmapped
+from coterie.clients.engine.backends.sequential import Sequential, Vmapped
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import TASKS

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.clients.engine.batches import Plan, plan
-from coterie.clients.engine.data import Batch
+from coterie.clients.engine.data import Batch, Plan, plan
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.training import Training

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from coterie.clients.engine import execution, tuning
 from coterie.clients.engine.backends.batched import Batched
 from coterie.clients.engine.backends.sequential import Sequential
-from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.execution import Execution, Plan, held_bytes, share_out
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import TASKS
+from coterie.clients.letters import Ints
 from coterie.clients.mixture import Mixture
 from coterie.clients.models.build import mlp
 from coterie.clients.models.options import MlpOptions

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.clients.engine import stacked
+from coterie.clients.engine import linear
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.methods.mixture import Mixture, Selection, em_step
 from tests.inline import run
@@ -86,16 +86,16 @@ def test_stacking_minimises_its_objective() -> None:
     """The gradient at the minimum, by hand, is 0; a large ridge leaves the own model."""
     g = np.random.default_rng(0)
     z, y = torch.from_numpy(g.normal(size=(3, 40, 2))), torch.from_numpy(g.integers(2, size=40))
-    v, b = stacked.ridge(TASKS["classification"], z, y, 2.0)
+    v, b = linear.ridge(TASKS["classification"], z, y, 2.0)
     scores = np.einsum("m,mrk->rk", v, z.numpy()) + b
     p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True) - np.eye(2)[y]
     slope_v = np.einsum("rk,mrk->m", p, z.numpy()) + 2.0 * (v - [1, 0, 0])
     assert np.abs(slope_v).max() < 1e-5
     assert np.abs(p.sum(axis=0) + 2.0 * b).max() < 1e-5
-    v, b = stacked.ridge(TASKS["classification"], z, y, 1e12)
+    v, b = linear.ridge(TASKS["classification"], z, y, 1e12)
     assert np.allclose([*v, *b], [1, 0, 0, 0, 0], atol=1e-9)
     z[1, 0, 0] = torch.nan
-    assert stacked.ridge(TASKS["classification"], z, y, 1.0)[0][1] == 0
+    assert linear.ridge(TASKS["classification"], z, y, 1.0)[0][1] == 0
 
 
 @pytest.mark.some(1)

@@ -12,7 +12,7 @@ import torch
 
 from coterie.clients.models.build import build
 from coterie.clients.models.fitted import GradientBoosting, Rows
-from coterie.clients.models.options import LightGBMOptions, XGBoostOptions
+from coterie.clients.models.options import GradientBoostingOptions, XGBoostOptions
 from coterie.datasets.plugins import PluginError
 from tests.clients.methods.test_predictors import TREES
 from tests.clients.models.test_fitted import Array, filled, stacked
@@ -29,8 +29,8 @@ def library(kind: str) -> Any:
     return pytest.importorskip(kind, reason=f"needs the extra {kind}")
 
 
-def made(kind: str, task: str, features: int, outputs: int, leaves: int) -> GradientBoosting[Any]:
-    of = {"xgboost": XGBoostOptions, "lightgbm": LightGBMOptions}[kind]
+def made(kind: str, task: str, features: int, outputs: int, leaves: int) -> GradientBoosting:
+    of = {"xgboost": XGBoostOptions, "lightgbm": GradientBoostingOptions}[kind]
     module = build(kind, of(STAGES, max_leaf_nodes=leaves), task, (features,), outputs)
     assert isinstance(module, GradientBoosting)
     return module
@@ -50,7 +50,7 @@ def fitted(kind: str, x: Array, y: Array, k: int, leaves: int, weights: Array) -
     return model.fit(x, y, sample_weight=weights)
 
 
-def at_thresholds(module: GradientBoosting[Any], g: np.random.Generator) -> Array:
+def at_thresholds(module: GradientBoosting, g: np.random.Generator) -> Array:
     """Rows on the thresholds of all trees, and one float32 below and above them."""
     values = np.unique(module.threshold.detach().float().numpy())
     around = [np.nextafter(values, np.float32(to)) for to in (-np.inf, np.inf)]

@@ -21,8 +21,8 @@ from torch import nn
 from coterie.clients.models.build import build
 from coterie.clients.models.fitted import Fitted, Rows, Trees
 from coterie.clients.models.options import (
-    BoostedTreesOptions,
     ForestOptions,
+    GradientBoostingOptions,
     LogisticOptions,
 )
 
@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 def made(kind: str, task: str, features: int, outputs: int, leaves: int) -> Fitted:
     options = {
         "forest": ForestOptions(TREES, leaves),
-        "boosted-trees": BoostedTreesOptions(TREES, max_leaf_nodes=leaves),
+        "boosted-trees": GradientBoostingOptions(TREES, max_leaf_nodes=leaves),
         "logistic": LogisticOptions(),
     }[kind]
     module = build(kind, options, task, (features,), outputs)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from coterie.clients.models.build import build
-from coterie.clients.models.fitted import Rows
-from coterie.clients.models.kinds import Kinds
+from coterie.clients.models.fitted import Kinds, Rows
 from coterie.clients.models.options import (
     ForestOptions,
     KindOptions,

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.clients.models.build import build
+from coterie.clients.models.build import Limited, SizeError, build
 from coterie.clients.models.options import Adaptation, MlpOptions, TransformerOptions
-from coterie.clients.models.size import Limited, SizeError
 
 
 def test_a_network_of_just_the_size_is_built() -> None:
