@@ -83,9 +83,8 @@ def _sentences(rows: Sequence[Mapping[str, str]]) -> list[str]:
     ordered = sorted(of, key=lambda name: of[name])
     groups = {group: [*members] for group, members in groupby(ordered, key=lambda name: of[name])}
     alone = groups.pop("none", [])
-    evidences = (rows[0].get("evidence") or "").split()
-    by_number = ", ".join(f"{k}: {float(each):+.1f}" for k, each in enumerate(evidences))
-    told = [f"Log evidence by number of groups: {by_number}."] if len(evidences) > 1 else []
+    evidence = rows[0].get("evidence") or ""
+    told = [f"Log evidence by number of groups: {evidence}."] if " " in evidence else []
     if not groups:
         return ["No group has evidence: each institution's coefficients are its own.", *told]
     many = "1 group" if len(groups) == 1 else f"{len(groups)} groups"

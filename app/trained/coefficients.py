@@ -73,7 +73,7 @@ def table(known: Mapping[int, tuple[About, Arrays]], names: Mapping[int, str]) -
     about, seen = known[first]
     columns, steps, factors = columns_of(about, seen["effects.estimates"].shape[1])
     spread = seen["effects.spread"] * factors
-    evidence = " ".join(f"{each:.1f}" for each in seen["effects.evidences"])
+    evidence = " ".join(f"{k}:{each:+.1f}" for k, each in enumerate(seen["effects.evidences"]))
 
     def lines(who: str, group: int, mean: Floats, sd: Floats, own: Floats | None) -> Rows:
         low, high = mean - Z * sd, mean + Z * sd

@@ -22,7 +22,7 @@ def test_a_page_says_who_is_like_whom_and_plots_each_column(tmp_path: Path) -> N
         groups
         == "2 groups of similar institutions: peer 0, peer 2, peer 4; peer 1, peer 3, peer 5."
     )
-    by_number = {int(k): float(x) for k, x in re.findall(r"(\d): ([+-]\d+\.\d)", evidence)}
+    by_number = {int(k): float(x) for k, x in re.findall(r"(\d):([+-]\d+\.\d)", evidence)}
     assert max(by_number, key=by_number.__getitem__) == 2
     assert {plot.title.partition(" (")[0] for plot in section.plots} == {
         "input 1", "input 2", "input 3"
