@@ -1,7 +1,6 @@
 """Ray that this process starts: it listens to this machine only, to processes with its secret.
 
-This is the only module with names that Ray does not document, which exist in 2.55.1 and 2.60.0:
-they change settings that Ray reads when it is imported.
+Only this module uses names that Ray does not document; 2.55.1 and 2.60.0 have them.
 """
 
 from __future__ import annotations

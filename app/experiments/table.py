@@ -311,12 +311,7 @@ class Table:
         return [row for row in ranked if row.summary(column) and not (is_loss and row.diverged)]
 
     @cached_property
-    def divisions(self) -> int:
-        """Number of divisions of the data, which are the repetitions of the test."""
-        return len({trial.split for of in self.results.values() for trial in of})
-
-    @cached_property
-    def shared(self) -> float:
+    def _shared(self) -> float:
         """Test rows per training row if every seed divides the same rows again, else 0."""
         if self.ratio is not None:
             return self.ratio
@@ -330,7 +325,7 @@ class Table:
             method: {at: sign * of_p for at, of_p in row.repeats(column).items()}
             for method, row in rows.items()
         }
-        return [rows[method] for method in leaders(values, self.shared)] if rows else []
+        return [rows[method] for method in leaders(values, self._shared)] if rows else []
 
     def bold(self, column: Column) -> frozenset[str]:
         """Return the leading rows; empty if no candidate is significantly worse."""

@@ -69,7 +69,7 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
         value = f"{top.text(main)}{unit}{_gain(top, columns) if main.key != 'auroc' else ''}"
         rivals = units.plural(len(among), table.noun)
         seeds = units.plural(len(top.runs), "seed")
-        untested = " (no test possible)" if table.divisions < MIN_SEEDS else ""
+        untested = " (no test possible)" if _divisions(table) < MIN_SEEDS else ""
         why = f"not significant with {seeds}{untested}"
         if len(among) == 1:
             sentences.append(f"{top.name} reaches a {what} of {value}")
@@ -89,11 +89,16 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
     ]
 
 
+def _divisions(table: Table) -> int:
+    """Return the number of divisions of the data, which are the repetitions of the test."""
+    return len({trial.split for of in table.results.values() for trial in of})
+
+
 def notes(table: Table) -> list[str]:
     """Return the footnotes of the table."""
     footnotes, rows = [], table.rows
-    if table.divisions < max(len(row.runs) for row in rows):
-        count = units.plural(table.divisions, "division")
+    if _divisions(table) < max(len(row.runs) for row in rows):
+        count = units.plural(_divisions(table), "division")
         footnotes.append(
             f"the seeds share {count} of the data (split-seed), so the test counts divisions: what "
             "differs may differ on these rows only"

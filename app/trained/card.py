@@ -49,11 +49,6 @@ def card(
     figure data; `has_examples`: the model file contains training examples. `model_of`: model of a
     peer by number and name, if they differ. `clearance`: the sheet of an institution, if any.
     """
-    weights_k = np.array(report.weights)
-    peers_k = np.array(report.columns or np.arange(len(weights_k)))
-    others_k = np.flatnonzero((weights_k > _LEAST) & (peers_k != about.peer))
-    named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
-    collaborators = zip(peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True)
     listed = [
         {name: _finite(getattr(column, name)) for name in _QUALITY}
         for column in shortened(qualities, _COLUMNS)
@@ -77,13 +72,7 @@ def card(
         **({"groups": dict(groups)} if groups else {}),
         "data": about.data,
         **{k: v for k, v in (("finding", finding), ("data_quality", listed)) if v},
-        "collaborators_in_all": len(others_k),
-        "collaborators": [
-            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}
-            | ({"model": model_of(peer, names.get(peer, ""))} if model_of else {})
-            for peer, weight in collaborators
-        ],
-        "own_weight": _finite(next(iter(weights_k[peers_k == about.peer].tolist()), None)),
+        **_collaborators(about.peer, report, names, model_of),
         "metrics": {name: _finite(value) for name, value in report.metrics.items()},
         "reported_to_the_relay": "all" if policy is None else policy["reports.disclosure"],
         "policy": policy,
@@ -96,6 +85,27 @@ def card(
         **({"diagnostics": curves["diagnostics"]} if "diagnostics" in curves else {}),
         **({"dice": {f"dice_{k}": round(v, 4) for k, v in dice}} if "dice" in curves else {}),
         **_limited(curves, names),
+    }
+
+
+def _collaborators(
+    own: int, report: Report, names: Mapping[int, str], model_of: Callable[[int, str], str] | None
+) -> dict[str, Any]:
+    """Return the peers with the largest weights in a peer's model, and its own weight."""
+    weights_k = np.array(report.weights)
+    peers_k = np.array(report.columns or np.arange(len(weights_k)))
+    others_k = np.flatnonzero((weights_k > _LEAST) & (peers_k != own))
+    named_k = others_k[np.argsort(-weights_k[others_k], kind="stable")][:_NAMED]
+    return {
+        "collaborators_in_all": len(others_k),
+        "collaborators": [
+            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}
+            | ({"model": model_of(peer, names.get(peer, ""))} if model_of else {})
+            for peer, weight in zip(
+                peers_k[named_k].tolist(), weights_k[named_k].tolist(), strict=True
+            )
+        ],
+        "own_weight": _finite(next(iter(weights_k[peers_k == own].tolist()), None)),
     }
 
 

@@ -2,13 +2,12 @@
 
     data-dir/train/<class>/...    data-dir/test/<class>/...    data-dir/validation/<class>/...
 
-or just data-dir/<class>/..., of which a share is held out for the test; below a class, folders may
-have any names and depth. With `masks`, images and masks of the same name:
+or just data-dir/<class>/..., of which a share is held out for the test. With `masks`, images and
+masks have the same name:
 
     data-dir/images/...    data-dir/masks/...    (or both in train/, test/, validation/)
 
-The content of a file says what it is (`coterie.datasets.files.pixels`). Every file is read, counted
-as left out with its kind, or an error. All images have the shape of the run, or are resized to it.
+All images have the shape of the run, or are resized to it.
 """
 
 from __future__ import annotations
@@ -352,7 +351,6 @@ def _part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
 
 
 def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
-    """Return images, masks and groups of a folder with images and masks."""
     options = reading.options
     pair = _folders(folder, ("images", options.masks), f"images, {options.masks}", reading)
     if [*map(len, pair.values())] != [1, 1]:
@@ -523,7 +521,6 @@ def _fitted(
 
 
 def _check_schema(examples: Sequence[tuple[Path, Example]], schema: Schema) -> None:
-    """Refuse images whose properties the schema does not allow."""
     table = _table(each.properties for _, each in examples)
     columns = [column for name, column in schema.items() if name in table.column_names]
     if examples and (missing := schema.keys() - {*table.column_names}):
