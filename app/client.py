@@ -28,10 +28,7 @@ def handle(message: Message, context: Context) -> Message:
 
 
 def answer(message: Message, context: Context, *, forwards: bool = False) -> Message:
-    """Answer a request with a response, or with an error in one line.
-
-    `forwards`: an actor of Ray keeps the node (`coterie.app.institution.process.actors`).
-    """
+    """Answer a request, or return an error in one line; an actor of Ray `forwards` to its node."""
     state = context.state.get(_STATE)
     version = state["version"] if isinstance(state, ConfigRecord) else None
     job = Job(

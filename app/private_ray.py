@@ -1,7 +1,6 @@
 """Ray that this process starts: it listens to this machine only, to processes with its secret.
 
-This is the only module with names that Ray does not document, which exist in 2.55.1 and 2.60.0:
-they change settings that Ray reads when it is imported.
+Only this module uses names that Ray does not document; 2.55.1 and 2.60.0 have them.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 @contextmanager
 def private() -> Iterator[None]:
     """Make the Ray that this process starts private: start and stop it inside this block."""
-    # Its processes get a new secret through their environment, which other users cannot read, and
-    # their files are in a closed folder. The omitted dashboard would ask services of three clouds.
+    # Other users cannot read the environment. The dashboard would ask services of three clouds.
     values = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": _TOKEN,

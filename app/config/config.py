@@ -61,8 +61,7 @@ class Config(Settings):
         cls, *given: Source | Mapping[str, Any], named: Collection[str] = (), deployed: bool = False
     ) -> Self:
         """Make the configuration of sources of keys, in ascending order of precedence."""
-        # Files of a run may name only code in `named`; on other machines (`deployed`) only
-        # installed code runs. After a ConfigError nothing was loaded.
+        # Files of a run may name only code in `named`; `deployed` machines run only installed code.
         sources = tuple(each if isinstance(each, Source) else of_program(each) for each in given)
         return cls._made(sources, resolve(sources, named, deployed=deployed))
 

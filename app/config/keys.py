@@ -30,8 +30,7 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
     "base": ("", 'set topology = "one-peer-exponential", or list rounds in topology-file'),
     "stale": ("", "extend coterie.AttackKind to repeat a letter"),
 }
-"""Key of a former version that is no more -> its default, which recorded runs have; the remedy.
-Values of keys that are no more are here, too."""
+"""Removed key or value -> the default, which recorded runs have; the remedy."""
 _SYNONYMS = {
     **FORMER,
     **dict.fromkeys(("clients", "num-clients", "num-supernodes", "nodes"), "peers"),

@@ -1,9 +1,7 @@
 """Parts of a run that are selected by name: built-in parts, and plugins with options.
 
-The options of a plugin are in a table named after its kind ([method-options], [model-options],
-[dataset-options], [partition-options]). Flower accepts only keys in pyproject.toml, so each of
-these tables is also a single key whose value is the content of an inline table:
-method-options = "alpha = 0.1".
+A plugin's options are in a table of its kind ([method-options]); as Flower accepts only keys in
+pyproject.toml, also in a key with the content of an inline table: method-options = "alpha = 0.1".
 """
 
 from __future__ import annotations

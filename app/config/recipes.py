@@ -1,7 +1,4 @@
-"""Recipes: methods of the literature that are a built-in method with certain keys.
-
-A file of `recipes/`; `method = "NAME"` stands for its keys, the run's key `recipe` keeps the name.
-"""
+"""Recipes: methods of the literature that are a built-in method with the keys of a file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Web server of the dashboard: access control, routes, event streams.
 
-Another site could point its name to this machine (DNS rebinding) and read responses in a visitor's
-browser, so a request with another Host is refused, and one without the token before its path is
-looked at. Every response has headers that confine the page.
+A request with another Host is refused: another site could point its name here (DNS rebinding).
 """
 
 from __future__ import annotations

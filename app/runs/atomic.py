@@ -37,10 +37,9 @@ class BusyError(Error, RuntimeError):
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Yield the path of a file to create; it replaces `path` unless an exception is raised.
+    """Yield the path of a file that replaces `path` unless an exception is raised.
 
-    The path lies beside `path` and is unpredictable, so nobody else can have put a link there. If
-    `durable`, file and directory are synced to disk, so that the file survives a power failure.
+    The name is unpredictable, so nobody else can have put a link there.
     """
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -85,10 +84,7 @@ def replacing_checked(path: Path, *, bound: bytes, durable: bool = False) -> Ite
 
 
 def read_checked(path: Path, *, bound: bytes) -> bytes:
-    """Read a file of `replacing_checked`.
-
-    DamagedError: the file is damaged, or is bound to something else.
-    """
+    """Read a file of `replacing_checked`; DamagedError if damaged or bound to something else."""
     content = path.read_bytes()
     body = content[:-_DIGEST]
     if content[-_DIGEST:] != _digest(body, bound):
@@ -104,11 +100,7 @@ def _digest(content: bytes | mmap.mmap, bound: bytes) -> bytes:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold an exclusive lock over all threads and processes; it is released when the process ends.
-
-    `path` is an empty file that stands for the lock. BusyError: another process holds it, and
-    `wait` is False.
-    """
+    """Hold an exclusive lock over threads and processes; BusyError if it is held, unless `wait`."""
     import fcntl  # imported here: only deployed nodes lock, and they run on Linux
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,9 +120,8 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 def append(path: Path, *lines: Mapping[str, Any], durable: bool = True) -> bytes:
     """Append lines of JSON to a file, all or none, and return them as bytes.
 
-    They replace text after the last line break, which a killed process or a full disk left behind.
-    Processes that append to the same file need a lock. Only its owner can read a new file. If
-    `durable`, file and directory are synced to disk, so that the lines survive a power failure.
+    They replace what a killed process or a full disk left after the last line break. Processes that
+    append to the same file need a lock.
     """
     texts = [json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines]
     content = "".join(texts).encode()
@@ -168,10 +159,7 @@ def _end_of_lines(file: io.FileIO) -> int:
 
 
 def whole_lines(path: Path, start: int = 0) -> bytes:
-    """Return the lines of `append` from byte `start` on; empty if there is no file.
-
-    Text after the last line break was never written.
-    """
+    """Return the lines of `append` from byte `start` on, without an unfinished last one."""
     if not path.exists():
         return b""
     with path.open("rb") as file:
@@ -181,10 +169,7 @@ def whole_lines(path: Path, start: int = 0) -> bytes:
 
 
 def parsed(content: bytes, path: Path) -> list[dict[str, Any]]:
-    """Parse the whole lines of a file.
-
-    DamagedError: a line is not a JSON object; names the file.
-    """
+    """Parse the whole lines of a file; DamagedError, with its name, if one is not a JSON object."""
     try:
         records = [json.loads(line) for line in content.split(b"\n")[:-1]]
     except (ValueError, RecursionError):
@@ -213,10 +198,7 @@ def as_csv(rows: Iterable[Iterable[object]]) -> str:
 
 
 def safe(cell: T) -> T | str:
-    """Return a cell with a "'" in front if a spreadsheet would evaluate it as a formula.
-
-    Numbers are not changed, nor are negative ones.
-    """
+    """Return a text with a "'" in front if a spreadsheet would evaluate it as a formula."""
     if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
         return f"'{cell}"
     return cell

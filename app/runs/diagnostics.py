@@ -1,7 +1,4 @@
-"""Diagnostic accuracy, or C-index, of a run's peers, from the model cards on this machine.
-
-In a deployment the cards stay on the nodes, so the relay has none.
-"""
+"""Diagnostic accuracy, or C-index, of peers whose model cards are on this machine."""
 
 from __future__ import annotations
 
@@ -68,10 +65,7 @@ def card(run: Run, peer: int) -> Card:
 
 
 def read(run: Run) -> dict[int, Diagnostics]:
-    """Return the diagnostics of the first honest peers; ResultsError if a card is damaged.
-
-    Empty without models of two classes or of survival.
-    """
+    """Return the diagnostics of the first honest peers whose model has two classes or survival."""
     if all(np.isnan(run.metric(name)).all() for name in ("sensitivity", "c_index")):
         return {}
     peers = np.flatnonzero(~run.attackers)[:MAX_PEERS].tolist()
@@ -79,10 +73,7 @@ def read(run: Run) -> dict[int, Diagnostics]:
 
 
 def write(run: Run) -> None:
-    """Write diagnostics.csv: a line per peer, threshold and measure; nothing without diagnostics.
-
-    The threshold is empty for measures that need none.
-    """
+    """Write diagnostics.csv: a line per peer, threshold (if needed) and measure."""
     lines = [*rows(run)]
     if lines:
         atomic.write(run.directory / FILE, atomic.as_csv([HEAD, *lines]))

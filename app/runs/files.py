@@ -1,8 +1,6 @@
-"""Read untrusted files of run directories.
+"""Read untrusted files of run directories: regular files of a bounded size, also once unpacked.
 
-A run directory may come from anywhere. Only regular files of a bounded size are read: a pipe would
-block the reader, a device never ends, a link leads out of the directory, and a few kilobytes
-of compressed zeros can expand to gigabytes.
+A pipe would block the reader, a device never ends, and a link leads out of the directory.
 """
 
 from __future__ import annotations
@@ -62,10 +60,9 @@ class ResultsError(Error, ValueError):
 
 
 def opened(directory: Path, name: str, limit: int) -> BinaryIO:
-    """Open a file of a run directory for reading; `name` is its path below `directory`, with "/".
+    """Open a regular file of at most `limit` bytes; `name` is its path below `directory`, with "/".
 
-    FileNotFoundError: there is no such file. ResultsError: the file or its folder is a link, it is
-    not a regular file, or it has more than `limit` bytes.
+    FileNotFoundError: there is none. ResultsError: it is another kind of file, a link or too large.
     """
     path = directory / name
     for folder in [*path.parents][: name.count("/")]:
@@ -93,10 +90,7 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
 
 
 def check_all(directory: Path) -> None:
-    """Check that a run directory holds regular files and folders only, before writing into it.
-
-    The ResultsError names the first link, pipe or device.
-    """
+    """Raise a ResultsError that names the first link, pipe or device of a run directory."""
     for folder, folders, names in os.walk(directory):
         for name in (*folders, *names):
             path = Path(folder, name)
@@ -108,10 +102,7 @@ def check_all(directory: Path) -> None:
 
 
 def text(directory: Path, name: str) -> str | None:
-    """Read a text file; None if there is no such file.
-
-    ResultsError: as `opened`, or it is not UTF-8.
-    """
+    """Read a text file; None if there is no such file, ResultsError also if it is not UTF-8."""
     try:
         with opened(directory, name, _TEXT) as file:
             return file.read(_TEXT).decode("utf-8")
@@ -122,19 +113,13 @@ def text(directory: Path, name: str) -> str | None:
 
 
 def json_of(directory: Path, name: str, kind: Any) -> Any:
-    """Read a JSON file as a type, such as a dataclass; None if there is no such file.
-
-    ResultsError: as `text`, or the file is not JSON, or its value is not of this type.
-    """
+    """Read a JSON file as a type, such as a dataclass; None if there is no such file."""
     content = text(directory, name)
     return None if content is None else parsed(content, kind, directory / name)
 
 
 def parsed(content: str | bytes, kind: Any, path: Path) -> Any:
-    """Parse JSON of a file as a type; further fields of a dataclass or TypedDict are ignored.
-
-    ResultsError: it is not JSON, or its value is not of this type; names the field.
-    """
+    """Parse JSON as a type, without further fields; the ResultsError names a wrong field."""
     from pydantic import ValidationError  # loaded when a file is read, not with every command
 
     try:
@@ -157,10 +142,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def toml_of(directory: Path, name: str) -> dict[str, Any] | None:
-    """Read a TOML file; None if there is no such file.
-
-    ResultsError: as `text`, or the file is not TOML.
-    """
+    """Read a TOML file; None if there is no such file."""
     content = text(directory, name)
     if content is None:
         return None
@@ -175,9 +157,7 @@ def arrays_of(
 ) -> dict[str, npt.NDArray[Any]] | None:
     """Read arrays of an .npz file; None if there is no such file.
 
-    Types and sizes are checked before anything is unpacked: `kinds` has the allowed kinds of number
-    by name of the array, as in `numpy.dtype.kind`. ResultsError: as `opened`; an array is missing,
-    is of another kind, or is too large.
+    Type and size are checked before unpacking: `kinds` has, by name, kinds as `numpy.dtype.kind`.
     """
     path = directory / name
     try:
@@ -192,10 +172,7 @@ def arrays_of(
 
 
 def unpacked(file: BinaryIO, kinds: Mapping[str, str]) -> dict[str, npt.NDArray[Any]]:
-    """Read arrays of an open .npz file; see `arrays_of`.
-
-    ValueError: an array is missing, is of another kind, or is too large.
-    """
+    """Read arrays of an open .npz file; ValueError if one is missing, too large or wrong."""
     _check_listing(file)
     try:
         with zipfile.ZipFile(file) as archive:

@@ -32,10 +32,7 @@ class GraphScores:
 
 
 def learnt_edges(weights_nn: Floats) -> Bools:
-    """Return the graph (n, n) of non-negative weights (n, n): the collaborators of each peer.
-
-    Edges are directed; False on the diagonal.
-    """
+    """Return the directed graph (n, n) of each peer's collaborators, from weights (n, n)."""
     return np.asarray(_off_diagonal(weights_nn) > row_scales(weights_nn)[:, None] / 2)
 
 
@@ -91,10 +88,9 @@ def _off_diagonal(weights_nn: Floats) -> Floats:
 
 
 def adjusted_rand_index(one_n: Ints, other_n: Ints) -> float:
-    """Return the agreement of two clusterings: 1 if they are equal, 0 on average for random ones.
+    """Return the agreement of two clusterings (Hubert and Arabie 1985), over ordered pairs.
 
-    Hubert and Arabie, Comparing partitions, 1985, over ordered pairs. scikit-learn's gives the same
-    number and takes a second of every run to import.
+    scikit-learn's gives the same number, but takes a second of every run to import.
     """
     n = len(one_n)
     both, first, second = (
@@ -143,11 +139,7 @@ def rounds_measured(count: int) -> range:
 
 
 def edges_csv(run: Run) -> str:
-    """Write graph.csv: a line for each edge of the kept rounds.
-
-    `weight` is the weight that the peer `from` gives to models or answers of the peer `to`; zero
-    weights and a peer's own weight are omitted.
-    """
+    """Write graph.csv: the weight that the peer `from` gives to `to`, in the kept rounds; not 0."""
     lines = ["round,from,to,weight"]
     if not len(run.weights):
         return "\n".join([*lines, ""])
@@ -174,14 +166,9 @@ def _cell(text: str) -> str:
 def measures_csv(run: Run) -> str:
     """Write graph-measures.csv: a line per recorded round, an empty cell for an undefined number.
 
-        With very many rounds, some are left out, but never the last one.
-
-    Columns: `round`; `edges`, directed, by the rule of `coterie.app.runs.graph`;
-    `collaborators`, edges that leave a peer, mean over peers; `sparsity`, the share of the possible
-    edges that are missing; `symmetry`, the share of the edges whose reverse exists too; if clusters
-    must be recovered, precision, recall and F1 of `GraphScores`; where peers attack,
-    `to_attackers`, the share that they get of an honest peer's weight for others, mean over honest
-    peers with such weight.
+    With very many rounds, some are left out, but never the last one. `sparsity` is the share of the
+    possible edges that are missing, `symmetry` that of the edges whose reverse exists too, and
+    `to_attackers` the result of `weight_to`.
     """
     rows = [
         {"round": int(run.weight_rounds[c]), **measured(run.weights[c], run)}
@@ -211,10 +198,7 @@ def measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
 
 
 def weight_to(attackers_n: Bools, weights_nn: Floats) -> float | None:
-    """Return the share of honest peers' weight for others that attackers get; None if it is 0.
-
-    Absolute weights of each peer are normalised to sum 1; the mean is over honest peers.
-    """
+    """Return the mean share of an honest peer's absolute weight for others that attackers get."""
     others_nn = np.abs(weights_nn) * ~np.eye(len(weights_nn), dtype=np.bool_)
     others_nn = others_nn[~attackers_n & (others_nn.sum(axis=1) > 0)]
     if not len(others_nn):

@@ -27,10 +27,7 @@ _CLASSES = 40  # maximum characters of their names
 
 
 def header(config: Config, problem: Problem, place: str, console: Console) -> None:
-    """Print the header of a run.
-
-    `place` names its place in words: this process, Flower nodes or a deployment.
-    """
+    """Print the header of a run in a `place`: this process, Flower nodes or a deployment."""
     what = f"{display(config.label)} on {display(config.dataset)}"
     console.print(f"{what}: {division(config, problem)}; {place}", soft_wrap=True)
     console.print(split(problem))

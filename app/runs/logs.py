@@ -1,8 +1,8 @@
-"""Log of a deployed relay or node: one line of key=value pairs per event.
+"""Log of a deployed relay or node: one line of key=value pairs (`extra`) per event.
 
     time=2026-03-01T12:00:00.123Z level=WARNING logger=relay round=3 stage=update peers=2 msg="..."
 
-Flower's own lines are in between. A log call passes the fields as `extra`.
+Flower's own lines are in between.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Start and end of a plain `flwr run` in Flower's simulation, as `coterie run` has for its runs.
-
-The user sees the output of the ServerApp (`flwr run . --stream`), so the relay prints the run's
-header, a line per evaluated round, and lets the installed package write summary and report.
-"""
+"""Start and end of a plain `flwr run` in Flower's simulation, as `coterie run` has for its runs."""
 
 from __future__ import annotations
 
@@ -28,10 +24,7 @@ OPEN = (
 
 
 def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
-    """Check a run, print its header, create its directory, and return the progress display.
-
-    ConfigError, DataError: the run cannot start; nothing was written.
-    """
+    """Check a run, print its header, create its directory, and return the progress display."""
     refuse_other_code()
     if config.newcomers:
         raise ConfigError("late-peers is for runs without Flower: coterie run")
@@ -56,10 +49,7 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
 
 
 def end(run_dir: Path) -> None:
-    """Print the summary and write the report with the installed package: the bundle has no pages.
-
-    Flower puts the bundle on PYTHONPATH, and the working directory may be one.
-    """
+    """Print the summary, and write the report with the installed package, which has pages."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     outside = [path for path in paths if path and Path(path).resolve() != IMPORT_ROOT]
     done = subprocess.run(

@@ -23,10 +23,7 @@ Values = Mapping[str, Scalar]
 
 
 def write(directory: Path, runs: Iterable[str], values: Mapping[str, Values] | None = None) -> None:
-    """Write the names of the sweep's run directories in `directory`, which need not exist yet.
-
-    `values` has the values of the swept keys by name of the run; None if no keys are swept.
-    """
+    """Write the names of the sweep's run directories, and by name the values of the swept keys."""
     directory.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {"runs": list(runs)}
     if values:

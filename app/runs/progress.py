@@ -79,10 +79,7 @@ class Progress(Seen, total=False):
 
 
 def read(run_dir: Path) -> dict[str, Any]:
-    """Read progress.json, with None for numbers that are not finite; empty if it does not exist.
-
-    ResultsError: the file is damaged.
-    """
+    """Read progress.json, with None for numbers that are not finite; empty if it does not exist."""
     progress = files.json_of(run_dir, "progress.json", Progress)
     missing = {"round": 0, "rounds": 0, "messages": 0, "refused": 0}
     return missing | finite(progress) if progress else {}
@@ -119,10 +116,7 @@ def mark(run_dir: Path, status: str, error: str | None = None) -> None:
 
 
 def require_end(run_dir: Path) -> None:
-    """Raise an error if a run reached its last round, but without a result for its peers.
-
-    DivergedError: no peer has a finite result. AwayError: a peer missed the end.
-    """
+    """Raise DivergedError if no peer has a finite result, AwayError if one missed the end."""
     now = read(run_dir)
     if now.get("status") == "diverged":
         raise DivergedError(f"{now['error']} ({run_dir})")
@@ -168,10 +162,9 @@ class RunState:
         return cls(now, path.stat().st_mtime, silence)
 
     def judged(self, run_dir: Path, held: Collection[int]) -> RunState:
-        """Return the state "stopped" if the process of the run is gone.
+        """Return the state "stopped" if no process locks the run's or relay's directory any more.
 
-        A run that was started on this machine locks its directory, see `rundir.held_inodes`, and a
-        relay its own folder. One elsewhere is known by what it writes at the end of every round.
+        A run of another machine is known by what it writes at the end of every round.
         """
         if not self.is_active or time.time() - self.written < self.silence:
             return self

@@ -1,9 +1,7 @@
-"""data.json: SHA-256 of the files that a run reads, to detect changes.
+"""data.json: SHA-256 of the data of each peer and of each file that a run reads.
 
-{"peers": {"north": ...}, "files": {"north/data.csv": ...}}: of all that belongs to a peer (empty
-for data of no file), and of each file of data, weights, graph or schedule. A deployed node keeps
-those of its own peer, under a secret key, because a table of few rows could be guessed from a plain
-digest; nothing of them is sent.
+A deployed node keeps those of its own peer, under a secret key, because a table of few rows could
+be guessed from a plain digest; nothing of them is sent.
 """
 
 from __future__ import annotations
@@ -102,10 +100,7 @@ def read(run_dir: Path) -> Content | None:
 
 
 def since(run_dir: Path, now: Content, peer: int | None = None) -> list[str] | None:
-    """Return the names of the files that changed since a run began.
-
-    None: the run does not say what it began with.
-    """
+    """Return the names of the files that changed since a run began; None if it recorded none."""
     before = read(run_dir)
     if before is None or (peer is not None and f"peer {peer}" not in before["peers"]):
         return None
@@ -113,10 +108,7 @@ def since(run_dir: Path, now: Content, peer: int | None = None) -> list[str] | N
 
 
 def check(run_dir: Path, now: Content, peer: int | None = None) -> bool:
-    """Refuse to continue a run on other data; return whether its data are known.
-
-    The DataError names the files and the remedy.
-    """
+    """Refuse to continue a run on other data; return whether its data are known."""
     changed = since(run_dir, now, peer)
     if changed:
         raise DataError(

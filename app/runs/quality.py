@@ -1,7 +1,6 @@
 """Quality of the data: table of the columns, and peers with too few rows or a single class.
 
-The table is quality.csv in a simulation, and quality-0003.csv on the deployed node of peer 3,
-where it stays: a page of the relay does not read it.
+The table is quality.csv; a deployed node of peer 3 keeps its own quality-0003.csv.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ def write(
     names: Sequence[str] = (),
     file: str = FILE,
 ) -> None:
-    """Write the table into the run directory of the machine that holds the data.
-
-    Nothing is written without `qualities`. `names` are those of the peers; empty if there are none.
-    """
+    """Write the table, if there is one, on the machine that holds the data."""
     if qualities:
         atomic.write(directory / file, as_csv(qualities, names))
 
@@ -126,10 +122,7 @@ def is_of_institutions(run: Run) -> bool:
 
 
 def too_few_rows(run: Run, part: str = "test") -> dict[int, str]:
-    """Return why institutions cannot be judged: fewer than `MIN_ROWS` rows, or one class.
-
-    Rows of a group, such as a patient, count once.
-    """
+    """Return why peers cannot be judged: fewer than `MIN_ROWS` rows or groups, or one class."""
     sizes_n = run.sizes(part, in_groups=True)
     if sizes_n is None or not is_of_institutions(run):
         return {}

@@ -1,9 +1,7 @@
 """Record a run: the relay's files of the run directory, written round by round.
 
-After each round, in this order: metrics.jsonl and the collaboration rows are appended, then
-relay/checkpoint.json is replaced, which commits the round: it holds the length and digest of both.
-A resumed run truncates later lines, and refuses files that were changed.
-collaboration.npz is written from the rows occasionally, and at the end.
+Replacing relay/checkpoint.json commits a round: it has the length and digest of the files to which
+the round was appended. A resumed run truncates later lines, and refuses files that were changed.
 """
 
 from __future__ import annotations
@@ -51,10 +49,7 @@ class _Measured(TypedDict, total=False):
 
 
 class RunRecorder:
-    """Writer of a run's files; the run directory is created if it does not exist.
-
-    `watch` is called with the content of progress.json after each change.
-    """
+    """Writer of a run's files; `watch` gets the content of progress.json after each change."""
 
     def __init__(
         self,
@@ -168,10 +163,7 @@ class RunRecorder:
         return head | dict(report.metrics) | lies | head  # `head` wins over metrics
 
     def waiting(self, names: Sequence[str], missing: Sequence[str], seconds: float) -> None:
-        """Record who has not approved the run yet, who has no node, and how long the relay waits.
-
-        The time is that of the first call with these names.
-        """
+        """Record who has not approved the run, who has no node, and how long the relay waits."""
         awaited = {"for": [*names], "missing": [*missing]} if names or missing else {}
         if awaited != {key: value for key, value in self._waiting.items() if key != "until"}:
             until = round(time.time() + seconds, 3)
@@ -179,10 +171,7 @@ class RunRecorder:
             self._progress("running")
 
     def finish(self, away: Collection[int] = ()) -> None:
-        """Record the end of the run: "finished", or "diverged" if every peer diverged.
-
-        `away`: peers that missed the end; their nodes keep the models of their last evaluation.
-        """
+        """Record the end of the run, and the peers `away`, whose nodes have older models."""
         self._save_collaboration()
         reported = {peer: report.round for peer, report in self._latest.items()}
         self._away = {peer: (self.ledger.ended[peer], reported.get(peer, 0)) for peer in away}
@@ -220,10 +209,7 @@ class RunRecorder:
         ]
 
     def _cut(self, path: Path, size: int, expected: str) -> tuple[int, _Hash]:
-        """Remove lines after the checkpoint; return the bytes of the rest and its digest.
-
-        All lines go if the checkpoint is of round 0, which is repeated.
-        """
+        """Remove lines after the checkpoint, all at round 0; return the rest's bytes and digest."""
         content = path.read_bytes()[:size] if size and path.exists() else b""
         digest = sha256(content)
         if size and expected != digest.hexdigest():

@@ -49,8 +49,7 @@ _MAX_ROUND = 1 << 53
 class Metrics:
     """Reader of the metrics.jsonl of a run with n peers; empty if the file does not exist."""
 
-    # A missing number (null, or no line for that round and peer) is NaN. A number that is not
-    # finite is infinity, so that a diverged peer is not taken for one without the metric.
+    # A missing number is NaN, one that is not finite infinity, so that a diverged peer shows.
 
     def __init__(self, path: Path, peers: int) -> None:
         self._path = path
@@ -58,10 +57,7 @@ class Metrics:
         self._begin(inode=0)
 
     def read(self) -> tuple[Ints, dict[str, Floats], Bools]:
-        """Return the evaluated rounds (R,), each field (R, n), and the reporting peers (R, n).
-
-        ResultsError: a line is not a measurement. The last line can be incomplete.
-        """
+        """Return the evaluated rounds (R,), each field (R, n), and the reporting peers (R, n)."""
         try:
             opened = files.opened(self._path.parent, self._path.name, MAX_METRICS_BYTES)
         except FileNotFoundError:
@@ -156,10 +152,7 @@ SURVEY = "preflight.json"
 
 
 def create(config: Config, problem: Problem) -> None:
-    """Create the run directory: the configuration, and descriptions of the split and the data.
-
-    DataError: a run is resumed that began with other data.
-    """
+    """Create the run directory; DataError if it resumes a run that began with other data."""
     run_dir, data = Path(config.run_dir), provenance.content_of(config, problem)
     if config.resume:
         provenance.check(run_dir, data)
@@ -176,10 +169,7 @@ def create(config: Config, problem: Problem) -> None:
 
 @contextmanager
 def held(run_dir: Path) -> Iterator[None]:
-    """Lock the run directory against other processes. No lock on Windows.
-
-    ResultsError: another process has the lock.
-    """
+    """Lock the run directory; ResultsError if another process has the lock. None on Windows."""
     run_dir.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":
         yield
@@ -197,12 +187,10 @@ def held(run_dir: Path) -> Iterator[None]:
 
 
 def held_inodes() -> dict[int, int]:
-    """Return the inodes of run directories that processes of this machine lock, with their IDs.
+    """Return the inodes of run directories that this machine's processes lock, with their IDs.
 
-    Empty where there is no Linux.
-
-    The kernel lists the locks: trying a lock could block a run that starts. The listed
-    device can differ from that of `stat` on layered file systems, so it is ignored.
+    The kernel lists the locks (on Linux): trying a lock could block a run that starts. The device
+    is ignored, as it can differ from that of `stat` on layered file systems.
     """
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii")
@@ -259,10 +247,7 @@ class Run:
 
     @classmethod
     def read(cls, run_dir: str | Path) -> Run:
-        """Read a run directory; files that an unfinished run has not written can be missing.
-
-        ResultsError: it is not a run directory, or a file in it is damaged.
-        """
+        """Read a run directory; ResultsError if it is none, or a file in it is damaged."""
         return RunReader(Path(run_dir)).read()
 
     @cached_property
@@ -295,10 +280,7 @@ class Run:
         return any(each.train.groups is not None for each in self.split or ())
 
     def sizes(self, part: str, *, in_groups: bool = False) -> Floats | None:
-        """Return the examples of each peer in "train", "validation" or "test", (n,), or None.
-
-        `in_groups`: the groups of these examples, if they have groups.
-        """
+        """Return the examples, or groups, of each peer in a part of the data, (n,), or None."""
         key = "groups" if in_groups and self.is_grouped else "size"
         counts = [getattr(getattr(each, part), key) for each in self.split or ()]
         if not counts or any(count is None for count in counts):
@@ -306,10 +288,7 @@ class Run:
         return np.array(counts, dtype=np.float64)
 
     def labels(self, part: str, *, in_groups: bool = False) -> Ints | None:
-        """Return the examples per class, (n, classes); None if unknown or not a classification.
-
-        `in_groups`: the groups with such an example, if the examples have groups.
-        """
+        """Return the examples, or groups, per class, (n, classes); None if there are no classes."""
         key = "group_labels" if in_groups and self.is_grouped else "labels"
         counts = [getattr(getattr(each, part), key) for each in self.split or ()]
         if not counts or any(not count for count in counts):
@@ -395,11 +374,10 @@ class Run:
         return np.asarray(lost_n & ~self.attackers, dtype=np.bool_)
 
     def best_row(self, *, by_accuracy: bool = True) -> Ints | None:
-        """Row of each peer's best round on its validation data, (n,).
+        """Row of each peer's best round on its validation data, (n,), the earliest of equals.
 
-        Highest validation accuracy if the run measures it, of equals the lowest validation loss;
-        without accuracies, or not `by_accuracy`, the lowest loss. Of rounds that are equal in both,
-        the earliest. A peer without validation data keeps its last report; None if no peer has any.
+        Equal accuracies are decided by the loss. A peer without validation data keeps its last
+        report; None if no peer has any.
         """
         accuracy, loss = self.metric("validation_accuracy"), self.metric("validation_loss")
         measured_n = ~(np.isnan(accuracy) & np.isnan(loss)).all(axis=0)
@@ -451,10 +429,7 @@ class RunReader:
 
 
 def _read_split(directory: Path, peers: int, classes: int) -> tuple[PeerSplit, ...] | None:
-    """Read the statistics of the split, one per peer; None without split.json.
-
-    ResultsError: the content differs from `coterie.datasets.problem.Problem.describe`.
-    """
+    """Read the split's statistics (`Problem.describe`), one per peer; None without split.json."""
     split: tuple[PeerSplit, ...] | None
     split = files.json_of(directory, "split.json", tuple[PeerSplit, ...])
     if split is None:
@@ -472,10 +447,7 @@ def _read_split(directory: Path, peers: int, classes: int) -> tuple[PeerSplit, .
 
 
 def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Floats]:
-    """Read the collaboration matrices; for an unfinished run, those in the relay's folder.
-
-    Empty if the run has too many peers and recorded only the rows of awake peers.
-    """
+    """Read the collaboration matrices; empty if too many peers left only rows of awake ones."""
     if status == "running" and peers <= MATRIX:
         with suppress(FileNotFoundError):
             return _read_rows(directory, peers)
@@ -498,10 +470,7 @@ def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Fl
 
 
 def _read_rows(directory: Path, peers: int) -> tuple[Ints, Floats]:
-    """Return a row per recorded round, memory-mapped, as the file can be large and grows.
-
-    FileNotFoundError: the relay has no such file.
-    """
+    """Return a row per recorded round, memory-mapped, as the file can be large and grows."""
     width = 1 + peers**2
     with files.opened(directory, "relay/weights.f64", files.memory()) as file:
         recorded = os.fstat(file.fileno()).st_size // (8 * width)

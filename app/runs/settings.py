@@ -20,10 +20,7 @@ _OF_DATA = ("dataset", "peers", "split-seed", "data-dir", "late-peers", "partiti
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Keys of a recorded run; a key that an older run lacks has today's default.
-
-    A field is named after its key, with "_" for "-" and for the "." after a table.
-    """
+    """Keys of a recorded run, with "_" for "-" and "."; a missing one has today's default."""
 
     method: str
     recipe: str
@@ -57,10 +54,7 @@ class RunSettings:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Read config.toml of a run directory.
-
-        ResultsError: it is missing, damaged, or not of a run.
-        """
+        """Read config.toml of a run; ResultsError if missing, damaged or not of a run."""
         path, content = directory / "config.toml", files.toml_of(directory, "config.toml")
         if content is None:
             raise ResultsError(f"{path}: missing, so this is not a run directory")
@@ -107,10 +101,7 @@ class RunSettings:
 
 
 def _check_value(key: str, value: Any) -> None:
-    """Refuse an invalid value of a known key; keys of earlier versions are not checked.
-
-    The message of the ValueError names what is expected.
-    """
+    """Refuse an invalid value of a known key; keys of earlier versions are not checked."""
     if not isinstance(value, bool | int | float | str):
         raise ValueError("must be a number or a string")
     if key in keys():

@@ -1,7 +1,4 @@
-"""Summarise a run: summary.json, graph.csv and graph-measures.csv.
-
-A number that does not exist (no accuracy, no clusters, no validation data) is None.
-"""
+"""Summarise a run: summary.json, graph.csv and graph-measures.csv; None if there is no number."""
 
 from __future__ import annotations
 
@@ -21,11 +18,7 @@ from coterie.strategies.protocol import MEASURES
 
 
 def summarise(run: Run) -> dict[str, Any]:
-    """Compute the content of summary.json.
-
-    "Last" is each peer's last report, so a peer that dropped out counts with its last model.
-    The mean test loss is null when a peer diverged (`diverged_peers` counts them).
-    """
+    """Compute summary.json; "last" is each peer's last report, so one that dropped out counts."""
     last_n, best_n = run.last_row(), run.best_row()
     loss_n = run.at("test_loss", last_n)
     diverged = int(run.diverged.sum())
@@ -66,8 +59,8 @@ def summarise(run: Run) -> dict[str, Any]:
 def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[str, float | None]:
     """Return mean, n_i-weighted mean, standard deviation over peers (population) and worst decile.
 
-    The worst decile is the mean of the floor(n / 10) lowest peers, at least one. Peers without
-    an accuracy (NaN: no test data) are left out; all four are None if no peer has one.
+    The worst decile is the mean of the floor(n / 10) lowest peers, at least one. Peers without test
+    data (NaN) are left out.
     """
     has_n = ~np.isnan(accuracy_n)
     values = np.sort(accuracy_n[has_n])
@@ -89,10 +82,9 @@ def _attendance(run: Run) -> dict[str, Any]:
 
 
 def privacy(run: Run) -> dict[str, Any]:
-    """Return the largest epsilon of the peers, and delta; empty for a run without privacy.
+    """Return delta and the peers' largest epsilon, None if infinite or not reported.
 
-    Epsilon is None if it is infinite or not reported. `untrained_peers`: number of peers that
-    computed no gradient, as if their budget was used up before; left out if there is none.
+    `untrained_peers` is the number of peers that computed no gradient.
     """
     if run.settings.privacy_kind == "none":
         return {}
@@ -107,10 +99,7 @@ def privacy(run: Run) -> dict[str, Any]:
 
 
 def spent_below(directory: Path) -> str:
-    """Return a sentence on the privacy that all runs below a directory spend together.
-
-    Epsilons and deltas of runs on the same examples add up. "" if no run is private.
-    """
+    """Return a sentence on the privacy that runs on the same examples spend together."""
     runs = [Run.read(file.parent) for file in sorted(directory.rglob("metrics.jsonl"))]
     spent = [each for each in map(privacy, runs) if each]
     if not spent:
@@ -126,13 +115,10 @@ def spent_below(directory: Path) -> str:
 
 
 def recovery(run: Run) -> dict[str, Any] | None:
-    """Score the learnt graph at the end and at its best; None without true clusters or weights.
+    """Score the learnt graph at the end and at its best F1; None without true clusters or weights.
 
-    The final scores are flat; `best` holds those of the recorded round with the highest F1
-    (earliest of equals) together with its `round`. `rounds_to_recovery` is the first recorded
-    round at which the graph is exactly the true one, None if it never is. CoBo's weights between
-    twins decay late in training, so `best` shows whether the graph was recovered, the final scores
-    whether it still is.
+    CoBo's weights between twins decay late in training, so the best scores show whether the graph
+    was recovered, the final scores whether it still is.
     """
     clusters_n = run.clusters_to_recover
     if clusters_n is None or not len(run.weights):
