@@ -32,11 +32,9 @@ class AttackKind:
 
     summary: str
     forge: Callable[[Knowledge], Tensor] | None = None
-    """Function from the attacker's knowledge to the tensor that it sends; None: an honest one. It
-    is called for each of the largest tensors of a letter, such as a model or a gradient."""
+    """Function from the attacker's knowledge to each large tensor that it sends; None: honest."""
     data: Callable[[Problem, Ints, float], Problem] | None = None
-    """Function from the problem, the ids of the attackers and the strength to the problem in which
-    they train; None: the same problem."""
+    """Function from problem, ids of attackers and strength to their problem; None: the same."""
     strength: float = 0.0  # default strength; 0 if the attack has none
     listens: bool = True  # the attacker's method uses the letters that it receives
     needs_classes: bool = False  # works on classification problems only
@@ -116,11 +114,10 @@ ATTACKS: Mapping[str, AttackKind] = {
 class Attack:
     """Attacks by some of the peers, for simulations.
 
-    An attacker computes an honest letter y (a model or an answer) and sends a malicious one
-    instead. It knows y and a set of letters with mean m and standard deviation s per coordinate:
-    for a model, the honest models that it received in the last round; for an answer, its own
-    answers to all peers. The reference r is m for models and 0 for answers. An attacker that has
-    not received a model yet sends y where m is needed.
+    An attacker computes an honest letter y (a model or an answer), and sends a malicious one. It
+    knows mean m and standard deviation s per coordinate of the honest models that it received in
+    the last round, or of its own answers to all peers. The reference r is 0 for answers, m for
+    models, and y before any model has arrived.
     """
 
     kind: str = option(

@@ -1,13 +1,10 @@
 """Diagnostic accuracy of a model of two classes, and C-index of survival, with 95 % intervals.
 
-Of two classes, the second is positive.
-
-Shares have Wilson's interval (Wilson 1927), which is not empty where a share is 0 or 1. Other
-measures have the percentile interval of a bootstrap over examples, with the same resamples for
-every model on as many examples. If examples belong to groups, such as patients, whole groups are
-drawn, and a share has the interval of as many independent examples as have its variance between
-groups (Rao and Scott 1992). Definitions are scikit-learn's. Legend: n = examples, b = resamples,
-g = groups of equal scores, k = classes, u = groups of examples.
+The second class is positive. Shares have Wilson's interval (Wilson 1927), which is not empty where
+a share is 0 or 1; other measures the percentile interval of a bootstrap. Groups of examples, such
+as patients, are drawn whole, and a share has the interval of as many independent examples as have
+its variance between groups (Rao and Scott 1992). Definitions are scikit-learn's. Legend:
+n = examples, b = resamples, g = groups of equal scores, k = classes, u = groups of examples.
 """
 
 from __future__ import annotations
@@ -54,10 +51,7 @@ def diagnose(
 
     Both tuples are class probabilities (n, 2) and classes (n,), `groups` theirs, (n,); validation
     examples choose threshold and temperature. `private` rounds the threshold, which is otherwise
-    the mean of two examples' probabilities. The result has "examples" and "positives" (numbers);
-    "measures": name -> `Estimate` at `HALF`; "threshold", with "at_threshold" like `decisions` and
-    the number "chosen_by" of validation examples, or of their groups; "temperature", with
-    "recalibrated": the Brier score and the ratio at that temperature.
+    the mean of two examples' probabilities.
     """
     p_n, positive_n = test[0][:, 1], test[1] == 1
     decided = partial(decisions, p_n, positive_n, groups_n=groups[0])
@@ -84,8 +78,7 @@ def diagnose_survival(
     survival_nk: Floats, targets_n3: Floats, groups_n: Ints | None = None
 ) -> dict[str, Any]:
     """Return the C-index of survival probabilities in the form of `diagnose`; positives: events."""
-    # The bootstrap needs time that is quadratic in the number of examples. The probabilities are
-    # those of surviving the intervals up to each one.
+    # The bootstrap takes quadratic time. Probabilities are those of surviving up to each interval.
     risk_n, event_n, time_n = risks(survival_nk), targets_n3[:, 1] > 0, targets_n3[:, 2]
     value, low, high = c_index(risk_n, event_n, time_n)[0], np.nan, np.nan
     if len(risk_n):
@@ -122,10 +115,8 @@ def c_index(
 ) -> Floats:
     """Return Harrell's C of each resample, (b,); NaN without comparable pairs.
 
-    The share of comparable pairs in which the example with the earlier event has the higher risk;
-    equal risks count 1/2. A pair is comparable if the earlier time is an event; with equal times,
-    if one is an event and the other is censored, which counts as later (Harrell, Lee and Mark
-    1996; as in scikit-survival). `counts_bn`: how often each resample has each example; None: once.
+    A pair is comparable if the earlier time is an event; with equal times, a censored one is later
+    (Harrell, Lee and Mark 1996; as in scikit-survival). `counts_bn`: multiplicities; None: 1.
     """
     counts_bn = np.ones((1, len(risk_n))) if counts_bn is None else counts_bn
     right_b, pairs_b = np.zeros((2, len(counts_bn)))
@@ -166,11 +157,7 @@ def decisions(
 def rankings(
     p_n: Floats, positive_n: Bools, names: Sequence[str] = RANKINGS, groups_n: Ints | None = None
 ) -> dict[str, Estimate]:
-    """Return measures of probabilities that need no threshold, by name.
-
-    "auroc" and "auprc" (average precision), undefined with one class; the Brier score; the ratio of
-    observed to expected positives, 1 for a model that is calibrated in the large.
-    """
+    """Return AUROC, average precision, Brier score, and ratio of observed to expected positives."""
     measures: dict[str, Callable[..., Floats]] = {
         "auroc": _auroc,
         "auprc": _auprc,
@@ -245,8 +232,7 @@ def youden(p_n: Floats, positive_n: Bools) -> float:
 def fitted_temperature(p_nk: Floats, labels_n: Ints) -> float:
     """Return the temperature T with the smallest mean of -log softmax(log(p) / T) of the labels.
 
-    Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. The mean is convex in 1 / T,
-    so bisection of its derivative finds it, between 0.05 and 20.
+    Guo et al., ICML 2017. The mean is convex in 1 / T, so its derivative is bisected.
     """
     logs_nk = np.log(p_nk.clip(np.finfo(np.float64).tiny))
     chosen = np.take_along_axis(logs_nk, labels_n[:, None], axis=1).mean()

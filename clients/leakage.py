@@ -1,12 +1,11 @@
 """Leakage: what a letter tells about the examples of its sender, by attacks of the sender itself.
 
-Membership: training examples have smaller losses than held-out ones. Of each attack, the area
-under the ROC curve (0.5: a coin) and the share of members that are found while 1 % of the others
-are taken for members, each with a 95 % interval. "threshold" ranks examples by loss (Yeom et al.
-2018); "ratio" is the likelihood ratio without shadow models: the rank of an example within the
-normal distribution of held-out examples of its class, on the scale of log odds, as in the offline
-attack of Carlini et al. (2022), whose distributions are those of each example in models trained
-without it. Units are groups (patients) where examples have groups; a unit's score is its mean.
+Membership: training examples have smaller losses than held-out ones. "threshold" ranks examples by
+loss (Yeom et al. 2018); "ratio" is the likelihood ratio without shadow models: the rank of an
+example within the normal distribution of held-out examples of its class, on the scale of log odds
+(the offline attack of Carlini et al. 2022 trains models without each example). Results are the area
+under the ROC curve and the share of members found with 1 % false alarms. Units are groups
+(patients) where examples have groups; a unit's score is its mean.
 
 Legend: n = examples, u = units, t = trees, v = nodes, m = columns, j = candidates.
 """
@@ -42,11 +41,9 @@ def evidence(losses_n: Floats, *, bounded: bool) -> Floats:
 def membership(
     evidence_n: Sequence[Floats], classes_n: Sequence[Ints], groups_n: Sequence[Ints]
 ) -> dict[str, Any]:
-    """Return the attacks on members and held-out examples, both in this order.
+    """Return the results of the attacks on members and held-out examples, both in this order.
 
-    Keys: "members" and "held_out", numbers of units; "threshold" and "ratio", each with "auc" and
-    "tpr", an `Estimate`; the latter None with too few units for 1 % of them. Empty where the
-    evidence is not finite, or a part is empty.
+    "tpr" is None with too few units for 1 % of them. Empty where the evidence is not finite.
     """
     if not all(len(e_n) and np.isfinite(e_n).all() for e_n in evidence_n):
         return {}
@@ -62,8 +59,8 @@ def membership(
 def auc(member_u: Floats, other_u: Floats) -> Estimate:
     """Return the chance that a member scores above another unit, ties 1/2.
 
-    The interval has the values that the variance of Hanley and McNeil (1982) does not reject, with
-    Newcombe's (2006) mean of both numbers of units. At 0.5 it is the test of Mann and Whitney.
+    The interval is that of Hanley and McNeil (1982), inverted, with Newcombe's (2006) mean of both
+    numbers of units.
     """
     m, n = len(member_u), len(other_u)
     value = auroc(np.concatenate([member_u, other_u]), np.arange(m + n) < m)
@@ -115,10 +112,7 @@ def leaves(tree: Mapping[str, Floats], rows_nm: Floats, groups_n: Ints | None = 
 
 
 def thresholds(tree: Mapping[str, Floats], rows_nm: Floats) -> float:
-    """Return the share of thresholds that are a value of a row, or the mean of two neighbours.
-
-    Columns with two values only do not count: their threshold tells nothing.
-    """
+    """Return the share of thresholds at a value or midpoint of rows, without binary columns."""
     feature, threshold, left = (tree[k] for k in TREE)
     hits = []
     for column, value in zip(feature[left > 0].astype(int), threshold[left > 0], strict=True):
@@ -132,8 +126,7 @@ def thresholds(tree: Mapping[str, Floats], rows_nm: Floats) -> float:
 def readable(weight_jm: Floats, bias_j: Floats, rows_nm: Floats, groups_n: Ints | None) -> int:
     """Return the number of units with a row that the gradient of a first layer contains.
 
-    A unit of the layer that one example alone activates has the gradient g a' of its weights and g
-    of its offset: their ratio is the example's input a. More examples give a mean of theirs.
+    A unit that one example a alone activates has the gradient g a' of its weights, g of its offset.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         candidates_jm = weight_jm / bias_j[:, None]

@@ -52,8 +52,7 @@ class Letters:
     """Peer ids of each edge, sorted by (recipient, sender)."""
     rows: Ints  # (E,), row of the stack that each letter carries
     authors: Ints  # (S,)
-    """Peer that wrote each row; ascending for offers. The offers of hosted peers are always in the
-    stack, even if no edge carries them."""
+    """Peer that wrote each row; ascending for offers, where each hosted peer has a row."""
     tensors: Mapping[str, Tensor]  # (S, ...), the stack
     ages: Ints = field(default_factory=no_peers)  # (S,)
     """Rounds since each row was written; empty if all rows are from this round."""
@@ -110,10 +109,7 @@ def no_letters(kind: Literal["offer", "answer"] = "offer") -> Letters:
 
 @dataclass(frozen=True)
 class Lazy:
-    """A function of the rows of several stacks, computed part by part: differences, midpoints.
-
-    The rows that the function gets are copies, so that it may work in place.
-    """
+    """A function of copies of the rows of several stacks, computed part by part."""
 
     function: Callable[..., Tensor]
     stacks: tuple[Rows, ...]

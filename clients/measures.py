@@ -1,7 +1,7 @@
 """Metrics of a peer's predictions beyond loss and accuracy, for its final report.
 
-The definitions are scikit-learn's (tests compare), whose import takes longer than a short run.
-Legend: n = examples, k = classes or outputs.
+Written out as importing scikit-learn takes longer than a short run. Legend: n = examples,
+k = classes or outputs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ def classification(p_nk: Floats, labels_n: Ints) -> dict[str, float]:
     """Compute metrics of class probabilities; nan where undefined.
 
     AUROC is one class against the rest, averaged over the classes that occur; the expected
-    calibration error is that of the most probable class in 15 bins. Binary problems also have
-    sensitivity and specificity; the second class is the positive one.
+    calibration error is that of the most probable class in 15 bins.
     """
     counts_kk = confusion(p_nk, labels_n)
     hits_k, true_k, predicted_k = np.diag(counts_kk), counts_kk.sum(axis=1), counts_kk.sum(axis=0)
@@ -131,8 +130,7 @@ def _mean(values: list[float]) -> float:
 
 def segmentation_curves(p: Floats, targets: Ints) -> dict[str, Any]:
     """Return the Dice score of each class but background, the mean over the n examples."""
-    # `p` are probabilities (n, k, ...) of pixels. The mean over the classes is the accuracy of
-    # `coterie.clients.engine.tasks`: 1 for a class that is neither present nor predicted.
+    # `p` are (n, k, ...), of pixels; a class that is neither present nor predicted has score 1.
     predicted, axes = p.argmax(axis=1), tuple(range(1, targets.ndim))
     scores = []
     for each in range(1, p.shape[1]):

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 class Mixture(NamedTuple):
     """Ensemble of models per hosted peer, whose predictions are averaged.
 
-    With an `offset`, weighted outputs and the offset are added instead; the weights are then any
-    numbers. Outputs beyond the limits are clipped (`coterie.clients.engine.tasks`); those of the
-    peer's own model are infinite.
+    With an `offset`, outputs of any weights and the offset are added instead. Outputs beyond the
+    limits are clipped; the limits of the peer's own model are infinite.
     """
 
     weights: Tensor  # (P, M); rows sum to 1, a member of weight 0 is padding

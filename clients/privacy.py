@@ -9,8 +9,7 @@ from coterie import ranges
 from coterie.ranges import option
 
 MIN_NOISE, MAX_NOISE = 0.01, 1e6
-"""Noise for which the accountant's arithmetic is checked: tests/clients/engine/test_accountant.py.
-Below it one gradient costs an epsilon beyond 25,000, which protects no example."""
+"""Noise for which the accountant is checked; below, one gradient costs an epsilon above 25,000."""
 
 
 @dataclass(frozen=True)

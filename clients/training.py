@@ -28,8 +28,8 @@ Drift = Callable[["Tensor", Part], "Tensor"]
 class Terms(NamedTuple):
     """Terms of a training step beside the gradient g of the local loss.
 
-    A step of the optimizer follows mask * (g + strength (x - centre)). The drift is subtracted
-    beside it, times the learning rate: neither momentum nor Adam's scaling applies to it.
+    A step follows mask * (g + strength (x - centre)). The optimizer does not scale the drift, which
+    is subtracted beside it, times the learning rate.
     """
 
     drift: Drift | None = None

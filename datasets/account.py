@@ -1,8 +1,4 @@
-"""Account of a peer's images: files that were read or left out, and properties of the images.
-
-It is part of split.json. It has numbers, kinds of files and properties such as the depth, never
-names of files or of patients.
-"""
+"""Account of a peer's images, for split.json: counts and properties, never names of files."""
 
 from __future__ import annotations
 

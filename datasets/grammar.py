@@ -1,7 +1,4 @@
-"""Meaning of a cell of a table, an array or a data frame, and of the classes of an outcome.
-
-The rules are on docs/reference/cells.md.
-"""
+"""Meaning of a table's cells and of the classes of an outcome, by docs/reference/cells.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Signs that a table gives its labels away: columns that predict them, row numbers, ids, copies.
 
-The thresholds are evidence of `studies/packaged_tables.py`: of hundreds of tables of other packages
-few have a false alarm. Legend: p = peers, n = rows, c = columns, g = groups of equal values.
-Missing cells are NaN.
+The thresholds are evidence of `studies/packaged_tables.py`. Legend: p = peers, n = rows,
+c = columns, g = groups of equal values. Missing cells are NaN.
 """
 
 from __future__ import annotations
@@ -171,10 +170,8 @@ def classes_of(targets: npt.NDArray[Any]) -> list[Ints]:
 
 def separations(cells: Floats, class_n: Ints, group_n: Ints | None = None) -> Floats:
     """Return how well each column alone tells the classes apart, (c,); NaN without two classes."""
-    # It is the AUROC of the two classes that are hardest to tell apart: of the values in either
-    # direction, or of the share of the second class among similar values in the other half of the
-    # rows, to which all rows of a group belong. NaN is a value; one that exactly one of several
-    # classes has suffices. Results below `PREDICTS` are upper bounds. Class -1 does not count.
+    # AUROC of the two classes that are hardest to tell apart, by the values or by the share of the
+    # second class among similar values in the other half of the rows. NaN is a value.
     counts = np.bincount(class_n[class_n >= 0], minlength=1)
     frequent = np.argsort(-counts, kind="stable")[:MAX_CLASSES]
     rows_k = [np.flatnonzero(class_n == k) for k in frequent[counts[frequent] >= _MIN_CLASS]]
@@ -230,8 +227,7 @@ def _edges(values_n: Floats, is_second_n: Bools) -> Floats:
 
 def pattern_of(values_n: Floats, column: Column, pooled_n: Floats) -> str:
     """Return whether a column numbers the "rows", or is an "id" of rows or of a "group" of rows."""
-    # `pooled_n` are the values of all peers, among which row numbers may be divided. Integers that
-    # all differ although they lie close together are an id: of measurements some would be equal.
+    # Integers that all differ although they lie close together are an id, not measurements.
     known_n = values_n[~np.isnan(values_n)]
     sizes_g = np.unique(known_n, return_counts=True)[1]
     n, distinct, name = len(known_n), len(sizes_g), column.name
@@ -255,9 +251,8 @@ def pattern_of(values_n: Floats, column: Column, pooled_n: Floats) -> str:
 
 def copied(cells_p: Sequence[Floats]) -> list[Bools]:
     """Return which rows equal a row of another table, or of a lone table another row, (n,) each."""
-    # None do if chance explains it: where rows are equal because their columns have few values,
-    # many more pairs of rows differ in just one of these columns. In a column of many values cells
-    # are equal as often as elsewhere. Tables of fewer than three columns have none.
+    # None do if chance explains it: where columns have few values, many more pairs of rows differ
+    # in just one of them. Tables of fewer than three columns have none.
     hash_p, width = [hashes(cells) for cells in cells_p], cells_p[0].shape[1]
     copied_p = [
         is_n & (is_n.sum() >= max(_MIN_COPIES * len(is_n), 4)) for is_n in _repeated(hash_p)
@@ -313,8 +308,7 @@ def _hash(values_n: Floats, c: int) -> Hashes:
 def near_equal(cells: Floats) -> float:
     """Return the share of the rows that lie far closer to another one than by chance, 0 of few."""
     # In D dimensions the nearest neighbour is nearer than the share q of the distance to the tenth
-    # with a chance of about 9 q^D; the distances to the tenth and twentieth give D (Levina and
-    # Bickel 2005). 0 of fewer than three columns of numbers. Blocks stand for a large table.
+    # with a chance of about 9 q^D; more distances give D (Levina and Bickel 2005).
     from scipy.spatial import cKDTree  # slow to import
 
     if len(cells) > _BLOCK * _BLOCKS:
@@ -335,8 +329,7 @@ def near_equal(cells: Floats) -> float:
 
 def spelled_alike(names: Sequence[str], values_p: Sequence[Collection[str]]) -> list[list[str]]:
     """Return groups of categories of tables that may mean the same."""
-    # They differ in case, spaces, hyphens or form of Unicode; or one is the first letter of the
-    # next and no table has both.
+    # They differ in case, spaces, hyphens or Unicode form, or one is the first letter of the next.
     plain = {name: unicodedata.normalize("NFKC", name).casefold().strip() for name in names}
     plain = {name: _BETWEEN_LETTERS.sub("", text) for name, text in plain.items()}
     groups: list[list[str]] = []

@@ -1,19 +1,12 @@
-"""Store of other peers' models for prediction: K slots per peer, for the largest weights.
+"""Collaboration through predictions: methods that combine the outputs of whole models.
 
-Legend: p = peers of this node, k = slots, m = members (the peer's own model first), n = all peers,
-e = letters, d = parameters.
+A peer keeps its neighbours' trained models, and chooses how to combine their predictions with its
+own by rows that its own model was not trained on: validation rows, or, for models that a library
+fits, training rows with its own model's predictions out of fold (else it looks too good).
 
-Collaboration through predictions: methods that combine the outputs of whole models.
-
-A peer sends its model once it is trained, keeps those of its neighbours, and chooses how to combine
-their predictions with its own by rows that its own model was not trained on: its validation rows if
-the run has them, else, for models that a library fits, its training rows, with predictions of its
-own model out of fold (else its own model looks too good). The predictions of others on these rows
-are those of their whole models. Nothing is averaged or differentiated but predictions, so any model
-will do.
-
-Legend: p = peers of this node, n = all peers, k = slots, one for each neighbour in order, m = a
-peer's members (its own model first, then those it has received), r = held-out rows, d = parameters.
+Legend: p = peers of this node, n = all peers, k = slots, one for each neighbour in order or for the
+largest weights, m = a peer's members (its own model first), r = held-out rows, e = letters,
+d = parameters.
 """
 
 from __future__ import annotations
@@ -41,7 +34,7 @@ def place(
     """Assign received models to slots, (peer, slot) -> letter, and update `authors_pk`.
 
     A model replaces the older one of its author, else fills an empty slot, else replaces the model
-    of the smallest weight if its own is larger. `peer_e` are the rows of the recipients.
+    of the smallest weight if its own is larger.
     """
     placed: dict[tuple[int, int], int] = {}
     for e, (p, author) in enumerate(zip(peer_e.tolist(), senders_e.tolist(), strict=True)):
@@ -66,10 +59,9 @@ def known(authors_pk: Ints, peers: Ints, n: int) -> Bools:
 def mixture(
     x_pd: Tensor, members_pkd: Tensor, authors_pk: Ints, w_pn: Floats, peers: Ints
 ) -> tuple[Floats, Tensor, Ints]:
-    """Return weights (P, M) and models (P, M, d) of each peer's mixture, by descending weight.
+    """Return weights (P, M), models (P, M, d) and slots (P, M) of each mixture, by weight.
 
-    The last array (P, M) has their places among own model and slots. The weights `w_pn` must be 0
-    for models that a peer does not store.
+    The weights `w_pn` must be 0 for models that a peer does not store.
     """
     rows_p1 = np.arange(len(peers))[:, None]
     all_pm = np.concatenate([peers[:, None], authors_pk], axis=1)

@@ -63,11 +63,7 @@ def corrected(
     share_p1: Tensor | float,
     scale_p1: Tensor | float = 1.0,
 ) -> GradientFunction:
-    """Return the direction that the hosted peers descend in a round that starts at `state`.
-
-    `at_start` are the gradients of the hosted peers at x0, on the minibatch of each step; aim,
-    share and scale are those of the module's header.
-    """
+    """Return the direction that the hosted peers descend in a round that starts at `state`."""
     remaining = iter(at_start)
 
     def gradient(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:

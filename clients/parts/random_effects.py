@@ -77,8 +77,7 @@ class Effects:
     background: float  # variance s^2 of a slope in the background
     influence: Floats  # share of peer j's letter in the slopes of peer i, (n, n); rows sum to 1
     evidences: tuple[float, ...]
-    """Log evidence less the penalty, of each number of groups from 0 up to the first above 1 that
-    has less than the one before; or of the number that was asked for."""
+    """Log evidence less the penalty, of each number of groups that was tried or asked for."""
 
     @property
     def groups(self) -> int:
@@ -87,18 +86,9 @@ class Effects:
 
 
 def estimated(b_nd: Floats, h_ndd: Floats, is_free_d: Bools, groups: int | None = None) -> Effects:
-    """Estimate the parameters of all peers from their letters.
+    """Estimate the parameters of all peers from the gradients at 0 and curvatures of their letters.
 
-    Parameters
-    ----------
-    b_nd : ndarray, (n, d)
-        Gradients of the letters at 0.
-    h_ndd : ndarray, (n, d, d)
-        Curvatures, symmetric and positive semidefinite.
-    is_free_d : ndarray of bool, (d,)
-        Mask of the intercepts.
-    groups : int or None
-        Number of groups; None: chosen by evidence.
+    `is_free_d` masks the intercepts; without `groups`, their number is chosen by evidence.
     """
     most = min(len(b_nd) // 2, _MAX_GROUPS)
     counts = range(most + 1) if groups is None else [min(groups, len(b_nd))]
@@ -148,10 +138,7 @@ def _by_itself(b_1d: Floats, h_1dd: Floats, is_free_d: Bools) -> _Posterior:
 
 
 def _background(squares_n: Floats, shares_n: Floats) -> float:
-    """Return s^2 from the mean squared slope of each letter, and the letters' shares in it.
-
-    Three tenths of a letter more have 1.
-    """
+    """Return s^2, the mean squared slope by share, with 0.3 letters of 1 as prior."""
     variance = (0.3 + shares_n @ squares_n) / (0.3 + shares_n.sum())
     return float(np.clip(variance, *_BACKGROUND))
 
@@ -194,8 +181,7 @@ def _fitted(b_nd: Floats, h_ndd: Floats, is_free_d: Bools, groups: int) -> _Fit:
 def _starts(b_nd: Floats, h_ndd: Floats, spread_d: Floats, groups: int) -> Iterator[Floats]:
     """Yield memberships (n, K + 1) to begin with: letters far from each other are the groups.
 
-    Each start begins with another letter: the one nearest to all others, the farthest, and some
-    between, so that the order of the letters does not matter.
+    The first ones range from the most central to the farthest, so their order does not matter.
     """
     n, d = b_nd.shape
     if groups == 0:
@@ -292,10 +278,7 @@ def _shrunk(b_nd: Floats, is_free_d: Bools, fit: _Fit) -> tuple[Floats, Floats, 
 
 
 def _inverses(matrices_ndd: Floats) -> tuple[Floats, Floats]:
-    """Return the inverses and log determinants of positive definite matrices.
-
-    Cholesky's factors need a third of the operations of `numpy.linalg.inv` and `slogdet`.
-    """
+    """Return inverses and log determinants of positive definite matrices, by Cholesky for speed."""
     inverses_ndd, logs_n = np.empty_like(matrices_ndd), np.empty(len(matrices_ndd))
     for i, matrix_dd in enumerate(matrices_ndd):
         factor_dd, failed = lapack.dpotrf(matrix_dd, lower=1)

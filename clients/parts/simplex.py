@@ -44,9 +44,7 @@ def project_onto_simplex(rows_pn: Floats) -> Floats:
 def minimise_on_simplex(matrix_nn: Floats) -> Floats:
     """Minimise a' P a over the probability simplex, for a positive semidefinite P.
 
-    Wolfe, "Finding the nearest point in a polytope" (1976), with inner products only: of the points
-    whose Gram matrix is P, a holds the weights of the point of their convex hull nearest to 0.
-    Most weights (n,) are exactly 0.
+    Wolfe, "Finding the nearest point in a polytope" (1976), with inner products only.
     """
     n = len(matrix_nn)
     tolerance = _ROUNDING * max(float(np.abs(matrix_nn.diagonal()).max()), np.finfo(float).tiny)

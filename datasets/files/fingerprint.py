@@ -1,9 +1,7 @@
-"""SHA-256 of the bytes that a data set is read from, to detect changes.
+"""SHA-256 of the bytes that a data set is read from, to detect changes, and a cache of its arrays.
 
-Readers open files by `content`, and `record` what else they depend on. `remembered` caches a loader
-by its arguments and by all of this. Neither size nor time of a file decides anything.
-
-Cache in data-dir of arrays that are slow to read, valid until their files change.
+Readers open files by `content`, and `record` what else they depend on. Neither size nor time of a
+file decides anything.
 """
 
 from __future__ import annotations
@@ -167,11 +165,7 @@ _KEY = "made_of"  # entry with a fingerprint of the files and settings
 def cached(
     data_dir: Path, name: str, files: Sequence[Path], settings: str, make: Callable[[], Arrays]
 ) -> Arrays:
-    """Return the cached arrays of the same files and settings, or make and cache them.
-
-    The cache is `<data_dir>/cache/<name>.npz`; if it cannot be written, nothing is cached. A change
-    of name or content of a file invalidates it. `settings` include the version of the reader.
-    """
+    """Return the cached arrays of the same files and settings (with a version), or make them."""
     path = data_dir / "cache" / f"{name}.npz"
     with recorded() as reads:
         for file in files:

@@ -41,9 +41,8 @@ def folder_with(
 def files_below(folder: Path, base: Path, *, deep: bool = True) -> tuple[list[Path], Counter[str]]:
     """Return the regular files below a folder, sorted, and count the others by their kind.
 
-    Files that are hidden, in hidden folders or of an operating system count as left out. Unless
-    `deep`, only the files of the folder itself. DataError: a symbolic link leads out of `base` or
-    nowhere, or a folder cannot be read.
+    Hidden files and those of an operating system count as left out. DataError: a symbolic link
+    leads out of `base` or nowhere, or a folder cannot be read.
     """
     files, left_out, outside = [], Counter[str](), 0
     inside = base.resolve()

@@ -1,9 +1,7 @@
 """Pixels of an image file of any format, and its properties, by Pillow, pydicom and nibabel.
 
-The content of a file says what it is, not its suffix. Values are those that these libraries
-return: a DICOM image is in the units of its modality (rescale, Modality LUT), and MONOCHROME1 and
-a TIFF's WhiteIsZero are inverted within the range of their bits, so that large values are bright
-in every file. Nothing is decoded whose header states more than `MAX_PIXELS` values.
+The content of a file says what it is, not its suffix. Large values are bright in every file:
+MONOCHROME1 of DICOM and WhiteIsZero of TIFF are inverted within the range of their bits.
 """
 
 from __future__ import annotations

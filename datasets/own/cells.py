@@ -1,9 +1,7 @@
 """Reading of tables, and encoding of their cells as numbers, with errors by line and column.
 
-Groups (such as patients) and times of rows; both divide the rows, and no model sees them.
-
-Groups are compared as texts, without spaces at their ends and the ".0" that other programs add to
-numbers. Times are numbers, or dates and timestamps in ISO 8601.
+No model sees groups (such as patients) and times of rows. Groups are compared without spaces at
+their ends and the ".0" that other programs add to numbers.
 """
 
 from __future__ import annotations
@@ -216,8 +214,7 @@ def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
 
 def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Errors]:
     """Encode some columns' cells as numbers (N, columns); return also the invalid ones by row."""
-    # Categories become their code, dates days since 1970, durations days, truth values 1 and 0, and
-    # missing or invalid cells NaN. RefusedError: cells of a column have parts.
+    # Categories become codes, dates and durations days, truth values 1 and 0, others NaN.
     errors: Errors = defaultdict(list)
     values = np.empty((table.num_rows, len(columns)))
     for index, column in enumerate(columns):

@@ -2,13 +2,12 @@
 
     data-dir/train/<class>/...    data-dir/test/<class>/...    data-dir/validation/<class>/...
 
-or just data-dir/<class>/..., of which a share is held out for the test; below a class, folders may
-have any names and depth. With `masks`, images and masks of the same name:
+or just data-dir/<class>/..., of which a share is held out for the test. With `masks`, images and
+masks have the same name:
 
     data-dir/images/...    data-dir/masks/...    (or both in train/, test/, validation/)
 
-The content of a file says what it is (`coterie.datasets.files.pixels`). Every file is read, counted
-as left out with its kind, or an error. All images have the shape of the run, or are resized to it.
+All images have the shape of the run, or are resized to it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Data that institutions hold themselves: a folder each, which no other node reads.
 
-In a simulation data-dir has a folder per peer, sorted by name ("2" before "10"); the folder names
-become the peers' names. On a deployed node data-dir is the folder of its own peer, whose name is
-not sent, and the problem has no data of the other peers.
-
-A folder that does not fit the run is rejected before training. The message may leave the node, so
-it states what the run expects and the number of entries that differ; the entries themselves are
-only written to the node's log.
+In a simulation data-dir has a folder per peer, named like the peer and sorted ("2" before "10"). On
+a deployed node it is the folder of its own peer. As an error may leave the node, it states what the
+run expects and the number of entries that differ; only the node's log has the entries.
 """
 
 from __future__ import annotations
@@ -107,8 +103,7 @@ class Expected:
     # Names of the classes, or ends of the intervals of time; empty for regression.
     classes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()  # of a table, in the model's order
-    # Value of a missing number of a table: mean or median of its column, or the mean with a further
-    # feature that is 1 where the number is missing ("indicator").
+    # Value of a missing number: mean, median, or mean with a feature that marks it ("indicator").
     fill: Fill = "mean"
     schema: str = ""  # digest of the schema that describes the columns; empty if there is none
 
@@ -266,12 +261,10 @@ def make_holding(
 ) -> Holding:
     """Join an institution's parts, draw missing test and validation parts, and preprocess.
 
-    `parts` has inputs and targets of each part; "train" is required, and the missing parts are
-    drawn from it by the shares in `options`, of each class alike if `by_class`. `groups` has the
-    names (N,) of the groups, such as patients, that the rows of each part belong to: whole groups
-    are drawn. With the `times` (N,) of the training rows nothing is drawn: the latest rows are for
-    testing, those before them for validation, and equal times stay together. With both, a group
-    belongs where its first row does, and rows of it that are as late as the next part are left out.
+    Missing parts are drawn from "train" by the shares in `options`, of each class alike if
+    `by_class`. Whole `groups` (N,) are drawn. With the `times` (N,) of the training rows nothing is
+    drawn: the latest rows are for testing, those before them for validation, and equal times stay
+    together. With both, a group belongs where its first row does, and its late rows are left out.
 
     DataError: there are no training or no test examples, or a group is in two parts.
     """

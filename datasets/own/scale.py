@@ -1,8 +1,8 @@
 """Scale of a table's numbers: one for all peers, from everybody's statistics or from schema.toml.
 
-A peer that centres its columns on its own rows hides from a shared model how its patients differ
-from those elsewhere. A common scale keeps the difference. Statistics are (count, mean, variance) of
-each column, and NaN of a category, which needs none. Legend: p = peers, c = columns.
+A peer that centres its columns on its own rows hides from a shared model how its patients differ.
+Statistics are (count, mean, variance) of each column, NaN of a category. Legend: p = peers,
+c = columns.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ def statistics(problem: Problem, peer: int) -> Floats:
 
 def publishable(values: Floats, min_values: int, groups: Ints | None = None) -> Floats:
     """Return the values without outliers, or none if they are too few."""
-    # An outlier would show in mean and variance, and so would the only value that is not 0. Hence
-    # there must be `min_values` values if those equal to the most common one count once, and those
-    # of a group, such as a patient, too. Outliers lie beyond the outer fences of the values, or of
-    # those that are not the most common one.
+    # An outlier, or the only value that is not 0, would show in mean and variance: values equal to
+    # the most common one, and those of a group, count once towards `min_values`.
     if not len(values):
         return values
     distinct, counts = np.unique(values, return_counts=True)
@@ -94,9 +92,7 @@ def on_agreed_scale(problem: Problem, missing: str) -> Problem:
 
 def rescaled(problem: Problem, scale_2c: Floats, missing: str) -> Problem:
     """Return the problem with the numbers of all peers on one scale: mean and deviation (2, c)."""
-    # The scale is NaN of a category and of a column without values. With "median", the run's
-    # `table.missing`, a peer's missing cells keep its own median; otherwise, and where it has no
-    # values, they have the scale's mean.
+    # With "median", missing cells keep the peer's own median; otherwise they have the scale's mean.
     table = problem.table
     assert table is not None
     inputs, preprocessing = problem.inputs.copy(), list(problem.preprocessing)

@@ -1,8 +1,4 @@
-"""Column schema that institutions share before they train on tables: schema.toml.
-
-It describes each column - a number with unit and range, a category with its values, or a date - and
-has a digest by which institutions check that theirs is the same. It contains no rows.
-"""
+"""Column schema that institutions share before they train on tables: schema.toml, without rows."""
 
 from __future__ import annotations
 
@@ -150,10 +146,8 @@ def drafted(
     tables: Mapping[str, pa.Table], min_rows: int, na_values: Sequence[str] = (), group: str = ""
 ) -> Draft:
     """Draft the schema of tables (by name) that have the same columns, for publication."""
-    # Limits, mean and scale of a number come from quantiles and moments of values of all tables
-    # together, see `coterie.datasets.own.scale.publishable`, and are rounded. At least `min_rows`
-    # rows are behind a category or a number, because it becomes public: rows of different patients,
-    # if `group` is the column with the patient of a row. `na_values` come on top of `MARKS`.
+    # Numbers are rounded, and at least `min_rows` rows (of different patients, if `group` is their
+    # column) are behind a category or a number, because it becomes public.
     draft, unit_n = Draft(), units(tables, group)
     for name in dict.fromkeys(name for table in tables.values() for name in table.column_names):
         lacking = [key for key, table in tables.items() if name not in table.column_names]

@@ -1,9 +1,7 @@
 """Tables of institutions: train.csv or train.parquet, test.* and validation.*, or one data.*.
 
-Every file has the columns that the run names, in any order: numeric features, the label, and those
-that divide the rows (`coterie.datasets.own.cells`). Other columns are ignored. A missing number is
-rejected or filled. With a schema (`coterie.datasets.own.schema`) columns may be categories and
-dates too, and cells are checked.
+Every file has the columns that the run names, in any order; others are ignored. With a schema
+columns may be categories and dates too, and cells are checked.
 """
 
 from __future__ import annotations
@@ -143,8 +141,7 @@ class TableOptions(HeldOptions):
 
     def check_node(self) -> None:
         """Refuse options of simulations."""
-        # A node cannot see the columns of other peers. A run that chooses the cells that mean a
-        # missing value could ask whether a row has one.
+        # A run that chooses the cells that mean a missing value could ask whether a row has one.
         if self.columns == "all":
             raise DataError('table.columns = "all" is for simulations: name the columns')
         if self.na_values:

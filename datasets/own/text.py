@@ -3,9 +3,7 @@
     data-dir/train/*.txt    data-dir/test/*.txt    data-dir/validation/...
 
 or just data-dir/*.txt, of which a share is held out for the test. A .txt file is a document; a
-.jsonl file has a document per line, {"text": "..."}. They are encoded by a tokenizer.json (of the
-tokenizers library) next to the peers' folders or in a peer's folder; special tokens that it adds
-separate documents.
+.jsonl file has one per line, {"text": "..."}. The special tokens of tokenizer.json separate them.
 """
 
 from __future__ import annotations
