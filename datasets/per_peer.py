@@ -1,14 +1,10 @@
-"""Data sets given as a list with a mapping of arrays per peer.
+"""Data sets given as a list with a mapping of arrays per peer ("arrays": an .npz file per peer).
 
 A mapping has `x` (N, ...) and `y` (N,) or (N, k), and may have `x_test`, `y_test`, `x_validation`,
 `y_validation`, `name`, and `classes`, the names of the classes in the order of the outputs. Labels
 that are integers, booleans or strings are classes, named unless they are 0, 1, 2 and so on; floats
 are regression targets, or classes where `classes` names them. `group` (N,), with `group_test` and
-`group_validation`, has the group, such as the patient, of each example, `time` (N,) its time; see
-`make_holding`. Each peer's inputs are standardised by its own mean and standard deviation, and a
-missing test or validation part is drawn from the training examples.
-
-The data set "arrays" has an .npz file per peer, with these keys.
+`group_validation`, has the group, such as the patient, of each example, `time` (N,) its time.
 """
 
 from __future__ import annotations
@@ -55,11 +51,7 @@ _KEYS |= {"name", "classes", "time", *_GROUPS.values()}
 def problem_of_arrays(
     name: str, data: Sequence[Arrays], partition: Partition, peers: int, seed: int
 ) -> Problem:
-    """Make the problem of peers with these arrays.
-
-    `partition.validation` is the share to draw where a peer has no validation part; `seed` draws
-    the parts. DataError: the arrays are invalid; names the peer and the key.
-    """
+    """Make the problem of peers with these arrays; a DataError names the peer and the key."""
     if len(data) != peers:
         raise DataError(f"peers = {peers}, but {name} has {len(data)}: set peers = {len(data)}")
     names = tuple(_name(arrays, peer) for peer, arrays in enumerate(data))

@@ -175,8 +175,7 @@ def call(function: Callable[..., Any], name: str, **arguments: Any) -> Any:
 
 def fingerprint(kind: Kind, name: str) -> bytes:
     """Return bytes that change with the plugin, or a token of an object of this process."""
-    # They are the files of the module that is named, and of those that define the object or, of a
-    # row, the classes and functions in it.
+    # The files define the named module, the object, and the classes and functions of a row.
     if name.startswith(HERE):
         return _tokens[kind, name]
     part = load(kind, name)

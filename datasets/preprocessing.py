@@ -91,14 +91,12 @@ class RawTable:
 class Preprocessing:
     """Preprocessing of raw examples, before the run's normalisation.
 
-    Feature f of a table is the cell v of column `source[f]`, or `fill[f]` if the cell is missing;
-    for a category, it is 1 if v equals `code[f]`, else 0; an indicator is 1 if the cell is missing,
-    else 0. A number in its column's `na_values` is a missing cell. Then inputs become (v - mean) /
-    std.
+    Feature f of a table is the cell v of column `source[f]`, or `fill[f]` if it is missing; for a
+    category, 1 if v equals `code[f]`; for an indicator, 1 if it is missing; else 0. Then inputs
+    become (v - mean) / std.
     """
 
-    # Of the raw rows, in order; empty if the examples are not from a table, and then `source`,
-    # `code` and `fill` are None.
+    # Of the raw rows, in order; empty, and `source`, `code`, `fill` None, if there is no table.
     columns: tuple[Column, ...] = ()
     source: Ints | None = None  # column of each feature, (features,)
     # Category of each feature, `NO_CODE` for a number, `IS_MISSING` for an indicator.

@@ -29,10 +29,9 @@ class Split:
     rows: tuple[Ints, ...]  # (n_i,), each peer's rows in the pool
     targets: tuple[npt.NDArray[Any], ...]
     """Each peer's targets in the same order, after any permutation or flip of the labels: int64
-    (n_i,) for classes; float (n_i, k) for regression; float (n_i, 3) for survival: the number of
-    intervals survived and observed to their end, 1 for an event or 0 if censored, and the time;
-    (n_i, T), the next token after each one, for language; uint8 (n_i, X, Y, Z), the class of each
-    voxel, for segmentation."""
+    (n_i,) for classes; float (n_i, k) for regression; float (n_i, 3) for survival: number of
+    intervals survived, 1 for an event or 0 if censored, and time; (n_i, T), the next tokens, for
+    language; uint8 (n_i, X, Y, Z), the classes of voxels, for segmentation."""
 
     @property
     def sizes(self) -> Ints:
@@ -48,19 +47,16 @@ class Problem:
     task: Task
     inputs: npt.NDArray[Any]  # (N, *shape)
     """Pool of examples, without duplicates; images are uint8 (C, H, W). Quadratic: float64
-    (N, 2, d), [curvature, centre]. Language: integers (N, T), T tokens per example, which are not
-    normalised. Segmentation: volumes (N, 1, X, Y, Z)."""
+    (N, 2, d), [curvature, centre]. Language: tokens (N, T). Segmentation: (N, 1, X, Y, Z)."""
     train: Split
     validation: Split
     test: Split
     """Examples of each peer; validation may be empty."""
     outputs: int
-    """Number of classes (of voxels for segmentation, where 0 is background), of regression outputs,
-    of intervals of time, of tokens in the vocabulary, or dimension of theta."""
+    """Number of classes, regression outputs, intervals of time, or tokens; dimension of theta."""
     mean: Floats
     std: Floats
-    """Constants of the normalisation, broadcast over `shape`: normalised input = (raw - mean) /
-    std. They are of the source's training examples, whatever seed and partition."""
+    """Normalised input = (raw - mean) / std, broadcast over `shape`; the same for any seed."""
     samples: Ints  # (n,)
     """Numbers n_i that define the weights p_i: training sizes; quadratic: its `samples`."""
     clusters: Ints | None = None  # (n,)
@@ -71,11 +67,9 @@ class Problem:
     names: tuple[str, ...] = ()
     """Display name of each peer (folder, hospital, language); empty if there are none."""
     classes: tuple[str, ...] = ()
-    """Name of each class, in the order of the outputs, or end of each interval of time; empty if
-    there are none, or if the labels mean different things to different peers."""
+    """Name of each class, or end of each interval of time; empty if peers' labels differ."""
     preprocessing: tuple[Preprocessing | None, ...] = ()
-    """Preprocessing of each peer's raw examples, None for peers whose data are elsewhere; empty if
-    `inputs` are the raw examples."""
+    """Preprocessing of each peer's raw examples, None if elsewhere; empty if `inputs` are raw."""
     table: RawTable | None = None
     """Cells of the rows of `inputs` before preprocessing, if the columns have names."""
     own_test: tuple[bool, ...] = ()
@@ -117,8 +111,7 @@ class Problem:
     def pooled(self) -> Problem:
         """Return the problem of one peer that has the training examples of all peers.
 
-        Its quadratic loss has the gradient of the mean of the peers' losses, weighted by `samples`;
-        its noise is that of the mean of their stochastic gradients.
+        The quadratic loss is their `samples`-weighted mean, with the noise of its gradient.
         """
         rows, targets = np.concatenate(self.train.rows), np.concatenate(self.train.targets)
         inputs, noise = self.inputs, self.noise
@@ -138,10 +131,7 @@ class Problem:
         )  # fmt: skip
 
     def rarest_class(self, peer: int) -> int:
-        """Return the number of test examples of a peer's rarest class, or with an event; else 0.
-
-        If the examples have groups, it is the number of groups with such an example.
-        """
+        """Return the number of test examples, or groups, of a peer's rarest class (or events)."""
         targets = self.test.targets[peer]
         if self.task == "survival":
             return len({*np.array(self._units(self.test, peer))[targets[:, 1] > 0].tolist()})
@@ -156,12 +146,10 @@ class Problem:
         return np.bincount([label for _, label in pairs], minlength=self.outputs)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return statistics of the partition, for printing or JSON.
+        """Return statistics of the partition per peer, for printing or JSON.
 
-        Per peer: "peer", "name", "cluster" (or None), "samples" (n_i), and for each of "train",
-        "validation" and "test" a dict of "size" and "labels", the count of each class (None
-        without classes); "fixed" in "test" if no seed divides its test rows; "account" if images.
-        If there are groups: "groups" and "group_labels", their number, and that with each class.
+        "samples" is n_i; "labels" counts each class; "fixed" in "test" if no seed divides its test
+        rows; "account" if images; "groups" and "group_labels" if there are groups.
         """
         return [
             {

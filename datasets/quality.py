@@ -1,9 +1,8 @@
 """Data quality: for each peer and column of a table gaps, range, coded values, drift and leaks.
 
 Drift is the standardised mean difference (Austin 2009, Statistics in Medicine 28) between a peer
-and all other peers together: |m_i - m_rest| / sqrt((v_i + v_rest) / 2), with means m and variances
-v; of a category, the largest one over its values. Everything is computed from the cells before
-preprocessing, of all rows of a peer. Legend: p = peers, n = rows, c = columns, f = features.
+and all others together: |m_i - m_rest| / sqrt((v_i + v_rest) / 2), with means m and variances v; of
+a category, the largest over its values. Legend: p = peers, n = rows, c = columns, f = features.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ MIN_CODED_SHARE, MIN_CODED_ROWS = 0.01, 2
 MIN_DISTINCT = 5
 """Minimum number of other values that a coded value is compared with: not those of a score."""
 FENCE = 3.0
-"""Distance from the quartiles, in interquartile ranges, of an isolated value (Tukey's outer
-fence)."""
+"""Distance of an isolated value from the quartiles, in interquartile ranges (Tukey)."""
 MAX_MISSING = 0.5
 """Share of missing values above which a column is reported."""
 MAX_DRIFT = 1.0
@@ -107,9 +105,7 @@ def survey(
     problem: Problem, peers: Sequence[int] | None = None, *, for_leaks: bool = True
 ) -> list[ColumnQuality]:
     """Return the quality of each peer's columns; empty if the data have no named columns."""
-    # The problem has the rows of the peers that are compared: on a deployed node only those of the
-    # node's peer, whose columns are then compared with no other. `peers` are those of the result;
-    # None for all with rows here.
+    # A deployed node has only its own peer's rows, which are then compared with no other.
     qualities = _survey(problem, for_leaks)
     return [each for each in qualities if peers is None or each.peer in peers]
 

@@ -1,8 +1,7 @@
 """Table of the data sets.
 
-A new data set is a function `read_it(data_dir) -> Source`, or `read_it(data_dir, options)` if it
-has options, and an entry with `_published`; a synthetic problem is a function with the
-signature of `Dataset.load` and an entry.
+A new one is `read_it(data_dir) -> Source`, or with `options`, and an entry with `_published`; a
+synthetic problem is a function with the signature of `Dataset.load` and an entry.
 """
 
 from __future__ import annotations
@@ -74,16 +73,14 @@ class Dataset:
     summary: str  # in one line
     needs: str  # requirements to load it
     model: str  # default model; empty if the problem defines its parameters
-    # From (partition, peers, seed, data_dir, options) to a Problem with read-only arrays, cached
-    # per process. DataError: files are missing or damaged, or the partition is impossible.
+    # (partition, peers, seed, data_dir, options) -> Problem with read-only arrays, cached.
     load: Callable[[Partition, int, int, Path, object], Problem]
     options: type | None = None  # option dataclass of the table [<name>]
     local_steps: int = 1  # default of `local-steps`, used for 0
     divided: bool = True  # the [partition] table divides the examples among the peers
     division: str = "auto"  # default of `partition.kind`, used for "auto"
     samples: int = 0  # default of `partition.samples-per-peer`, used for "auto"
-    # From (peer, peers, seed, data_dir, options) to the Problem of a deployed node with only its
-    # own peer's data in data-dir; None if every node has all data.
+    # (peer, peers, seed, data_dir, options) -> Problem of a node that has its own peer's data only.
     deployed: Callable[[int, int, int, Path, object], Problem] | None = None
 
 
@@ -292,8 +289,7 @@ def dataset_of(name: str) -> Dataset:
 @lru_cache
 def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
     """Make a data set of a plugin's function of data_dir, peers, seed, options (each optional)."""
-    # The function returns a `Source`, or a list with the arrays of each peer (see
-    # `coterie.datasets.per_peer`). On a deployed node the list has its own peer's arrays only.
+    # It returns a `Source` or a list of the peers' arrays, on a deployed node its own only.
 
     @remembered(2)
     def called(peers: int, seed: int, data_dir: Path, options: object) -> Any:

@@ -1,12 +1,10 @@
 """Virtual clock: the time that a round would take on realistic machines and links.
 
-Nothing here waits. A peer's seconds follow from the run's counters, so they depend neither on the
-node that hosts it nor on the speed of this machine:
+Nothing here waits: a peer's seconds follow from the run's counters,
 
     examples differentiated / speed + bytes sent / up + bytes received / down + latency,
 
-with the latency once for each direction that carried letters. Peers work in parallel: a round takes
-as long as its slowest peer.
+with the latency once for each direction that carried letters. The slowest peer ends a round.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ PROFILES: dict[str, tuple[tuple[float, float], ...]] = {
     "hospitals": ((2000.0, 2.0), (100 * _MBIT, 2.0), (200 * _MBIT, 2.0), (0.02, 1.5)),
     "phones": ((50.0, 3.0), (8 * _MBIT, 2.5), (40 * _MBIT, 2.5), (0.05, 1.6)),
 }
-"""Log-normal examples per second, bytes per second up and down, and latency in seconds: medians,
-and ratios of the 84 % quantile to them; orders of magnitude, see docs/schedules.md."""
+"""Medians of log-normal examples per second, bytes per second and latency in seconds, and ratios
+of the 84 % quantile to them; orders of magnitude, see docs/schedules.md."""
 
 
 @dataclass(frozen=True)

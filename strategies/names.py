@@ -1,8 +1,4 @@
-"""Names of runs and peers: folders, words of commands that people copy, and cells of tables.
-
-So they are made of letters, digits, ".", "-" and "_". What users call their own data may be
-anything: it is escaped where it is shown (`coterie.app.runs.terminal`, `coterie.app.runs.atomic`).
-"""
+"""Names of runs and peers, which become folders, arguments and cells: letters, digits, ".-_"."""
 
 from __future__ import annotations
 

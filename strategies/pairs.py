@@ -95,8 +95,7 @@ def _each(peers: int, p: float, rng: np.random.Generator) -> Edges:
 
 def _skipping(peers: int, p: float, rng: np.random.Generator) -> Edges:
     """Sample from the distribution of `_each`, in time and memory proportional to the result."""
-    # Pairs are numbered (1, 0), (2, 0), (2, 1), (3, 0), ...; the distance between two sampled pairs
-    # has a geometric distribution (Batagelj and Brandes, 2005).
+    # Distances between sampled pairs are geometrically distributed (Batagelj and Brandes, 2005).
     pairs, chunks, last = peers * (peers - 1) // 2, [np.zeros(0, dtype=np.int64)], -1
     while last < pairs:
         expected = (pairs - last) * p

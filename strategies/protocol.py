@@ -1,8 +1,7 @@
 """Protocol between relay and nodes: requests, responses and the letters that they carry.
 
-Relay (`coterie.strategies.relay.broker`) and nodes communicate only by these dataclasses, which a
-`Transport` carries: Flower's grid, or function calls in one process. Payloads are opaque: the relay
-forwards them by reference. A letter is a message between peers, encrypted in a deployment.
+A `Transport` carries these dataclasses; the relay forwards the opaque payloads by reference. A
+letter is a message between peers, encrypted in a deployment.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ MATRIX = 1024
 
 def has_keyframe(t: int, sent: int) -> bool:
     """Return True if a peer that has sent this many keyframes on request owes another one."""
-    # Of its letters up to round `t`, at most 1 + t / 10 are keyframes on request: a node or a relay
-    # that asks for more than it needs cannot make all letters whole.
+    # At most 1 + t / 10 are keyframes on request, so that no relay can make all letters whole.
     return sent < 1 + t // 10
 
 
@@ -58,8 +56,7 @@ class PeerMessage:
     """Letter from one peer to another, or to all recipients of the round's edges."""
 
     kind: Kind
-    """An offer carries a peer's model, an answer the result that a recipient computed with it,
-    statistics those of the peer's columns, for all other peers before round 1."""
+    """A peer's model; what a recipient computed with it; a peer's columns, before round 1."""
     sender: int  # peer that wrote the letter
     recipient: int | None  # peer that receives an answer, the model's owner; None for other letters
     round: int  # round that the letter belongs to; 0 for statistics
@@ -67,8 +64,7 @@ class PeerMessage:
     payload: object = field(repr=False)
     """Opaque reference: bytes on a node, the transport's object on the relay."""
     keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
-    """For a sealed letter, the payload's key per recipient, encrypted and signed; empty if the
-    letter is not encrypted."""
+    """Key of a sealed letter's payload per recipient, encrypted and signed; else empty."""
 
     def opens_for(self, peer: int) -> bool:
         """Return True if the peer can read the letter."""
@@ -84,10 +80,9 @@ class Request:
     """Request of the relay to a node."""
 
     stage: Stage
-    """"preflight" checks that the node is ready for the run, without side effects; "start" restores
-    the newest state up to `round` as that of `round`, or creates and evaluates that of round 0;
-    "answer" computes answers to the offers of `round`; "update" ends `round`: peers update models
-    and state; "local-rounds" runs `round`..`last` inside a node that hosts every peer. All but
+    """"preflight" checks without side effects that the node is ready; "start" restores the newest
+    state up to `round` as that of `round`, or creates and evaluates that of round 0; "update" ends
+    `round`; "local-rounds" runs `round`..`last` inside a node that hosts every peer. All but
     "preflight" and "start" continue from the state of `round` - 1."""
     round: int
     last: int  # number of the round, and of the last one in "local-rounds"; otherwise equal
@@ -105,12 +100,10 @@ class Request:
     """Token of the relay's process; a node accepts requests of the one that started it last."""
     samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Number of samples n_i of each peer, (n,), 0 where not announced. Empty before any node has
-    announced it: nodes that see only their own data then announce it and are started again. They
-    send their statistics with it, and the second "start" delivers those of the others."""
+    announced it, with its statistics; a second "start" then delivers those of the others."""
     clock: float = 0.0  # in a "preflight" the relay's time, in seconds since 1970; else 0
     keyframes_wanted: tuple[int, ...] = ()
-    """In "update" the node's peers whose next offer must be a keyframe, see `has_keyframe` and
-    `Response.missing_from`."""
+    """In "update", peers of the node whose next offer must be a keyframe, see `has_keyframe`."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +115,9 @@ class Report:
     metrics: Mapping[str, float | None]
     """Fields of metrics.jsonl except round and peer; None where a metric does not exist."""
     weights: tuple[float, ...]
-    """Row of the collaboration matrix; the diagonal is the self weight, else 1. With more than
-    `MATRIX` peers, only the entries of `columns`."""
+    """Row of the collaboration matrix; with more than `MATRIX` peers, the entries of `columns`."""
     columns: tuple[int, ...] = ()
-    """With more than `MATRIX` peers: the peer itself and those whose models it received in this
-    round; empty if it slept."""
+    """With more than `MATRIX` peers, the peer and those it received from; empty if it slept."""
 
     @property
     def weight_by_peer(self) -> dict[int, float]:
@@ -139,23 +130,19 @@ class Response:
 
     peers: tuple[int, ...]  # peers that the node hosts, ascending
     letters: tuple[PeerMessage, ...] = ()
-    """Answers of the round ("answer"), or offers for the next one ("start", "update"), or
-    statistics ("start")."""
+    """Answers ("answer"), offers for the next round ("start", "update") or statistics ("start")."""
     wants: Edges = field(default_factory=no_edges)
     """Edges (W, 2) requested for the next round; each has one of the node's peers at an end."""
     reports: tuple[Report, ...] = ()  # metrics of the evaluated rounds that the request ended
     refused: tuple[str, ...] = ()  # a line per letter that failed its checks (peer, round, reason)
     samples: tuple[int, ...] = ()
-    """n_i of each hosted peer, in the response to "start" of a node that sees only its own data;
-    else empty. The relay forwards them to all nodes, for the averaging weights."""
+    """n_i of each hosted peer, at "start" of a node that sees only its own data; else empty."""
     names: tuple[str, ...] = ()
     """Display name of each hosted peer, "" for none, in the response to "start"; else empty."""
     restored: int | None = None
-    """In the response to "start": round of the state that the node continues from, -1 if its peers
-    start from their initial state."""
+    """At "start", round of the state that the node continues from; -1 for the initial state."""
     claims: tuple[bytes, ...] = ()
-    """In the response to "preflight" and "start" of a node with keys: a signature per hosted peer
-    that proves that the node is this peer's; else empty."""
+    """Signature per hosted peer that proves that the node is this peer's; empty without keys."""
     checks: tuple[tuple[str, str], ...] = ()
     """In the response to "preflight": names of the checks, and "ok", a band or a code."""
     elapsed: float = 0.0  # seconds on the virtual clock that the request's rounds took on this node
@@ -165,8 +152,7 @@ class Response:
     missing_from: tuple[int, ...] = ()
     """Peers of other nodes whose increments this node cannot read until their next keyframe."""
     reads: int = 0
-    """In the response to "start": maximum size in bytes of a letter that the node reads; the relay
-    forwards no larger one to it. 0: not stated."""
+    """At "start", maximum bytes of a letter that the relay forwards to the node; 0: not stated."""
 
 
 class Handler(Protocol):

@@ -35,7 +35,6 @@ class PushSum:
     @classmethod
     def repeated(cls, graphs: list[Matrix]) -> PushSum:
         """Return the weights on edges (n, n) of rounds that repeat cyclically."""
-        # TopologyError: no path leads back along some edge, so its sender's weight would vanish.
         # Imported here, because it would slow down every start and message of a deployment.
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components

@@ -161,10 +161,7 @@ class Sample(Schedule):
 
 @dataclass(frozen=True, eq=False)
 class Churn(Schedule):
-    """Churn: peers stay up and down for `mean_up` and `mean_down` rounds on average.
-
-    Each peer is a Markov chain with two states, started in its stationary distribution.
-    """
+    """Markov chain per peer, up for `mean_up` and down for `mean_down` rounds on average."""
 
     mean_up: float = 10.0
     mean_down: float = 10.0
@@ -198,14 +195,12 @@ class Trace(Schedule):
 class ByClock(Schedule):
     """Schedule by the virtual clock: a peer is awake in the round in which its work is done.
 
-    A peer that works for longer than a round sleeps in the meantime; its offer belongs to the round
-    in which it is ready. For simulations only, since the caller must know each peer's time.
+    For simulations only, since the caller must know each peer's time.
     """
 
     length: float = 1.0  # maximum duration of a round in seconds
     base: Schedule | None = None
-    """Schedule by which idle peers start working; None if they start again as soon as they are
-    done, and every round lasts `length` seconds."""
+    """Schedule by which idle peers start; None: at once, in rounds of `length` seconds."""
     ready: Ints = field(init=False)
     """Round (n,) at whose end each peer's current work is done; 0 before it has begun."""
     last: Ints = field(init=False)  # round (n,) at whose end its previous work was done

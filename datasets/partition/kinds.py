@@ -111,9 +111,8 @@ def _remaining(source: Source, groups: Ints, missing: int, seed: int) -> npt.NDA
 
 def label_groups(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
     """Divide consecutive classes into disjoint groups, and assign one to each peer."""
-    # No group is without peers. A group's training examples are divided evenly among its peers,
-    # which share all its test examples. FedeRiCo (section 5) draws each peer's group, All-for-one
-    # (definition S1) assigns them in turn, CoBo (section 4.2) fixes the number of peers per group.
+    # A group's training examples are divided evenly among its peers, which share its test examples.
+    # FedeRiCo (section 5) draws the groups, All-for-one (S1) takes turns, CoBo (4.2) fixes sizes.
     clusters = _clusters(
         partition, peers, source.outputs, f"the number of classes of {source.name}"
     )
@@ -171,8 +170,7 @@ def class_counts(source: Source, partition: Partition, peers: int, seed: int) ->
 
 def label_permutation(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
     """Divide the peers into clusters that each have all data, with permuted labels."""
-    # A cluster's training examples are divided evenly among its members (CoBo section 5.1); every
-    # peer has the whole test set. The permutations of the clusters are different.
+    # A cluster's training examples are divided evenly (CoBo section 5.1); all share the test set.
     permutations = factorial(min(source.outputs, 12))
     clusters = _clusters(
         partition, peers, permutations, "the number of permutations of the classes"
@@ -188,8 +186,7 @@ def label_permutation(source: Source, partition: Partition, peers: int, seed: in
 
 def rotation(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
     """Divide as `iid` among clusters of peers whose images are rotated."""
-    # Cluster c rotates by c times 180 degrees if there are two, else by c times 90 (Biswas et al.,
-    # SaTML 2025). Every peer has the whole test set, rotated as its training examples are.
+    # Cluster c rotates by 180 c degrees if there are two, else 90 c (Biswas et al., SaTML 2025).
     if source.inputs.ndim != _IMAGES or source.inputs.shape[2] != source.inputs.shape[3]:
         raise DataError(
             f"partition.kind = 'rotation' needs square images, but an example of {source.name} has "

@@ -1,8 +1,4 @@
-"""Options of a partition: the [partition] table.
-
-A partition is a pure function of (source, partition, peers, seed): each purpose draws from its own
-generator, `numpy.random.default_rng([seed, purpose])`.
-"""
+"""Options of a partition, a pure function of source, options, peers and seed: [partition]."""
 
 from __future__ import annotations
 

@@ -80,8 +80,7 @@ def _divide(
     seed: int,
 ) -> Shares:
     """Divide each unit by Dir(alpha) among its holders; the test set in the same proportions."""
-    # `unit_c` is the unit of each class, `holders_up` the mask of the peers that hold each unit,
-    # `min_samples` the minimum number of training examples per peer.
+    # `unit_c` is the unit of each class, `holders_up` the mask of the peers that hold each unit.
     rng = stream(seed, DIVIDE)
 
     def units(rows: Ints) -> list[Ints]:
@@ -131,8 +130,7 @@ def ensure_test_examples(
     labels: Ints, train: list[Ints], test: list[Ints], rng: np.random.Generator
 ) -> list[Ints]:
     """Give every peer a test example of a class that it trains on."""
-    # A peer without one gets an example of its most frequent class, from the peer with the most of
-    # that class. That peer loses the example if it has another of the class; else both share it.
+    # It comes from the peer with the most of that class, which keeps it too if it has no other.
     test = list(test)
     for peer, rows in enumerate(train):
         if np.isin(labels[test[peer]], labels[rows]).any():

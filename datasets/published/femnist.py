@@ -1,8 +1,7 @@
 """FEMNIST: handwritten characters by 3,550 writers, from LEAF's JSON files (Caldas et al. 2018).
 
-A file is {"users": [name], "num_samples": [...], "user_data": {name: {"x": [[784 numbers from 0,
-ink, to 1, paper]], "y": [0 to 61]}}}; the folder train has some examples of each writer, the folder
-test the others. With `partition.kind = "natural"` each writer is a peer.
+A file is {"users": [name], "user_data": {name: {"x": [[784 numbers from 0, ink, to 1, paper]],
+"y": [0 to 61]}}}; the folders train and test share each writer's examples.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Image data sets in their published formats: IDX (MNIST's), CIFAR's, and CINIC-10's PNG files.
 
-CINIC-10 has CIFAR-10 and ImageNet images of the same ten classes (Darlow et al. 2018). Training and
-validation sets, 90,000 images each, are one training set (DPFL, appendix F.5).
+CINIC-10's training and validation sets are one training set (DPFL, appendix F.5).
 """
 
 from __future__ import annotations

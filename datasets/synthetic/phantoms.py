@@ -1,10 +1,9 @@
 """Phantoms: synthetic head scans of three scanners, with masks of the brain.
 
-A stand-in for IXI that needs no download and runs on a CPU, with the same task and the same number
-of hospitals, of proportional sizes. A head is an ellipsoid of brain in a shell of skull, with
-random position and size and Gaussian noise; each volume is standardised separately, like IXI's. The
-scanners differ in the brightness of brain and skull, so that the brain of one looks like the skull
-of another. Results on phantoms say nothing about brain scans.
+A stand-in for IXI that needs no download. A head is an ellipsoid of brain in a shell of skull, with
+random position and size and Gaussian noise. The scanners differ in the brightness of brain and
+skull, so that the brain of one looks like the skull of another. Results on phantoms say nothing
+about brain scans.
 """
 
 from __future__ import annotations

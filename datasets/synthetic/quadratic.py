@@ -53,8 +53,7 @@ class QuadraticOptions:
 
 def load_quadratic(peers: int, seed: int, options: QuadraticOptions) -> Problem:
     """Read the problem in `options.file`, float64; the seed draws nothing."""
-    # Pool row i is peer i's [curvature, centre]; row n + i the same with the validation centre, if
-    # the file has one. DataError: the file is missing, invalid, or has another number of peers.
+    # Pool row i is peer i's [curvature, centre]; row n + i the same with the validation centre.
     if not options.file:
         raise DataError('quadratic.file: name the JSON file, e.g. quadratic.file="problem.json"')
     with recorded() as reads:
@@ -203,8 +202,7 @@ class NoisyQuadraticOptions:
 
 def load_noisy_quadratic(peers: int, seed: int, options: NoisyQuadraticOptions) -> Problem:
     """Make the problem of `options`; the seed draws starts."""
-    # Pool row i is peer i's [curvature, centre]; row n + i has the curvature divided by the trials,
-    # so that the training loss is the sum over trials and the test loss their mean.
+    # Pool row n + i has the curvature divided by the trials, as the test loss is their mean.
     helpers_g, a1_g, c1_g, c0_g = options.groups()
     sizes = helpers_g.astype(np.int64) + 1
     group, rows = np.repeat(np.arange(len(sizes)), sizes), np.arange(peers)
