@@ -49,7 +49,8 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 @contextmanager
 def private() -> Iterator[None]:
     """Make the Ray that this process starts private: start and stop it inside this block."""
-    # Other users cannot read the environment. The dashboard would ask services of three clouds.
+    # Its processes get a new secret through their environment, which other users cannot read, and
+    # their files are in a closed folder. The omitted dashboard would ask services of three clouds.
     values = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": _TOKEN,

@@ -64,7 +64,6 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _run(config: Config, grid: Grid, watch: Callable[[Mapping[str, Any]], None] | None) -> None:
-    """Run the rounds and record them in the run directory."""
     directory, plan = Path(config.run_dir), config.strategy()
     recorder = RunRecorder(
         directory, config.peers, config.num_server_rounds, resume=config.resume, watch=watch,

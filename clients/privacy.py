@@ -9,7 +9,8 @@ from coterie import ranges
 from coterie.ranges import option
 
 MIN_NOISE, MAX_NOISE = 0.01, 1e6
-"""Noise for which the accountant is checked; below, one gradient costs an epsilon above 25,000."""
+"""Noise for which tests/clients/engine/test_accountant.py checks the accountant's arithmetic. Below
+it one gradient costs an epsilon above 25,000, which protects no example."""
 
 
 @dataclass(frozen=True)

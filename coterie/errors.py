@@ -190,7 +190,6 @@ def _plugins() -> set[str]:
 
 
 def _is_library(file: str) -> bool:
-    """Tell whether a source file belongs to Python or to an installed library."""
     inside = Path(file).parts
     if file.startswith("<frozen ") or any(folder in inside for folder in _LIBRARIES):
         return True

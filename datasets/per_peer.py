@@ -100,7 +100,6 @@ def _holding(
 
 
 def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
-    """Return inputs and labels of each part that a peer has."""
     if not isinstance(arrays, Mapping):
         raise DataError(
             f"{name}: {peer} has a {type(arrays).__name__} instead of a dict with x and y"

@@ -175,7 +175,7 @@ def call(function: Callable[..., Any], name: str, **arguments: Any) -> Any:
 
 def fingerprint(kind: Kind, name: str) -> bytes:
     """Return bytes that change with the plugin, or a token of an object of this process."""
-    # The files define the named module, the object, and the classes and functions of a row.
+    # From the files of the named module, and of those that define the object or a row's functions.
     if name.startswith(HERE):
         return _tokens[kind, name]
     part = load(kind, name)

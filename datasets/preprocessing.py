@@ -91,9 +91,9 @@ class RawTable:
 class Preprocessing:
     """Preprocessing of raw examples, before the run's normalisation.
 
-    Feature f of a table is the cell v of column `source[f]`, or `fill[f]` if it is missing; for a
-    category, 1 if v equals `code[f]`; for an indicator, 1 if it is missing; else 0. Then inputs
-    become (v - mean) / std.
+    Feature f of a table is the cell v of column `source[f]`, or `fill[f]` if it is missing (also
+    a number in `na_values`); for a category, 1 if v equals `code[f]`, else 0; for an indicator, 1
+    if the cell is missing, else 0. Then inputs become (v - mean) / std.
     """
 
     # Of the raw rows, in order; empty, and `source`, `code`, `fill` None, if there is no table.

@@ -56,7 +56,7 @@ class PeerMessage:
     """Letter from one peer to another, or to all recipients of the round's edges."""
 
     kind: Kind
-    """A peer's model; what a recipient computed with it; a peer's columns, before round 1."""
+    """Offer: a model; answer: a result computed with it; statistics: of a peer's columns."""
     sender: int  # peer that wrote the letter
     recipient: int | None  # peer that receives an answer, the model's owner; None for other letters
     round: int  # round that the letter belongs to; 0 for statistics
@@ -81,9 +81,9 @@ class Request:
 
     stage: Stage
     """"preflight" checks without side effects that the node is ready; "start" restores the newest
-    state up to `round` as that of `round`, or creates and evaluates that of round 0; "update" ends
-    `round`; "local-rounds" runs `round`..`last` inside a node that hosts every peer. All but
-    "preflight" and "start" continue from the state of `round` - 1."""
+    state up to `round` as that of `round`, or creates and evaluates that of round 0; "answer"
+    computes answers; "update" ends `round`; "local-rounds" runs `round`..`last` inside a node that
+    hosts every peer. All but "preflight" and "start" continue from the state of `round` - 1."""
     round: int
     last: int  # number of the round, and of the last one in "local-rounds"; otherwise equal
     edges: Edges = field(default_factory=no_edges)

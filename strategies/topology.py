@@ -237,7 +237,6 @@ def _check_degree(setting: Setting) -> None:
 
 
 def _powers_of_two(peers: int) -> list[int]:
-    """Return the powers of two below the number of peers."""
     return [1 << k for k in range((peers - 1).bit_length())]
 
 

@@ -1,6 +1,7 @@
 """Web server of the dashboard: access control, routes, event streams.
 
-A request with another Host is refused: another site could point its name here (DNS rebinding).
+A request with another Host is refused, as another site could point its name here (DNS rebinding),
+and one without the token before its path is looked at.
 """
 
 from __future__ import annotations

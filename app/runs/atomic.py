@@ -121,7 +121,7 @@ def append(path: Path, *lines: Mapping[str, Any], durable: bool = True) -> bytes
     """Append lines of JSON to a file, all or none, and return them as bytes.
 
     They replace what a killed process or a full disk left after the last line break. Processes that
-    append to the same file need a lock.
+    append to the same file need a lock. Only its owner can read a new file.
     """
     texts = [json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines]
     content = "".join(texts).encode()

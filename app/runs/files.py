@@ -157,7 +157,7 @@ def arrays_of(
 ) -> dict[str, npt.NDArray[Any]] | None:
     """Read arrays of an .npz file; None if there is no such file.
 
-    Type and size are checked before unpacking: `kinds` has, by name, kinds as `numpy.dtype.kind`.
+    Checked before unpacking: `kinds` has the allowed `numpy.dtype.kind` by name.
     """
     path = directory / name
     try:

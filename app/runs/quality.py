@@ -169,7 +169,6 @@ def one_class_in(problem: Problem) -> dict[int, str]:
 
 
 def _one_class_of(counts_nk: Sequence[Sequence[int]], classes: Sequence[str]) -> dict[int, str]:
-    """Return the findings from the counts by class."""
     return {
         peer: ONE_CLASS.format(classes[k] if classes else f"class {k}")
         for peer, counts_k in enumerate(counts_nk)

@@ -196,7 +196,6 @@ class RunRecorder:
 
     @property
     def _honest(self) -> list[Report]:
-        """Latest reports of the honest peers."""
         return [r for r in self._latest.values() if not r.metrics.get("attacker")]
 
     def _diverged(self) -> list[Report]:

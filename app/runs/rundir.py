@@ -49,7 +49,7 @@ _MAX_ROUND = 1 << 53
 class Metrics:
     """Reader of the metrics.jsonl of a run with n peers; empty if the file does not exist."""
 
-    # A missing number is NaN, one that is not finite infinity, so that a diverged peer shows.
+    # A missing number is NaN. One that is not finite is infinity: its peer has diverged.
 
     def __init__(self, path: Path, peers: int) -> None:
         self._path = path

@@ -95,7 +95,6 @@ def _line(error: Exception) -> str:
 
 
 def _decoder(data: bytes) -> Callable[[bytes, Choices], Decoded]:
-    """Return the function that decodes a file, by its content."""
     start = data[:_ENOUGH]
     if start[128:132] == b"DICM":
         return _dicom

@@ -297,7 +297,6 @@ def _values(cells: pa.ChunkedArray, column: Column, errors: Errors) -> Floats:
 
 
 def _reader(column: Column) -> Callable[[str], float]:
-    """Return the function from the text of a cell to its number."""
     marks = {"", *map(grammar.plain, column.na_values)}
     code = grammar.codes(column.categories)
 

@@ -351,7 +351,6 @@ def _part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
 
 
 def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
-    """Return images, masks and groups of a folder with images and masks."""
     options = reading.options
     pair = _folders(folder, ("images", options.masks), f"images, {options.masks}", reading)
     if [*map(len, pair.values())] != [1, 1]:
@@ -522,7 +521,6 @@ def _fitted(
 
 
 def _check_schema(examples: Sequence[tuple[Path, Example]], schema: Schema) -> None:
-    """Refuse images whose properties the schema does not allow."""
     table = _table(each.properties for _, each in examples)
     columns = [column for name, column in schema.items() if name in table.column_names]
     if examples and (missing := schema.keys() - {*table.column_names}):

@@ -45,7 +45,6 @@ def _deal(rows: Ints, peers: int, rng: np.random.Generator) -> list[Ints]:
 
 
 def _deal_in_clusters(rows_c: list[Ints], member_p: Ints, seed: int) -> list[Ints]:
-    """Deal the rows of each cluster among its members."""
     rng, share_p = stream(seed, DIVIDE), [rows_c[0][:0]] * len(member_p)
     for cluster, rows in enumerate(rows_c):
         members = np.flatnonzero(member_p == cluster)

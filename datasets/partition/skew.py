@@ -121,7 +121,6 @@ def _cuts(
 
 
 def _gather(rows_u: list[Ints], cuts_up: Ints) -> list[Ints]:
-    """Concatenate each peer's parts of all units."""
     parts_up = [np.split(rows, cuts)[:-1] for rows, cuts in zip(rows_u, cuts_up, strict=True)]
     return [np.concatenate(parts_u) for parts_u in zip(*parts_up, strict=True)]
 

@@ -57,7 +57,6 @@ def _source(name: str, inputs: npt.NDArray[Any], labels: Ints, outputs: int) -> 
 
 
 def _file(name: str) -> Path:
-    """Return the path of a file of `sklearn.datasets`."""
     spec = find_spec("sklearn")
     assert spec is not None, "scikit-learn is a dependency"
     assert spec.origin is not None
