@@ -51,7 +51,9 @@ def diagnose(
 
     Both tuples are class probabilities (n, 2) and classes (n,), `groups` theirs, (n,); validation
     examples choose threshold and temperature. `private` rounds the threshold, which is otherwise
-    the mean of two examples' probabilities.
+    the mean of two examples' probabilities. "measures" are name -> `Estimate` at `HALF`,
+    "at_threshold" those at the "threshold" that "chosen_by" validation examples (or groups) chose,
+    and "recalibrated" those at the "temperature".
     """
     p_n, positive_n = test[0][:, 1], test[1] == 1
     decided = partial(decisions, p_n, positive_n, groups_n=groups[0])

@@ -3,7 +3,8 @@
     data-dir/train/*.txt    data-dir/test/*.txt    data-dir/validation/...
 
 or just data-dir/*.txt, of which a share is held out for the test. A .txt file is a document; a
-.jsonl file has one per line, {"text": "..."}. The special tokens of tokenizer.json separate them.
+.jsonl file has one per line, {"text": "..."}. The special tokens of a tokenizer.json, next to the
+peers' folders or in a peer's folder, separate documents.
 """
 
 from __future__ import annotations
