@@ -9,7 +9,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-from coterie.strategies.everyone import Everyone
+from coterie.strategies.plans import Everyone
 from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.inprocess import InProcessTransport
 from tests.strategies.toy_node import ToyNode
