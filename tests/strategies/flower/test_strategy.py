@@ -9,9 +9,9 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-from coterie.strategies.plans import Everyone
 from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.plans import Everyone
 from tests.strategies.toy_node import ToyNode
 from tests.topologies import topology
 
