@@ -48,7 +48,6 @@ class Metered:
         self._count_passes("example_losses")
         self._count_passes("example_outputs")
         self._count_distances()
-        self._count_passes("embeddings")
         self.cohort.restart()
         self._passes[:] = 0  # a start is no round
         self._totals: Columns = dict.fromkeys(("sent", "received", "gradients"), 0 * self._passes)

@@ -318,7 +318,7 @@ def test_a_simulated_node_takes_the_gpu_of_its_number(
         "run-dir": str(tmp_path),
     }
     for number in (1, 0):
-        job = Job(7, flat, {"partition-id": number, "num-partitions": 2}, None, True)
+        job = Job(7, flat, {"partition-id": number, "num-partitions": 2}, None, True, number)
         request = Request("start", 0, 0)
         response = decode_response(handle_request(encode_request(request), job)[0], request)
         assert isinstance(response, Response)
