@@ -118,19 +118,22 @@ def summary(error: BaseException) -> str:
     return f"{line} ({notes})" if notes else line
 
 
+_FULL = "the disk is full"
+
+
 def line_of(error: BaseException) -> str:
     """Describe any error in one line: ours and a full disk in words, another with its place."""
     if isinstance(error, Error):
         return str(error)
     if is_full_disk(error):
         where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
-        return f"the disk is full{where}"
+        return f"{_FULL}{where}"
     return str(PartError.of(error))
 
 
 def is_full_disk(error: BaseException | None) -> bool:
     """Tell whether a full disk or quota caused an error, perhaps in another process."""
-    causes = os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)
+    causes = _FULL, os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)
     while error is not None and not any(cause in str(error) for cause in causes):
         error = error.__cause__ or error.__context__
     return error is not None

@@ -196,6 +196,8 @@ def digest(configs: Sequence[Config]) -> str:
     }
     parts = configs[0].dataset, configs[0].method
     gone = {k: value for k, (value, _) in GONE.items() if k.partition(".")[0] in parts}
+    if "topology-degree" in result_keys(configs[0]):  # of a random or changing graph
+        gone["topology-probability"] = GONE["topology-probability"][0]
     return grid.digest(configs[0], {**flat, **gone, "seeds": [config.seed for config in configs]})
 
 
