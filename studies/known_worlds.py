@@ -91,7 +91,7 @@ def labels(effects: Effects) -> list[int]:
     return [int(k) if k < effects.groups else -1 - i for i, k in enumerate(best)]
 
 
-def world(kind: str, rows: int, columns: int, n: int, seed: int) -> World:
+def draw(kind: str, rows: int, columns: int, n: int, seed: int) -> World:
     """Draw a world."""
     g = np.random.default_rng(seed)
     group = WORLDS[kind](n)
@@ -186,20 +186,12 @@ def beside(world: World, methods: list[str], seed: int) -> list[tuple[float, flo
 
 def own_table(chosen: argparse.Namespace) -> Table:
     """Return the table of partial pooling in all worlds."""
-    names = (
-        "world",
-        "gain ± sd",
-        "true groups",
-        "all pooled",
-        "worst",
-        "harmed %",
-        "exact",
-        "cover %",
+    table = Table(
+        "world", "gain ± sd", "true groups", "all pooled", "worst", "harmed %", "exact", "cover %"
     )
-    table = Table(*names)
     for kind in WORLDS:
         all_ = [
-            outcome(world(kind, chosen.rows, chosen.columns, chosen.institutions, 1000 + seed))
+            outcome(draw(kind, chosen.rows, chosen.columns, chosen.institutions, 1000 + seed))
             for seed in range(chosen.worlds)
         ]
         gains = [each.gains.mean() for each in all_]
@@ -223,7 +215,7 @@ def table_beside(chosen: argparse.Namespace) -> Table:
     for kind in WORLDS:
         size = (chosen.rows, chosen.columns, chosen.institutions)
         results = [
-            beside(world(kind, *size, 1000 + seed), methods, seed) for seed in range(chosen.worlds)
+            beside(draw(kind, *size, 1000 + seed), methods, seed) for seed in range(chosen.worlds)
         ]
         costs += results
         table.add_row(kind, *(f"{gain:+.1f}" for gain in np.mean(results, axis=0)[:, 0]))

@@ -84,12 +84,12 @@ def _sentences(rows: Sequence[Mapping[str, str]]) -> list[str]:
     groups = {group: [*members] for group, members in groupby(ordered, key=lambda name: of[name])}
     alone = groups.pop("none", [])
     evidence = rows[0].get("evidence") or ""
-    told = [f"Log evidence by number of groups: {evidence}."] if " " in evidence else []
+    by_evidence = [f"Log evidence by number of groups: {evidence}."] if " " in evidence else []
     if not groups:
-        return ["No group has evidence: each institution's coefficients are its own.", *told]
+        return ["No group has evidence: each institution's coefficients are its own.", *by_evidence]
     many = "1 group" if len(groups) == 1 else f"{len(groups)} groups"
     members = "; ".join(", ".join(names) for names in groups.values())
     texts = [f"{many} of similar institutions: {members}."]
     if alone:
         texts.append(f"Like nobody: {', '.join(alone)}.")
-    return texts + told
+    return texts + by_evidence
