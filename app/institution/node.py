@@ -182,6 +182,8 @@ class InstitutionNode(Node):
         letters: tuple[PeerMessage, ...] = ()
         if self._scale is not None:
             letters = self._written([self._scale.letter()])
+            if self._gate is not None:
+                self._gate.require_sent("statistics")
             self._scale.require_readers(letters)
         return Response(self.peers, letters)
 
@@ -237,11 +239,13 @@ class InstitutionNode(Node):
         gate, peer = self._gate, self.peers[0]
         if gate is None:
             return super()._written(letters)
-        names = self._channel.names
+        names, rounds = self._channel.names, self._config.num_server_rounds
 
         def passes(letter: PeerMessage) -> bool:
             to = [names.get(k, f"peer {k}") for k in sorted(self._readers(letter))]
-            return gate.passes(letter, to, partial(self._measured, letter))
+            schedule, later = self._strategy.schedule, range(letter.round + 1, rounds + 1)
+            is_last = not any(schedule.awake(t)[peer] for t in later)
+            return gate.passes(letter, to, partial(self._measured, letter), is_last=is_last)
 
         written = super()._written(filter(passes, letters))
         guard, privacy = self._cohort.engine.guard, None
@@ -258,12 +262,12 @@ class InstitutionNode(Node):
             assert self._scale is not None
             return {"fewest": self._scale.fewest}
         if letter.kind == "offer":
-            measured = clearance.of_offers(*of, cohort.offers)[letter.sender]
+            measured = clearance.of_offers(*of, cohort.offers).get(letter.sender, {})
             if cohort.offers.tensors.keys() & clearance.SUMS:
                 rows, _, groups = cohort.engine.training_rows(0)
                 rows = rows if self._cells is None else self._cells
                 changed = Memory(self._directory.parent / OWN).changed(rows, groups)
-                known = filter(None, (measured["fewest"], changed))
+                known = filter(None, (measured.get("fewest"), changed))
                 measured["fewest"] = min(known, default=None)
             return measured
         assert letter.recipient is not None

@@ -21,10 +21,10 @@ from coterie.app.config.schema import Scalar
 from coterie.app.institution.scale import Memory
 from coterie.app.institution.security import clearance
 from coterie.app.institution.security.keys import PrivateKeys
-from coterie.app.institution.security.policy import read_policy
+from coterie.app.institution.security.policy import PolicyError, read_policy
 from coterie.app.institution.security.trust import KeysError, read_trust
 from coterie.app.runs import atomic
-from coterie.strategies.protocol import Request
+from coterie.strategies.protocol import PeerMessage, Request
 from coterie.strategies.relay.broker import Broker
 from tests.attacks.consortium import RUN, Institution, Relay, config_of, institutions
 
@@ -151,14 +151,16 @@ def test_a_letter_waits_until_a_person_approves(
     assert verdicts(node) == ["waits for approval"]
     run = node.home / "run"
     assert f"coterie approve --letters {run}" in caplog.text
-    digest = clearance.digest_for_letters(config_digest_of(config_of(node)).hex())
+    digest = clearance.digest_for_letters(config_digest_of(config_of(node)).hex(), run.name)
     assert main(["approve", "--letters", str(run), "--digest", "0" * 64]) == 2
     assert main(["approve", "--letters", str(run), "--digest", digest]) == 0
     policy, gate = read_policy(Path(str(node.node_config["policy"]))), clearance.Gate
     again = gate(policy, config_of(node), run, COIN)
     assert again._verdict(is_above=True, is_unknown=False) == "sent after approval"
     assert again._sheet["letters_approved_by"]
+    assert main(["approve", "--letters", str(run), "--digest", digest]) == 0  # once too often
     other = gate(policy, config_of(node), node.home / "other", COIN)
+    assert not other._sheet["letters_approved_by"]
     assert other._verdict(is_above=True, is_unknown=False) == "waits for approval"
 
 
@@ -192,9 +194,10 @@ def test_off_is_off_and_a_warning_changes_no_letter(tmp_path: Path) -> None:
 
 
 def test_answers_and_statistics_pass_the_same_gate(tmp_path: Path) -> None:
-    run = RUN | {"num-server-rounds": 3, "table.scale": "common", "table.split": "random"}
+    """Answers are measured in every round: a reader cannot ask between two measurements."""
+    run = RUN | {"num-server-rounds": 5, "table.scale": "common", "table.split": "random"}
     nodes = hospitals(
-        tmp_path, run, clearance__max_auc=1.0, clearance__every=2, data__share_statistics="yes",
+        tmp_path, run, clearance__max_auc=1.0, clearance__every=3, data__share_statistics="yes",
         answers__min_examples=8,
     )  # fmt: skip
     played(nodes)
@@ -203,7 +206,11 @@ def test_answers_and_statistics_pass_the_same_gate(tmp_path: Path) -> None:
     for each in sheet["letters"]:
         rounds.setdefault(each["kind"], []).append(each["round"])
         assert each["verdict"] == "sent", each
-    assert rounds == {"statistics": [0], "offer": [1, 2, 3], "answer": [1, 1, 2, 2, 3, 3]}
+    assert rounds == {
+        "statistics": [0],
+        "offer": [1, 4, 5],
+        "answer": [t for t in range(1, 6) for _ in "ab"],
+    }
     answer = next(each for each in sheet["letters"] if each["kind"] == "answer")
     assert answer["measured"]["held_out"] == 80
     assert answer["measured"]["readable"] == 0
@@ -217,6 +224,53 @@ def test_the_sheet_counts_letters_that_are_not_measured(tmp_path: Path) -> None:
     played(nodes)
     assert [each["round"] for each in sheet_of(nodes[0])["letters"]] == [1, 5]
     assert sheet_of(nodes[0])["not_measured"] == {"offer": 3}
+
+
+def test_first_and_last_letter_of_a_peer_that_sleeps_are_measured(tmp_path: Path) -> None:
+    """Also if it is not awake in the first and the last round."""
+    run = RUN | {
+        "num-server-rounds": 6, "method": "fedavg", "schedule.kind": "sample",
+        "schedule.fraction": 0.67, "seed": 10,
+    }  # fmt: skip
+    nodes = hospitals(tmp_path, run, clearance__max_auc=1.0, answers__min_examples=8)
+    awake = config_of(nodes[0]).strategy().schedule.awake
+    rounds = [t for t in range(1, 7) if awake(t)[0]]
+    assert 1 < rounds[0] < rounds[1] < rounds[-1] < 6
+    played(nodes)
+    assert [each["round"] for each in sheet_of(nodes[0])["letters"]] == [rounds[0], rounds[-1]]
+
+
+def test_a_letter_of_nothing_leaves(tmp_path: Path) -> None:
+    """FedRep's body of a network of one layer has no number."""
+    run = RUN | {"num-server-rounds": 2, "method": "fedrep"}
+    nodes = hospitals(tmp_path, run, answers__min_examples=8)
+    played(nodes)
+    assert verdicts(nodes[0]) == ["sent"] * 2
+    assert nodes[0].version == 2
+
+
+def test_statistics_that_are_held_are_the_reason_why_a_run_does_not_begin(tmp_path: Path) -> None:
+    (node, *_), run = hospitals(tmp_path), tmp_path / "run"
+    policy = read_policy(Path(str(node.node_config["policy"])))
+    gate = clearance.Gate(policy, config_of(node), run, 0)
+    letter = PeerMessage("statistics", 0, None, 0, 8, b"12345678")
+    assert not gate.passes(letter, ["node-1"], lambda: {"fewest": 3}, is_last=False)
+    with pytest.raises(PolicyError, match="stopped the statistics"):
+        gate.require_sent("statistics")
+    assert gate.passes(letter, ["node-1"], lambda: {"fewest": 300}, is_last=False)
+    gate.require_sent("statistics")
+
+
+def test_another_configuration_under_the_same_name_keeps_the_sheet(tmp_path: Path) -> None:
+    nodes = hospitals(tmp_path)
+    played(nodes)
+    run, policy = nodes[0].home / "run", read_policy(Path(str(nodes[0].node_config["policy"])))
+    before = (run / "clearance.json").read_text()
+    nodes[0].run_config["num-server-rounds"] = 2
+    clearance.Gate(policy, config_of(nodes[0]), run, 0).write(None, "", None)
+    (kept,) = run.glob("clearance-*.json")
+    assert kept.read_text() == before
+    assert sheet_of(nodes[0])["letters"] == []
 
 
 def test_after_a_letter_that_did_not_leave_all_are_measured(tmp_path: Path) -> None:

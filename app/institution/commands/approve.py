@@ -54,7 +54,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
     digest = config_digest_of(config).hex()
     if options.letters:
-        digest = clearance.digest_for_letters(digest)
+        digest = clearance.digest_for_letters(digest, directory.absolute().name)
         sheet = clearance.read(directory)
         if sheet is None:
             raise ConfigError(f"{directory} has no {files.CLEARANCE}: no letter of it was measured")

@@ -57,11 +57,12 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _verify(directory: Path, trust: Path, console: Console) -> None:
-    """Check the signature of a sheet."""
+    """Check the signature of a sheet, and print it."""
     content, known = clearance.read(directory), read_trust(trust)
     if content is None or (entry := known.get(content["peer"])) is None:
         raise KeysError(f"{directory} has no clearance.json of a peer in {trust}")
     clearance.verify(content, entry.keys)
+    console.print(clearance.page(content), markup=False, soft_wrap=True)
     console.print(f"valid: {entry.name} (peer {entry.peer}) signed this sheet")
 
 

@@ -75,13 +75,12 @@ def is_approved(out: Path, digest: str) -> bool:
     return len(used) < approved
 
 
-def approvers(out: Path, digest: str) -> list[str]:
-    """Return the users who approved what has this digest."""
-    lines = atomic.lines(out / OWN / _APPROVALS) if (out / OWN / _APPROVALS).exists() else []
-    who = (
-        line["approved-by"] for line in lines if line["digest"] == digest and "approved-by" in line
-    )
-    return list(dict.fromkeys(map(str, who)))
+def approver(out: Path, run: str, digest: str) -> list[str]:
+    """Return the user whose approval of a digest a run has used; empty without: in their order."""
+    lines = [line for line in atomic.lines(out / OWN / _APPROVALS) if line["digest"] == digest]
+    used = [line["run"] for line in lines if "run" in line]
+    who = [str(line["approved-by"]) for line in lines if "approved-by" in line]
+    return who[used.index(run) :][:1] if run in used else []
 
 
 def unused(out: Path) -> dict[str, int]:

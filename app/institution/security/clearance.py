@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from coterie.app.config.digest import config_digest_of
 from coterie.app.institution.security import approval
 from coterie.app.institution.security.approval import ApprovalError
 from coterie.app.institution.security.keys import PrivateKeys, PublicKeys
-from coterie.app.institution.security.policy import Policy
+from coterie.app.institution.security.policy import Policy, PolicyError
 from coterie.app.institution.security.seal import framed
 from coterie.app.institution.security.trust import KeysError
 from coterie.app.runs import atomic, files
@@ -51,12 +52,14 @@ AUC: who has the letter and a person's data guesses whether the person is a trai
 a coin, 1 is certain. Found at 1 %: training patients found while 1 % of the others are taken for
 some. Both of the stronger of two attacks, with 95 % intervals, measured against held-out patients.
 Fewest: patients behind a number, or behind what changed since an earlier letter. Readable: patients
-whose row can be read off the letter.
+whose row can be read off the letter. A dash: no such attack on such a letter.
 
 What this does not show:
 
 - The sender tried two attacks on membership; others, with more knowledge, may find more.
-- Each letter was measured alone: letters of several rounds or runs may tell more together.
+- Each letter was measured alone: letters of several rounds or runs may tell more together. Letters
+  between two measurements were not attacked at all.
+- A held letter tells its readers that a limit was passed: neither limits nor epsilon cover this.
 - Readers may share what they received, and know more of a person than the columns of the run.
 - Held-out patients stand for all others: if they differ from the training patients in time or kind,
   an attack finds that difference too.
@@ -65,24 +68,28 @@ _HEAD = "round | letter | to | AUC | found at 1 % | held out | fewest | readable
 _log = logging.getLogger("coterie.clearance")
 
 
-def digest_for_letters(config_digest: str) -> str:
-    """Return the digest by which a person approves letters that wait, of a run's configuration."""
-    return hashlib.sha256(framed(_PROTOCOL, config_digest)).hexdigest()
+def digest_for_letters(config_digest: str, run: str) -> str:
+    """Return the digest by which a person approves letters of one run that wait."""
+    return hashlib.sha256(framed(_PROTOCOL, config_digest, run)).hexdigest()
 
 
 class Gate:
     """Decides which letters of a peer leave in a run, and writes the sheet."""
 
     def __init__(self, policy: Policy, config: Config, directory: Path, peer: int) -> None:
-        self._policy, self._directory, self._rounds = policy, directory, config.num_server_rounds
+        self._policy, self._directory = policy, directory
         digest = config_digest_of(config).hex()
-        self._approval = digest_for_letters(digest)
+        self._approval = digest_for_letters(digest, directory.name)
         limits = {
             key.partition(".")[2]: value
             for key, value in policy.flat().items()
             if key.startswith("clearance.") or key == "answers.min-examples"
         }
         before = read(directory) or {}
+        if before and before["config_digest"] != digest:  # letters of it left, too
+            kept = directory / files.CLEARANCE
+            kept.replace(kept.with_stem(f"{kept.stem}-{before['config_digest'][:16]}"))
+            before = {}
         self._sheet: dict[str, Any] = {
             "run": directory.name,
             "peer": peer,
@@ -90,25 +97,35 @@ class Gate:
             "model": config.network,
             "data": config.dataset,
             "config_digest": digest,
-            "run_approved_by": approval.approvers(directory.parent, digest),
-            "letters_approved_by": approval.approvers(directory.parent, self._approval),
+            "run_approved_by": approval.approver(directory.parent, directory.name, digest),
+            "letters_approved_by": [],
             "letters": [],
             "not_measured": {},
             "seconds": 0.0,
-            **(before if before.get("config_digest") == digest else {}),
+            **before,
             "limits": limits,
             "does_not_show": TEXT.partition("not show:")[2].split("\n- ")[1:],
         }
-        self._stopped = set[tuple[str, ...]]()  # kinds and readers of letters that did not leave
+        # Kind and readers -> round of the last measured letter, if that left.
+        self._measured = dict[tuple[str, ...], int]()
         for each in self._sheet["letters"]:
             self._note(each)
 
     def passes(
-        self, letter: PeerMessage, to: Sequence[str], measure: Callable[[], Mapping[str, Any]]
+        self,
+        letter: PeerMessage,
+        to: Sequence[str],
+        measure: Callable[[], Mapping[str, Any]],
+        *,
+        is_last: bool,
     ) -> bool:
-        """Return whether a letter to some readers leaves; `measure` attacks it, if it is due."""
-        t, every = letter.round, self._policy.clearance.every
-        if not (t in (0, 1, self._rounds) or t % every == 0 or self._stopped):
+        """Return whether a letter to some readers leaves; `measure` attacks it, if it is due.
+
+        Answers are always due: their reader chose the model that they are about.
+        """
+        since = letter.round - self._measured.get((letter.kind, *to), -math.inf)
+        is_between = 0 < since < self._policy.clearance.every and not is_last
+        if is_between and letter.kind != "answer":
             left = self._sheet["not_measured"]
             left[letter.kind] = left.get(letter.kind, 0) + 1
             return True
@@ -136,9 +153,18 @@ class Gate:
         return entry["verdict"] not in STOPPED
 
     def _note(self, entry: Mapping[str, Any]) -> None:
-        """Remember whether a letter left: if not, all are measured until such a one does."""
-        is_stopped, ends = entry["verdict"] in STOPPED, (entry["kind"], *entry["to"])
-        (self._stopped.add if is_stopped else self._stopped.discard)(ends)
+        """Remember whether a letter left: if not, the next one is measured too."""
+        ends = entry["kind"], *entry["to"]
+        if entry["verdict"] in STOPPED:
+            self._measured.pop(ends, None)
+        else:
+            self._measured[ends] = entry["round"]
+
+    def require_sent(self, kind: str) -> None:
+        """PolicyError if no letter of a kind that the run cannot do without has left."""
+        if not any(ends[0] == kind for ends in self._measured):
+            page = self._directory / _PAGE
+            raise PolicyError(f"[clearance] stopped the {kind}, which the run needs: see {page}")
 
     def write(
         self, keys: PrivateKeys | None, name: str, privacy: Mapping[str, float] | None
@@ -161,8 +187,8 @@ class Gate:
             approval.require_approval(self._directory.parent, self._directory.name, self._approval)
         except ApprovalError:
             return WAITS
-        who = approval.approvers(self._directory.parent, self._approval)
-        self._sheet["letters_approved_by"] = who
+        out, run = self._directory.parent, self._directory.name
+        self._sheet["letters_approved_by"] = approval.approver(out, run, self._approval)
         return "sent after approval"
 
     def _above(self, letter: PeerMessage, measured: Mapping[str, Any]) -> list[str]:
@@ -189,7 +215,7 @@ class Gate:
     def _unknown(self, letter: PeerMessage, measured: Mapping[str, Any]) -> list[str]:
         """Return why nothing can be said of a letter; empty if it can."""
         least, held_out = self._policy.clearance.min_held_out, measured.get("held_out", 0)
-        if letter.kind == "statistics" or held_out >= least:
+        if letter.kind == "statistics" or not letter.nbytes or held_out >= least:
             return []
         return [f"{held_out} held-out patients, minimum {least}, to measure membership"]
 
