@@ -15,6 +15,7 @@ from urllib.error import URLError
 
 RENEW_DAYS = 30
 """Days before the end of a certificate at which its renewal is asked for."""
+_RENEW = "renew it (coterie certificates DIRECTORY --hosts ..., then restart the SuperLink"
 _EXECUTOR = b"flower-superexec"
 _SECONDS = 10.0
 _DAY = 86400.0
@@ -58,9 +59,8 @@ def relay(address: str, authority: Path | None) -> tuple[float, float | None]:
         if not isinstance(error.reason, ssl.SSLCertVerificationError):
             raise
         raise OSError(
-            f"the certificate of {address} is not valid: {error.reason.verify_message}; renew it "
-            "(coterie certificates DIRECTORY --hosts ...), then restart the SuperLink and every "
-            "SuperNode"
+            f"the certificate of {address} is not valid: {error.reason.verify_message}; {_RENEW} "
+            "and every SuperNode)"
         ) from None
     apart = None if date is None else abs(parsedate_to_datetime(date).timestamp() - time.time())
     return ends[-1], apart
@@ -72,5 +72,4 @@ def certificate(until: float) -> str:
     line = f"certificate valid until {time.strftime('%Y-%m-%d', time.gmtime(until))}"
     if days > RENEW_DAYS:
         return line
-    remedy = "coterie certificates DIRECTORY --hosts ..., then restart the SuperLink"
-    return f"{line}, {max(days, 0):.0f} days left: renew it ({remedy})"
+    return f"{line}, {max(days, 0):.0f} days left: {_RENEW})"

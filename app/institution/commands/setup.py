@@ -6,7 +6,8 @@ authority and the keys of all members, to each of them. A member finds its own k
 so that one fingerprint, which all parties compare, covers all keys.
 
 Run as root, private keys belong to the user `coterie`, everything else to root: no service can
-change it. Keys, certificates and a policy that are there stay; everything else is written again.
+change it. Keys, certificates, a policy and further keys of NODE_CONFIG stay; everything else is
+written again.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from coterie.errors import FlowerError
 _PORT = 9092
 _USER = "coterie"
 _DATA = "/srv/coterie/data"
+_OUT = 'out="/var/lib/coterie"'
+_NODE_KEYS = ("name", "keys", "trust", "policy", "data-dir", "out")
 _UNITS = Path(__file__).with_name("units")
 _PRIVATE = ("letters.key", "node.key", "server.key", "superexec.secret")
 """Files that the services read and nobody else does."""
@@ -140,9 +143,11 @@ def _member(home: Path, options: argparse.Namespace, console: Console) -> None:
         _trust(home / "trust.toml", members)
         atomic.write(home / "ca.crt", about["authority"])
         atomic.write(kept, answer.read_bytes())
-    known = re.search('data-dir="(.*?)"', env.read_text("utf-8") if env.exists() else "")
-    data = str(options.data.absolute()) if options.data else known[1] if known else _DATA
-    names = {"hospital-a": own.name, _DATA: data}
+    text = env.read_text("utf-8") if env.exists() else ""
+    known = dict(re.findall(r'([a-z][a-z-]*)=("[^"]*"|[\w.]+)', text))
+    data = str(options.data.absolute()) if options.data else known.get("data-dir", _DATA).strip('"')
+    more = [f"{key}={known[key]}" for key in known if key not in _NODE_KEYS]
+    names = {"hospital-a": own.name, _DATA: data, _OUT: " ".join([_OUT, *more])}
     if kept.exists():
         names["relay.example.org:9092"] = _read(kept)[0]["relay"]
     _services(home, "member", names)
@@ -177,8 +182,10 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Entry]]:
         tables = about.pop("members")
         if about.keys() != {"relay", "app", "authority"}:
             raise ValueError("it has other keys")
+        if not re.fullmatch(r"[\w.:[\]-]+:\d+", about["relay"]):  # a shell reads node.env
+            raise ValueError(f"relay = {about['relay']!r} is not HOST:PORT")
         return about, {name: entry_of(path, name, table) for name, table in tables.items()}
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is no consortium.toml of a relay: {error}") from None
 
 
@@ -218,8 +225,7 @@ def _services(home: Path, role: str, names: dict[str, str]) -> None:
     for folder in (_UNITS / "both", _UNITS / role):
         for template in filter(Path.is_file, folder.rglob("*")):
             text, target = template.read_text("utf-8"), home / template.relative_to(folder)
-            for name, here in names.items():
-                text = text.replace(name, here)
+            text = re.sub("|".join(map(re.escape, names)), lambda match: names[match[0]], text)
             target.parent.mkdir(exist_ok=True)
             atomic.write(target, text)
     (home / "coterie").chmod(0o755)

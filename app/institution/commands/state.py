@@ -139,7 +139,7 @@ def superlink(
 def metrics(state: Document) -> Iterator[str]:
     """Yield the lines of Prometheus's text format: each number, and each status as a label.
 
-    The first key of objects in a list (peer, run, supernode, ...) is a label.
+    The first key of objects in a list (peer, run, supernode, ...) is a label; letters are none.
     """
 
     def samples(name: str, labels: Mapping[str, object], value: object) -> Iterator[str]:
@@ -159,7 +159,7 @@ def metrics(state: Document) -> Iterator[str]:
             pairs = [f"{k}={json.dumps(str(v), ensure_ascii=False)}" for k, v in labels.items()]
             yield f"{name}{{{','.join(pairs)}}} {+value}\n"
 
-    yield from samples(f"coterie_{state['kind']}", {}, state)
+    yield from samples(f"coterie_{state['kind']}", {}, {**state, "letters": None})
 
 
 def _of_relay(directory: Path, now: Mapping[str, Any]) -> Document:
@@ -208,10 +208,8 @@ def _letters(directory: Path, name: str) -> Iterator[Document]:
     for letter in atomic.parsed(
         content[content.find(b"\n") + 1 if start else 0 :], directory / name
     ):
-        if not letter.keys() >= _WRITTEN:
+        if not (letter.keys() >= _WRITTEN and isinstance(letter["to"], list)):
             raise ResultsError(f"{directory / name}: a line does not describe a letter")
-        if not isinstance(letter["to"], list):
-            raise ResultsError(f"{directory / name}: a letter has no recipients")
         yield letter
 
 

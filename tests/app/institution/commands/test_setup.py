@@ -64,11 +64,13 @@ def test_one_file_each_way_makes_all_trust_each_other(
 
 
 def test_files_name_this_machine_and_stay_when_it_is_set_up_again(tmp_path: Path) -> None:
-    home, data = tmp_path / "a", tmp_path / "patients"
+    home, data = tmp_path / "of-hospital-a", tmp_path / "patients"
     public = member(home, "hospital-x", 3, "--data", str(data))
     before = {
         name: (home / name).read_bytes() for name in ("letters.key", "node.key", "policy.toml")
     }
+    env = home / "node.env"
+    env.write_text(env.read_text().replace('out="', 'device="cpu" threads=2 out="'))
     assert main(["setup", "member", str(home)]) == 0
     assert main(["setup", "member", str(home), "methods=local"]) == 2
     assert before == {name: (home / name).read_bytes() for name in before}
@@ -77,6 +79,7 @@ def test_files_name_this_machine_and_stay_when_it_is_set_up_again(tmp_path: Path
     config = node_config(line)
     assert config["name"] == "hospital-x"
     assert config["data-dir"] == str(data)
+    assert (config["device"], config["threads"]) == ("cpu", 2), "keys of this machine stay"
     assert all(str(config[key]).startswith(f"{home}/") for key in ("keys", "trust", "policy"))
     texts = [path.read_text() for path in home.rglob("*") if path.suffix in (".service", ".env")]
     assert len(texts) == 4
@@ -101,6 +104,19 @@ def test_a_member_refuses_a_file_in_which_it_has_other_keys(
     assert (a / "trust.toml").read_bytes() == before
     assert main(["setup", "member", str(b), str(relay / "consortium.toml")]) == 2
     assert "not trusted: no terminal to ask" in capsys.readouterr().err
+
+
+def test_a_relay_s_address_is_no_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell reads node.env, as the user of the node: the relay may not write commands there."""
+    a, _, relay = joined(tmp_path)
+    text, before = (relay / "consortium.toml").read_text(), (a / "node.env").read_text()
+    for forged in ("$(id):9092", "relay:9092\\nPATH=/tmp", "relay:9092; id", "relay", "a b:1"):
+        (tmp_path / "f.toml").write_text(text.replace("relay.example.org:9", forged))
+        assert main(["setup", "member", str(a), str(tmp_path / "f.toml"), "--yes"]) == 2
+        assert "is not HOST:PORT" in capsys.readouterr().err
+    assert (a / "node.env").read_text() == before
 
 
 def test_the_fingerprint_covers_every_byte_that_a_member_takes(tmp_path: Path) -> None:

@@ -113,6 +113,19 @@ def test_metrics_are_the_numbers_of_the_json(run_dir: Path, tmp_path: Path) -> N
     assert f"coterie_run_relay_sealing_bytes{{}} {document['relay']['sealing_bytes']}" in lines
 
 
+def test_letters_of_the_same_millisecond_are_no_metrics(tmp_path: Path) -> None:
+    """A collector rejects a file with a series twice."""
+    (tmp_path / "run" / "nodes" / "peer-0001").mkdir(parents=True)
+    letter = {
+        "time": "2026-01-01T00:00:00.000", "direction": "sent", "kind": "answer", "round": 7,
+        "from": 1, "to": [2], "bytes": 9, "sealed": True, "verdict": "sent",
+    }  # fmt: skip
+    (tmp_path / "run" / "audit-0001.jsonl").write_text(2 * (json.dumps(letter) + "\n"))
+    document = state.of_run(tmp_path / "run")
+    assert len(document["letters"]) == 2
+    assert list(state.metrics(document)) == []
+
+
 @contextmanager
 def superlink(secrets: Path, days: int) -> Iterator[str]:
     """Answer /health with a certificate of this validity."""
