@@ -47,10 +47,10 @@ def submissions(run_dir: Path) -> list[Submission]:
 def newest(run_dir: Path) -> Submission | None:
     """Return the newest Flower run of a run directory, with what Flower says of it now."""
     # FlowerError: the SuperLink does not answer.
-    found = submissions(run_dir)
-    if not found or is_over(found[-1]):
-        return found[-1] if found else None
-    return asked(run_dir, found[-1]["connection"], found[-1]["run"])
+    *_, last = [None, *submissions(run_dir)]
+    if last is None or is_over(last):
+        return last
+    return asked(run_dir, last["connection"], last["run"])
 
 
 def asked(run_dir: Path, connection: str, run: str) -> Submission:
@@ -81,4 +81,5 @@ def stop(run_dir: Path, submission: Submission) -> None:
     deadline = time.monotonic() + _END_SECONDS
     while progress.read(run_dir).get("status") == "running" and time.monotonic() < deadline:
         time.sleep(_PAUSE)  # the relay, if it is on this machine, writes its last lines
-    progress.mark(run_dir, "stopped")
+    if progress.read(run_dir).get("status") not in progress.OVER:
+        progress.mark(run_dir, "stopped")

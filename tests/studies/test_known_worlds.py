@@ -22,7 +22,7 @@ def test_each_world_has_an_institution_in_each_group() -> None:
 
 @pytest.mark.long
 def test_methods_of_the_product_are_measured_on_the_same_rows() -> None:
-    """Of two groups one letter tells more than 40 tuned rounds alone."""
+    """One letter of each of two groups tells more than 40 tuned rounds alone."""
     made = draw("two groups", rows=100, columns=6, n=4, seed=1000)
     (alone, sent_alone, _), (pooled, sent, _) = beside(made, ["local"], seed=0)
     assert sent_alone == 0

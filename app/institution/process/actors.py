@@ -36,7 +36,7 @@ def _actor(name: str, machine: str) -> Any:
     """Return the actor of this name, which this process or another one starts on a machine."""
     threads = os.environ.get("OMP_NUM_THREADS", "1")  # Ray sets it by the cores of an actor
     return ray.remote(_Actor).options(
-        name=name, get_if_exists=True, num_cpus=0,
+        name=name, get_if_exists=True, num_cpus=0, max_restarts=-1, max_task_retries=1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False),
         runtime_env={"env_vars": {"OMP_NUM_THREADS": threads}},
     ).remote()  # fmt: skip

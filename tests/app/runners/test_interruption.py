@@ -82,7 +82,7 @@ def test_stop_is_ctrl_c_from_another_terminal(
     assert f"process {os.getpid()} stops after this round" in capsys.readouterr().out
     assert progress.read(Path(config.run_dir))["status"] == "stopped"
     assert main(["stop", config.run_dir]) == 2
-    assert "is not in progress: nothing to stop" in capsys.readouterr().err
+    assert "is not in progress: nothing to stop here" in capsys.readouterr().err
 
 
 def test_a_second_one_stops_at_once(tmp_path: Path) -> None:
