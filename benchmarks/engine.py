@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from coterie.clients.engine.engine import Engine
 from coterie.clients.models.build import build
-from coterie.clients.models.options import MODELS, MlpOptions
+from coterie.clients.models.options import MODELS, Adaptation, MlpOptions
 from coterie.clients.training import Training
 from coterie.datasets.problem import Problem, Split
 
@@ -106,17 +106,11 @@ def engine_steps(
     options: object,
     batch: int,
     device: str,
-    *,
-    memory: int = 0,
-    mixed_precision: bool = False,
-    tf32: bool = False,
+    **keys: Any,
 ) -> Callable[[int], None]:
     """Return a function that takes a number of steps of every peer with the engine."""
     training = Training(batch_size=batch, learning_rate=RATE)
-    engine = Engine(
-        data, model, options, range(data.peers), training, device=device, memory=memory,
-        mixed_precision=mixed_precision, tf32=tf32,
-    )  # fmt: skip
+    engine = Engine(data, model, options, range(data.peers), training, device=device, **keys)
     x, buffers = engine.initial()
     state = [x]
     rounds = iter(range(10**9))
@@ -131,7 +125,12 @@ def engine_steps(
 
 
 def loop_steps(
-    data: Problem, model: str, options: object, batch: int, device: str
+    data: Problem,
+    model: str,
+    options: object,
+    batch: int,
+    device: str,
+    adaptation: Adaptation | None = None,
 ) -> Callable[[int], None]:
     """Return a function that takes a number of steps of every peer, peer by peer."""
     table = MODELS[model].options
@@ -145,11 +144,10 @@ def loop_steps(
     ) -> Callable[[int], None]:
         laid_out = pool.to(memory_format=layout)
         inputs = [laid_out[torch.tensor(rows)] for rows in data.train.rows[:peers]]
-        modules = [
-            build(model, options, "classification", shape, 10).to(device).to(memory_format=layout)
-            for _ in range(peers)
-        ]
-        optimizers = [torch.optim.SGD(m.parameters(), lr=RATE, **how) for m in modules]
+        made = model, options, data.task, shape, data.outputs, adaptation
+        modules = [build(*made).to(device).to(memory_format=layout) for _ in range(peers)]
+        trained = [[w for w in m.parameters() if w.requires_grad] for m in modules]
+        optimizers = [torch.optim.SGD(of, lr=RATE, **how) for of in trained]
 
         def run(count: int) -> None:
             for x, y, module, optimizer in zip(
@@ -158,12 +156,16 @@ def loop_steps(
                 for _ in range(count):
                     rows = torch.randperm(len(y), device=device)[:batch]
                     optimizer.zero_grad()
-                    F.cross_entropy(module(x[rows]), y[rows]).backward()
+                    scores = module(x[rows])
+                    F.cross_entropy(scores.flatten(0, -2), y[rows].flatten()).backward()
                     optimizer.step()
 
         return run
 
-    layouts = [torch.contiguous_format, *([torch.channels_last] if "mlp" not in model else [])]
+    layouts = [
+        torch.contiguous_format,
+        *([torch.channels_last] if len(shape) == 3 and model != "mlp" else []),
+    ]
     hows: list[dict[str, bool]] = [{"foreach": False}, {"foreach": True}, {"fused": True}]
     ways = [(loop(1, *way), way) for way in product(layouts, hows)]
 
