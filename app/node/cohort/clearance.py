@@ -48,8 +48,8 @@ def of_offers(engine: Engine, state: Any, offers: Letters) -> dict[int, Measured
             continue
         has_model = MODEL in tensors and tensors[MODEL].shape == (engine.d,)
         x_d = tensors[MODEL] if has_model else state.x[p]
-        found = _membership(engine, p, partial(_fits, engine, p, x_d, state.buffers))
-        measured[peer] = found | ({} if has_model or not found else {"behind": True})
+        result = _membership(engine, p, partial(_fits, engine, p, x_d, state.buffers))
+        measured[peer] = result | ({} if has_model or not result else {"behind": True})
         measured[peer] |= _described(engine, p, tensors) | _readable(engine, p, tensors)
     return measured
 
