@@ -47,8 +47,6 @@ from coterie.strategies.topology import AveragingWeights
 __all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Scores", "device_of"]
 
 _log = logging.getLogger("coterie.engine")
-_MATRICES = 3
-"""Dimensions of a stack of matrices."""
 
 
 def device_of(name: str, gpu: int) -> torch.device:
@@ -319,8 +317,7 @@ class Engine(Evaluation):
         if self.library is not None:
             fit = self._fitted(before, self._pool, batches, np.zeros(1, dtype=np.int64))
         else:
-            per_step = 2 if training.sam_radius else 1
-            self.n_gradients += per_step * sum(int(batch.counts_e[0]) for batch in batches)
+            self.n_gradients += sum(int(batch.counts_e[0]) for batch in batches)
             trainer = replace(self._trainer, data=self._pool)
             fit = trainer.fit(before, batches, training, NO_TERMS)
         if models == len(x_pd):
@@ -439,9 +436,8 @@ class Engine(Evaluation):
         """Charge private minibatches, count their examples, and return them."""
         if self.guard is not None:
             batches = self.guard.admit(batches)
-        per_step = 2 if self.training.sam_radius else 1
         for batch in batches:
-            np.add.at(self.n_gradients, batch.hosted_e, per_step * batch.counts_e)
+            np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
         return batches
 
     def training_rows(
@@ -479,16 +475,6 @@ class Engine(Evaluation):
         return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, hosted)
 
     inner, squared_distances = staticmethod(sums.paired), staticmethod(sums.squared_distances)
-
-    def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
-        """Return the mean cosine of the rows of two models' tensors, (E,); a vector is a row."""
-        total_e, count = np.zeros(len(from_e)), 0
-        for tensor in self.network.tensors(x_sd):
-            rows_src = tensor.flatten(1, -2) if tensor.dim() > _MATRICES else tensor
-            rows_src = tensor[:, None] if tensor.dim() < _MATRICES else rows_src
-            total_e += sums.cosines(rows_src, from_e, to_e).cpu().numpy()
-            count += rows_src.shape[1]
-        return total_e / count
 
     def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
         """Return inner products of every model of one stack with every one of another, (E, S)."""

@@ -115,28 +115,6 @@ def _of_pairs(
     return result_k[pair_e]
 
 
-@torch.no_grad()
-def cosines(rows_src: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
-    """Return the sum over rows of `rows_src` (S, r, c) of cosines of pairs, (E,); 0 for zeros."""
-    _, rows, columns = rows_src.shape
-    stack = rows_src.reshape(-1, columns)
-
-    def inner(a: Ints, b: Ints) -> Tensor:
-        of_a, of_b = ((of[:, None] * rows + np.arange(rows)).ravel() for of in (a, b))
-        return paired(Rows(stack, of_a), Rows(stack, of_b)).view(len(a), rows)
-
-    every = np.arange(len(rows_src))
-    result_e = torch.zeros(len(from_e), dtype=torch.float64, device=rows_src.device)
-    step = max(1, tuning.SUM_CELLS.on(rows_src.device) // (rows * columns))
-    squares_sr = torch.cat([inner(at, at) for at in np.split(every, every[step::step])])
-    for start in range(0, len(from_e), step):
-        a, b = from_e[start : start + step], to_e[start : start + step]
-        lengths = (squares_sr[a] * squares_sr[b]).sqrt()
-        cosine = inner(a, b) / lengths.where(lengths > 0, torch.inf)
-        result_e[start : start + step] = paired(cosine, torch.ones_like(cosine))
-    return result_e
-
-
 def _total(blocks: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """Return sums of products over the last dimension of all blocks; the others are broadcast."""
     # The k-th of the partial sums takes the k-th term of each block. The second half of the partial
