@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.clients.diagnostics import Bools, Floats, Ints, auroc, wilson
+from coterie.clients.diagnostics import auroc, wilson
+from coterie.clients.letters import Bools, Floats, Ints
 
 FALSE_ALARMS = 0.01
 """Share of the held-out units that are taken for members."""

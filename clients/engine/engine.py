@@ -34,7 +34,7 @@ from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
-from coterie.clients.letters import Bools, Ints
+from coterie.clients.letters import Bools, Floats, Ints
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import MAX_PARAMETERS, build
 from coterie.clients.models.fitted import Fitted, Kinds
@@ -465,9 +465,7 @@ class Engine(Evaluation):
             return sums.mixed(weights, x_sd)
         return robust.mixed(self.defence, weights, x_sd, own_pd)
 
-    def collect(
-        self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
-    ) -> Tensor:
+    def collect(self, weights_e: Floats, x_sd: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
         """Return weighted sums (P, d): of rows `from_e` of the stack, to local indices `to_e`."""
         hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":
@@ -476,7 +474,7 @@ class Engine(Evaluation):
 
     inner, squared_distances = staticmethod(sums.paired), staticmethod(sums.squared_distances)
 
-    def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
+    def products(self, a_ed: Tensor, b_sd: Tensor) -> Floats:
         """Return inner products of every model of one stack with every one of another, (E, S)."""
-        result: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
+        result: Floats = sums.products(a_ed, b_sd).cpu().numpy()
         return result

@@ -12,17 +12,16 @@ import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.clients.engine import tuning
-from coterie.clients.letters import Ints, Rows
+from coterie.clients.letters import Floats, Ints, Rows
 
 
 @torch.no_grad()
-def mixed(weights_ps: npt.NDArray[np.float64], x_sd: Tensor) -> Tensor:
+def mixed(weights_ps: Floats, x_sd: Tensor) -> Tensor:
     """Return weighted sums (P, d) of a stack; equal rows of weights are computed once."""
     distinct: dict[bytes, int] = {}
     which = [distinct.setdefault(row.tobytes(), len(distinct)) for row in weights_ps]
@@ -33,9 +32,7 @@ def mixed(weights_ps: npt.NDArray[np.float64], x_sd: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def weighted(
-    weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints, sum_p: Ints
-) -> Tensor:
+def weighted(weights_e: Floats, x_sd: Tensor, from_e: Ints, to_e: Ints, sum_p: Ints) -> Tensor:
     """Return sums (P, d) of weighted rows, each in the order of its terms."""
     # `from_e` and `to_e` are row and sum of each term, `sum_p` the sum in each row of the result.
     if not len(to_e):

@@ -25,11 +25,10 @@ from torch import Tensor
 
 from coterie.app.wire.increments import MODEL
 from coterie.clients import leakage
-from coterie.clients.diagnostics import Floats
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import Buffers
-from coterie.clients.letters import Letters, no_letters
+from coterie.clients.letters import Floats, Letters, no_letters
 from coterie.clients.models.fitted import Fitted
 
 Measured = dict[str, Any]
