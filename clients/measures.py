@@ -32,13 +32,12 @@ def classification(p_nk: Floats, labels_n: Ints) -> dict[str, float]:
         recall_k = hits_k / true_k
         f1_k = 2 * hits_k / (true_k + predicted_k)
     confidence_j, accuracy_j, size_j = np.array(reliability(p_nk, labels_n)).T
+    off_j = np.abs(confidence_j - accuracy_j)
     metrics = {
         "balanced_accuracy": float(recall_k[occurs_k].mean()),
         "macro_f1": float(f1_k[true_k + predicted_k > 0].mean()),
         "auroc": _mean([auroc(p_nk[:, c], labels_n == c) for c in _compared(p_nk)]),
-        "expected_calibration_error": float(
-            (np.abs(confidence_j - accuracy_j) * size_j).sum() / len(labels_n)
-        ),
+        "expected_calibration_error": float((off_j * size_j).sum() / len(labels_n)),
     }
     if len(true_k) == 2:
         metrics |= {"sensitivity": float(recall_k[1]), "specificity": float(recall_k[0])}

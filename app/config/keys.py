@@ -23,6 +23,7 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
     "trust.warmup": (0, "train with method local, and go on with start-from"),
     "trust.similarity": ("validation", "pfedgraph compares parameters"),
     "sam-radius": (0.0, "pass `gradient=` to `self.fit` in a method of your own"),
+    "xgboost.min-child-weight": (1.0, "xgboost.min-samples-leaf bounds the rows of a leaf"),
     "text.bad-lines": ("refuse", "correct the lines that the error names"),
     **dict.fromkeys(
         ("small-world", "barabasi-albert", "hypercube", "torus", "erdos-renyi"),
