@@ -32,6 +32,7 @@ from torch.profiler import profile
 from benchmarks import engine, resnet9
 from coterie.clients.engine import sums, tuning
 from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Rows
 from coterie.clients.models.options import Adaptation, TransformerOptions
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import Training
@@ -160,9 +161,9 @@ class Bench:
         n = self.peers[0] if self.small else PAIRED
         x_nd = torch.randn(n, self._engine(name, 1, "cpu").d, device=self.device)
         i, k = np.divmod(np.arange(n * n), n)
-        ways = {
+        ways: dict[str, Callable[[], object]] = {
             "products": partial(sums.products, x_nd, x_nd),
-            "distances": partial(sums.squared_distances, sums.Rows(x_nd, i), sums.Rows(x_nd, k)),
+            "distances": partial(sums.squared_distances, Rows(x_nd, i), Rows(x_nd, k)),
             "torch": lambda: x_nd.double() @ x_nd.double().T,
         }
         unit = 1e12 / (n * n * x_nd.shape[1])

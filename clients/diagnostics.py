@@ -15,11 +15,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from coterie.clients.letters import Bools, Floats, Ints
+
 Estimate = tuple[float, float, float]
 """Value, and the ends of its 95 % interval; NaN where undefined."""
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from coterie.clients.letters import Bools as Bools
+from coterie.clients.letters import Floats as Floats
 from coterie.clients.letters import Ints as Ints
 
 if TYPE_CHECKING:
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from coterie.clients.engine import data, engine, evaluation, library, network, training
     from coterie.clients.engine.backends import backend
 
-Floats = npt.NDArray[np.float64]
 Tensor: TypeAlias = "torch.Tensor"
 Backend: TypeAlias = "backend.Backend"
 Batch: TypeAlias = "data.Batch"

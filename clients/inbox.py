@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clients.letters import Bools, Ints, Letters, Rows, no_letters
+from coterie.clients.letters import Bools, Floats, Ints, Letters, Rows, no_letters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from coterie.clients.engine.data import SplitName
     from coterie.clients.engine.engine import Engine
     from coterie.clients.rule import State
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

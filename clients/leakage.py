@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.clients.diagnostics import Bools, Floats, Ints, auroc, wilson
+from coterie.clients.diagnostics import auroc, wilson
+from coterie.clients.letters import Bools, Floats, Ints
 
 FALSE_ALARMS = 0.01
 """Share of the held-out units that are taken for members."""
@@ -118,8 +119,8 @@ def thresholds(tree: Mapping[str, Floats], rows_nm: Floats) -> float:
     for column, value in zip(feature[left > 0].astype(int), threshold[left > 0], strict=True):
         values = np.unique(rows_nm[:, column].astype(np.float32).astype(np.float64))
         if len(values) > 2:
-            told = np.concatenate([values, (values[:-1] + values[1:]) / 2])
-            hits.append(bool((np.abs(told - value) <= 1e-5).any()))
+            cuts = np.concatenate([values, (values[:-1] + values[1:]) / 2])
+            hits.append(bool((np.abs(cuts - value) <= 1e-5).any()))
     return float(np.mean(hits)) if hits else 0.0
 
 

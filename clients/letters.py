@@ -17,8 +17,9 @@ from coterie.ranges import option
 if TYPE_CHECKING:
     from torch import Tensor
 
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 OperatorName = Literal["top-k", "sign", "low-rank", "int4"]
 Part = slice | Ints
 """Index of some models of a stack."""

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.clients.diagnostics import auroc, by_score, c_index, risks
+from coterie.clients.letters import Floats, Ints
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 _BINS = 15  # confidence bins: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017
 _POINTS = 40  # maximum number of points of a curve
 _MAX_CLASSES = 20  # for the confusion matrix and ROC curves
@@ -33,11 +31,13 @@ def classification(p_nk: Floats, labels_n: Ints) -> dict[str, float]:
     with np.errstate(divide="ignore", invalid="ignore"):
         recall_k = hits_k / true_k
         f1_k = 2 * hits_k / (true_k + predicted_k)
+    confidence_j, accuracy_j, size_j = np.array(reliability(p_nk, labels_n)).T
+    off_j = np.abs(confidence_j - accuracy_j)
     metrics = {
         "balanced_accuracy": float(recall_k[occurs_k].mean()),
         "macro_f1": float(f1_k[true_k + predicted_k > 0].mean()),
         "auroc": _mean([auroc(p_nk[:, c], labels_n == c) for c in _compared(p_nk)]),
-        "expected_calibration_error": _calibration_error(p_nk, labels_n),
+        "expected_calibration_error": float((off_j * size_j).sum() / len(labels_n)),
     }
     if len(true_k) == 2:
         metrics |= {"sensitivity": float(recall_k[1]), "specificity": float(recall_k[0])}
@@ -93,11 +93,6 @@ def reliability(p_nk: Floats, labels_n: Ints) -> list[list[float]]:
         [float(confidence_n[at].mean()), float(correct_n[at].mean()), int(at.sum())]
         for at in (bin_n == b for b in np.flatnonzero(np.bincount(bin_n)))
     ]
-
-
-def _calibration_error(p_nk: Floats, labels_n: Ints) -> float:
-    bins = np.array(reliability(p_nk, labels_n))
-    return float((np.abs(bins[:, 0] - bins[:, 1]) * bins[:, 2]).sum() / len(labels_n))
 
 
 def _compared(p_nk: Floats) -> list[int]:

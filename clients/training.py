@@ -107,13 +107,6 @@ class Training:
         "Begin the local training of each round without the momentum and moments of earlier "
         "rounds.",
     )
-    sam_radius: float = option(
-        0.0,
-        "Radius rho of sharpness-aware minimization (SAM): gradients are taken at x + rho g / |g| "
-        "with g the gradient at x, on the same minibatch, which costs two gradients per step; 0 "
-        "for none.",
-        low=0,
-    )
     class_weights: ClassWeights = option(
         "none",
         'Weight of an example in the training loss, for problems with classes. "balanced": n / (k '

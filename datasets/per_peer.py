@@ -34,7 +34,7 @@ from coterie.datasets.own.institutions import (
     showing_entries,
     words,
 )
-from coterie.datasets.partition.options import Partition
+from coterie.datasets.partition.options import Partition, held_out
 from coterie.datasets.problem import DataError, Problem
 from coterie.ranges import option
 
@@ -272,13 +272,7 @@ class ArraysOptions:
         'Names of the classes in the order of the model\'s outputs, "healthy, ill"; empty to use '
         "those in the arrays of all peers (simulations only).",
     )
-    validation: float | Literal["auto"] = option(
-        "auto",
-        "Share of the training examples held out for validation where a file has no validation "
-        'part; "auto" is the share that the method needs.',
-        low=0,
-        below=1,
-    )
+    validation: float | Literal["auto"] = held_out("Share of files without a validation part")
 
 
 @remembered(2)

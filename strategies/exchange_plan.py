@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.strategies.protocol import METRICS, Edges
+from coterie.strategies.push_sum import Matrix
 from coterie.strategies.schedule import Schedule
-from coterie.strategies.topology import Links, Matrix
+from coterie.strategies.topology import Links
 
 Marks = npt.NDArray[np.bool_]
 """Mask over edges, (E,)."""

@@ -16,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.ranges import option
-from coterie.strategies.clock import Clock
+from coterie.strategies.clock import Clock, Floats, Ints
 from coterie.strategies.columns import read_columns
 from coterie.strategies.errors import ScheduleError
 
 Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _SAMPLE, _CHURN = 0x5A3B, 0xC402
 """Purposes of the random streams."""

@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.strategies.columns import read_columns
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.protocol import Edges
-from coterie.strategies.push_sum import PushSum
+from coterie.strategies.push_sum import Floats, Matrix, PushSum
 
-Matrix = npt.NDArray[np.bool_]
-
-Floats = npt.NDArray[np.float64]
 Links = Callable[[int], Matrix]
 """Function from a round to its edges, (n, n), [sender, recipient]."""
 AveragingWeights = Callable[[int], tuple[Floats, Floats]]
@@ -184,7 +180,8 @@ def _epidemic_rounds(setting: Setting) -> Rounds:
     peers, degree, at = setting.peers, setting.degree, np.arange(setting.peers)
     if peers < 2:
         raise TopologyError("random edges in each round need more than one peer")
-    _check_degree(setting)
+    if not 1 <= degree < peers:
+        raise TopologyError(f"topology-degree = {degree} must be from 1 to {peers - 1}")
 
     def links(t: int) -> Matrix:
         draws = np.random.default_rng((setting.seed, t, _EPIDEMIC)).random((peers, peers))
@@ -227,13 +224,6 @@ def _file_edges(setting: Setting) -> list[Edges]:
 def _is_directed(edges: Edges) -> bool:
     pairs = set(map(tuple, edges.tolist()))
     return any((j, i) not in pairs for i, j in pairs)
-
-
-def _check_degree(setting: Setting) -> None:
-    if not 1 <= setting.degree < setting.peers:
-        raise TopologyError(
-            f"topology-degree = {setting.degree} must be from 1 to {setting.peers - 1}"
-        )
 
 
 def _powers_of_two(peers: int) -> list[int]:

@@ -457,75 +457,22 @@ def cobo(code: Code) -> Gaps:
 
 @comparison("trust", "epfml/personalized-collaborative-llms", "007fefc", within=1e-6)
 def trust(code: Code) -> Gaps:
-    """Strategies 1 to 3: weights from parameters, losses and outputs; and the average."""
-    names = ("similarity_weights", "__trust_weights_weights", "__weighted_average")
-    known = {"torch": torch, "F": nn.functional}
-    theirs = vars(code.take("src/optim/strategies.py", *names, **known))
-    peers = Peers("trust", **{"trust.similarity": "weights"})
+    """Strategy 2, with the loss for the perplexity: weights and the average."""
+    peers = Peers("trust")
     ours = peers.rule.update(peers.state, peers.inbox({"x": peers.x}))
-    clients = [[Network(peers.x[i]), None, None] for i in range(N)]
-    # A vector of the network is one row here; their cosine takes the rows of matrices only.
-    matrices = [[nn.ParameterDict(_rows(client[0])), None, None] for client in clients]
-    similar = theirs["__trust_weights_weights"](matrices, theirs["similarity_weights"])
-    w = similar.softmax(dim=1)
-    theirs["__weighted_average"](clients, torch.tensor(ours.w), SimpleNamespace(wandb=False))
-    models = [client[0] for client in clients]
-    average = gap(vectors(models), ours.x)  # type: ignore[arg-type]
-    return {"weights": gap(w, ours.w), "average": average, **_trust_by_data(code)}
-
-
-def _trust_by_data(code: Code) -> Gaps:
-    """Compare strategies 2 (with the loss for the perplexity) and 3 (ours: on a peer's inputs)."""
-    away = {"weights by loss": 0.0, "weights by outputs": 0.0}
-    by_loss = Peers("trust", **{"trust.similarity": "validation"})
-    inbox = by_loss.inbox({"x": by_loss.x})
-    ours = by_loss.rule.update(by_loss.state, inbox).w
-    clients = [[Network(x), None, None] for x in by_loss.x]
 
     def evaluated(model: Any, peer: int, *_: Any, **__: Any) -> tuple[None, None, float]:
-        return None, None, by_loss.loss(model.vector(), peer, "validation")
+        return None, None, peers.loss(model.vector(), peer, "validation")
 
-    name = "__trust_weights_ref"
-    known = {"torch": torch, "eval": evaluated}
-    theirs = vars(code.take("src/optim/strategies.py", name, **known))[name]
-    arguments = SimpleNamespace(device="cpu")
-    scores = theirs(clients, {"val": list(range(N))}, 1, 1, None, arguments)
-    away["weights by loss"] = gap(scores.softmax(dim=1), ours)
-
-    by_outputs = Peers("trust", **{"trust.similarity": "predictions"})
-    ours = by_outputs.rule.update(by_outputs.state, by_outputs.inbox({"x": by_outputs.x})).w
-    name = "__trust_weights_token"
-    for i in range(N):
-        inputs = by_outputs.data(i, "validation")
-
-        def batch(*_: Any, of: Any = inputs) -> Any:
-            return of
-
-        few = SimpleNamespace(**{key: getattr(torch, key) for key in ("zeros", "sum", "abs")})
-        few.topk = lambda values, k: torch.topk(values, min(k, values.shape[-1]))
-        known = {"torch": few, "F": nn.functional, "get_batch": batch}
-        theirs = vars(code.take("src/optim/strategies.py", name, **known))[name]
-        models = [[_Logits(Network(x)), None, None] for x in by_outputs.x]
-        scores = theirs(models, {"ref": None}, 1, len(inputs[1]), contextlib.nullcontext(),
-                        arguments)  # fmt: skip
-        row = gap(scores.softmax(dim=1)[i], ours[i])
-        away["weights by outputs"] = max(away["weights by outputs"], row)
-    return away
-
-
-class _Logits(nn.Module):
-    """Network whose outputs are those of sequences of length 1."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor, get_logits: bool) -> dict[str, Tensor]:
-        return {"logits": self.network(x)[:, None]}
-
-
-def _rows(model: Any) -> dict[str, Tensor]:
-    return {f"p{i}": p.data.reshape(-1, p.shape[-1]) for i, p in enumerate(model.parameters())}
+    names = ("__trust_weights_ref", "__weighted_average")
+    theirs = vars(code.take("src/optim/strategies.py", *names, torch=torch, eval=evaluated))
+    clients = [[Network(x), None, None] for x in peers.x]
+    arguments = SimpleNamespace(device="cpu", wandb=False)
+    scores = theirs[names[0]](clients, {"val": list(range(N))}, 1, 1, None, arguments)
+    theirs[names[1]](clients, torch.tensor(ours.w), arguments)
+    models = [client[0] for client in clients]
+    average = gap(vectors(models), ours.x)  # type: ignore[arg-type]
+    return {"weights": gap(scores.softmax(dim=1), ours.w), "average": average}
 
 
 @comparison("all-for-one", "philipco/heterogeneity_quantification", "92705fc")

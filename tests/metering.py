@@ -47,7 +47,6 @@ class Metered:
         self._count_passes("losses")
         self._count_passes("example_losses")
         self._count_passes("example_outputs")
-        self._count_distances()
         self.cohort.restart()
         self._passes[:] = 0  # a start is no round
         self._totals: Columns = dict.fromkeys(("sent", "received", "gradients"), 0 * self._passes)
@@ -63,15 +62,6 @@ class Metered:
             return real(x, buffers, split, *peers)
 
         setattr(self.engine, operation, counted)
-
-    def _count_distances(self) -> None:
-        distances = self.engine.output_distances
-
-        def compared(x: Tensor, y: Tensor, buffers: Any, split: Any, peers: Any, top: int) -> Any:
-            np.add.at(self._passes, peers, 2)
-            return distances(x, y, buffers, split, peers, top)
-
-        vars(self.engine)["output_distances"] = compared
 
     def _read(self, t: int, edges: Edges, asked: Bools) -> None:
         """Record the costs of round `t`, between its end and the start of the next one."""

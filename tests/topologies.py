@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.strategies.topology import TOPOLOGIES, AveragingWeights, Links, Matrix, Setting
+from coterie.strategies.push_sum import Matrix
+from coterie.strategies.topology import TOPOLOGIES, AveragingWeights, Links, Setting
 
 
 def topology(kind: str, peers: int, seed: int, **options: Any) -> Matrix:

@@ -242,8 +242,9 @@ class Config(Settings):
             " does not cover start-from: its models were trained on the same data": self.start_from,
             ': table.missing = "median" would put values of single examples into models; set it to '
             '"mean" or "indicator"': missing == "median",
-            ": gradient-clip would scale the noise, and sam-radius computes every gradient twice; "
-            "set both to 0 and use privacy.clip": training.gradient_clip or training.sam_radius,
+            ": gradient-clip would scale the noise; set it to 0 and use privacy.clip": (
+                training.gradient_clip
+            ),
             ": class-weights would give single examples more influence than privacy.clip allows; "
             'set class-weights = "none"': training.class_weights != "none",
             ": mixed-precision rounds norms, so clips are inexact": self.compute.mixed_precision,

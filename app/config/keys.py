@@ -21,6 +21,9 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
     "federated-clustering.radius": ("quantile", "set federated-clustering.quantile"),
     "all-for-one.smoothness": (0.0, "a learning-rate that is too large causes a warning"),
     "trust.warmup": (0, "train with method local, and go on with start-from"),
+    "trust.similarity": ("validation", "pfedgraph compares parameters"),
+    "sam-radius": (0.0, "pass `gradient=` to `self.fit` in a method of your own"),
+    "xgboost.min-child-weight": (1.0, "xgboost.min-samples-leaf bounds the rows of a leaf"),
     "text.bad-lines": ("refuse", "correct the lines that the error names"),
     **dict.fromkeys(
         ("small-world", "barabasi-albert", "hypercube", "torus", "erdos-renyi"),

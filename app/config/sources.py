@@ -16,8 +16,8 @@ from coterie.ranges import Option, Scalar
 
 _BYTES = 1 << 23
 """Maximum bytes of a TOML file."""
-_BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
-"""Files and folders that mark a folder as a run directory; it has at least one of them."""
+_BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json")
+"""Files that mark a folder as a run directory, which has at least one of them."""
 BEFORE: dict[str, dict[str, Scalar]] = {
     "table": {"table.scale": "own", "table.split": "plain", "table.fold": 0}
 }

@@ -220,11 +220,11 @@ def _field(name: str) -> Measure:
 
 def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
     def scored(run: Run, _: SameTrial) -> float | None:
-        known = run.clusters_to_recover is not None and learns_graph(run.settings)
+        known = run.clusters is not None and learns_graph(run.settings)
         if not known or not run.weights_between().any():
             return None
-        assert run.clusters_to_recover is not None
-        return of(score(run.weights[-1], run.clusters_to_recover))
+        assert run.clusters is not None
+        return of(score(run.weights[-1], run.clusters))
 
     return scored
 

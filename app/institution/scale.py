@@ -212,7 +212,7 @@ class Memory:
 
     def __init__(self, own: Path) -> None:
         self._file, self._key = own / _MEMORY, secret(own)
-        self.newest: int | None = None  # minimum number of values behind what `held` sent anew
+        self.newest: int | None = None  # minimum number of new values that made `held` send again
 
     def held(self, sent_3c: Floats, cells: Floats, columns: Sequence[Column], least: int) -> Floats:
         """Return the statistics that leave, (3, c): earlier ones until `least` values are new."""

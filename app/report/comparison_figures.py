@@ -137,7 +137,7 @@ def maps(compared: Comparison) -> Figure | None:
         low = min(0.0, float(shares_fnn.min()))
         coded.append(np.round((shares_fnn - low) / (1 - low) * 255).astype(np.uint8).tobytes())
         own_fn = np.diagonal(weights_fnn, axis1=1, axis2=2)
-        clusters = run.clusters_to_recover if learns_graph(run.settings) else None
+        clusters = run.clusters if learns_graph(run.settings) else None
         entries.append({
             "method": m, "seed": s, "low": low, "scales": encode(scales_fn, 2),
             "own": encode(own_fn, 2) if has_own_weights(run) else None,

@@ -152,7 +152,7 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     each = 2 * LINKS * run.peers if run.peers > CROWD else 0
     keep = thin(len(run.weights), WEIGHTS // (len(blocks) ** 2 + each))
     learns = learns_graph(run.settings)
-    clusters = run.clusters_to_recover if learns else None
+    clusters = run.clusters if learns else None
     weights_cnn = [finite(run.weights[k]) for k in keep]
     edges = [learnt_edges(w_nn) for w_nn in weights_cnn] if learns else None
     scores = None if clusters is None else [score(w_nn, clusters) for w_nn in weights_cnn]

@@ -45,13 +45,6 @@ def row_scales(weights_nn: Floats) -> Floats:
     return np.asarray(np.where(has_unit_n, np.maximum(scale_n, 1.0), scale_n))
 
 
-def true_edges(clusters_n: Ints) -> Bools:
-    """Mark all ordered pairs of different peers in the same cluster, (n, n) bool."""
-    same_nn = np.array(clusters_n[:, None] == clusters_n[None, :], dtype=np.bool_)
-    np.fill_diagonal(same_nn, False)
-    return same_nn
-
-
 def components(edges_nn: Bools) -> Ints:
     """Number the connected components of the mutual graph (both directions learnt), (n,)."""
     # scipy.sparse.csgraph would take longer to import than the rest of a report.
@@ -67,7 +60,8 @@ def components(edges_nn: Bools) -> Ints:
 
 def score(weights_nn: Floats, clusters_n: Ints) -> GraphScores:
     """Compare one learnt weight matrix (n, n) with the true clusters (n,)."""
-    learnt_nn, true_nn = learnt_edges(weights_nn), true_edges(clusters_n)
+    learnt_nn, true_nn = learnt_edges(weights_nn), clusters_n[:, None] == clusters_n
+    np.fill_diagonal(true_nn, False)
     hits_nn = learnt_nn & true_nn
     precision = _ratio(hits_nn.sum(), learnt_nn.sum())
     recall = _ratio(hits_nn.sum(), true_nn.sum())
@@ -189,8 +183,8 @@ def measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
         "sparsity": 1 - edges / possible if possible else None,
         "symmetry": float((edges_nn & edges_nn.T).sum() / edges) if edges else None,
     }
-    if run.clusters_to_recover is not None:
-        scores = score(np.asarray(weights_nn), run.clusters_to_recover)
+    if run.clusters is not None:
+        scores = score(np.asarray(weights_nn), run.clusters)
         row |= {name: getattr(scores, name) for name in _SCORES}
     if run.attackers.any():
         row["to_attackers"] = weight_to(run.attackers, weights_nn)

@@ -307,11 +307,6 @@ class Run:
     def label(self) -> str:
         return self.settings.label
 
-    @property
-    def clusters_to_recover(self) -> Ints | None:
-        """`clusters` if the method has to recover them; None if its helpers are its cluster."""
-        return None if self.settings.options.get("helpers") == "cluster" else self.clusters
-
     def metric(self, name: str) -> Floats:
         """Return the values of a field, (R, n); all NaN if the run does not have it."""
         return self.metrics.get(name, np.full(self.reported.shape, np.nan))

@@ -120,7 +120,7 @@ def recovery(run: Run) -> dict[str, Any] | None:
     CoBo's weights between twins decay late in training, so the best scores show whether the graph
     was recovered, the final scores whether it still is.
     """
-    clusters_n = run.clusters_to_recover
+    clusters_n = run.clusters
     if clusters_n is None or not len(run.weights):
         return None
     kept = graph.rounds_measured(len(run.weights))

@@ -12,11 +12,10 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
+from coterie.clients.letters import Floats
 from coterie.clients.privacy import MAX_NOISE, MIN_NOISE
 
-Floats = npt.NDArray[np.float64]
 ORDERS = (
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 14.0, 16.0),
     *(20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0),

@@ -25,7 +25,7 @@ from coterie.clients.engine import tuning
 from coterie.clients.engine.layers import hash32
 from coterie.clients.engine.network import LAYER_STEP
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Ints, Part, no_peers
+from coterie.clients.letters import Floats, Ints, Part, no_peers
 from coterie.clients.training import Training
 from coterie.datasets.problem import Problem, Split
 
@@ -102,7 +102,7 @@ class Plan:
     rows_etb: Ints  # positions in the peer's split; 0 at or beyond the counts
     counts_et: Ints  # number of examples; 0 where a peer has finished before the others
     keys_et: Ints  # dropout keys; 0 in problems with gradient noise, which have no dropout
-    noise_etd: npt.NDArray[np.float64] | None  # standard normal; None: no gradient noise
+    noise_etd: Floats | None  # standard normal; None: no gradient noise
 
     @property
     def steps(self) -> int:
@@ -344,7 +344,7 @@ class Data:
         ]  # fmt: skip
 
 
-def _balanced(split: Split, peers: Ints) -> npt.NDArray[np.float64]:
+def _balanced(split: Split, peers: Ints) -> Floats:
     """Return for each example n / (k n_c) of its peer and class, (P, n); padding is 0."""
     weights_pn = np.zeros((len(peers), max([1, *(len(split.rows[p]) for p in peers)])))
     for row_n, p in zip(weights_pn, peers, strict=True):

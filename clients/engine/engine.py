@@ -34,7 +34,7 @@ from coterie.clients.engine.privacy import Guard
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.engine.tasks import TASKS
 from coterie.clients.engine.training import Fit, GradientFunction, Gradients, Models, Trainer
-from coterie.clients.letters import Bools, Ints
+from coterie.clients.letters import Bools, Floats, Ints
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import MAX_PARAMETERS, build
 from coterie.clients.models.fitted import Fitted, Kinds
@@ -47,8 +47,6 @@ from coterie.strategies.topology import AveragingWeights
 __all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Scores", "device_of"]
 
 _log = logging.getLogger("coterie.engine")
-_MATRICES = 3
-"""Dimensions of a stack of matrices."""
 
 
 def device_of(name: str, gpu: int) -> torch.device:
@@ -319,8 +317,7 @@ class Engine(Evaluation):
         if self.library is not None:
             fit = self._fitted(before, self._pool, batches, np.zeros(1, dtype=np.int64))
         else:
-            per_step = 2 if training.sam_radius else 1
-            self.n_gradients += per_step * sum(int(batch.counts_e[0]) for batch in batches)
+            self.n_gradients += sum(int(batch.counts_e[0]) for batch in batches)
             trainer = replace(self._trainer, data=self._pool)
             fit = trainer.fit(before, batches, training, NO_TERMS)
         if models == len(x_pd):
@@ -439,9 +436,8 @@ class Engine(Evaluation):
         """Charge private minibatches, count their examples, and return them."""
         if self.guard is not None:
             batches = self.guard.admit(batches)
-        per_step = 2 if self.training.sam_radius else 1
         for batch in batches:
-            np.add.at(self.n_gradients, batch.hosted_e, per_step * batch.counts_e)
+            np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
         return batches
 
     def training_rows(
@@ -469,9 +465,7 @@ class Engine(Evaluation):
             return sums.mixed(weights, x_sd)
         return robust.mixed(self.defence, weights, x_sd, own_pd)
 
-    def collect(
-        self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
-    ) -> Tensor:
+    def collect(self, weights_e: Floats, x_sd: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
         """Return weighted sums (P, d): of rows `from_e` of the stack, to local indices `to_e`."""
         hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":
@@ -480,17 +474,7 @@ class Engine(Evaluation):
 
     inner, squared_distances = staticmethod(sums.paired), staticmethod(sums.squared_distances)
 
-    def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
-        """Return the mean cosine of the rows of two models' tensors, (E,); a vector is a row."""
-        total_e, count = np.zeros(len(from_e)), 0
-        for tensor in self.network.tensors(x_sd):
-            rows_src = tensor.flatten(1, -2) if tensor.dim() > _MATRICES else tensor
-            rows_src = tensor[:, None] if tensor.dim() < _MATRICES else rows_src
-            total_e += sums.cosines(rows_src, from_e, to_e).cpu().numpy()
-            count += rows_src.shape[1]
-        return total_e / count
-
-    def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
+    def products(self, a_ed: Tensor, b_sd: Tensor) -> Floats:
         """Return inner products of every model of one stack with every one of another, (E, S)."""
-        result: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
+        result: Floats = sums.products(a_ed, b_sd).cpu().numpy()
         return result

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -111,33 +110,6 @@ class Evaluation:
         longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
         tail = parts[0][2].shape[2:] if parts else ()
         return _placed(x_ed.new_zeros(len(x_ed), longest, *tail), parts)
-
-    def output_distances(
-        self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int
-    ) -> npt.NDArray[np.float64]:
-        """Return the mean L1 distance of two models' `top` largest outputs on a split, (E,)."""
-        top = top if self.kind in ("classification", "language") else 0  # classes are the last axis
-        lengths_e = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(x_ed.device)
-        total_e = torch.zeros(len(x_ed), dtype=torch.float64, device=x_ed.device)
-
-        def largest(result: Tensor) -> Tensor:
-            if not 0 < top < result.shape[-1]:
-                return result
-            values, at = result.topk(top, dim=-1)
-            return torch.zeros_like(result).scatter_(-1, at, values)
-
-        def see(
-            backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
-        ) -> None:
-            one, other = (
-                largest(self._outputs(backend, x, buffers, at, inputs)) for x in (x_ed, y_ed)
-            )
-            apart = (one - other).abs().double().reshape(*rows.shape, -1).mean(dim=2)
-            total_e[at] += (apart * (rows < lengths_e[at, None])).sum(dim=1)
-
-        self._sweep(see, split, peers)
-        result: npt.NDArray[np.float64] = (total_e / lengths_e).cpu().numpy()
-        return result
 
     def mixture_losses(self, mixture: Mixture, split: SplitName) -> Scores:
         """Return `losses` of the mixtures of hosted peers: predictions are averaged."""

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.clients.letters import Floats
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from coterie.clients.engine.tasks import Task
 
-Floats = npt.NDArray[np.float64]
 _STEPS, _LONGEST, _PRECISION = 100, 4.0, 1e-10
 """Newton steps at most; largest entry of a step; entry of a step that ends them."""
 _HALVINGS = 40

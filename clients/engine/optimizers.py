@@ -141,25 +141,7 @@ def _pulled(g: Tensor, x: Tensor, decay: Decay) -> Tensor:
 def clipped(gradients: Sequence[Tensor], clip: float) -> list[Tensor]:
     """Scale each model's gradient to norm `clip` if it is longer, over all its tensors (E, ...)."""
     # Equal to torch.nn.utils.clip_grad_norm_, including its 1e-6 below the fraction.
-    factors_e = (clip / (_norms(gradients) + 1e-6)).clamp_max(1.0)
-    return [g * factors_e.view(-1, *[1] * (g.dim() - 1)) for g in gradients]
-
-
-def raised(
-    models: Mapping[str, Tensor], gradients: Mapping[str, Tensor], rho: float
-) -> dict[str, Tensor]:
-    """Return x + rho g / |g| of each model, over all its tensors (E, ...)."""
-    # At these points sharpness-aware minimization takes its gradients (Foret et al., ICLR 2021,
-    # equation 2 with p = 2); the 1e-12 below the fraction is the authors'.
-    sizes_e = rho / (_norms([*gradients.values()]) + 1e-12)
-    return {
-        name: x + gradients[name] * sizes_e.view(-1, *[1] * (x.dim() - 1))
-        for name, x in models.items()
-    }
-
-
-def _norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the norm of each model's gradient (E,), over all its tensors."""
     norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]
-    norms_e: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-    return norms_e
+    norms_e = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    factors_e = (clip / (norms_e + 1e-6)).clamp_max(1.0)
+    return [g * factors_e.view(-1, *[1] * (g.dim() - 1)) for g in gradients]

@@ -29,7 +29,7 @@ from coterie.clients.engine import accountant, tuning
 from coterie.clients.engine.data import Batch, Charge
 from coterie.clients.engine.network import ModelError, Network
 from coterie.clients.engine.streams import Purpose, stream
-from coterie.clients.letters import Bools, Ints
+from coterie.clients.letters import Bools, Floats, Ints
 from coterie.clients.privacy import Privacy
 
 OFFER, ANSWER, UPDATE = range(3)
@@ -37,7 +37,7 @@ OFFER, ANSWER, UPDATE = range(3)
 _USES = 1 << 16
 
 
-Account = Callable[[], AbstractContextManager[tuple[accountant.Floats, accountant.Floats]]]
+Account = Callable[[], AbstractContextManager[tuple[Floats, Floats]]]
 """Opens the account of the hosted peers and yields two arrays (P, A): the divergences that each
 peer has spent, and zeros, to which the caller adds its new costs. The costs are charged when the
 account is closed without an error; the account is locked until then."""
@@ -73,7 +73,7 @@ class Guard:
         self._uses = Counter[tuple[int, int]]()
         self.exhausted: Bools = np.zeros(len(self._peers), dtype=np.bool_)
 
-    def epsilon(self) -> accountant.Floats:
+    def epsilon(self) -> Floats:
         """Return the epsilon (P,) that each peer has spent."""
         with self.account() as (spent_pa, _):
             return accountant.epsilon(spent_pa, self.options.delta)
@@ -84,9 +84,7 @@ class Guard:
         with self.account() as (spent_pa, cost_pa):
             return [self._admit(batch, spent_pa, cost_pa) for batch in batches]
 
-    def _admit(
-        self, batch: Batch, spent_pa: accountant.Floats, cost_pa: accountant.Floats
-    ) -> Batch:
+    def _admit(self, batch: Batch, spent_pa: Floats, cost_pa: Floats) -> Batch:
         counts_e, uses_e = batch.counts_e.copy(), np.zeros_like(batch.counts_e)
         keys, peers = batch.keys_e.tolist(), batch.peers_e.tolist()
         assert batch.charges_e is not None
@@ -109,7 +107,7 @@ class Guard:
         weights_eb = batch.weights_eb * paid_e1
         return replace(batch, counts_e=counts_e, weights_eb=weights_eb, uses_e=uses_e)
 
-    def _cost(self, p: int, count: int, charge: Charge, before: int) -> accountant.Floats:
+    def _cost(self, p: int, count: int, charge: Charge, before: int) -> Floats:
         """Return the Rényi divergences of a gradient on a minibatch with `before` earlier uses."""
         if charge == Charge.FREE:
             return np.zeros(len(accountant.ORDERS))
@@ -139,7 +137,7 @@ class Guard:
 
 
 def normal(
-    sources: Sequence[np.random.Generator], deviations_e: accountant.Floats, d: int,
+    sources: Sequence[np.random.Generator], deviations_e: Floats, d: int,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
     """Draw normal numbers (E, d) from AES in counter mode, each row's key from its stream."""

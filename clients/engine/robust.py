@@ -19,16 +19,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from coterie.clients.defence import Defence, median
 from coterie.clients.engine import sums, tuning
 from coterie.clients.engine.training import Models
-from coterie.clients.letters import Ints, Rows
-
-Floats = npt.NDArray[np.float64]
+from coterie.clients.letters import Floats, Ints, Rows
 
 
 class Received(NamedTuple):
@@ -87,7 +84,8 @@ def _of_one(
         centre_d = _by_coordinate(median, x_kd, w_k, f) if own is None else own.double()
         away_kd = x_kd - centre_d
         distance_k = sums.paired(away_kd, away_kd).sqrt().cpu().numpy()
-        a_k = w_k * _shortened(distance_k, len(rows) - f)
+        radius = np.sort(distance_k)[len(rows) - f - 1]
+        a_k = w_k * np.minimum(1.0, radius / np.where(distance_k > 0, distance_k, 1.0))
         return centre_d + sums.mixed(a_k[None], away_kd)[0]
     return sums.mixed(rule.weights(_squares(x_kd), w_k, f)[None], x_kd)[0]
 
@@ -106,13 +104,6 @@ def nearest(squares_kk: Floats, f: int) -> Floats:
     mixed_kk = np.zeros((k, k))
     np.put_along_axis(mixed_kk, order_kk, 1 / (k - f), axis=1)
     return mixed_kk
-
-
-def _shortened(distance_k: Floats, kept: int) -> Floats:
-    """Return the factors that clip all distances to the `kept`-th shortest."""
-    radius = np.sort(distance_k)[kept - 1]
-    factor_k: Floats = np.minimum(1.0, radius / np.where(distance_k > 0, distance_k, 1.0))
-    return factor_k
 
 
 def _by_coordinate(

@@ -12,17 +12,16 @@ import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.clients.engine import tuning
-from coterie.clients.letters import Ints, Rows
+from coterie.clients.letters import Floats, Ints, Rows
 
 
 @torch.no_grad()
-def mixed(weights_ps: npt.NDArray[np.float64], x_sd: Tensor) -> Tensor:
+def mixed(weights_ps: Floats, x_sd: Tensor) -> Tensor:
     """Return weighted sums (P, d) of a stack; equal rows of weights are computed once."""
     distinct: dict[bytes, int] = {}
     which = [distinct.setdefault(row.tobytes(), len(distinct)) for row in weights_ps]
@@ -33,9 +32,7 @@ def mixed(weights_ps: npt.NDArray[np.float64], x_sd: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def weighted(
-    weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints, sum_p: Ints
-) -> Tensor:
+def weighted(weights_e: Floats, x_sd: Tensor, from_e: Ints, to_e: Ints, sum_p: Ints) -> Tensor:
     """Return sums (P, d) of weighted rows, each in the order of its terms."""
     # `from_e` and `to_e` are row and sum of each term, `sum_p` the sum in each row of the result.
     if not len(to_e):
@@ -113,28 +110,6 @@ def _of_pairs(
     for result, i, k in zip(result_k.split(rows), i_k.split(rows), k_k.split(rows), strict=True):
         result.copy_(_total(factors(x[i], y[k]) for x, y in blocks))
     return result_k[pair_e]
-
-
-@torch.no_grad()
-def cosines(rows_src: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
-    """Return the sum over rows of `rows_src` (S, r, c) of cosines of pairs, (E,); 0 for zeros."""
-    _, rows, columns = rows_src.shape
-    stack = rows_src.reshape(-1, columns)
-
-    def inner(a: Ints, b: Ints) -> Tensor:
-        of_a, of_b = ((of[:, None] * rows + np.arange(rows)).ravel() for of in (a, b))
-        return paired(Rows(stack, of_a), Rows(stack, of_b)).view(len(a), rows)
-
-    every = np.arange(len(rows_src))
-    result_e = torch.zeros(len(from_e), dtype=torch.float64, device=rows_src.device)
-    step = max(1, tuning.SUM_CELLS.on(rows_src.device) // (rows * columns))
-    squares_sr = torch.cat([inner(at, at) for at in np.split(every, every[step::step])])
-    for start in range(0, len(from_e), step):
-        a, b = from_e[start : start + step], to_e[start : start + step]
-        lengths = (squares_sr[a] * squares_sr[b]).sqrt()
-        cosine = inner(a, b) / lengths.where(lengths > 0, torch.inf)
-        result_e[start : start + step] = paired(cosine, torch.ones_like(cosine))
-    return result_e
 
 
 def _total(blocks: Iterable[tuple[Tensor, Tensor]]) -> Tensor:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Floats = npt.NDArray[np.float64]
+from coterie.clients.letters import Floats
+
 FINITE = 1e30
 """Limit of scores that only have to be finite."""
 _ROUNDING = 1e-5  # relative; the same model's scores differ between formats and batches

@@ -182,17 +182,13 @@ class Trainer:
         names: Sequence[str],
     ) -> tuple[Tensor, list[Tensor], Buffers]:
         """Return losses (E, b), weighted gradients of tensors, buffers after a personal step."""
-        # Privacy and sharpness-aware minimization need the gradients of all tensors.
         models = dict(zip(self.network.names, tensors, strict=True))
         models |= {name: buffers[name] for name in self.network.personal}
         states = {name: buffers[name] for name in self.network.buffer_names}
         minibatch = minibatch or self.data.minibatch(batch)
-        rho = self.data.training.sam_radius
-        needed = self.network.trained if rho or self.guard else [*names, *self.network.personal]
+        # Private gradients are clipped and get noise as a whole.
+        needed = self.network.trained if self.guard else [*names, *self.network.personal]
         losses, sums, after = self._summed(backend, models, states, batch, minibatch, needed)
-        if rho:
-            raised = optimizers.raised(models, sums, rho)
-            _, sums, _ = self._summed(backend, raised, states, batch, minibatch, needed)
         if self.guard is not None:
             self.guard.add_noise([sums[name] for name in self.network.names], batch)
         gradients = [sums[name] for name in names]

@@ -65,7 +65,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -130,11 +129,6 @@ class AskingRule(Rule[S], strategy=WantedHelp):
         """True if the peers estimate sigma^2 and zeta^2."""
         return self.by_variance or (self.measuring and self.alpha == "auto")
 
-    @cached_property
-    def _helpers(self) -> Bools:
-        asks_p = np.isin(self.engine.peers, self.asking(self.engine.n))
-        return np.asarray(asks_p[:, None] & (self.eye() == 0))
-
     def best_alpha(self, s: S, t: int, helpers_p: Ints) -> Floats:
         """Return the value (P,) of alpha = "auto" for the number of helpers (P,) that answered."""
         raise NotImplementedError
@@ -159,7 +153,8 @@ class AskingRule(Rule[S], strategy=WantedHelp):
         return self.begin(start, variance=variance, zeta2=zeta2, last=last, **more)
 
     def wants(self, s: S, t: int) -> Bools:
-        return self._helpers
+        asks_p = np.isin(self.engine.peers, self.asking(self.engine.n))
+        return np.asarray(asks_p[:, None] & (self.eye() == 0))
 
     def answer_shapes(self, t: int) -> dict[str, tuple[int, ...]]:
         shapes: dict[str, tuple[int, ...]] = {"g": (self.engine.d,)}

@@ -27,12 +27,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import lapack
 from scipy.special import logsumexp, softmax
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from coterie.clients.letters import Bools, Floats
 
 FREE = 25.0
 """Prior variance of an intercept."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from coterie.clients.letters import Bools, Floats
 
 _ROUNDING = 1e-13  # relative to the largest entry of a matrix; of a weight, absolute
 _STEPS = 10  # maximum number of steps per point; a few are enough

@@ -22,14 +22,13 @@ import numpy.typing as npt
 from coterie.datasets import grammar
 from coterie.datasets.files.fingerprint import record, recorded
 from coterie.datasets.own.institutions import RefusedError
-from coterie.datasets.preprocessing import Column
+from coterie.datasets.preprocessing import Column, Floats
 from coterie.datasets.problem import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS = (".csv", ".parquet")
-Floats = npt.NDArray[np.float64]
 
 
 class Wrong(NamedTuple):

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from coterie.datasets.account import Account
 from coterie.datasets.files.fingerprint import record, recorded, remembered
-from coterie.datasets.partition.options import Partition
+from coterie.datasets.partition.options import Partition, held_out
 from coterie.datasets.preprocessing import (
     IS_MISSING,
     NO_CODE,
@@ -64,13 +64,7 @@ class HeldOptions:
     test: float = option(
         0.2, "Share of the examples held out for testing if there is no test part.", low=0, below=1
     )
-    validation: float | Literal["auto"] = option(
-        "auto",
-        'Share of the examples held out for validation if there is no validation part; "auto" is '
-        "the share that the method needs.",
-        low=0,
-        below=1,
-    )
+    validation: float | Literal["auto"] = held_out("Share of examples without a validation part")
     fold: int = option(
         0,
         "Which of the disjoint parts of that share is the validation part, for cross-validation.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,12 @@ _CLUSTERED = ("label-groups", "label-permutation", "rotation")
 def stream(seed: int, purpose: int) -> np.random.Generator:
     """Return the random generator of one purpose."""
     return np.random.default_rng([seed, purpose])
+
+
+def held_out(share: str) -> Any:
+    """Return the option `validation` of data sets, `share` in words."""
+    text = f'{share} held out for validation; "auto" is the share that the method needs.'
+    return option("auto", text, low=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -61,13 +67,7 @@ class Partition:
         'share; 0 for all; "auto" is 60 for digits with a built-in division, else all.',
         low=0,
     )
-    validation: float | Literal["auto"] = option(
-        "auto",
-        'Fraction of each peer\'s training examples held out for validation; "auto" is the '
-        "fraction that the method needs.",
-        low=0,
-        below=1,
-    )
+    validation: float | Literal["auto"] = held_out("Share of each peer's training examples")
     flip_fraction: float = option(
         0.4,
         "label-flip: fraction of the peers whose labels are flipped.",

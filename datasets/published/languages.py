@@ -33,19 +33,25 @@ _RULES = re.compile(
 
 
 @dataclass(frozen=True)
-class LanguagesOptions:
-    """Options of the data set "languages"."""
+class _Options:
+    """Options of both data sets."""
 
     codes: str = option(
         "ca-es-de-nl", 'Languages, "ca-es-de-nl"; a peer each with partition.kind = "natural".'
     )
+
+    def __post_init__(self) -> None:
+        languages_of(self.codes)
+
+
+@dataclass(frozen=True)
+class LanguagesOptions(_Options):
+    """Options of the data set "languages"."""
+
     context: int = option(128, "Tokens per example.", low=1)
     test_examples: int = option(
         0, "Maximum number of test examples per language; 0 for all.", low=0
     )
-
-    def __post_init__(self) -> None:
-        languages_of(self.codes)
 
 
 def read_languages(data_dir: Path, options: LanguagesOptions) -> Source:
@@ -167,12 +173,9 @@ WIKI40B_REMEDY = (
 
 
 @dataclass(frozen=True)
-class Wiki40bOptions:
+class Wiki40bOptions(_Options):
     """Options of Wiki-40B."""
 
-    codes: str = option(
-        "ca-es-de-nl", 'Languages, "ca-es-de-nl"; a peer each with partition.kind = "natural".'
-    )
     context: int = option(512, "Tokens per example.", low=1)
     tokens: int = option(
         800_000,
@@ -182,9 +185,6 @@ class Wiki40bOptions:
     vocabulary: Vocabulary = option(
         "gpt2", 'Tokens; "gpt2" needs vocab.json and merges.txt in data-dir/gpt2.'
     )
-
-    def __post_init__(self) -> None:
-        languages_of(self.codes)
 
 
 def read_wiki40b(data_dir: Path, options: Wiki40bOptions) -> Source:

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom, mannwhitneyu, norm
 
 from coterie.clients import leakage
-from coterie.clients.diagnostics import Floats, Ints
+from coterie.clients.letters import Floats, Ints
 
 RUNS = 400
 LEAST = int(binom.ppf(1e-4, RUNS, 0.94))

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.strategies.errors import TopologyError
-from coterie.strategies.push_sum import PushSum
-from coterie.strategies.topology import Matrix
+from coterie.strategies.push_sum import Matrix, PushSum
 from tests.topologies import changing, mixing, topology
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from coterie.app.config.config import Config, ConfigError
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.pairs import Pairs
-from coterie.strategies.topology import Matrix, is_connected, listed, matrix_of
+from coterie.strategies.push_sum import Matrix
+from coterie.strategies.topology import is_connected, listed, matrix_of
 from tests.topologies import changing, topology
 
 quick = settings(derandomize=True, deadline=None)

@@ -111,7 +111,7 @@ def _register(home: Path, entry: Entry) -> str:
         socket.create_connection(("localhost", _PORT), timeout=10).close()
     except OSError:
         return f"to register: start the relay's services, then coterie setup relay {home} again"
-    place = home / "members" / entry.name  # "nodes" would mark a run directory
+    place = home / "members" / entry.name
     place.mkdir(parents=True, exist_ok=True)
     atomic.write(place / "node.pub", f"{entry.node} {entry.name}\n")
     return certificates.register(place / "node.pub", "relay")

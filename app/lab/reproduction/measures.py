@@ -52,9 +52,9 @@ def _before_averaging(run: Run, _: SameTrial) -> Floats:
 
 
 def _until_graph(run: Run, test: Callable[[GraphScores], bool]) -> float:
-    if run.clusters_to_recover is None:
+    if run.clusters is None:
         return np.nan
-    passed = [test(score(weights, run.clusters_to_recover)) for weights in run.weights]
+    passed = [test(score(weights, run.clusters)) for weights in run.weights]
     if not any(passed):
         return np.inf
     return float(run.weight_rounds[passed.index(True)] / run.settings.num_server_rounds)

@@ -7,9 +7,10 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from coterie.clients.letters import Ints
 
 T = TypeVar("T")
 
@@ -66,12 +67,12 @@ def unsound(state: object) -> Tensor:
     return torch.stack(masks).any(dim=0)
 
 
-def on(rows: npt.NDArray[np.int64], device: torch.device | None = None) -> Tensor:
+def on(rows: Ints, device: torch.device | None = None) -> Tensor:
     """Return indices as a tensor on a device."""
     return torch.from_numpy(rows).to(device)
 
 
-def at(rows: npt.NDArray[np.int64], device: torch.device | None = None) -> Tensor | slice:
+def at(rows: Ints, device: torch.device | None = None) -> Tensor | slice:
     """Return ascending indices for reading; those of consecutive rows copy nothing."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return slice(int(rows[0]), int(rows[-1]) + 1)
@@ -94,13 +95,13 @@ def restored(before: T, after: T, rows_p: Tensor) -> T:
     return unflatten(after, new)
 
 
-def rows_of(state: T, rows: npt.NDArray[np.int64], *, reading: bool = False) -> T:
+def rows_of(state: T, rows: Ints, *, reading: bool = False) -> T:
     """Return the rows of some peers: a copy, or if only for `reading`, perhaps a view."""
     where = at(rows) if reading else rows
     return unflatten(state, {name: value[where] for name, value in flatten(state).items()})
 
 
-def put_rows(state: object, rows: npt.NDArray[np.int64], part: object) -> None:
+def put_rows(state: object, rows: Ints, part: object) -> None:
     """Overwrite the rows of some peers in place; no two arrays of `state` may share memory."""
     new = flatten(part)
     for name, value in flatten(state).items():

@@ -25,11 +25,10 @@ from torch import Tensor
 
 from coterie.app.wire.increments import MODEL
 from coterie.clients import leakage
-from coterie.clients.diagnostics import Floats
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.network import Buffers
-from coterie.clients.letters import Letters, no_letters
+from coterie.clients.letters import Floats, Letters, no_letters
 from coterie.clients.models.fitted import Fitted
 
 Measured = dict[str, Any]
@@ -48,8 +47,8 @@ def of_offers(engine: Engine, state: Any, offers: Letters) -> dict[int, Measured
             continue
         has_model = MODEL in tensors and tensors[MODEL].shape == (engine.d,)
         x_d = tensors[MODEL] if has_model else state.x[p]
-        found = _membership(engine, p, partial(_fits, engine, p, x_d, state.buffers))
-        measured[peer] = found | ({} if has_model or not found else {"behind": True})
+        result = _membership(engine, p, partial(_fits, engine, p, x_d, state.buffers))
+        measured[peer] = result | ({} if has_model or not result else {"behind": True})
         measured[peer] |= _described(engine, p, tensors) | _readable(engine, p, tensors)
     return measured
 

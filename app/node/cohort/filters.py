@@ -17,7 +17,6 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,11 +25,10 @@ from coterie.app.node.cohort.members import Part
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.library import Library
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Letters
+from coterie.clients.letters import Bools, Floats, Letters
 from coterie.strategies.protocol import Report
 
 _log = logging.getLogger("coterie.letters")
-Floats = npt.NDArray[np.float64]
 Tensors = Mapping[str, Tensor]
 Answer = Callable[[Part, Letters], tuple[Any, Tensors]]
 """Computes the next state of a part, and its answers to letters, (E, ...)."""

@@ -176,7 +176,6 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
             {"privacy.kind": "examples", "method": "fedavg", "gradient-clip": 1.0},
             "gradient-clip",
         ),
-        ({"privacy.kind": "examples", "method": "fedavg", "sam-radius": 0.1}, "sam-radius"),
         (
             {"privacy.kind": "examples", "method": "fedavg", "model.personal": "head"},
             "model.personal layers are trained without noise",

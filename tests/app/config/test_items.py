@@ -83,7 +83,8 @@ def test_a_preset_does_not_contradict_its_recipe(tmp_path: Path) -> None:
 
 def test_a_file_of_a_run_directory_names_no_base(tmp_path: Path) -> None:
     """It may come from anywhere: it opens no other file."""
-    (tmp_path / "run" / "nodes").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").touch()
     presets(tmp_path / "run", mine='base = "../other.toml"')
     presets(tmp_path, other="peers = 3", mine='base = "run/mine.toml"')
     for folder in (tmp_path / "run", tmp_path):
@@ -91,8 +92,18 @@ def test_a_file_of_a_run_directory_names_no_base(tmp_path: Path) -> None:
             flat_of(folder)
 
 
+def test_a_preset_beside_the_folders_of_a_consortium_is_a_preset(tmp_path: Path) -> None:
+    """Folders named `nodes` and `relay` do not make it a file of an old run."""
+    for folder in ("nodes", "relay"):
+        (tmp_path / folder).mkdir()
+    presets(tmp_path, root="peers = 3", mine='base = "root.toml"\ndataset = "table"')
+    assert {"peers": 3, "dataset": "table"}.items() <= flat_of(tmp_path).items()
+    assert flat_of(tmp_path)["table.scale"] == "common"
+
+
 def test_a_base_from_a_run_directory_names_no_code(tmp_path: Path) -> None:
-    (tmp_path / "run" / "nodes").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").touch()
     presets(tmp_path / "run", config='model = "evil:Net"\npeers = 3\n')
     presets(tmp_path, mine='base = "run/config.toml"\npeers = 4\n')
     with pytest.raises(ConfigError, match=re.escape("name it, too: model=evil:Net")):

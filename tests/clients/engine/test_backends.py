@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "momentum": {"training": {"momentum": 0.9, "weight_decay": 0.1}},
     "adam": {"training": {"optimizer": "adam"}},
-    "sam": {"training": {"sam_radius": 0.1, "gradient_clip": 1.0}},
+    "clipped": {"training": {"gradient_clip": 1.0}},
     "frozen": {"adaptation": "first"},
     "personal": {"adaptation": Adaptation(personal="head")},
     "lora": {"adaptation": Adaptation(lora_rank=2)},

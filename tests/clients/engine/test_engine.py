@@ -41,7 +41,6 @@ TRAININGS = {
     "adamw": Training(optimizer="adamw", learning_rate=0.01, weight_decay=0.1),
     "rmsprop": Training(optimizer="rmsprop", learning_rate=0.01),
     "clipped": Training(gradient_clip=0.7, weight_decay=0.1, learning_rate_schedule="cosine"),
-    "sam": Training(sam_radius=0.3, momentum=0.9),
 }
 Penalty = Callable[[Tensor], Tensor]
 
@@ -102,18 +101,6 @@ def plain_loop(
             optimizer.zero_grad()
             F.cross_entropy(module(inputs[rows]), targets[rows]).backward()
             before = parameters_to_vector(module.parameters()).detach().clone()
-            if engine.training.sam_radius:
-                g_d = torch.cat(
-                    [x.grad.flatten() for x in module.parameters() if x.grad is not None]
-                )
-                raised = before + engine.training.sam_radius * g_d / (g_d.norm() + 1e-12)
-                vector_to_parameters(raised, module.parameters())
-                statistics = {k: v.clone() for k, v in module.named_buffers()}
-                optimizer.zero_grad()
-                F.cross_entropy(module(inputs[rows]), targets[rows]).backward()
-                vector_to_parameters(before.clone(), module.parameters())
-                for key, value in module.named_buffers():
-                    value.copy_(statistics[key])
             if penalty:
                 penalty(p)(parameters_to_vector(module.parameters())).backward()
             if clip := engine.training.gradient_clip:
@@ -238,7 +225,7 @@ def test_a_mask_keeps_entries_at_zero() -> None:
     assert not close(fit.x, before[0])
 
 
-@pytest.mark.parametrize("passes", [{"local_steps": 3}, {"local_epochs": 2, "sam_radius": 0.2}])
+@pytest.mark.parametrize("passes", [{"local_steps": 3}, {"local_epochs": 2}])
 def test_batch_norm_and_dropout_equal_a_plain_loop(normed: str, passes: dict[str, Any]) -> None:
     problem = classification((10, 6, 8, 10))  # last batches of 2, 2, 4 and 2
     engine = engine_of(problem, normed, training=Training(batch_size=4, momentum=0.9, **passes))
@@ -265,7 +252,7 @@ def test_how_many_models_a_call_takes_changes_nothing(
     normed: str, model: str, bounds: dict[str, Any]
 ) -> None:
     problem = classification((10, 6, 8, 10))
-    training = Training(batch_size=4, momentum=0.9, local_epochs=2, sam_radius=0.1)
+    training = Training(batch_size=4, momentum=0.9, local_epochs=2)
     results = []
     for limits in ({"chunk": 4}, bounds):
         engine = engine_of(problem, model, training=training, **limits)
@@ -342,12 +329,6 @@ def test_a_gradient_without_data_is_zero_and_its_buffers_stay(normed: str) -> No
     assert gradients.values[[0, 3]].abs().amax(dim=1).gt(0).all()
     for name, value in buffers.items():
         assert torch.equal(gradients.buffers[name][[1, 2]], value[[1, 2]])
-
-
-def test_sam_is_billed_for_two_gradients() -> None:
-    engine = engine_of(classification(SIZES), training=Training(local_epochs=3, sam_radius=0.1))
-    train(engine, engine.batches(1))
-    assert engine.n_gradients.tolist() == [6 * size for size in SIZES]
 
 
 def test_the_bill_counts_every_example_once() -> None:

@@ -1,4 +1,4 @@
-"""Trust: plain loops of the three strategies, and their invariants."""
+"""Trust: a plain loop, and its invariants."""
 
 from __future__ import annotations
 
@@ -19,21 +19,8 @@ from tests.inline import Floats, run
 from tests.kit import CAMP, Plain, camps, digits, stacked
 from tests.stepping import Stepping
 
-SIMILARITIES = ["validation", "predictions", "weights"]
 
-
-def similarities(q: Plain, kind: str, i: int, x: Floats, who: list[int]) -> list[float]:
-    """Return the similarity of peer i's model and each of `who`, strategy by strategy."""
-    if kind == "validation":
-        return [-q.loss(i, x[j], q.v) for j in who]
-    if kind == "weights":
-        return [float(x[i] @ x[j] / np.linalg.norm(x[i]) / np.linalg.norm(x[j])) for j in who]
-    apart = [abs(q.loss(i, x[i], q.v) - q.loss(i, x[j], q.v)) for j in who]
-    return [-10 * r / sum(apart) for r in apart]
-
-
-def twin(flat: dict[str, Any], kind: str, beta: float) -> tuple[Floats, Floats]:
-    """Return models and weights; on quadratics a model's output is its loss."""
+def twin(flat: dict[str, Any], beta: float) -> tuple[Floats, Floats]:
     q = Plain(flat)
     x, w = q.start.copy(), np.eye(q.n)
     for _ in range(q.rounds):
@@ -41,31 +28,25 @@ def twin(flat: dict[str, Any], kind: str, beta: float) -> tuple[Floats, Floats]:
         w = np.zeros((q.n, q.n))
         for i in range(q.n):
             who = [j for j in range(q.n) if q.heard[i, j]]
-            raw = np.exp(beta * np.array(similarities(q, kind, i, shown, who)))
+            raw = np.exp(-beta * np.array([q.loss(i, shown[j], q.v) for j in who]))
             w[i, who] = raw / raw.sum()
         x = w @ shown
     return x, w
 
 
-@pytest.mark.some(4)
 @pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 6)])
 @pytest.mark.parametrize("beta", [1.0, 3.0])
-@pytest.mark.parametrize("kind", SIMILARITIES)
-def test_it_equals_a_plain_loop(
-    tmp_path: Path, kind: str, beta: float, topology: str, nodes: int
-) -> None:
-    options = {"trust.similarity": kind, "trust.sharpness": beta}
-    flat = camps(tmp_path, "trust", topology=topology, **options)
-    x, w = twin(flat, kind, beta)
+def test_it_equals_a_plain_loop(tmp_path: Path, beta: float, topology: str, nodes: int) -> None:
+    flat = camps(tmp_path, "trust", topology=topology, **{"trust.sharpness": beta})
+    x, w = twin(flat, beta)
     result = run(flat, tmp_path, nodes)
     assert np.abs(result.theta() - x).max() < 1e-10
     assert np.abs(result.weights() - w).max() < 1e-10
 
 
-@pytest.mark.parametrize("kind", SIMILARITIES)
-def test_without_sharpness_all_models_count_alike(tmp_path: Path, kind: str) -> None:
-    options = {"trust.similarity": kind, "trust.sharpness": 0.0}
-    result = run(digits("trust", dtype="float64", **options), tmp_path / "a")
+def test_without_sharpness_all_models_count_alike(tmp_path: Path) -> None:
+    flat = digits("trust", dtype="float64", **{"trust.sharpness": 0.0})
+    result = run(flat, tmp_path / "a")
     uniform = run(digits("fedavg", dtype="float64", mixing="uniform"), tmp_path / "b")
     assert np.abs(result.weights() - 1 / 3).max() < 1e-15
     assert (stacked(result) - stacked(uniform)).abs().max() < 1e-14
@@ -103,36 +84,16 @@ def permuted_units(stepping: Stepping, x: torch.Tensor) -> torch.Tensor:
     return torch.cat([named[name].flatten(1) for name in network.names], dim=1)
 
 
-@pytest.mark.parametrize("kind", SIMILARITIES)
-def test_only_the_comparison_of_parameters_sees_the_order_of_hidden_units(kind: str) -> None:
-    flat = digits("trust", dtype="float64", **{"trust.similarity": kind})
+def test_the_order_of_hidden_units_does_not_matter() -> None:
+    flat = digits("trust", dtype="float64")
     plain, changed = weights_of(flat, lambda _, x: x), weights_of(flat, permuted_units)
-    same = np.abs(plain - changed).max() < 1e-12
-    assert same == (kind != "weights")
+    assert np.abs(plain - changed).max() < 1e-12
 
 
-@pytest.mark.parametrize("kind", SIMILARITIES)
-def test_equal_models_have_equal_weights(kind: str) -> None:
-    flat = digits("trust", dtype="float64", **{"trust.similarity": kind})
+def test_equal_models_have_equal_weights() -> None:
+    flat = digits("trust", dtype="float64")
     weights = weights_of(flat, lambda _, x: x[:1].expand(3, -1).contiguous())
     assert weights == pytest.approx(np.full((3, 3), 1 / 3), abs=1e-14)
-
-
-def test_cosines_are_those_of_rows(tmp_path: Path) -> None:
-    """A layer of weights (2 rows) and one of biases (1 row), by hand."""
-    flat = digits("trust", dtype="float64")
-    engine = Stepping(flat).rule.engine
-    x = torch.randn(3, engine.d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    x[2, :100] = 0.0
-    found = engine.row_cosines(x, np.array([0, 1, 2]), np.array([1, 1, 0]))
-    cosines: list[list[float]] = [[], [], []]
-    for tensor in engine.network.tensors(x):
-        rows = tensor if tensor.dim() > 2 else tensor[:, None]
-        for e, (a, b) in enumerate([(0, 1), (1, 1), (2, 0)]):
-            for one, other in zip(rows[a], rows[b], strict=True):
-                length = one.norm() * other.norm()
-                cosines[e].append(float(one @ other / length) if length > 0 else 0.0)
-    assert found == pytest.approx([np.mean(each) for each in cosines], abs=1e-14)
 
 
 def test_a_softmax_by_hand() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.clients.parts.random_effects import FREE, Effects, Floats, estimated
+from coterie.clients.letters import Floats
+from coterie.clients.parts.random_effects import FREE, Effects, estimated
 
 D = 4
 IS_FREE = np.arange(D) == 0

@@ -9,12 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize
 
-from coterie.clients.parts.simplex import (
-    Floats,
-    minimise_on_simplex,
-    project_onto_simplex,
-    softmax,
-)
+from coterie.clients.letters import Floats
+from coterie.clients.parts.simplex import minimise_on_simplex, project_onto_simplex, softmax
 
 points = arrays(
     np.float64, st.tuples(st.integers(1, 3), st.integers(1, 8)), elements=st.floats(-5, 5)
