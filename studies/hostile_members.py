@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -147,8 +147,12 @@ def lines(seeds: int) -> list[str]:
     return [f"| {' | '.join(row)} |" for table in tables for row in [*table, [""]]]
 
 
-def _mean(values: list[float]) -> str:
-    return f"{100 * np.mean(values):.1f}" if values else "-"
+def _mean(values: Sequence[float]) -> str:
+    """Return the mean over seeds in percent, and the standard deviation if there are several."""
+    if not values:
+        return "-"
+    spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):.1f}{spread}"
 
 
 def main() -> None:
