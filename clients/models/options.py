@@ -54,8 +54,10 @@ class Adaptation:
         "except a last layer that `weights` does not contain.",
         low=0,
     )
-    lora_alpha: float = option(
-        16.0, "Scale of the adapters: their output is multiplied by lora-alpha / lora-rank."
+    lora_alpha: float | Literal["auto"] = option(
+        "auto",
+        'Scale of the adapters: their output is multiplied by lora-alpha / lora-rank. "auto" is '
+        "the rank, with which the usual learning rates of a network do for its adapters.",
     )
     lora_layers: str = option("*", 'Pattern of the linear layers that get adapters; "*" for all.')
 
