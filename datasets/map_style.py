@@ -88,7 +88,9 @@ def _read(where: str, data: Any, x: str, y: str) -> dict[str, Any]:
             stacklevel=2,
         )
     labels = getattr(data, "features", {}).get(columns[1]) if columns else None
-    classes = getattr(labels, "names", None) or getattr(data, "classes", ())  # torchvision's name
+    classes: Any = getattr(labels, "names", None) or getattr(
+        data, "classes", ()
+    )  # torchvision's name
     is_number = y_n.dtype.kind in "iu" and isinstance(classes, list | tuple)
     is_named = is_number and y_n.min() >= 0 and y_n.max() < len(classes)
     return {x: x_n, y: y_n, **({"classes": classes} if is_named else {})}

@@ -248,7 +248,8 @@ class Model:
             build = getattr(import_module(f"coterie.clients.models.{module}"), function)
         more = () if self.options is None else (options or self.options(),)
         if not isinstance(self.build, str):
-            return _called(build, shape, outputs, *more)
+            network: nn.Module = _called(build, shape, outputs, *more)
+            return network
         return build(shape, outputs, *more, *((task,) if self.library else ()))
 
 
@@ -257,14 +258,16 @@ _FEATURES = ("in_features", "input_size", "input_dim", "n_features")
 """Usual parameters of a network's constructor for the numbers of outputs and of inputs."""
 
 
-def _called(build: Any, shape: tuple[int, ...], outputs: int, *options: object) -> nn.Module:
+def _called(build: Any, shape: tuple[int, ...], outputs: int, *options: object) -> Any:
     """Build a plugin's network: copy a module, or call a function with the sizes that it takes."""
     # By position, (shape, outputs), or by keyword if its parameters have usual names or defaults.
     if hasattr(build, "state_dict") and not isinstance(build, type):
         return deepcopy(build)
     parameters = inspect.signature(build).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    known = dict.fromkeys(_CLASSES, outputs) | dict.fromkeys(_FEATURES, math.prod(shape))
+    known: dict[str, Any] = dict.fromkeys(_CLASSES, outputs) | dict.fromkeys(
+        _FEATURES, math.prod(shape)
+    )
     known |= {
         "in_channels": shape[0],
         "shape": shape,

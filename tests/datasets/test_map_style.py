@@ -89,7 +89,7 @@ def test_labels_that_are_texts_or_numbers() -> None:
 def test_names_of_classes() -> None:
     """They count if the labels are their numbers: a target transform can make others."""
     data = FakeData(12, (1, 8, 8), 3, transform=transforms.ToTensor())
-    data.classes = ["cat", "cow", "dog"]  # type: ignore[attr-defined]
+    data.classes = ["cat", "cow", "dog"]
     assert peer(data)["classes"] == ["cat", "cow", "dog"]
     data.target_transform = lambda label: label + 5
     assert "classes" not in peer(data)

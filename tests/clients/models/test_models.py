@@ -232,7 +232,7 @@ def test_a_module_is_copied_with_its_weights() -> None:
     name = plugins.register("model", "module", module)
     built = build(name, None, "classification", (4,), 2)
     assert built is not module
-    assert torch.equal(built[0].weight, module[0].weight)
+    assert torch.equal(built.state_dict()["0.weight"], module.state_dict()["0.weight"])
 
 
 def test_a_constructor_with_other_parameters_names_the_line_to_write() -> None:
