@@ -48,6 +48,7 @@ from tests.machines import machines
 IMAGES: dict[str, Scalar] = {
     "dataset": "benchmarks.dealt:images", "partition.kind": "natural", "partition.min-samples": 1,
     "batch-size": 10, "learning-rate": 0.05, "device": "cpu", "schedule.kind": "sample",
+    "evaluate-peers": "participants",
 }  # fmt: skip
 SETTINGS: dict[str, tuple[int, int, int, dict[str, Scalar]]] = {
     "flute": (1000, 10, 100, {"model": "linear", "partition.samples-per-peer": 60}),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Keys = Mapping[str, Any]
 """Configuration keys, dotted or nested. Parts, such as methods and models, can be objects."""
 Arrays = Mapping[str, Any]
+_IN_DATA = b"data.json tells whether they are the same"
 _WEIGHTS = ("model.weights", "gpt2.weights-file")
 
 
@@ -59,6 +60,8 @@ def run(
     peers_data : Sequence of Mapping of str to Any or None
         Arrays of each peer, instead of a data set: `x` and `y`; optional: `x_test`, `y_test`,
         `x_validation`, `y_validation`, `name`, `classes`, `group` (such as the patient), `time`.
+        Or map-style data sets, as PyTorch's: one, a tuple (train, test), or a dict with `train`,
+        `test`, `validation` and `name`.
     callbacks : Iterable[Callback | Callable[..., object]]
         Objects with `on_round(round, metrics)`, or functions with these arguments, called after
         each evaluated round; `metrics` has a row per peer.
@@ -67,7 +70,8 @@ def run(
     **more : Any
         Further keys, with `_` for `-` and `__` between a table and its key: `learning_rate=0.1`,
         `partition__alpha=0.3`. `method`, `model`, `dataset`, `partition__kind`, `topology`,
-        `schedule__kind`, `attack__kind` and `defence__rule` can be objects instead of names.
+        `schedule__kind`, `attack__kind` and `defence__rule` can be objects instead of names. A
+        map-style data set, or a tuple (train, test), is partitioned among the peers.
 
     Raises
     ------
@@ -274,8 +278,7 @@ def _flat(
         if "dataset" in chosen:
             raise ConfigError("peers_data replaces dataset: pass only one of them")
         data = list(peers_data)
-        token = b"data.json tells whether they are the same"
-        chosen["dataset"] = plugins.register("dataset", "peers_data", lambda: data, token)
+        chosen["dataset"] = plugins.register("dataset", "peers_data", lambda: data, _IN_DATA)
         chosen.setdefault("peers", len(data))
     for kind, part in PARTS.items():
         if part.key in chosen:
@@ -295,7 +298,8 @@ def _name(kind: Kind, part: Any) -> str:
     if path and module not in (None, "__main__") and "<" not in path:
         return f"{module}:{path}"
     called = path or type(part).__name__
-    return plugins.register(kind, called.rpartition(".")[2].strip("<>"), part)
+    token = _IN_DATA if kind == "dataset" else b""
+    return plugins.register(kind, called.rpartition(".")[2].strip("<>"), part, token)
 
 
 def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:

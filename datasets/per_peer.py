@@ -36,15 +36,18 @@ from coterie.datasets.own.institutions import (
 )
 from coterie.datasets.partition.options import Partition, held_out
 from coterie.datasets.problem import DataError, Problem
+from coterie.datasets.source import Source, divided, spread
 from coterie.ranges import option
 
 Arrays = Mapping[str, Any]
 """Data of one peer."""
 
-_PARTS = {"train": ("x", "y"), "test": ("x_test", "y_test"),
-          "validation": ("x_validation", "y_validation")}  # fmt: skip
-_GROUPS = {part: x.replace("x", "group") for part, (x, _) in _PARTS.items()}
-_KEYS = {key for pair in _PARTS.values() for key in pair}
+PARTS = {"train": ("x", "y"), "test": ("x_test", "y_test"),
+         "validation": ("x_validation", "y_validation")}  # fmt: skip
+_TEST_SHARE = 0.2
+"""Share of the examples for testing in arrays that are partitioned, without a test part."""
+_GROUPS = {part: x.replace("x", "group") for part, (x, _) in PARTS.items()}
+_KEYS = {key for pair in PARTS.values() for key in pair}
 _KEYS |= {"name", "classes", "time", *_GROUPS.values()}
 
 
@@ -83,6 +86,29 @@ def problem_of_node(name: str, data: Sequence[Arrays], peer: int, peers: int, se
     return join_holdings(expected, {peer: holding}, peers)
 
 
+def source_of_arrays(name: str, arrays: Arrays) -> Source:
+    """Make a source of arrays that are to be partitioned among the peers."""
+    if unused := sorted(arrays.keys() - {"x", "y", "x_test", "y_test", "classes"}):
+        raise DataError(f'{name}: "{unused[0]}" needs a list with the data of each peer')
+    parts = _parts(name, "the data set", arrays)
+    expected = _expected(name, [arrays], [parts])
+    with showing_entries(name):
+        encoded = _encoded(parts, expected)
+    inputs, targets = encoded["train"]
+    is_test = np.zeros(len(inputs), dtype=np.bool_)
+    if "test" in encoded:
+        more, labels = encoded["test"]
+        is_test = np.repeat([False, True], [len(inputs), len(more)])
+        inputs, targets = np.concatenate([inputs, more]), np.concatenate([targets, labels])
+    else:
+        by_class = np.argsort(targets.reshape(len(targets), -1)[:, 0], kind="stable")
+        is_test[spread(by_class, round(_TEST_SHARE * len(inputs)))] = True
+    return divided(
+        name, inputs, targets, is_test, expected.outputs,
+        task=expected.task, classes=expected.classes,
+    )  # fmt: skip
+
+
 Parts = dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 
 
@@ -102,14 +128,15 @@ def _holding(
 def _parts(name: str, peer: str, arrays: Arrays) -> Parts:
     if not isinstance(arrays, Mapping):
         raise DataError(
-            f"{name}: {peer} has a {type(arrays).__name__} instead of a dict with x and y"
+            f"{name}: {peer} has a {type(arrays).__name__} instead of a dict with x and y, or a "
+            "data set of (inputs, label)"
         )
     if unknown := sorted(arrays.keys() - _KEYS):
         raise DataError(
             f'{name}: {peer}: unknown key "{unknown[0]}"; known: {", ".join(sorted(_KEYS))}'
         )
     parts: Parts = {}
-    for part, (x, y) in _PARTS.items():
+    for part, (x, y) in PARTS.items():
         if x in arrays and y in arrays:
             if np.ma.is_masked(arrays[x]):
                 raise DataError(f"{name}: {peer} has masked values in {x}: fill them")

@@ -14,6 +14,7 @@ from typing import Any
 
 from coterie.datasets import plugins
 from coterie.datasets.files.fingerprint import of_arrays, recorded, remembered
+from coterie.datasets.map_style import with_arrays
 from coterie.datasets.own.image_folder import ImageFolderOptions, read_image_folder
 from coterie.datasets.own.institutions import Read as HeldRead
 from coterie.datasets.own.institutions import deployed, simulated
@@ -283,17 +284,27 @@ DATASETS: dict[str, Dataset] = {
 
 def dataset_of(name: str) -> Dataset:
     """Look up a data set, built in or of a plugin; DataError if it does not exist."""
-    return DATASETS[name] if name in DATASETS else _foreign(name, plugins.load("dataset", name))
+    if name in DATASETS:
+        return DATASETS[name]
+    part = plugins.load("dataset", name)
+    if type(part).__hash__ is None:
+        raise plugins.PluginError(
+            f'dataset = "{name}" is a {type(part).__name__}: name a function that returns it'
+        )
+    return _foreign(name, part)
 
 
 @lru_cache
-def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
-    """Make a data set of a plugin's function of data_dir, peers, seed, options (each optional)."""
-    # It returns a `Source` or a list of the peers' arrays, on a deployed node its own only.
+def _foreign(name: str, part: Any) -> Dataset:
+    """Make a data set of an object, or of a function of data_dir, peers, seed, options."""
+    # The function has any of these parameters. It returns a `Source` or a list of the peers'
+    # arrays, on a deployed node its own only, or what `with_arrays` makes them of.
+    read: Callable[..., Any] = part if callable(part) else lambda: part
 
     @remembered(2)
     def called(peers: int, seed: int, data_dir: Path, options: object) -> Any:
         data = plugins.call(read, name, data_dir=data_dir, peers=peers, seed=seed, options=options)
+        data = with_arrays(name, data)
         if not isinstance(data, Source | list | tuple):
             raise plugins.PluginError(
                 f'dataset = "{name}" returns a {type(data).__name__}: it must return a Source, or '

@@ -49,6 +49,8 @@ class ExchangePlan(ABC):
     """Edges (n, n) that are allowed in some round; symmetric, with an empty diagonal."""
     evaluate_every: int = 1
     """Rounds between two evaluations; the last round is always evaluated."""
+    evaluates_all: bool = False
+    """In a simulation, sleeping peers are evaluated, too."""
     metrics: frozenset[str] = METRICS
     """Names of the metrics that peers may report."""
     schedule: Schedule = field(default=None)  # type: ignore[assignment]  # set in __post_init__

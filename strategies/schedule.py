@@ -35,7 +35,7 @@ class Options:
         "Peers that are awake in a round, see `coterie list schedules`, or the name of a plugin.",
     )
     fraction: float = option(
-        0.1, 'Fraction of the peers in a "sample", at least one peer.', above=0, high=1
+        0.1, 'Fraction of the peers in a "sample" (client sampling), at least one.', above=0, high=1
     )
     mean_up: float = option(
         10.0, 'Mean number of rounds that a peer stays up, or down, in a "churn".', low=1
@@ -62,6 +62,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.kind == "trace" and not self.file:
             raise ValueError('kind = "trace" needs a file')
+        if self.kind == "all" and self.fraction != 0.1:
+            raise ValueError(f'fraction = {self.fraction} needs kind = "sample": client sampling')
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,8 @@ FLAT: dict[str, Scalar] = {
     "method": "cobo", "dataset": "digits", "model": "mlp", "peers": 12, "device": "cpu",
     "partition.kind": "label-permutation", "partition.clusters": 3, "batch-size": 16,
     "local-steps": 5, "partition.samples-per-peer": 60, "num-server-rounds": ROUNDS,
-    "cobo.gamma": 0.05, "evaluate-every": 1, "schedule.kind": "churn", "schedule.mean-up": 8.0,
+    "cobo.gamma": 0.05, "evaluate-every": 1,
+    "evaluate-peers": "participants", "schedule.kind": "churn", "schedule.mean-up": 8.0,
     "schedule.mean-down": 8.0, "schedule.max-age": 4,
 }  # fmt: skip
 

@@ -35,7 +35,8 @@ ON_QUADRATICS = [method for method in METHODS if method not in REFUSES]
 
 def scheduled(method: str, directory: Path, options: dict[str, Any]) -> dict[str, Any]:
     flat = configuration(method, "quadratic", directory) | {"num-server-rounds": 8}
-    return flat | {"evaluate-every": 1, "topology": "full"} | options
+    flat |= {"evaluate-every": 1, "evaluate-peers": "participants", "topology": "full"}
+    return flat | options
 
 
 def assert_same(one: Run, other: Run, tolerance: float) -> None:
@@ -68,6 +69,7 @@ def test_fedavg_with_a_sample_is_mcmahans_algorithm_1(tmp_path: Path) -> None:
     flat |= COMMON | {
         "method": "fedavg", "num-server-rounds": rounds, "local-steps": steps, "momentum": 0.0,
         "learning-rate": rate, "evaluate-every": 1, "schedule.kind": "sample",
+        "evaluate-peers": "participants",
         "schedule.fraction": 0.4,
     }  # fmt: skip
     result = run({**flat, "peers": n}, tmp_path)
@@ -178,6 +180,29 @@ def test_who_sleeps_stands_still_and_pays_nothing(tmp_path: Path, method: str) -
     assert slept
 
 
+@pytest.mark.parametrize("method", OF_EACH_KIND)
+@pytest.mark.parametrize("options", [SAMPLE, CHURN], ids=["sample", "churn"])
+def test_evaluating_all_peers_changes_nothing_else(
+    tmp_path: Path, method: str, options: dict[str, Any]
+) -> None:
+    """Participants report the same bits, and a peer that slept has the losses of its last round.
+
+    Two nodes report what one does.
+    """
+    flat = scheduled(method, tmp_path, options)
+    some, every = run(flat, tmp_path / "some"), flat | {"evaluate-peers": "all"}
+    full = run(every, tmp_path / "all")
+    assert full.reports.keys() == {(t, p) for t in range(9) for p in range(PEERS)}
+    assert np.array_equal(full.theta(), some.theta())
+    for (t, peer), report in full.reports.items():
+        last = max(s for s in range(t + 1) if (s, peer) in some.reports)
+        known = some.reports[last, peer]
+        names = report.metrics.keys() if last == t else {"test_loss", "train_loss"}
+        assert {k: report.metrics[k] for k in names} == {k: known.metrics[k] for k in names}
+    assert len(some.reports) < len(full.reports)
+    assert_same(full, run(every, tmp_path / "two", [[0, 1], [*range(2, PEERS)]]), 1e-10)
+
+
 @pytest.mark.parametrize("method", ON_QUADRATICS)
 def test_peers_that_wake_up_alone_have_a_model(tmp_path: Path, method: str) -> None:
     """No letter arrives, and the own offers are too old to count."""
@@ -215,6 +240,7 @@ def test_who_is_slow_works_on_while_others_go_on(tmp_path: Path) -> None:
     flat = write_quadratic(tmp_path / "problem.json", np.ones((2, 1)), [[0.0], [8.0]], [4.0])
     flat |= speeds(tmp_path, 2.0, 0.4) | COMMON | {
         "method": "fedavg", "num-server-rounds": 7, "evaluate-every": 1, "momentum": 0.0,
+        "evaluate-peers": "participants",
         "learning-rate": 0.5, "local-steps": 1, "schedule.kind": "clock", "clock.tick": 1.0,
     }  # fmt: skip
     result = run({**flat, "peers": 2}, tmp_path)
@@ -254,6 +280,7 @@ def test_a_letter_is_heard_until_it_is_too_old(tmp_path: Path, a: float) -> None
     flat = write_quadratic(tmp_path / "problem.json", np.ones((2, 1)), [[0.0], [8.0]], [4.0])
     flat |= COMMON | NEEDS.get("fedavg", {}) | {
         "method": "fedavg", "num-server-rounds": 5, "evaluate-every": 1, "momentum": 0.0,
+        "evaluate-peers": "participants",
         "learning-rate": 0.5, "local-steps": 1, "schedule.kind": "trace",
         "schedule.file": str(trace), "schedule.max-age": 2, "schedule.staleness-discount": a,
     }  # fmt: skip

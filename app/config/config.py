@@ -200,7 +200,8 @@ class Config(Settings):
             raise ConfigError(str(error)) from None
         return self.options.exchange_plan(
             peers=self.peers, rounds=rounds, seed=self.seed, topology=self.graph(),
-            evaluate_every=self.evaluate_every, schedule=attendance, links=links,
+            evaluate_every=self.evaluate_every, evaluates_all=self.evaluate_peers == "all",
+            schedule=attendance, links=links,
         )  # fmt: skip
 
     def _check(self) -> None:

@@ -54,6 +54,7 @@ def _unused(config: Config) -> list[str]:
         "clearance": config.clearance,
         "clock.": has_clock,
         "defence.tolerate": config.defence.rule != "none",
+        "evaluate-peers": config.schedule.kind != "all" or has_clock,
         "learning-rate-decay-every": (
             config.training.learning_rate_schedule != "step"
             or config.training.learning_rate_decay < 1

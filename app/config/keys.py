@@ -37,7 +37,10 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
 _SYNONYMS = {
     **FORMER,
     **dict.fromkeys(("clients", "num-clients", "num-supernodes", "nodes"), "peers"),
-    **dict.fromkeys(("client-fraction", "fraction-fit", "fraction-train"), "schedule.fraction"),
+    **dict.fromkeys(("fraction-fit", "fraction-train", "participation"), "schedule.fraction"),
+    **dict.fromkeys(("client-fraction", "clients-per-round"), "schedule.fraction"),
+    "client-sampling": "schedule.kind",
+    "fraction-evaluate": "evaluate-peers",
     "aggregation": "defence.rule",
     "lr": "learning-rate",
     "target-epsilon": "privacy.budget",

@@ -103,6 +103,13 @@ class Settings:
     evaluate_every: int = option(
         10, "Rounds between two evaluations; the last round is always evaluated.", low=1
     )
+    evaluate_peers: Literal["all", "participants"] = option(
+        "all",
+        "Peers that are evaluated in these rounds of a simulation with partial participation: all, "
+        "the sleeping ones with the model that they have, or participants only, which is faster. "
+        "In the first and the last round it is all. In a deployment, and where rounds follow the "
+        "clock, participants.",
+    )
     clearance: bool = option(
         False,
         "Measure in evaluated rounds of a simulation what each peer's letter tells about its "

@@ -61,7 +61,9 @@ def kinds_of(config: Config, problem: Problem, peers: Sequence[int]) -> list[int
     return [config.kinds.index(config.model_of_peer(peer, names.get(peer, ""))) for peer in peers]
 
 
-def cohort_of(config: Config, engine: Engine, rule: Rule[Any], schedule: Schedule) -> HostedPeers:
+def cohort_of(
+    config: Config, engine: Engine, rule: Rule[Any], schedule: Schedule, *, doubts: bool = False
+) -> HostedPeers:
     """Return the cohort of an engine's peers, with the filters that the run asks for."""
     filters: list[LetterFilter] = []
     attackers = config.attack.attackers(config.peers, config.seed)
@@ -77,4 +79,5 @@ def cohort_of(config: Config, engine: Engine, rule: Rule[Any], schedule: Schedul
     return kind(
         engine, CheckedRule(rule), config.num_server_rounds, filters, wire, schedule,
         keeps_all=config.keep_models == "best", measures_letters=config.clearance,
+        evaluates_all=config.evaluate_peers == "all" and schedule.foresees and not doubts,
     )  # fmt: skip

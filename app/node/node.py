@@ -46,7 +46,7 @@ class Node:
     _limits: Mapping[str, Scalar] | None = None
     """Policy of an institution, by key."""
     _max_parameters = MAX_PARAMETERS
-    _doubts = False  # True: received letters need checks even if no attacker is configured
+    _doubts = False  # True: other institutions' letters, checked even without an attack
     _durable = False  # True: files survive a power failure
     _announced: tuple[int, ...] = ()
     """n_i of the hosted peers, if the method needs the n_i of all peers and others do not know."""
@@ -101,7 +101,7 @@ class Node:
         if config.start_from:
             engine.begin_from(starts.models(config, problem))
         rule = config.options.bind(engine, config.num_server_rounds)
-        self._cohort = cohort_of(config, engine, rule, self._strategy.schedule)
+        self._cohort = cohort_of(config, engine, rule, self._strategy.schedule, doubts=self._doubts)
         self._reads = 0
         if len(self.peers) < config.peers:
             self._reads = max(self._cohort.letter_bytes()) + self._channel.overhead

@@ -77,7 +77,8 @@ def page_data(run: Run) -> dict[str, Any]:
 
     `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
     null. `graph`: see `graph_data`. `worth`: see `worth.WorthMap`, or null. `took_part`: number of
-    rounds in which each peer took part, if not all did in all rounds.
+    rounds in which each peer took part, if not all did in all rounds; `fewest`: number of peers in
+    the round with the fewest reports, likewise.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -107,6 +108,8 @@ def page_data(run: Run) -> dict[str, Any]:
         "graph": graph_data(run, order, blocks),
         "worth": None,
     }
+    if (fewest := int(run.reported.sum(axis=1).min(initial=run.peers))) < run.peers:
+        data["fewest"] = fewest
     if took_part := run.progress.get("took_part"):
         data["took_part"] = {"rounds": took_part, "of": run.progress["round"]}
     return data

@@ -65,6 +65,7 @@ class Progress(Seen, total=False):
     relayed_bytes: Count
     sealing_bytes: Count
     evaluated: Count  # last round with reports
+    evaluated_peers: Count  # peers that reported in it; absent if all did
     mean_test_accuracy: float | None
     std_test_accuracy: float | None
     mean_test_loss: float | None
@@ -241,6 +242,8 @@ class RunState:
             parts.append(f"{units.plural(diverged, 'peer')} diverged")
         at = self.now.get("evaluated")
         late = [f"as of round {at}"] if at is not None and at < (self.round or 0) else []
+        if some := self.now.get("evaluated_peers"):
+            late += [f"{units.plural(some, 'peer')} of this round, the others' last"]
         return "  ".join([*parts, units.size(self.now.get("bytes") or 0), *late])
 
     def waiting(self) -> str:

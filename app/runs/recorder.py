@@ -272,6 +272,8 @@ class RunRecorder:
         measured = means(self._latest.values())
         accuracies = [r.metrics.get("test_accuracy") for r in self._honest]
         spread = [value for value in accuracies if value is not None]
+        evaluated = max((r.round for r in self._latest.values()), default=None)
+        fresh = sum(r.round == evaluated for r in self._latest.values())
         progress = {
             "round": self.ledger.round,
             "rounds": self._rounds,
@@ -283,7 +285,8 @@ class RunRecorder:
             "relayed_bytes": self.ledger.nbytes,
             "sealing_bytes": self.ledger.sealing,
             "refused": self._refused,
-            **({"evaluated": max(r.round for r in self._latest.values())} if self._latest else {}),
+            **({} if evaluated is None else {"evaluated": evaluated}),
+            **({"evaluated_peers": fresh} if fresh < len(self._latest) else {}),
             "mean_test_accuracy": measured.get("test_accuracy"),
             "std_test_accuracy": float(np.std(spread)) if spread else None,
             "mean_test_loss": measured.get("test_loss"),

@@ -35,7 +35,10 @@ def matching(names: Sequence[str], pattern: str, norms: Collection[str] = ()) ->
             hits = {name for name in names if (name.rpartition(".")[0] == last) == is_head}
         if not hits:
             modules = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
-            raise ValueError(f'"{part}" matches no parameter; the modules are {_short(modules)}')
+            adapter = " (a factor of adapters: set model.lora-rank)" if part in ("A", "B") else ""
+            raise ValueError(
+                f'"{part}"{adapter} matches no parameter; the modules are {_short(modules)}'
+            )
         matched |= hits
     return [name for name in names if name in matched]
 
@@ -95,7 +98,8 @@ def _adapt(network: nn.Module, adaptation: Adaptation, loaded: frozenset[str]) -
         raise ValueError(
             f"model.lora-rank = {adaptation.lora_rank}: the network has no linear layers"
         )
-    add_adapters(network, selected, adaptation.lora_rank, adaptation.lora_alpha)
+    rank, alpha = adaptation.lora_rank, adaptation.lora_alpha
+    add_adapters(network, selected, rank, rank if alpha == "auto" else alpha)
 
 
 def _matching(network: nn.Module, names: Sequence[str], key: str, pattern: str) -> list[str]:

@@ -166,7 +166,7 @@ def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Modul
     row = model_of(model)
     try:
         network = row.network(shape, outputs, options)
-    except SizeError:
+    except (SizeError, plugins.PluginError):
         raise
     except Exception as error:  # the user's code may raise anything
         raise plugins.PluginError(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -51,8 +54,10 @@ class Adaptation:
         "except a last layer that `weights` does not contain.",
         low=0,
     )
-    lora_alpha: float = option(
-        16.0, "Scale of the adapters: their output is multiplied by lora-alpha / lora-rank."
+    lora_alpha: float | Literal["auto"] = option(
+        "auto",
+        'Scale of the adapters: their output is multiplied by lora-alpha / lora-rank. "auto" is '
+        "the rank, with which the usual learning rates of a network do for its adapters.",
     )
     lora_layers: str = option("*", 'Pattern of the linear layers that get adapters; "*" for all.')
 
@@ -221,7 +226,8 @@ class Model:
 
     summary: str
     build: str | Callable[..., nn.Module]
-    """Function from (shape, outputs) or (shape, outputs, options) to a network with random weights;
+    """Network, or function from (shape, outputs) or (shape, outputs, options), or from sizes under
+    their usual names (`num_classes`), to a network with random weights;
     "module:function" inside `coterie.clients.models`, so that the table does not import torch."""
     options: type | None = None
     """Frozen dataclass of the model's table; of a plugin, the table is [model-options]."""
@@ -241,7 +247,44 @@ class Model:
             module, _, function = build.partition(":")
             build = getattr(import_module(f"coterie.clients.models.{module}"), function)
         more = () if self.options is None else (options or self.options(),)
+        if not isinstance(self.build, str):
+            network: nn.Module = _called(build, shape, outputs, *more)
+            return network
         return build(shape, outputs, *more, *((task,) if self.library else ()))
+
+
+_CLASSES = ("outputs", "num_classes", "n_classes", "num_labels", "out_features", "output_dim")
+_FEATURES = ("in_features", "input_size", "input_dim", "n_features")
+"""Usual parameters of a network's constructor for the numbers of outputs and of inputs."""
+
+
+def _called(build: Any, shape: tuple[int, ...], outputs: int, *options: object) -> Any:
+    """Build a plugin's network: copy a module, or call a function with the sizes that it takes."""
+    # By position, (shape, outputs), or by keyword if its parameters have usual names or defaults.
+    if hasattr(build, "state_dict") and not isinstance(build, type):
+        return deepcopy(build)
+    parameters = inspect.signature(build).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    known: dict[str, Any] = dict.fromkeys(_CLASSES, outputs) | dict.fromkeys(
+        _FEATURES, math.prod(shape)
+    )
+    known |= {
+        "in_channels": shape[0],
+        "shape": shape,
+        **dict(zip(["options"], options, strict=False)),
+    }
+    unusual = [name for name in needed if name not in known]
+    is_plain = {*needed} - {*unusual} <= {"shape", "outputs", "options"}
+    takes_any = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    if is_plain and (len(needed) == 2 + len(options) or (takes_any and len(needed) <= 2)):
+        return build(shape, outputs, *options)
+    if unusual:
+        name, missing = getattr(build, "__name__", "Net"), ", ".join(f"{n}=..." for n in unusual)
+        raise plugins.PluginError(
+            f"{name} needs {', '.join(unusual)}: pass model=lambda shape, outputs: "
+            f"{name}({missing}), for examples of shape {shape} and {outputs} outputs"
+        )
+    return build(**{p.name: known[p.name] for p in parameters if p.name in known})
 
 
 _NUMBERS = ("classification", "regression", "survival")

@@ -236,7 +236,12 @@ class Broker:
             self._require_nodes(this.t, "answer")
             this = deliverable(this, roster.hosts, offers)
         changes = schedule.changes(this.t)
-        hosts = {node: peers for node, peers in roster.hosts.items() if changes[[*peers]].any()}
+        all_due = this.evaluated and self._strategy.evaluates_all and not self._deployed
+        hosts = {
+            node: peers
+            for node, peers in roster.hosts.items()
+            if all_due or changes[[*peers]].any()
+        }
         requests = update_requests(this, hosts, offers, answers, served=asking.keys())
         wanted = self._keyframes_wanted(this.t, hosts)
         requests = {

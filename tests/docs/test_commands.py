@@ -82,6 +82,7 @@ HOW: dict[str, dict[str, str]] = {
     "docs/python.md": {
         "import coterie": RUN,
         "from torch import nn": RUN,
+        "from torchvision import transforms": RUN,
         'compared = coterie.compare(["local", "fedavg"], seeds=2, num_server_rounds=20, '
         "peers_data=peers)": RUN,
         "swept = coterie.sweep(": RUN,

@@ -53,6 +53,7 @@ class HostedPeers(Members):
     """All peers of a node, under one rule, with `filters` between the rule and the `wire`."""
 
     # `keeps_all`: keep the models of every evaluation, with the measures of the last one.
+    # `evaluates_all`: sleeping peers are evaluated, too.
 
     def __init__(
         self,
@@ -64,10 +65,13 @@ class HostedPeers(Members):
         schedule: Schedule | None = None,
         *,
         keeps_all: bool = False,
+        evaluates_all: bool = False,
         measures_letters: bool = False,
     ) -> None:
         schedule = schedule or Schedule(engine.n, rounds)
-        super().__init__(engine, rule, rounds, schedule, keeps_all=keeps_all)
+        super().__init__(
+            engine, rule, rounds, schedule, keeps_all=keeps_all, evaluates_all=evaluates_all
+        )
         self.wire, self._measures_letters = wire or Wire(), measures_letters
         library = engine.library
         is_mixed = library is not None and library.is_mixed  # kinds of models differ in size

@@ -370,6 +370,10 @@ def test_progress_in_words() -> None:
             "accuracy 0.500  0 B  as of round 10",
         ),
         ({"mean_test_accuracy": 0.5, "round": 10, "evaluated": 10}, "accuracy 0.500  0 B"),
+        (
+            {"mean_test_accuracy": 0.5, "round": 10, "evaluated": 10, "evaluated_peers": 2},
+            "accuracy 0.500  0 B  2 peers of this round, the others' last",
+        ),
     ):
         assert RunState(now).describe() == words
     assert [units.size(n) for n in (999, 1000, 31.25e9, 5e16)] == [

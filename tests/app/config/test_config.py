@@ -123,6 +123,9 @@ def test_presets_are_valid_and_say_what_they_are(preset: Path) -> None:
         ("partition.sample-per-peer", "partition.samples-per-peer"),
         ("hold-out", "late-peers"),
         ("fraction-train", "schedule.fraction"),
+        ("clients-per-round", "schedule.fraction"),
+        ("client-sampling", "schedule.kind"),
+        ("fraction-evaluate", "evaluate-peers"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest(key: str, meant: str) -> None:
@@ -153,6 +156,10 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ),
         ({"dtype": "float16"}, 'dtype = "float16": must be "float32" or "float64"'),
         ({"mlp.hidden": 64}, "mlp.hidden = 64: must be a string"),
+        (
+            {"schedule.fraction": 0.5},
+            'schedule: fraction = 0.5 needs kind = "sample": client sampling',
+        ),
         ({"method": "cobbo"}, 'unknown method "cobbo", did you mean "cobo"?'),
         ({"dataset": "digit"}, 'unknown dataset "digit", did you mean "digits"?'),
         (

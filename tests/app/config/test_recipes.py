@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -127,15 +128,20 @@ def twin(
     config = Config.from_flat(flat)
     problem = problem_of(config)
     engine = Engine(
-        problem, config.model, None, range(4), config.training, device="cpu", dtype="float64"
-    )
+        problem, config.model, None, range(4), config.training, device="cpu", dtype="float64",
+        adaptation=config.adaptation if config.adaptation.lora_rank else None,
+    )  # fmt: skip
     x_pd, _ = engine.initial()
     shape = problem.inputs.shape[1:]
-    modules = [build(config.model, None, "classification", shape, 10).double() for _ in range(4)]
+    if config.adaptation.lora_rank:
+        modules = [copy.deepcopy(engine.network.module).double().train() for _ in range(4)]
+    else:
+        modules = [build(config.model, None, "classification", shape, 10).double() for _ in "1234"]
     optimizers = []
     for p, module in enumerate(modules):
-        nn.utils.vector_to_parameters(x_pd[p].clone(), module.parameters())
         named = dict(module.named_parameters())
+        sent_names = engine.network.names
+        nn.utils.vector_to_parameters(x_pd[p].clone(), [named[name] for name in sent_names])
         optimizers.append(
             [
                 torch.optim.SGD(
@@ -211,8 +217,37 @@ def test_a_recipe_of_layers_equals_a_plain_loop(tmp_path: Path, name: str, nodes
                 assert (model[key] - value).abs().max() < 1e-10, key
 
 
+A = ["1.A", "4.A"]
+B = ["1.B", "4.B"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "trained", "shared"), [("fedsa-lora", A + B, A), ("ffa-lora", B, B)]
+)
+def test_a_recipe_of_adapters_equals_a_plain_loop(
+    tmp_path: Path, name: str, trained: list[str], shared: list[str], nodes: int
+) -> None:
+    """FedSA-LoRA trains both factors and averages A; FFA-LoRA trains and averages B alone."""
+    flat = digits(name) | {"model.lora-rank": 2, "topology": "full"}
+    modules = twin(flat, [(trained, 0)], shared, uniform=False)
+    models = run(flat, tmp_path, nodes).models()
+    for model, module in zip(models, modules, strict=True):
+        assert {*A, *B} & model.keys() == {*trained}
+        for key in trained:
+            assert (model[key] - dict(module.named_parameters())[key]).abs().max() < 1e-10, key
+    for key in trained:
+        assert torch.equal(models[0][key], models[1][key]) == (key in shared), key
+
+
+@pytest.mark.parametrize("name", ["fedsa-lora", "ffa-lora"])
+def test_a_recipe_of_adapters_needs_a_rank(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"set model\.lora-rank"):
+        run({"method": name, "device": "cpu"}, tmp_path)
+
+
 def test_every_recipe_has_a_test_a_reference_and_known_keys() -> None:
-    tested = {*EXACT, "d-psgd", "dfedavgm", "sgp"}
+    tested = {*EXACT, "fedsa-lora", "ffa-lora", "d-psgd", "dfedavgm", "sgp"}
     runnable = {name for name, recipe in recipes().items() if not recipe.missing}
     assert runnable == tested
     for name, recipe in recipes().items():

@@ -343,3 +343,12 @@ def test_the_data_quality_of_many_peers_is_a_list(tmp_path: Path) -> None:
     text = page_of(directory).read_text()
     assert text.count("chol is 0 in 30 % of the rows") == 16
     assert "210.5" not in text
+
+
+def test_curves_say_that_only_some_peers_were_evaluated(tmp_path: Path) -> None:
+    write_config(tmp_path, {"peers": 3})
+    rows = [{"round": 0, "peer": p, "test_loss": 1.0} for p in range(3)]
+    write_metrics(tmp_path, rows)
+    assert "fewest" not in page_data(Run.read(tmp_path))
+    write_metrics(tmp_path, [*rows, {"round": 1, "peer": 1, "test_loss": None}])
+    assert "only 1 of 3 peers were evaluated" in " ".join(Page(page_of(tmp_path)).text.split())

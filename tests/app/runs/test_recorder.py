@@ -97,6 +97,15 @@ def test_progress(tmp_path: Path) -> None:
     assert (failed["status"], failed["error"]) == ("failed", "round 2, update: peers 1: gone")
 
 
+def test_progress_says_how_many_peers_the_last_evaluation_had(tmp_path: Path) -> None:
+    recorder = make(tmp_path)
+    record(recorder, 0, report(0, 0, 1.0), report(0, 1, 3.0))
+    assert "evaluated_peers" not in recorder.progress
+    record(recorder, 1, report(1, 1, 5.0))
+    assert (recorder.progress["evaluated"], recorder.progress["evaluated_peers"]) == (1, 1)
+    assert recorder.progress["mean_test_loss"] == 3.0  # the last of each: (1 + 5) / 2
+
+
 def test_a_peer_whose_loss_is_gone_has_diverged(tmp_path: Path) -> None:
     recorder = make(tmp_path)
     record(recorder, 0, report(0, 0, 1.0), report(0, 1, None))  # peer 1 has no test data

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from coterie.clients.engine.network import Network
 from coterie.clients.models.build import build
 from coterie.clients.models.convnets import Shape
 from coterie.clients.models.options import MODELS, MlpOptions, ResNet18Options
+from coterie.datasets import plugins
 from tests.networks import outputs as by_torch
 
 CONVOLUTIONAL = ["lenet", "lenet-femnist", "cnn", "cnn-mnist", "cnn-128", "resnet9", "resnet18"]
@@ -184,3 +187,55 @@ def test_starts_are_spread_as_torch_spreads_them() -> None:
     """Weights of a linear layer are within 1 / sqrt(features)."""
     module = build("linear", None, "classification", (1, 8, 8), 10)
     assert next(module.parameters()).abs().max() <= 1 / math.sqrt(64)
+
+
+class _Usual(nn.Module):
+    """Network with the constructor that most people write."""
+
+    def __init__(self, in_features: int, num_classes: int = 1000, hidden: int = 3) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(in_features, hidden), nn.Linear(hidden, num_classes)
+
+
+class _Fixed(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 2))
+
+
+class _Deep(nn.Module):
+    def __init__(self, in_features: int, hidden: int, num_classes: int) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("network", "count"),
+    [
+        (_Usual, 5 * 3 + 4 * 2),
+        (partial(_Usual, hidden=7), 5 * 7 + 8 * 2),
+        (_Fixed, 10),
+        (_Fixed(), 10),
+        (nn.Linear, 10),
+        (lambda s, k: nn.Linear(s[0], k), 10),
+        (lambda *sizes: nn.Linear(sizes[0][0], sizes[1]), 10),
+        (lambda shape, classes: nn.Linear(shape[0], classes), 10),
+        (lambda: nn.Linear(4, 2), 10),
+    ],
+)
+def test_networks_as_people_write_them(network: Any, count: int) -> None:
+    name = plugins.register("model", "network", network)
+    assert Network(build(name, None, "classification", (4,), 2)).d == count
+
+
+def test_a_module_is_copied_with_its_weights() -> None:
+    """Building it again does not change the module, and its peers start from its weights."""
+    module = _Fixed()
+    name = plugins.register("model", "module", module)
+    built = build(name, None, "classification", (4,), 2)
+    assert built is not module
+    assert torch.equal(built.state_dict()["0.weight"], module.state_dict()["0.weight"])
+
+
+def test_a_constructor_with_other_parameters_names_the_line_to_write() -> None:
+    name = plugins.register("model", "deep", _Deep)
+    with pytest.raises(plugins.PluginError, match=r"lambda shape, outputs: _Deep\(hidden=...\)"):
+        build(name, None, "classification", (4,), 2)
