@@ -16,8 +16,7 @@ U_k = (0.1 I + sum_i r_ik (H_i^-1 + T)^-1)^-1, and x_i - mu_k has the mean squar
 
     (E[x_i] - m_k)^2 + diag(C_i + (A_i - I) U_k (A_i - I)'),   A_i = C_i T^-1.
 
-So T is the restricted maximum likelihood estimate (Laird and Ware, Biometrics 1982): a sum of
-squares of n peers is divided by n - 1, not by n.
+So T is the restricted maximum likelihood estimate (Laird and Ware, Biometrics 1982).
 
 The number of groups K from 0 to min(n / 2, 4) has the largest log evidence minus BIC's penalty,
 (number of parameters) log n / 2; above 1, K grows as long as that does. Of several starts the best
