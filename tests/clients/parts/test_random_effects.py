@@ -109,7 +109,7 @@ def few(seed: int = 0) -> Floats:
 
 def test_spread_is_the_restricted_maximum_likelihood_estimate() -> None:
     b, h = letters(few(), rows=30)
-    s = np.linalg.inv(h)
+    s = np.asarray(np.linalg.inv(h), dtype=np.float64)
     m = np.einsum("nde,ne->nd", s, b)
     best = minimize(restricted(m, s), np.full(D - 1, -1.0), tol=1e-8)
     assert estimated(b, h, IS_FREE, 1).spread[1:] == pytest.approx(np.exp(best.x), rel=0.02)
