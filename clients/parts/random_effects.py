@@ -11,6 +11,13 @@ for a peer that is like nobody. Intercepts are free: their variance is 25 in eac
 estimated, so that prevalences may differ. H_i is never inverted alone: it is singular if a peer has
 one class only.
 
+The M-step of T integrates the group's mean out: it is N(m_k, U_k) given the letters, with
+U_k = (0.1 I + sum_i r_ik (H_i^-1 + T)^-1)^-1, and x_i - mu_k has the mean square
+
+    (E[x_i] - m_k)^2 + diag(C_i + (A_i - I) U_k (A_i - I)'),   A_i = C_i T^-1.
+
+So T is the restricted maximum likelihood estimate (Laird and Ware, Biometrics 1982).
+
 The number of groups K from 0 to min(n / 2, 4) has the largest log evidence minus BIC's penalty,
 (number of parameters) log n / 2; above 1, K grows as long as that does. Of several starts the best
 after 25 iterations goes on (Biernacki et al., Computational Statistics & Data Analysis 2003). With
@@ -228,6 +235,9 @@ def _maximised(
         r_nc = softmax(log_nc, axis=1)
         x_nkd, x_nd = within.mean(b_nd, means_kd), beyond.mean(b_nd, nothing_1d)[:, 0]
         squares_nkd = (x_nkd - means_kd) ** 2 + _diagonals(within.covariance)[:, None]
+        apart_ndd = within.covariance / spread_d - np.eye(d)
+        unsure_nkdd = apart_ndd[:, None] @ unsure_kdd
+        squares_nkd += np.einsum("nkde,nde->nkd", unsure_nkdd, apart_ndd)
         spread_d = 1e-3 + np.einsum("nk,nkd->d", r_nc[:, :groups], squares_nkd)
         spread_d = np.maximum(spread_d / (r_nc[:, :groups].sum() + 1e-2), _FLOOR)
         spread_d = np.where(is_free_d, FREE, spread_d)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from scipy.linalg import block_diag
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
 
 from coterie.clients.letters import Floats
 from coterie.clients.parts.random_effects import FREE, Effects, estimated
@@ -39,32 +44,82 @@ def two_groups(n: int = 8, seed: int = 0) -> Floats:
     return theta
 
 
-def plain(b: Floats, h: Floats, effects: Effects) -> Floats:
-    """One M-step and E-step from the result, letter by letter: S_i = H_i^-1, m_i = S_i b_i."""
+def plain(b: Floats, h: Floats, effects: Effects) -> tuple[Floats, Floats]:
+    """Return estimates and T of one step from the result, by letter: S_i = H_i^-1, m_i = S_i b_i.
+
+    The deviation theta_i - mu = G_i (m_i - mu) with G_i = T (S_i + T)^-1, where mu ~ N(mu_k, U_k).
+    """
     n, groups = len(b), effects.groups
     spread = np.diag(effects.spread)
     beyond = np.diag(np.where(IS_FREE, FREE, effects.background))
     s = [np.linalg.inv(each) for each in h]
     m = [s[i] @ b[i] for i in range(n)]
     r = effects.membership
-    means = []
+    means, unsure = [], []
     for k in range(groups):
         weights = [r[i, k] * np.linalg.inv(s[i] + spread) for i in range(n)]
         total = sum(weights) + 0.1 * np.eye(D)
         means.append(np.linalg.solve(total, sum(w @ m[i] for i, w in enumerate(weights))))
-    theta = []
+        unsure.append(np.linalg.inv(total))
+    theta, squares = [], np.full(D, 1e-3)
     for i in range(n):
         parts = [mu + spread @ np.linalg.solve(s[i] + spread, m[i] - mu) for mu in means]
         parts.append(beyond @ np.linalg.solve(s[i] + beyond, m[i]))
         theta.append(sum(share * part for share, part in zip(r[i], parts, strict=True)))
-    return np.array(theta)
+        gain = spread @ np.linalg.inv(s[i] + spread)
+        left = spread - gain @ spread
+        for k, mu in enumerate(means):
+            away = gain @ (m[i] - mu)
+            squares += r[i, k] * (away**2 + np.diag(left + gain @ unsure[k] @ gain.T))
+    spread_d = np.maximum(squares / (r[:, :groups].sum() + 1e-2), 1e-4)
+    return np.array(theta), np.where(IS_FREE, FREE, spread_d)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_estimates_are_those_of_the_random_coefficient_model(groups: int) -> None:
     b, h = letters(two_groups())
     effects = estimated(b, h, IS_FREE, groups)
-    assert effects.estimates == pytest.approx(plain(b, h, effects), abs=2e-3)  # EM's last step
+    theta, spread = plain(b, h, effects)
+    assert effects.estimates == pytest.approx(theta, abs=2e-3)  # EM's last step
+    assert effects.spread == pytest.approx(spread, rel=2e-3)
+
+
+def restricted(m: Floats, s: Floats) -> Callable[[Floats], float]:
+    """Return minus the log density of all m_i by log T of slopes, the group's mean integrated out.
+
+    The m (n d) are one normal vector: m_i = mu + u_i + e_i with mu ~ N(0, 10 I), u_i ~ N(0, T),
+    e_i ~ N(0, S_i). The prior of T is EM's: 0.01 peers of variance 0.1.
+    """
+
+    def loss(log_t: Floats) -> float:
+        spread = np.where(IS_FREE, FREE, np.exp(np.append(0, log_t)))
+        shared = 10 * np.kron(np.ones((len(m), len(m))), np.eye(D))
+        covariance = shared + block_diag(*(each + np.diag(spread) for each in s))
+        prior = -0.5 * (1e-2 * log_t + 1e-3 * np.exp(-log_t)).sum()
+        return -float(multivariate_normal(cov=covariance).logpdf(m.ravel()) + prior)
+
+    return loss
+
+
+def few(seed: int = 0) -> Floats:
+    """Return the parameters of 4 peers near (3, -3, 3), where the background explains nothing."""
+    g = np.random.default_rng(seed)
+    return np.array([0, 3, -3, 3]) + 0.5 * g.normal(size=(4, D))
+
+
+def test_spread_is_the_restricted_maximum_likelihood_estimate() -> None:
+    b, h = letters(few(), rows=30)
+    s = np.asarray(np.linalg.inv(h), dtype=np.float64)
+    m = np.einsum("nde,ne->nd", s, b)
+    best = minimize(restricted(m, s), np.full(D - 1, -1.0), tol=1e-8)
+    assert estimated(b, h, IS_FREE, 1).spread[1:] == pytest.approx(np.exp(best.x), rel=0.02)
+
+
+def test_spread_of_equal_curvatures_divides_by_n_minus_1() -> None:
+    """With S = 0.01 I of all, T + 0.01 is the sample variance: that of n - 1, not of n."""
+    m = few()
+    spread = estimated(100 * m, np.array([100 * np.eye(D)] * len(m)), IS_FREE, 1).spread[1:]
+    assert spread + 0.01 == pytest.approx(m[:, 1:].var(axis=0, ddof=1), rel=0.02)
 
 
 def test_groups_are_found_with_free_intercepts() -> None:
