@@ -27,9 +27,8 @@ def with_arrays(name: str, data: Any) -> Any:
     `test`, `validation` and `name`. Other data are returned unchanged.
     """
     # DataError: an example is no pair of numbers and a label; the message has the line to write.
-    if isinstance(data, Mapping) or is_map_style(data):
-        return source_of_arrays(name, _arrays(name, data))
-    if isinstance(data, tuple) and all(map(is_map_style, data)):
+    is_pair = isinstance(data, tuple) and all(map(is_map_style, data))
+    if is_pair or isinstance(data, Mapping) or is_map_style(data):
         return source_of_arrays(name, _arrays(name, data))
     if isinstance(data, list | tuple):
         return [_arrays(f"{name}: peer {peer}", each) for peer, each in enumerate(data)]
@@ -39,8 +38,7 @@ def with_arrays(name: str, data: Any) -> Any:
 def is_map_style(data: object) -> bool:
     """Return whether `data` is a data set of examples, rather than a list, a dict or an array."""
     for base in type(data).__mro__:
-        if base.__name__ in _REMEDIES:
-            remedy = _REMEDIES[base.__name__]
+        if remedy := _REMEDIES.get(base.__name__):
             raise DataError(f"a {base.__name__} has no numbered examples: pass {remedy}")
     has_items = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     is_array = hasattr(data, "shape") and not hasattr(data, "column_names")
@@ -88,9 +86,7 @@ def _read(where: str, data: Any, x: str, y: str) -> dict[str, Any]:
             stacklevel=2,
         )
     labels = getattr(data, "features", {}).get(columns[1]) if columns else None
-    classes: Any = getattr(labels, "names", None) or getattr(
-        data, "classes", ()
-    )  # torchvision's name
+    classes: Any = getattr(labels, "names", None) or getattr(data, "classes", ())
     is_number = y_n.dtype.kind in "iu" and isinstance(classes, list | tuple)
     is_named = is_number and y_n.min() >= 0 and y_n.max() < len(classes)
     return {x: x_n, y: y_n, **({"classes": classes} if is_named else {})}

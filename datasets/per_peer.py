@@ -44,8 +44,7 @@ Arrays = Mapping[str, Any]
 
 PARTS = {"train": ("x", "y"), "test": ("x_test", "y_test"),
          "validation": ("x_validation", "y_validation")}  # fmt: skip
-_TEST_SHARE = 0.2
-"""Share of the examples for testing in arrays that are partitioned, without a test part."""
+_TEST_SHARE = 0.2  # of arrays that are partitioned, without a test part
 _GROUPS = {part: x.replace("x", "group") for part, (x, _) in PARTS.items()}
 _KEYS = {key for pair in PARTS.values() for key in pair}
 _KEYS |= {"name", "classes", "time", *_GROUPS.values()}

@@ -43,15 +43,17 @@ def line(name: str, model: str) -> str:
         np.mean([[np.mean(is_ == of) for is_, of in pair[side]] for pair in pairs])
         for side in range(2)
     ]
-    changed = [(a != b) for with_, without in pairs for (a, _), (b, _) in zip(with_, without)]
+    changed = [
+        a != b for with_, without in pairs for (a, _), (b, _) in zip(with_, without, strict=True)
+    ]
     rows = np.concatenate(changed)
     cells = [f"{100 * each:.2f}" for each in accuracy]
-    return f"| {name} | {model} | {' | '.join(cells)} | {rows.sum()} of {len(rows):,} |"
+    return f"| {model} | {name} | {' | '.join(cells)} | {rows.sum()} of {len(rows):,} |"
 
 
 def main() -> None:
     """Print the table."""
-    print("| set | model | with limits | without | rows that change |")
+    print("| model | set | with limits | without | rows that change |")
     print("|---|---|---|---|---|")
     for name in CLASSIFIED:
         for model in MODELS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,8 +86,7 @@ def _bands(axes: Axes, rounds: Ints, values: Floats) -> None:
         (cuts[2], cuts[3], 0.26, "25th to 75th percentile"),
     ):
         axes.fill_between(rounds, low, high, color=BAND, alpha=alpha, lw=0, label=name)
-    axes.plot(rounds, cuts[0], color="#8a9099", lw=0.6, label="min and max")
-    axes.plot(rounds, cuts[5], color="#8a9099", lw=0.6)
+    axes.plot(rounds, cuts[[0, 5]].T, color="#8a9099", lw=0.6, label=["min and max", "_"])
 
 
 def _collaboration(run: Run) -> Figure:
@@ -97,32 +95,17 @@ def _collaboration(run: Run) -> Figure:
     is_blank = np.diag(np.diff(blocks, append=run.peers) == 1)  # own weights that a method may lack
     top = max(float(each[~is_blank].max()) for each in shown)
     figure = Figure(figsize=(2.9 * len(keep) + 0.6, 3.2), layout="constrained")
-    image = None
     panels = figure.subplots(1, len(keep), squeeze=False)[0]
     for axes, frame, means in zip(panels, keep, shown, strict=True):
         if not has_own_weights(run):
             means[is_blank] = np.nan
-        image = axes.imshow(means, vmin=0, vmax=top, cmap="Blues", interpolation="nearest")
+        axes.imshow(means, vmin=0, vmax=top, cmap="Blues", interpolation="nearest")
         axes.set_title(f"round {run.weight_rounds[frame]}", loc="left", fontsize=10)
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set(xticks=[], yticks=[], facecolor="#e3e0da")
         axes.spines[:].set_color("#c9ccd1")
-        axes.set_facecolor("#e3e0da")
-        _outline_clusters(axes, run, order, blocks)
-    if image is not None:
-        figure.colorbar(image, ax=panels, shrink=0.75, label="weight of the column for the row")
+    image = panels[-1].images[0]
+    figure.colorbar(image, ax=panels, shrink=0.75, label="weight of the column for the row")
     return figure
-
-
-def _outline_clusters(axes: Axes, run: Run, order: Ints, blocks: Ints) -> None:
-    if run.clusters is None:
-        return
-    borders = np.flatnonzero(np.diff(run.clusters[order])) + 1
-    if not np.isin(borders, blocks).all():  # some blocks hold peers of several clusters
-        return
-    edges = np.array([0, *np.searchsorted(blocks, borders), len(blocks)]) - 0.5
-    for low, high in pairwise(edges.tolist()):
-        axes.plot([low, high, high, low, low], [low, low, high, high, low], color="#d9822b", lw=1)
 
 
 def _save(figure: Figure, path: Path) -> Path:

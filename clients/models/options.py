@@ -265,14 +265,10 @@ def _called(build: Any, shape: tuple[int, ...], outputs: int, *options: object) 
         return deepcopy(build)
     parameters = inspect.signature(build).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    known: dict[str, Any] = dict.fromkeys(_CLASSES, outputs) | dict.fromkeys(
-        _FEATURES, math.prod(shape)
-    )
-    known |= {
-        "in_channels": shape[0],
-        "shape": shape,
-        **dict(zip(["options"], options, strict=False)),
-    }
+    known: dict[str, Any] = {
+        **dict.fromkeys(_CLASSES, outputs), **dict.fromkeys(_FEATURES, math.prod(shape)),
+        **dict(zip(("shape", "in_channels", "options"), (shape, shape[0], *options), strict=False)),
+    }  # fmt: skip
     unusual = [name for name in needed if name not in known]
     is_plain = {*needed} - {*unusual} <= {"shape", "outputs", "options"}
     takes_any = any(each.kind is each.VAR_POSITIONAL for each in parameters)

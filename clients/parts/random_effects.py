@@ -236,8 +236,7 @@ def _maximised(
         x_nkd, x_nd = within.mean(b_nd, means_kd), beyond.mean(b_nd, nothing_1d)[:, 0]
         squares_nkd = (x_nkd - means_kd) ** 2 + _diagonals(within.covariance)[:, None]
         apart_ndd = within.covariance / spread_d - np.eye(d)
-        unsure_nkdd = apart_ndd[:, None] @ unsure_kdd
-        squares_nkd += np.einsum("nkde,nde->nkd", unsure_nkdd, apart_ndd)
+        squares_nkd += np.einsum("nkde,nde->nkd", apart_ndd[:, None] @ unsure_kdd, apart_ndd)
         spread_d = 1e-3 + np.einsum("nk,nkd->d", r_nc[:, :groups], squares_nkd)
         spread_d = np.maximum(spread_d / (r_nc[:, :groups].sum() + 1e-2), _FLOOR)
         spread_d = np.where(is_free_d, FREE, spread_d)

@@ -235,13 +235,9 @@ class Broker:
             answers = [letter for response in responses.values() for letter in response.letters]
             self._require_nodes(this.t, "answer")
             this = deliverable(this, roster.hosts, offers)
-        changes = schedule.changes(this.t)
         all_due = this.evaluated and self._strategy.evaluates_all and not self._deployed
-        hosts = {
-            node: peers
-            for node, peers in roster.hosts.items()
-            if all_due or changes[[*peers]].any()
-        }
+        changes = schedule.changes(this.t) | all_due
+        hosts = {node: peers for node, peers in roster.hosts.items() if changes[[*peers]].any()}
         requests = update_requests(this, hosts, offers, answers, served=asking.keys())
         wanted = self._keyframes_wanted(this.t, hosts)
         requests = {
