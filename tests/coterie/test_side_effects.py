@@ -79,8 +79,8 @@ def test_a_run_after_trained_models_rounds_like_one_alone() -> None:
     """MKL rounds by the mode at its first product, which may be a trained model's (MKL_CBWR)."""
     code = (
         "import {}, torch; g = torch.Generator().manual_seed(0); torch.set_num_threads(1); "
-        "x = torch.randn(20, 800, generator=g, dtype=torch.float64); x @ x.T; "
-        "import coterie.clients.engine.engine; print((x @ x.T).numpy().tobytes().hex())"
+        "x, y = (torch.randn(n, 800, generator=g, dtype=torch.float64) for n in (20, 1)); x @ x.T; "
+        "import coterie.clients.engine.engine; print((x @ y.reshape(800, 1)).tolist())"
     )
     modules = ("coterie.app.trained.personal", "coterie.clients.engine.network")
     printed = [
