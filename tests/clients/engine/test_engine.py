@@ -477,4 +477,4 @@ def test_a_ridge_does_not_depend_on_threads() -> None:
         found.append(np.concatenate(engine.ridge(outputs_mrk, targets_r, 1.0)))
         assert torch.get_num_threads() == count
     torch.set_num_threads(threads)
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
