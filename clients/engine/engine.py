@@ -124,7 +124,6 @@ class Engine(Evaluation):
         self._pool = data_of(problem.pooled(), np.array([0])) if pools else None
         self.batches: Callable[..., list[Batch]] = self.data.batches
         self.kind, self.task = problem.task, TASKS[problem.task]
-        self.ridge = partial(linear.ridge, self.task)
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of, max_parameters)
@@ -162,6 +161,8 @@ class Engine(Evaluation):
         if self.guard is not None:
             chosen = Clipped(chosen, self.guard.options.clip)
         self._execution = Execution(chosen, self.device, chunk=chunk, memory=memory, tf32=tf32)
+        # One thread: trees that continue a fit break ties by its rounding.
+        self.ridge = self._execution.settings(1)(partial(linear.ridge, self.task))
         self._footprint = Footprint(self.network, self.task, self.data, materializes=materializes)
         self._trainer = Trainer(
             self.network, self.task, self._execution, self.data, self.guard, self._footprint

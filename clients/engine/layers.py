@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,14 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 KEY, FIRST = "dropout_key", "dropout_first"
+
+# Matrix products that round alike wherever their operands lie in memory: the same numbers however
+# many models a node hosts, and whatever ran before. MKL reads the variable at its first product:
+# here, as training and trained models import this module.
+if "MKL_CBWR" not in os.environ:
+    os.environ["MKL_CBWR"] = "AUTO"
+    torch.ones(2, 2) @ torch.ones(2, 2)
+    del os.environ["MKL_CBWR"]
 
 
 class Dropout(nn.Module):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 
@@ -31,14 +30,6 @@ Buffers = dict[str, Tensor]
 
 LAYER_STEP = 0x9E3779B1
 """Distance between the keys of two dropout layers: 2^32 over the golden ratio."""
-
-
-# Matrix products that round alike wherever their operands lie in memory: the same numbers however
-# many models a node hosts. MKL reads the variable at its first product, here.
-if "MKL_CBWR" not in os.environ:
-    os.environ["MKL_CBWR"] = "AUTO"
-    torch.ones(2, 2) @ torch.ones(2, 2)
-    del os.environ["MKL_CBWR"]
 
 
 class ModelError(Error, ValueError):

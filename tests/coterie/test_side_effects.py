@@ -72,3 +72,18 @@ def test_imports_change_no_environment() -> None:
         "import coterie.clients.engine.network; assert dict(os.environ) == before"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.e2e
+def test_a_run_after_trained_models_rounds_like_one_alone() -> None:
+    """MKL rounds by the mode at its first product, which may be a trained model's (MKL_CBWR)."""
+    code = (
+        "import {}, torch; g = torch.Generator().manual_seed(0); torch.set_num_threads(1); "
+        "x, y = (torch.randn(n, 800, generator=g, dtype=torch.float64) for n in (20, 1)); x @ x.T; "
+        "import coterie.clients.engine.engine; print((x @ y.reshape(800, 1)).tolist())"
+    )
+    modules = ("coterie.app.trained.personal", "coterie.clients.engine.network")
+    printed = [
+        subprocess.check_output([sys.executable, "-c", code.format(module)]) for module in modules
+    ]
+    assert printed[0] == printed[1]

@@ -465,3 +465,16 @@ def test_a_hidden_gpu_is_said(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert device_of("auto", 0) == torch.device("cpu")
     assert ["client-resources-num-gpus" in line for line in caplog.messages] == [True] * warns
+
+
+def test_a_ridge_does_not_depend_on_threads() -> None:
+    g, threads, found = torch.Generator().manual_seed(0), torch.get_num_threads(), []
+    outputs_mrk = torch.randn(10, 80, 10, generator=g, dtype=torch.float64)
+    targets_r = torch.randint(10, (80,), generator=g)
+    engine = engine_of(classification([20], classes=10))
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        found.append(np.concatenate(engine.ridge(outputs_mrk, targets_r, 1.0)))
+        assert torch.get_num_threads() == count
+    torch.set_num_threads(threads)
+    assert np.array_equal(found[0], found[1])
