@@ -46,7 +46,8 @@ def flat(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {
         "dataset": "text", "text.context": 8, "text.validation": 0.2, "peers": 4,
         "data-dir": str(directory / "data"), "model": f"transformers:{directory / 'gpt2'}",
-        "model.lora-rank": RANK, "num-server-rounds": 6, "evaluate-every": 6, "batch-size": 8,
+        "model.lora-rank": RANK, "model.lora-alpha": 16.0, "num-server-rounds": 6,
+        "evaluate-every": 6, "batch-size": 8,
         "local-steps": 2, "optimizer": "adam", "learning-rate": 0.03, "device": "cpu",
         "dpfl.init-epochs": 1,
     }  # fmt: skip

@@ -172,8 +172,10 @@ def test_mixed_is_a_plain_loop() -> None:
                 z = m - centre
                 log[i, k] = -0.5 * (z @ np.linalg.solve(v_s, z) + np.linalg.slogdet(v_s)[1])
                 post = np.linalg.inv(h + np.diag(1 / v))
-                at = post @ (b + centre / v)
-                (within, beyond)[k].append((at, (at - centre) ** 2 + np.diag(post)))
+                at, apart = post @ (b + centre / v), post / v - np.eye(d)
+                unsure = np.linalg.inv(a) if k == 0 else 0 * a  # of the mean: REML
+                variance = np.diag(post + apart @ unsure @ apart.T)
+                (within, beyond)[k].append((at, (at - centre) ** 2 + variance))
         share = pi * np.exp(log)
         share /= share.sum(axis=1, keepdims=True)
         used = [r @ np.array([w[0], f[0]]) for r, w, f in zip(share, within, beyond, strict=True)]
