@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.datasets.per_peer import PARTS, source_of_arrays
 from coterie.datasets.problem import DataError
@@ -20,7 +19,7 @@ _REMEDIES = {"DataLoader": "loader.dataset", "IterableDataset": "a data set with
 
 
 def with_arrays(name: str, data: Any) -> Any:
-    """Return data with arrays in the place of map-style data sets.
+    """Return data in which arrays replace map-style data sets.
 
     A data set, or a tuple (train, test), becomes a `Source`, which is partitioned among the peers.
     In a list for the peers, an entry may be a data set, such a tuple, or a dict with `train`,
@@ -92,14 +91,13 @@ def _read(where: str, data: Any, x: str, y: str) -> dict[str, Any]:
     return {x: x_n, y: y_n, **({"classes": classes} if is_named else {})}
 
 
-def _pair(
-    where: str, example: Any, columns: Sequence[str]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _pair(where: str, example: Any, columns: Sequence[str]) -> tuple[Any, Any]:
     """Return inputs and label of an example as arrays; an image as (C, H, W)."""
     if columns:
         example = tuple(example[column] for column in columns)
     if not isinstance(example, tuple | list) or len(example) != 2:
-        keys = [repr(key) for key in example] if isinstance(example, Mapping) else ["0", "1"]
+        known = [*map(repr, example)] if isinstance(example, Mapping) else []
+        keys = known or ["0", "1"]
         raise DataError(
             f"{where}: an example is a {type(example).__name__}: __getitem__ must return a pair "
             f"(inputs, label), as in return example[{keys[0]}], example[{keys[-1]}]"

@@ -298,7 +298,7 @@ class ArraysOptions:
         'Names of the classes in the order of the model\'s outputs, "healthy, ill"; empty to use '
         "those in the arrays of all peers (simulations only).",
     )
-    validation: float | Literal["auto"] = held_out("Share of files without a validation part")
+    validation: float | Literal["auto"] = held_out("examples", " if there is no such part")
 
 
 @remembered(2)

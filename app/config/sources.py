@@ -19,9 +19,10 @@ _BYTES = 1 << 23
 _BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json")
 """Files that mark a folder as a run directory, which has at least one of them."""
 BEFORE: dict[str, dict[str, Scalar]] = {
-    "table": {"table.scale": "own", "table.split": "plain", "table.fold": 0}
+    "": {"evaluate-peers": "participants"},
+    "table": {"table.scale": "own", "table.split": "plain", "table.fold": 0},
 }
-"""Data set -> values of keys that runs recorded before there were these keys."""
+"""Data set ("": any) -> values of keys for runs recorded before there were these keys."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def of_file(path: Path) -> Source:
         how = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
         raise ConfigError(f"{path} is not TOML: {error}{how}") from None
     of_run = any((path.parent / name).exists() for name in _BESIDE)
-    before = BEFORE.get(str(flat.get("dataset")), {}) if of_run else {}
+    before = BEFORE[""] | BEFORE.get(str(flat.get("dataset")), {}) if of_run else {}
     if of_run:
         flat = {
             FORMER.get(key, key): value

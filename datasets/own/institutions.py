@@ -64,7 +64,7 @@ class HeldOptions:
     test: float = option(
         0.2, "Share of the examples held out for testing if there is no test part.", low=0, below=1
     )
-    validation: float | Literal["auto"] = held_out("Share of examples without a validation part")
+    validation: float | Literal["auto"] = held_out("the examples", " if there is no such part")
     fold: int = option(
         0,
         "Which of the disjoint parts of that share is the validation part, for cross-validation.",

@@ -22,9 +22,9 @@ def stream(seed: int, purpose: int) -> np.random.Generator:
     return np.random.default_rng([seed, purpose])
 
 
-def held_out(share: str) -> Any:
-    """Return the option `validation` of data sets, `share` in words."""
-    text = f'{share} held out for validation; "auto" is the share that the method needs.'
+def held_out(examples: str, when: str = "") -> Any:
+    """Return the option `validation` of data sets; what it is a share of, and when, in words."""
+    text = f'Share of {examples} held out for validation{when}; "auto": what the method needs.'
     return option("auto", text, low=0, below=1)
 
 
@@ -67,7 +67,7 @@ class Partition:
         'share; 0 for all; "auto" is 60 for digits with a built-in division, else all.',
         low=0,
     )
-    validation: float | Literal["auto"] = held_out("Share of each peer's training examples")
+    validation: float | Literal["auto"] = held_out("each peer's training examples")
     flip_fraction: float = option(
         0.4,
         "label-flip: fraction of the peers whose labels are flipped.",

@@ -154,6 +154,7 @@ class _Stream(IterableDataset[Any]):
     ("data", "message"),
     [
         (_Items({"image": 1, "label": 2}), r"return example\['image'\], example\['label'\]"),
+        (_Items({}), "an example is a dict"),
         (_Items((X, Y, Y)), r"a tuple: .* return example\[0\], example\[1\]"),
         (_Items(X[0]), "an example is a Tensor"),
         (_Items((X[0], 1), (X[0, :2], 1)), r"shapes, \(2,\) and \(3,\): add a transform"),

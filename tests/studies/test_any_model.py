@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coterie.app.runs.rundir import Run
-from studies import any_model
+from studies import any_model, limits
 from studies.measured import Result
 from studies.tables import fill
 
@@ -53,7 +53,7 @@ def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.Monkey
     """A cell is the mean over divisions of the mean gain over institutions, by hand."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["any_model", "heart-disease", "azpro", "--workers", "1"])
-    settings = {"SEEDS": 3, "MODELS": ("logistic",), "METHODS": ("local", "mixture")}
+    settings = {"SEEDS": 3, "MODELS": ("logistic",), "METHODS": ("local", "mixture", "stacking")}
     for name, value in settings.items():
         monkeypatch.setattr(any_model, name, value)
     any_model.PAGE.parent.mkdir(parents=True)
@@ -73,3 +73,7 @@ def test_the_study_on_an_included_set(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(shown) == len(any_model.DECIMALS)
     assert "| logistic | mixture | 4 | " in page
     assert {name for name, _, _ in any_model.measured()} == {"heart-disease"}, "azpro not fetched"
+    reported = 100 * np.mean([runs["stacking", seed].last() for seed in (0, 1, 2)])
+    _, _, with_limits, *_, rows = limits.line("heart-disease", "logistic").strip("| ").split(" | ")
+    assert float(with_limits) == pytest.approx(reported, abs=0.0051), "as the run reported"
+    assert re.fullmatch(r"\d+ of 756", rows)

@@ -101,6 +101,14 @@ def test_a_preset_beside_the_folders_of_a_consortium_is_a_preset(tmp_path: Path)
     assert flat_of(tmp_path)["table.scale"] == "common"
 
 
+def test_a_run_recorded_before_a_key_keeps_what_it_did(tmp_path: Path) -> None:
+    """Without `evaluate-peers` a run evaluated participants only; a preset has the default."""
+    presets(tmp_path, mine='schedule.kind = "sample"')
+    assert Config.from_flat(flat_of(tmp_path)).evaluate_peers == "all"
+    (tmp_path / "metrics.jsonl").touch()
+    assert Config.from_flat(flat_of(tmp_path)).evaluate_peers == "participants"
+
+
 def test_a_base_from_a_run_directory_names_no_code(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").touch()

@@ -468,13 +468,13 @@ def test_a_hidden_gpu_is_said(
 
 
 def test_a_ridge_does_not_depend_on_threads() -> None:
-    g, threads, found = torch.Generator().manual_seed(0), torch.get_num_threads(), []
+    g, threads, weights = torch.Generator().manual_seed(0), torch.get_num_threads(), []
     outputs_mrk = torch.randn(10, 80, 10, generator=g, dtype=torch.float64)
     targets_r = torch.randint(10, (80,), generator=g)
     engine = engine_of(classification([20], classes=10))
     for count in (1, 2):
         torch.set_num_threads(count)
-        found.append(np.concatenate(engine.ridge(outputs_mrk, targets_r, 1.0)))
+        weights.append(np.concatenate(engine.ridge(outputs_mrk, targets_r, 1.0)))
         assert torch.get_num_threads() == count
     torch.set_num_threads(threads)
-    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(weights[0], weights[1])
