@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -49,25 +50,32 @@ Counts = Callable[[FrameType, Any], bool]
 @contextmanager
 def traced(counts: Counts = lambda frame, result: True) -> Iterator[Files]:
     """Yield the set of the product's files with a call in this block that counts."""
-    paths, importing = set[str](), 0
+    files, called, importing = Files(), Files(), 0
 
     def watch(frame: FrameType, event: str, result: Any) -> None:
         nonlocal importing
-        step, path = {"call": 1, "return": -1}.get(event, 0), frame.f_code.co_filename
+        step = {"call": 1, "return": -1}.get(event, 0)
         if frame.f_code.co_name == "<module>":
             importing += step
-        elif step and not importing and path not in paths and counts(frame, result):
-            paths.add(path)
+        elif step and not importing:
+            name = _product_file(frame.f_code.co_filename)
+            if name and name not in called and counts(frame, result):
+                called.add(name)
 
-    files = Files()
     sys.setprofile(watch)
     try:
         yield files
     finally:
         sys.setprofile(None)
-        real = (Path(path).resolve() for path in paths if path.endswith(".py"))
-        names = (path.relative_to(ROOT).as_posix() for path in real if path.is_relative_to(ROOT))
-        files |= {name for name in names if name.startswith(FOLDERS)}
+        files |= called
+
+
+@cache
+def _product_file(path: str) -> str:
+    """Return the path of a product file from the root of the checkout, "" for other files."""
+    real = Path(path).resolve()
+    name = real.relative_to(ROOT).as_posix() if real.is_relative_to(ROOT) else ""
+    return name if name.endswith(".py") and name.startswith(FOLDERS) else ""
 
 
 def method() -> Files:

@@ -7,10 +7,13 @@ import pytest
 from coterie.strategies.flower.records import encode_fault, encode_response
 from tests.docs.leaving import FIELDS, PAGE, TABLES, run, sizes_of, written
 
+SLOW = ("methods", "disclosure")
+"""Tables that take runs of all methods, or under all policies."""
 
-@pytest.mark.some(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TABLES)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long if n in SLOW else ()) for n in TABLES]
+)
 def test_a_table_is_what_leaves_now(name: str) -> None:
     """Compare a table of the page; to update it, run python -m tests.docs.leaving."""
     assert TABLES[name]() == written(PAGE.read_text("utf-8"), name)

@@ -257,7 +257,7 @@ def test_a_grid_extends_only_so_often_and_the_edge_is_told(tmp_path: Path) -> No
 
 @pytest.mark.some(1)
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["whole", "halving"])
+@pytest.mark.parametrize("how", ["halving", "whole"])
 def test_what_one_method_needs_is_tried_with_every_method(tmp_path: Path, how: tune.Tuning) -> None:
     """Local's best rate is 3. FedAvg ends nowhere near its minima, whatever its rate."""
     configs = quadratic(

@@ -29,7 +29,10 @@ NEEDS: dict[str, dict[str, Any]] = {
     "dpfl": {"dpfl.init-epochs": 1},
     "ifca": {"ifca.clusters": 2},
     "boosting": {"model": "boosted-trees", "boosted-trees.trees": 2},
-    "partial-pooling": {"model": "linear", "partial-pooling.groups": 0},
+    "partial-pooling": {
+        "model": "linear", "partial-pooling.groups": 0, "dataset": "breast-cancer",
+        "partition.clusters": 1,
+    },
 }
 MIXTURES = ("fedem", "federico", "knn-per")
 
