@@ -20,7 +20,7 @@ import html
 import math
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -72,16 +72,31 @@ _SECTIONS: Mapping[str, Kind] = {
     "Models": "model",
 }
 """Heading of keys.md -> kind of part with a table of options for each name."""
-_WORLD: tuple[tuple[str, str, Kind | None], ...] = (
-    ("Schedule", "schedule", "schedule"),
-    ("Virtual clock", "clock", None),
-    ("Attack", "attack", "attack"),
-    ("Defence", "defence", "defence"),
-    ("Differential privacy", "privacy", None),
-    ("Engine", "engine", None),
-    ("Letters", "letters", None),
+_WORLD: tuple[tuple[str, str, Kind | None, str], ...] = (
+    ("Schedule", "schedule", "schedule", "Sample clients, let peers leave and return"),
+    ("Virtual clock", "clock", None, "Give peers different speeds"),
+    ("Attack", "attack", "attack", "Let peers attack"),
+    ("Defence", "defence", "defence", "Aggregate robustly"),
+    ("Differential privacy", "privacy", None, "Add noise, with a budget"),
+    ("Engine", "engine", None, "Choose how models are computed"),
+    ("Letters", "letters", None, "Send compressed differences of models"),
 )
-"""Heading of keys.md, table, and kind of part whose rows are listed below the table."""
+"""Heading of keys.md, table, kind of part whose rows are listed below the table, and task."""
+_TASKS: Mapping[str, str] = {
+    "Choose method, data and network": "method recipe dataset model peer-models peers seed "
+    "split-seed",
+    "Train": "num-server-rounds batch-size local-steps local-epochs optimizer learning-rate "
+    "learning-rate-schedule learning-rate-decay learning-rate-decay-every warm-up-rounds momentum "
+    "weight-decay weight-decay-on gradient-clip reset-optimizer augment class-weights start-from",
+    "Decide who may exchange with whom": "topology topology-degree topology-file mixing withhold "
+    "late-peers",
+    "Evaluate, and keep the best model": "evaluate-every evaluate-peers keep-models patience "
+    "clearance",
+    "Compute faster, or send less": "device dtype mixed-precision tf32 channels-last payload",
+    "Find, name and continue runs": "out name title data-dir track resume run-dir",
+    "Run at institutions": "sealing trust preflight round-seconds join-seconds quorum",
+}
+"""Heading of keys.md -> the keys without a table that this task needs."""
 _TABLE = re.compile(r"\{\{ (\w+) \}\}")
 _DEVIATIONS = "Deviations and choices: "
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
@@ -148,8 +163,11 @@ def keys_page() -> str:
         "overrides both. A preset is a TOML file: its table `[cobo]` has the keys that start with "
         "`cobo.`, such as `cobo.gamma=0.1` on the command line. This page is generated from the "
         "dataclasses that parse the keys.",
-        "## All runs",
-        _rows(""),
+        _by_task(),
+    ]
+    for task, keys in _TASKS.items():
+        parts += [f"## {task}", _rows("", keys.split())]
+    parts += [
         "## Partition",
         "How the examples of a data set are divided among the peers: `partition.kind` and the "
         "keys of each kind.",
@@ -162,7 +180,7 @@ def keys_page() -> str:
         _rows("model"),
     ]
     parts += ["## Topology", _choices("topology")]
-    for heading, table, kind in _WORLD:
+    for heading, table, kind, _ in _WORLD:
         parts += [f"## {heading}", _rows(table)]
         parts += [] if kind is None else [_choices(kind)]
     parts += [
@@ -178,6 +196,30 @@ def keys_page() -> str:
             if name in tables():
                 parts += [f"### {name}", _rows(name)]
     return "\n\n".join(parts) + "\n"
+
+
+def _by_task() -> str:
+    """Return the table of tasks with their keys, or a link to the section that has them."""
+    rows = [
+        f"| [{task}](#{_anchor(task)}) | {', '.join(f'`{key}`' for key in keys.split())} |"
+        for task, keys in _TASKS.items()
+    ]
+    sections = {
+        "Divide data among peers": ("Partition", "partition"),
+        "Start from pretrained weights, freeze layers, train adapters": ("Network", "model"),
+        **{task: (heading, table) for heading, table, _, task in _WORLD},
+    }
+    for task, (heading, table) in sections.items():
+        rows.append(f"| [{task}](#{_anchor(heading)}) | `{table}.…` |")
+    rows += [
+        "| [Options of a method](#methods), [of a data set](#data-sets), [of a network](#models) | "
+        "`cobo.…`, `table.…`, `mlp.…` |"
+    ]
+    return "\n".join(["| task | keys |", "|---|---|", *rows])
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z]+", "-", heading.lower())
 
 
 def options_table(method: str) -> str:
@@ -582,9 +624,11 @@ def relinked(markdown: str, folder: str, here: str) -> str:
     return _LINK.sub(linked, markdown)
 
 
-def _rows(table: str) -> str:
+def _rows(table: str, keys: Collection[str] = ()) -> str:
+    """Return the table of the keys of a table, of all or of some."""
     rows = ["| key | type | default | |", "|---|---|---|---|"]
-    for key, option in options_in(table).items():
+    options = options_in(table)
+    for key, option in ((key, options[key]) for key in keys or options):
         dotted = f"{table}.{key}" if table else key
         kind = re.sub(r'"[^"]*"', r"`\g<0>`", option.values)
         default, meaning = schema.written(option.default), _sentence(option.text)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from coterie.app.config.registry import GROUPS, METHODS
-from coterie.app.config.settings import options_in
+from coterie.app.config.settings import options_in, tables
 from coterie.app.experiments.measures import COLUMNS
 from coterie.app.lab.pages import league
 from coterie.app.lab.reproduction import figures
@@ -155,6 +155,20 @@ def test_a_table_lists_every_method_and_the_readme_the_versions() -> None:
     assert f"[Flower](https://flower.ai) {version[1]}" in line
     assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in line
     assert line.endswith(project["license"])
+
+
+def test_every_key_is_on_the_page_of_keys_once() -> None:
+    page = hooks.keys_page()
+    for table in ("", *tables()):
+        for key in options_in(table):
+            name = f"{table}.{key}" if table else key
+            assert len(re.findall(rf"^\| `{name}` \| [^|]", page, re.MULTILINE)) == 1, name
+    headings = re.findall(r"^## (.+)", page, re.MULTILINE)
+    anchors = {re.sub(r"[^a-z]+", "-", heading.lower()) for heading in headings}
+    by_task = page.partition("| task | keys |")[2].partition("\n\n")[0]
+    assert {f"#{anchor}" for anchor in anchors} - set(re.findall(r"\((#.*?)\)", by_task)) <= {
+        "#topology", "#plugins",
+    }  # fmt: skip
 
 
 def test_each_table_of_methods_has_every_method_once() -> None:
