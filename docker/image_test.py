@@ -100,13 +100,16 @@ def compose() -> dict[str, Any]:
 
 def build(tag: str) -> None:
     """Make the base image unless it is there, and build the Dockerfile on it."""
-    base = re.findall(r"^ARG BASE=(\S+)", (HERE / "Dockerfile").read_text("utf-8"), re.M)[0]
+    base = re.findall(r"^ARG BASE=([^@\s]+)", (HERE / "Dockerfile").read_text("utf-8"), re.M)[0]
     if subprocess.run(["buildah", "inspect", f"localhost/{base}"], capture_output=True).returncode:
         _do(str(HERE / "base.sh"))
     with tempfile.TemporaryDirectory() as directory:
         mounts = [f"--volume={mount}" for mount in _pip(Path(directory))]
         file = ["--file", str(HERE / "Dockerfile"), "--tag", tag]
-        _do("buildah", "bud", "--pull-never", *file, *mounts, str(HERE.parent))
+        _do(
+            "buildah", "bud", "--pull-never", f"--build-arg=BASE=localhost/{base}", *file, *mounts,
+            str(HERE.parent),
+        )  # fmt: skip
 
 
 def _pip(directory: Path) -> Iterator[str]:
