@@ -1,8 +1,9 @@
 """Perplexity and bytes of a language model's adapters: `python -m studies.language_letters`.
 
 Four institutions with a language each adapt the network of `studies.language_model` (problem
-presets/language-model.toml): alone, by one average, and by trust's weights. Each method has the
-learning rate of `RATES` with the lowest validation loss of seed 0, chosen with full letters.
+presets/language-model.toml): alone, by one average, by one average of half the adapters (the
+recipes fedsa-lora and ffa-lora), and by trust's weights. Each method has the learning rate of
+`RATES` with the lowest validation loss of seed 0, chosen with full letters.
 Finished runs are kept in `runs/language-letters`, so an interrupted command continues; `table.csv`
 there has perplexity and bytes after each evaluation.
 """
@@ -28,10 +29,10 @@ LETTERS: Mapping[str, Sequence[str]] = {
     "sign": ["letters.scheme=increments", "letters.operator=sign", "payload=int8"],
 }
 RATES = (0.0003, 0.001, 0.003, 0.01)
-METHODS = ("local", "fedavg", "trust")
+METHODS = ("local", "fedavg", "trust", "fedsa-lora", "ffa-lora")
 COMPARED = [
     *((method, "full") for method in METHODS),
-    *((method, letters) for letters in ("sign", "int8") for method in METHODS[1:]),
+    *((method, letters) for letters in ("sign", "int8") for method in ("fedavg", "trust")),
 ]
 """Methods with the letters that each is compared with."""
 
