@@ -174,6 +174,13 @@ def test_every_key_is_on_the_page_of_keys() -> None:
     }  # fmt: skip
 
 
+def test_every_part_of_a_report_has_its_readers() -> None:
+    templates = (ROOT / "app/report/templates").glob("*.j2")
+    titles = set(re.findall("<h2>([^{<]+)</h2>", "".join(path.read_text() for path in templates)))
+    named = re.findall(r"^\| (.+?) \|", (DOCS / "reports.md").read_text("utf-8"), re.MULTILINE)
+    assert titles - {"For each institution"} <= set(named)
+
+
 def test_each_table_of_methods_has_every_method_once() -> None:
     tables_of = {hooks.costs_table: "| {0} |", hooks.sources_table: "| {0} |"}
     tables_of[hooks.methods_table] = "(methods/{0}.md)"
