@@ -15,7 +15,7 @@ import pandas as pd
 
 from coterie.app.experiments import choice
 from coterie.app.experiments.choice import Choice
-from coterie.app.experiments.table import Table
+from coterie.app.report import comparison
 from coterie.app.runners.tracking import frame_of
 from coterie.app.runs import files, plan, rundir
 from coterie.app.runs.files import ResultsError
@@ -169,9 +169,7 @@ class Comparison:
 
         Methods with a star are not ranked. Numbers to compute with are in `table` and `metrics`.
         """
-        values = plan.read(self.directory).values
-        runs = {label: [run._read for run in of_label] for label, of_label in self.runs.items()}
-        table = Table.of_runs(runs, self.tuned, values)
+        table = comparison.Comparison.read(self.directory).table
         cells = {column.title: [row.text(column) for row in table] for column in table.shown()}
         return pd.DataFrame(cells, pd.Index([row.label for row in table], name=table.noun))
 

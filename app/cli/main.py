@@ -29,6 +29,7 @@ WINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "resume": ("RUN_DIR", "continue a run that was stopped"),
         "stop": ("RUN_DIR", "stop a run in progress, here or on a deployment"),
         "report": ("RUN_DIR", "write summary and report of a run again"),
+        "figures": ("RUN_OR_COMPARISON", "write figures for a paper as PDF, SVG or PNG"),
         "dashboard": ("[RUN_DIR]", "show runs in progress in the browser"),
         "predict": ("RUN_DIR --peer PEER INPUT", "predict new examples with a peer's model"),
         "export": ("RUN_DIR --peer PEER FILE", "write a peer's model as a .pt2 or .onnx file"),
@@ -60,7 +61,7 @@ COMMANDS = {name: package for package, commands in WINGS.items() for name in com
 _TITLES = {"cli": "Research", "institution.commands": "Institution", "lab.commands": "Lab"}
 _SYNONYMS = {
     "train": "run", "start": "run", "continue": "resume", "tune": "compare --tune",
-    "grid": "sweep", "plot": "report", "summary": "report", "watch": "dashboard",
+    "grid": "sweep", "plot": "figures", "summary": "report", "watch": "dashboard",
     "worth": "contribution",
 }  # fmt: skip
 """Common wrong command names -> the intended command."""

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
-from coterie.app.experiments import choice
-from coterie.app.experiments.table import Table
 from coterie.app.report import comparison_page, html, run_page
 from coterie.app.report.comparison import Comparison
-from coterie.app.runs import plan, units
+from coterie.app.runs import units
 from coterie.app.runs.progress import RunState
 from coterie.app.runs.rundir import Run, RunReader
 
@@ -141,21 +139,14 @@ def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, An
 
 def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[str, Any]]:
     """Return the comparison of the runs that have measurements."""
-    measured: dict[str, list[Run]] = {}
-    values, swept = plan.read(group.directory).values, dict[str, plan.Values]()
-    for entry in group.runs:
-        if entry.state.status != "damaged" and len((run := _read(entry, readers)).rounds):
-            own = values.get(entry.name, {})
-            label = plan.label(run.label, own)
-            measured.setdefault(label, []).append(run)
-            swept[label] = own
-    if not measured:
+    whole = [entry for entry in group.runs if entry.state.status != "damaged"]
+    runs = {entry.name: run for entry in whole if len((run := _read(entry, readers)).rounds)}
+    if not runs:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
     failed = {
         entry.name: entry.state.error for entry in group.runs if entry.state.status == "failed"
     }
-    table = Table.of_runs(measured, choice.read(group.directory), swept)
-    content = comparison_page.page(Comparison(table, group.name, failed)).content()
+    content = comparison_page.page(Comparison.of(group.directory, runs, failed)).content()
     return "live_comparison.html.j2", {**content, "group": group}
 
 

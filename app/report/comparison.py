@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -14,12 +16,15 @@ from rich.console import Group
 from rich.table import Table as Rich
 from rich.text import Text
 
+from coterie.app.config.registry import YARDSTICKS
+from coterie.app.experiments import choice
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COLUMNS, COST, Column
-from coterie.app.experiments.table import LOSSES, Entry, Table
+from coterie.app.experiments.table import LOSSES, Entry, Row, Table
 from coterie.app.report import verdict, words
 from coterie.app.report.panel import Cell, Heading, Panel
-from coterie.app.runs import atomic, units
+from coterie.app.runs import atomic, plan, units
+from coterie.app.runs.files import ResultsError
 from coterie.app.runs.progress import finite
 from coterie.app.runs.rundir import Run
 
@@ -35,6 +40,7 @@ _IN_LATEX = (
     *("accuracy", "auroc", "auprc", "worst", "worst_decile"),
     *("loss", "rmse", "gain", "loss_gain", "bytes"),
 )
+_IN_MATH = {"±": r"$\pm$", "†": r"$^\dagger$"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,39 @@ class Comparison:
     table: Table
     title: str = ""  # the preset or directory
     failed: Mapping[str, str] = field(default_factory=dict)  # run -> error; in no row
+
+    @classmethod
+    def of(cls, directory: Path, runs: Mapping[str, Run], failed: Mapping[str, str]) -> Comparison:
+        """Return the comparison in a directory: its runs, and errors of others, by their name."""
+        rows, swept = dict[str, list[Run]](), dict[str, plan.Values]()
+        values = plan.read(directory).values
+        for name, run in runs.items():
+            own = values.get(name, {})
+            label = plan.label(run.label, own)
+            rows.setdefault(label, []).append(run)
+            swept[label] = own
+        table = Table.of_runs(rows, choice.read(directory), swept)
+        return cls(table, directory.name, failed)
+
+    @classmethod
+    def read(cls, directory: Path) -> Comparison:
+        """Read the comparison in a directory; ResultsError if there is none, or it has no runs."""
+        names = plan.read(directory).runs
+        if not names:
+            raise ResultsError(
+                f"{directory}: neither a run (config.toml) nor a comparison (sweep.json)"
+            )
+        runs, failed = dict[str, Run](), dict[str, str]()
+        for name in names:
+            try:
+                runs[name] = Run.read(directory / name)
+                if not len(runs[name].rounds):
+                    failed[name] = runs.pop(name).progress.get("error") or "no evaluated round"
+            except ResultsError as error:
+                failed[name] = str(error)
+        if not runs:
+            raise ResultsError(f"{directory}: no run has an evaluated round: {min(failed.items())}")
+        return cls.of(directory, runs, failed)
 
     @property
     def runs(self) -> list[Run]:
@@ -66,6 +105,22 @@ class Comparison:
         return any(len(row.runs) > 1 for row in self.table.rows)
 
 
+def heading(rows: Sequence[Row]) -> str:
+    """Return the key `title`, else "local, cobo on digits", "23 methods on digits" and so on."""
+    first = rows[0].settings
+    if first.title:
+        return first.title
+    names = list(dict.fromkeys(key for row in rows for key in row.swept))
+    names = names or [row.name for row in methods(rows)]
+    subject = ", ".join(names) if len(names) <= 4 else units.plural(len(names), "method")
+    return f"{subject} on {words.data_name(first)}"
+
+
+def methods(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are no baselines by scikit-learn; all rows if each is one."""
+    return [row for row in rows if row.settings.method not in YARDSTICKS] or list(rows)
+
+
 def results(compared: Comparison) -> Panel:
     """Return the table of all measures but costs."""
     table = compared.table
@@ -86,7 +141,7 @@ def results(compared: Comparison) -> Panel:
         lists={"Failed runs": [f"{run}: {why}" for run, why in compared.failed.items()]},
         printed=[terminal, " ".join(compared.outcome), *notes],
         written={
-            "comparison.csv": as_csv(table), "comparison.tex": as_latex(table),
+            "comparison.csv": as_csv(table), "comparison.tex": as_latex(compared),
             "comparison.json": as_json(compared),
         },
     )  # fmt: skip
@@ -132,6 +187,11 @@ def _columns(table: Table, keys: Collection[str], *unless_accuracy: str) -> list
     columns = [column for column in table.shown() if column.key in keys]
     has_accuracy = any(column.key == "accuracy" for column in columns)
     return [c for c in columns if not (has_accuracy and c.key in unless_accuracy)]
+
+
+def in_paper(table: Table) -> list[Column]:
+    """Return the columns of a paper's table."""
+    return _columns(table, _IN_LATEX, *LOSSES)
 
 
 def in_terminal(table: Table, title: str) -> Group:
@@ -217,17 +277,20 @@ def as_json(compared: Comparison) -> str:
     return json.dumps(content | {"failed": dict(compared.failed)}, indent=1, allow_nan=False) + "\n"
 
 
-def as_latex(table: Table) -> str:
-    """Return a LaTeX table (booktabs) of the main columns, leaders in bold, tuned settings last."""
-    columns = _columns(table, _IN_LATEX, *LOSSES)
+def as_latex(compared: Comparison) -> str:
+    """Return a LaTeX table of the main columns, leaders in bold, tuned settings last."""
+    table, seeds = compared.table, ", ".join(map(str, compared.seeds))
+    columns, run = in_paper(table), compared.runs[0]
     entries = [table.entries(column) for column in columns]
     is_tuned = any(row.choice.settings for row in table.rows)
+    rounds = units.plural(run.settings.num_server_rounds, "round")
     notes = {
-        r"\usepackage{booktabs}": True,
-        "bold: best mean, and means not significantly worse (paired test over seeds and peers)":
+        f"{heading(table.rows)}, {words.peers(run)}, {rounds}, seeds {seeds}": True,
+        "±: one standard deviation over seeds": compared.has_several,
+        "Bold: best mean, and means not significantly worse (paired test over seeds and peers)":
             any(entry.leads for of in entries for entry in of.values()),
         "*: a reference, which is not ranked": any(row.reference for row in table.rows),
-        "dagger: the lowest or highest value that was tried":
+        "†: the lowest or highest value that was tried":
             any(row.choice.edges for row in table.rows),
     }  # fmt: skip
     texts = {table.noun: [escaped(row.label) for row in table.rows]}
@@ -236,30 +299,43 @@ def as_latex(table: Table) -> str:
     if is_tuned:
         texts["tuned"] = [_latex_choice(row.choice) for row in table.rows]
     layout = f"l{'r' * len(columns)}{'l' * is_tuned}"
-    return latex(texts, layout, [note for note, applies in notes.items() if applies])
+    caption = "".join(f"{note}. " for note, applies in notes.items() if applies)
+    about = [f"{column.title}: {column.about}" for column in columns]
+    return latex(texts, layout, caption, compared.title, about)
 
 
-def latex(texts: Mapping[str, Sequence[str]], layout: str, notes: Sequence[str]) -> str:
-    """Return a table in LaTeX (booktabs), below its notes as comments."""
+def latex(
+    texts: Mapping[str, Sequence[str]], layout: str, caption: str, title: str,
+    comments: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """Return a floating table in LaTeX (booktabs), with a label of the title, below comments."""
     import pandas as pd
 
-    body = pd.DataFrame(texts).style.hide(axis="index").to_latex(column_format=layout, hrules=True)
-    return "".join(f"% {note}\n" for note in notes) + str(body)
+    body = pd.DataFrame(texts).style.hide(axis="index").to_latex(
+        column_format=layout, hrules=True, caption=escaped(caption).strip(),
+        label=f"tab:{slug(title)}", position_float="centering",
+    )  # fmt: skip
+    return "".join(f"% {line}\n" for line in (r"\usepackage{booktabs}", *comments)) + str(body)
+
+
+def slug(text: str) -> str:
+    """Write a text in letters, digits and hyphens, as in names of files and labels."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
 
 
 def _latex(entry: Entry) -> str:
-    text = escaped(entry.text).replace(" ± ", r" $\pm$ ")
+    text = escaped(entry.text)
     return rf"\textbf{{{text}}}" if entry.leads else text
 
 
 def _latex_choice(choice: Choice) -> str:
     """Write tuned settings by the last part of their keys, with a dagger at an edge."""
     return ", ".join(
-        escaped(f"{key.rpartition('.')[2]} {value}") + r"$^\dagger$" * (key in choice.edges)
+        escaped(f"{key.rpartition('.')[2]} {value}{'†' * (key in choice.edges)}")
         for key, value in choice.settings.items()
     )
 
 
 def escaped(text: str) -> str:
     """Escape a text for LaTeX."""
-    return "".join(f"\\{each}" if each in "%_&#$" else each for each in text)
+    return "".join(f"\\{each}" if each in "%_&#$" else _IN_MATH.get(each, each) for each in text)

@@ -59,11 +59,11 @@ def common_data(compared: Comparison) -> dict[str, Any]:
 
 def curves(compared: Comparison) -> Figure | None:
     """Return the learning curves: `mean` and `std` over seeds of the peers' mean, (M, R)."""
-    every = _union(run.rounds for run in compared.runs)
+    every = union(run.rounds for run in compared.runs)
     rounds = every[thin(len(every), CURVE_POINTS)]
     metrics = {}
     for name in FIELDS:
-        pairs = [_over_seeds(row.runs, name, rounds) for row in compared.table.rows]
+        pairs = [over_seeds(row.runs, name, rounds) for row in compared.table.rows]
         if not all(np.isnan(mean_r).all() for mean_r, _ in pairs):
             mean, std = zip(*pairs, strict=True)
             metrics[name] = {"mean": rounded(np.stack(mean)), "std": rounded(np.stack(std))}
@@ -71,7 +71,7 @@ def curves(compared: Comparison) -> Figure | None:
     return Figure("curves.html.j2", drawn) if metrics else None
 
 
-def _over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Floats]:
+def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Floats]:
     """Return mean and deviation over seeds of a field's mean over peers, (R,) each."""
     import pandas as pd
 
@@ -125,7 +125,7 @@ def maps(compared: Comparison) -> Figure | None:
     ]
     if not which or not compared.table.has_same_data:
         return None
-    every = _union(run.weight_rounds for _, _, run in which)
+    every = union(run.weight_rounds for _, _, run in which)
     rounds = every[thin(len(every), MAP_BYTES // (compared.runs[0].peers ** 2 * len(which)))]
     entries, coded = [], []
     for m, s, run in which:
@@ -149,5 +149,6 @@ def maps(compared: Comparison) -> Figure | None:
     )
 
 
-def _union(rounds: Iterable[Ints]) -> Ints:
+def union(rounds: Iterable[Ints]) -> Ints:
+    """Return all rounds of several runs, ascending."""
     return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *rounds]))

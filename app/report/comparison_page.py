@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.app.config import schema
 from coterie.app.config.keys import flatten
-from coterie.app.config.registry import METHODS, YARDSTICKS
+from coterie.app.config.registry import METHODS
 from coterie.app.config.settings import ambiguous
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.table import Row
@@ -75,7 +75,7 @@ def page(compared: Comparison) -> Page:
     rows, sections = compared.table.rows, section.made(SECTIONS, compared)
     advised = next((each for each in sections if isinstance(each, decisions.Decisions)), None)
     values = {
-        "title": _heading(rows),
+        "title": comparison.heading(rows),
         "name": compared.title,
         "facts": _facts(compared),
         "notice": _notice(compared),
@@ -88,28 +88,12 @@ def page(compared: Comparison) -> Page:
     return Page("comparison.html", "comparison.html.j2", values, sections)
 
 
-def _heading(rows: Sequence[Row]) -> str:
-    """Return the key `title`, else "local, cobo on digits", "23 methods on digits" and so on."""
-    first = rows[0].settings
-    if first.title:
-        return first.title
-    methods = list(dict.fromkeys(key for row in rows for key in row.swept))
-    methods = methods or [row.name for row in _methods(rows)]
-    subject = ", ".join(methods) if len(methods) <= 4 else units.plural(len(methods), "method")
-    return f"{subject} on {words.data_name(first)}"
-
-
-def _methods(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that are no baselines by scikit-learn; all rows if each is one."""
-    return [row for row in rows if row.settings.method not in YARDSTICKS] or list(rows)
-
-
 def _facts(compared: Comparison) -> list[str]:
     first, seeds = compared.runs[0], [str(seed) for seed in compared.seeds]
     return [
         *words.partition(first),
         words.peers(first),
-        units.plural(len(_methods(compared.table.rows)), compared.table.noun),
+        units.plural(len(comparison.methods(compared.table.rows)), compared.table.noun),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}",
         units.plural(first.settings.num_server_rounds, "round"),
         words.date(compared.runs),

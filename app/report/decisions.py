@@ -115,7 +115,8 @@ class Decisions(Section):
             "answer": [line.answer for line in first],
         }
         safe = {escaped(title): [*map(escaped, of)] for title, of in texts.items()}
-        table = latex(safe, f"lr{'r' * count}l", [r"\usepackage{booktabs}", *self.notes])
+        caption = " ".join([self.consortium, *self.notes])
+        table = latex(safe, f"lr{'r' * count}l", caption, "institutions")
         return {FILE: atomic.csv_of(frame), LATEX: table}
 
 

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from coterie.app.experiments import methods
-from coterie.app.report import coefficients, decisions, diagnostics, png, quality, section, words
+from coterie.app.report import (
+    coefficients,
+    decisions,
+    diagnostics,
+    figures,
+    quality,
+    section,
+    words,
+)
 from coterie.app.report.panel import Heading, Panel
 from coterie.app.report.run_data import block_sizes, page_data
 from coterie.app.report.section import Page, Section, Sections
@@ -129,7 +137,9 @@ def page(run: Run, pictures: Sequence[str] = ()) -> Page:
 def write(run_dir: str | Path) -> Page:
     """Write report.html, curves.png and collaboration.png into a run directory; return the page."""
     run = Run.read(run_dir)
-    made = page(run, [path.name for path in png.draw(run)])
+
+    drawn, _ = figures.write(figures.pictures(run), run.directory, "png")
+    made = page(run, [path.name for path in drawn])
     made.write(run.directory)
     return made
 
