@@ -41,13 +41,13 @@ _SHOWN = 50
 """Number of institutions of a forest plot; means are drawn besides."""
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
-_MARKERS = "osD^vPX*<>"
+_MARKERS = "osD^vPX*<"
 _NAMED = 12
 """Number of peers up to which a map has their names, if they have some."""
 _GREY = "#8a9099"
 _STYLE = {
     "font.size": 8, "axes.titlesize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
-    "legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 2.6,
+    "legend.fontsize": 7, "legend.handlelength": 2.6,
     "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False,
     "lines.linewidth": 1.2, "lines.markersize": 3.2, "grid.linewidth": 0.4, "grid.alpha": 0.5,
 }  # fmt: skip
@@ -183,7 +183,7 @@ def _curves(measures: Sequence[str], axis: str, draw: Callable[[Axes, str, str],
         seen = np.concatenate([np.asarray(line.get_ydata()) for line in axes.lines])
         if measure == "loss" and len(seen) and 0 < 50 * seen.min() < seen.max():
             axes.set_yscale("log")
-    _legend(figure, panels[0])
+    legend(figure, panels[0])
     return figure
 
 
@@ -195,13 +195,13 @@ def _panels(
     return figure, [*figure.subplots(rows, columns, squeeze=False).ravel()]
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def legend(figure: Figure, axes: Axes) -> None:
     """Write the legend of some axes below the figure, which grows by it."""
     handles, labels = axes.get_legend_handles_labels()
     columns = 3 if max(map(len, labels)) < 14 else 2
     rows = -(-len(labels) // columns)
     figure.set_figheight(figure.get_figheight() + _LINE * rows)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _peers(axes: Axes, field: str, cost: str, run: Run) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
@@ -30,6 +27,7 @@ from coterie.app.lab.reproduction.results import (
     title_of,
 )
 from coterie.app.report import html
+from coterie.app.report.figures import content, legend
 from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Bools, Floats, Ints, Run
 
@@ -45,8 +43,6 @@ _LINKS = ("white", "#a9c6e0", "#1f5f8b", "#c44e52")
 """Colours of `links`."""
 _TABLES = ("table", "scatter", "maps")
 """Forms that show the numbers of their columns, too."""
-_PATH = re.compile(r'\bd="[^"]*"')
-_FRACTION = re.compile(r"-?\d+\.\d{3,}")
 
 
 def write(made: Reproduction) -> None:
@@ -54,7 +50,7 @@ def write(made: Reproduction) -> None:
     atomic.write(made.directory / "results.csv", as_csv(made.figure, made.numbers))
     atomic.write(made.directory / "seeds.csv", made.numbers.as_csv())
     drawing = drawn(made)
-    svg = "" if drawing is None else as_svg(drawing)
+    svg = "" if drawing is None else content(drawing, "svg").decode()
     if svg:
         atomic.write(made.directory / "figure.svg", svg)
     atomic.write(made.directory / "page.html", render(made, svg))
@@ -120,21 +116,6 @@ def as_csv(figure: Figure, numbers: Numbers) -> str:
     return atomic.as_csv(lines)
 
 
-def as_svg(drawing: Drawing) -> str:
-    """Return a drawing as SVG: the same bytes for the same numbers, text as text."""
-    file = io.StringIO()
-    with mpl.rc_context(
-        {"svg.hashsalt": "coterie", "svg.fonttype": "none", "path.simplify_threshold": 0.5}
-    ):
-        drawing.savefig(file, format="svg", metadata={"Date": None})
-    return _PATH.sub(_rounded, file.getvalue())
-
-
-def _rounded(path: re.Match[str]) -> str:
-    """Write the coordinates of a path in hundredths of a point, on one line."""
-    return " ".join(_FRACTION.sub(lambda number: f"{float(number[0]):.2f}", path[0]).split())
-
-
 def drawn(made: Reproduction) -> Drawing | None:
     """Draw a figure in the paper's form; None for a table."""
     figure, size = made.figure, made.size
@@ -156,41 +137,11 @@ def drawn(made: Reproduction) -> Drawing | None:
         axes.set_xscale("log" if "x" in figure.log else "linear")
         axes.set_yscale("log" if "y" in figure.log else "linear")
         axes.spines[["top", "right"]].set_visible(False)
-        if figure.form != "scatter":
-            _label_ends(axes)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
+    if figure.form != "scatter":
+        legend(drawing, every[0])
     return drawing
-
-
-def _label_ends(axes: Axes) -> None:
-    """Write the label of each line beside its end, in the order of the ends."""
-    ends = []
-    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-        line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
-        assert isinstance(line, Line2D)
-        x, y = (np.asarray(part, dtype=np.float64) for part in line.get_data())
-        if len(kept := np.flatnonzero(np.isfinite(y))):
-            end = axes.transData.transform((x[kept[-1]], y[kept[-1]]))
-            height = axes.transAxes.inverted().transform(end)[1]
-            ends.append((float(height), label, line.get_color()))
-    ends.sort(key=lambda end: end[0])
-    places = spread([end[0] for end in ends], 0.07)
-    for (height, label, colour), place in zip(ends, places, strict=True):
-        axes.annotate(
-            label, (1.0, height), (1.06, place), xycoords="axes fraction", color=colour,
-            va="center", fontsize="small", annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkB": 0},
-        )  # fmt: skip
-
-
-def spread(heights: Sequence[float], distance: float) -> list[float]:
-    """Return sorted heights moved apart to a minimum distance, by the least squares."""
-    from scipy.optimize import isotonic_regression
-
-    offsets = distance * np.arange(len(heights))
-    moved: list[float] = (isotonic_regression(heights - offsets).x + offsets).tolist()
-    return moved
 
 
 def _curve(axes: Axes, made: Reproduction, cell: Cell, row: Row, colour: str) -> None:

@@ -14,7 +14,7 @@ export function clusterColours(clusters) {
   return new Map(ids.map((id, k) => [id, PALETTE[k] ?? `hsl(${(k * 137.5) % 360} 42% 52%)`]));
 }
 
-const SVG = ["svg", "path", "line", "circle", "text", "rect", "g"];
+const SVG = ["svg", "path", "line", "circle", "text", "rect", "g", "image"];
 export function make(tag, attributes = {}, ...children) {
   const element = SVG.includes(tag)
     ? document.createElementNS("http://www.w3.org/2000/svg", tag)

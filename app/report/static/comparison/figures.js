@@ -1,6 +1,7 @@
 // All figures and the table of a comparison. They redraw the data that `show` of page.js gets, which
 // must have the same methods and seeds.
 
+import { offerSaving } from "../save.js";
 import { startCurves } from "./curves.js";
 import { startGains } from "./gains.js";
 import { startMaps } from "./maps.js";
@@ -11,4 +12,5 @@ export function startFigures() {
   startCurves();
   startGains();
   startMaps();
+  offerSaving();
 }

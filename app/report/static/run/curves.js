@@ -81,7 +81,7 @@ function drawLegend() {
   byId("curve-legend").replaceChildren(
     legendEntry(css("--ink"), "mean"),
     ...each,
-    make("span", {}, hint),
+    make("span", { class: "hint" }, hint),
   );
 }
 

@@ -1,5 +1,6 @@
 // All figures of a run. They redraw the data that `show` of page.js gets.
 
+import { offerSaving } from "../save.js";
 import { startCurves } from "./curves.js";
 import { startNetwork } from "./network.js";
 import { startPredictions } from "./predictions.js";
@@ -14,4 +15,5 @@ export function startFigures() {
   startSplit();
   startPredictions();
   startTable();
+  offerSaving();
 }
