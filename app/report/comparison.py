@@ -285,8 +285,9 @@ def as_latex(compared: Comparison) -> str:
     is_tuned = any(row.choice.settings for row in table.rows)
     rounds = units.plural(run.settings.num_server_rounds, "round")
     notes = {
-        f"{heading(table.rows)}, {words.peers(run)}, {rounds}, seeds {seeds}": True,
-        "±: one standard deviation over seeds": compared.has_several,
+        f"{heading(table.rows)}, {words.peers(run)}, {rounds}": True,
+        f"Mean ± standard deviation over seeds {seeds}": compared.has_several,
+        f"Seed {seeds}": not compared.has_several,
         "Bold: best mean, and means not significantly worse (paired test over seeds and peers)":
             any(entry.leads for of in entries for entry in of.values()),
         "*: a reference, which is not ranked": any(row.reference for row in table.rows),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -209,10 +210,11 @@ def test_the_oracle_never_leads(tmp_path: Path) -> None:
 def test_a_paper_gets_the_main_columns(tmp_path: Path) -> None:
     runs = {m: [made(tmp_path, m, 0, [0.5, 0.7])] for m in ("local", "cobo")}
     table = Table.of_runs(runs)
-    head = [line for line in comparison.as_latex(table).splitlines() if line.startswith("method")]
+    text = comparison.as_latex(Comparison(table))
+    head = [line for line in text.splitlines() if line.startswith("method")]
     assert head == [r"method & accuracy \% & worst peer \% & gain & sent / peer \\"]
     runs = {m: [made(tmp_path / "l", m, 0, [None], loss=[2.0])] for m in ("local", "cobo")}
-    text = comparison.as_latex(Table.of_runs(runs))
+    text = comparison.as_latex(Comparison(Table.of_runs(runs)))
     assert r"method & loss gain & test loss & sent / peer \\" in text.splitlines()
 
 
@@ -446,30 +448,42 @@ def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Pat
 def test_latex_is_escaped(tmp_path: Path) -> None:
     means = {"a_&#$%": (0.50, 0.51, 0.52), "b": (0.90, 0.91, 0.92)}
     table = Table.of_runs({m: seeds_of(tmp_path, m, of) for m, of in means.items()})
-    text = comparison.as_latex(table)
+    text = comparison.as_latex(Comparison(table, "digits/two_&_three"))
     assert r"a\_\&\#\$\%" in text
     assert r"accuracy \%" in text
     assert r"\textbf{91.00 $\pm$ 1.00}" in text
-    width = text.splitlines()[4].count(" & ")
+    assert r"\label{tab:digits-two-three}" in text
+    (layout,) = re.findall(r"\\begin{tabular}{(\w+)}", text)
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert [line.count(" & ") for line in body] == [width] * 3
-    assert text.splitlines()[2] == rf"\begin{{tabular}}{{l{'r' * width}}}"
+    assert [line.count(" & ") for line in body] == [len(layout) - 1] * 3
 
 
-def test_latex_explains_what_it_has_and_nothing_else(tmp_path: Path) -> None:
+def test_a_caption_explains_what_the_table_has_and_nothing_else(tmp_path: Path) -> None:
+    def caption_of(compared: Comparison) -> str:
+        (caption,) = re.findall(r"\\caption{(.*)}\n", comparison.as_latex(compared))
+        return str(caption)
+
     close = {"a": (0.50, 0.52, 0.51), "b": (0.51, 0.50, 0.52)}
     table = Table.of_runs({m: seeds_of(tmp_path, m, of) for m, of in close.items()})
-    text = comparison.as_latex(table)
-    assert [line for line in text.splitlines() if line[0] == "%"] == [r"% \usepackage{booktabs}"]
-    assert "textbf" not in text
+    rounds = "1,500 rounds"
+    assert caption_of(Comparison(table)) == (
+        f"a, b on digits, 4 peers, {rounds}. "
+        r"Mean $\pm$ standard deviation over seeds 0, 1, 2."
+    )
+    assert "textbf" not in comparison.as_latex(Comparison(table))
     clear = {"oracle": (0.50, 0.52, 0.51), "b": (0.71, 0.70, 0.72), "cobo": (0.1, 0.12, 0.11)}
     runs = {m: seeds_of(tmp_path / "clear", m, of) for m, of in clear.items()}
-    text = comparison.as_latex(Table.of_runs(runs, {"cobo": CHOICE}))
-    assert [line.partition(":")[0] for line in text.splitlines() if line[0] == "%"] == [
-        r"% \usepackage{booktabs}", "% bold", "% *", "% dagger",
-    ]  # fmt: skip
+    compared = Comparison(Table.of_runs(runs, {"cobo": CHOICE}))
+    explained = [each.partition(":")[0] for each in caption_of(compared).split(". ")]
+    assert explained[2:] == ["Bold", "*", r"$^\dagger$"]
+    text = comparison.as_latex(compared)
     assert r"\begin{tabular}{lrrrl}" in text
     assert r"learning-rate 0.1$^\dagger$, sampling a" in text
+    one = Comparison(Table.of_runs({"a": [made(tmp_path / "one", "a", 4, [0.5, 0.7])]}))
+    assert caption_of(one).endswith("Seed 4.")
+    comments = [line for line in text.splitlines() if line.startswith("% ")]
+    assert comments[0] == r"% \usepackage{booktabs}"
+    assert comments[1] == f"% accuracy %: {COLUMN['accuracy'].about}"
 
 
 def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
