@@ -22,7 +22,7 @@ from coterie.app.config.schema import Scalar
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.grid import Grid, Keys
 from coterie.app.experiments.paired import MIN_SEEDS, TABLE_SEEDS
-from coterie.app.experiments.table import Cell
+from coterie.app.experiments.table import Cell, Table
 from coterie.app.report import comparison, comparison_page
 from coterie.app.runners import sweep, tracking
 from coterie.app.runs import header, plan, progress, units
@@ -104,7 +104,7 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
     chosen = chosen.with_run_dir(request.directory)
     values = {Path(c.run_dir).name: swept[row] for row in swept for c in chosen.cells[Cell(row)]}
     failed |= sweep.run_all([*chosen], request.workers, console, values=values)
-    table = chosen.table(failed, choices=choices, swept=swept)
+    table = Table(chosen.results(failed), choices, swept)
     page = request.directory / "comparison.html"
     if table.rows:
         subject.write(request.directory)

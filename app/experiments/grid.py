@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from coterie.app.config.config import Config
 from coterie.app.config.parts import fingerprints
 from coterie.app.config.schema import Scalar
-from coterie.app.experiments.table import Cell, Table, Trial
+from coterie.app.experiments.table import Cell, Trial
 from coterie.app.runs.rundir import Run
 from coterie.strategies.names import shortened
 
@@ -96,7 +96,6 @@ class Grid:
         return Grid(cells)
 
     def with_run_dir(self, directory: Path) -> Grid:
-        """Return the grid with the run directories of its configurations."""
         placed = {at: [with_run_dir(c, directory) for c in of] for at, of in self.cells.items()}
         return Grid(placed)
 
@@ -109,7 +108,3 @@ class Grid:
             for cell, of in self.cells.items()
         }
         return {cell: of for cell, of in results.items() if of}
-
-    def table(self, failed: Collection[str] = (), **more: Any) -> Table:
-        """Return the table of the runs; `more`: see `Table`."""
-        return Table(self.results(failed), **more)

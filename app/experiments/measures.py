@@ -91,7 +91,6 @@ class Column:
     x: Scalar | None = None  # position on the panel's axis
 
     def of(self, run: Any, same_trial: SameTrial) -> float | None:
-        """Return the number of a result."""
         if self.of_run is not None:
             return self.of_run(run, same_trial)
         values = self.of_peers and self.of_peers(run, same_trial)
@@ -198,24 +197,9 @@ def _late(run: Run) -> files.Newcomers | None:
     return late
 
 
-def _gini(run: Run, _: SameTrial) -> float | None:
-    """Return half the mean difference between two peers' accuracies, relative to the mean."""
-    accuracy_n = run.last()
-    accuracy_n = accuracy_n[~np.isnan(accuracy_n)]
-    if not accuracy_n.any():
-        return None
-    n, rank_n = len(accuracy_n), np.arange(len(accuracy_n))
-    differences = 2 * ((2 * rank_n - n + 1) * np.sort(accuracy_n)).sum()  # of all ordered pairs
-    return float(differences / n**2 / (2 * accuracy_n.mean()))
-
-
 def _lowest(run: Run, _: SameTrial) -> float | None:
     accuracy_n = run.last()
     return None if np.isnan(accuracy_n).all() else float(np.nanmin(accuracy_n))
-
-
-def _field(name: str) -> Measure:
-    return lambda run, _: mean(run.last(name))
 
 
 def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
@@ -347,9 +331,6 @@ COLUMNS = (
     Column("worst_decile", "worst 10 %", "high", _MODELS, _percent,
            "Mean test accuracy of the lowest 10 % of the peers (at least one peer).",
            of_run=_statistic("worst_decile_test_accuracy")),
-    Column("gini", "Gini", "low", _MODELS, _three,
-           "Gini coefficient of the test accuracy over the peers; 0: all peers equal.",
-           of_run=_gini),
     Column("balanced_accuracy", "balanced %", "high", _MODELS, _percent,
            "Mean balanced accuracy over peers: mean recall of the classes.",
            of_peers=last("balanced_accuracy")),
@@ -442,13 +423,13 @@ COLUMNS = (
            of_peers=last("letter_readable")),
     Column("bytes", "sent / peer", "", COST, units.size,
            "Payload bytes sent per peer, mean over peers.",
-           of_run=_field("bytes_sent")),
+           of_peers=last("bytes_sent")),
     Column("bytes_received", "received / peer", "", COST, units.size,
            "Payload bytes received per peer, mean over peers.",
-           of_run=_field("bytes_received")),
+           of_peers=last("bytes_received")),
     Column("gradients", "gradients / peer", "", COST, _count,
            "Sample gradients evaluated per peer, mean over peers.",
-           of_run=_field("gradient_evaluations")),
+           of_peers=last("gradient_evaluations")),
     Column("seconds", "seconds", "", COST, "{:.1f}".format,
            "Wall time of a run; parallel runs share the machine.",
            of_run=_progress("seconds")),

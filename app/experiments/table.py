@@ -48,7 +48,6 @@ class Trial(NamedTuple):
 
     @classmethod
     def of(cls, run: Run) -> Trial:
-        """Return the trial of a run."""
         seed, split = run.settings.seed, run.settings.split_seed
         return cls(seed if split == "seed" else split, seed)
 
@@ -83,7 +82,6 @@ class Row:
 
     @cached_property
     def runs(self) -> list[Any]:
-        """Results of the row, one per trial."""
         return [self._table.results[cell][trial] for cell, trial in self.trials]
 
     @property
@@ -92,8 +90,12 @@ class Row:
         return [self._table.same_trial(*at).local for at in self.trials]
 
     @property
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """Each result with Local's of the same trial, where there is one."""
+        return [pair for pair in zip(self.runs, self.local, strict=True) if pair[1] is not None]
+
+    @property
     def settings(self) -> RunSettings:
-        """Settings of the first run."""
         return self.runs[0].settings if self.runs else RunSettings.of({"method": self.method})
 
     @property
@@ -119,12 +121,10 @@ class Row:
 
     @property
     def peers(self) -> int:
-        """Number of peers, summed over the runs."""
         return sum(run.peers for run in self.runs)
 
     @cached_property
     def diverged(self) -> int:
-        """Number of diverged peers, summed over the runs."""
         return sum(int(run.diverged.sum()) for run in self.runs)
 
     @property
@@ -136,7 +136,6 @@ class Row:
         return Cell(self.method, column.panel, column.x)
 
     def numbers(self, column: Column) -> list[float | None]:
-        """Return the number of each trial."""
         cell = self._cell(column)
         return [self._table.number(cell, at, column) for at in self._table.results.get(cell, {})]
 
@@ -244,7 +243,6 @@ class Table:
         return row.is_local and values.items() <= self.swept.get(other, {}).items()
 
     def number(self, cell: Cell, trial: Trial, column: Column) -> float | None:
-        """Return a measure of a result."""
         at = cell, trial, column.key
         if at not in self._numbers:
             self._numbers[at] = column.of(self.results[cell][trial], self.same_trial(cell, trial))
@@ -335,7 +333,6 @@ class Table:
         return frozenset(row.method for row in leads)
 
     def entries(self, column: Column) -> dict[str, Entry]:
-        """Return the cells of a column by row."""
         if column not in self._entries:
             leads = self.bold(column)
             means = {row.method: row.summary(column) or (None,) for row in self.rows}

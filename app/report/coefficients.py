@@ -60,7 +60,6 @@ def _section(rows: Sequence[Mapping[str, str]], *, odds: bool) -> Coefficients:
 
 
 def _plot(column: str, rows: Sequence[Mapping[str, str]], *, odds: bool) -> Forest:
-    """Return the plot of one column."""
 
     def show(value: float) -> str:
         return f"{np.exp(value) if odds else value:.3g}"

@@ -67,13 +67,8 @@ class Comparison:
     @classmethod
     def read(cls, directory: Path) -> Comparison:
         """Read the comparison in a directory; ResultsError if there is none, or it has no runs."""
-        names = plan.read(directory).runs
-        if not names:
-            raise ResultsError(
-                f"{directory}: neither a run (config.toml) nor a comparison (sweep.json)"
-            )
         runs, failed = dict[str, Run](), dict[str, str]()
-        for name in names:
+        for name in plan.read(directory).runs:
             try:
                 runs[name] = Run.read(directory / name)
                 if not len(runs[name].rounds):
@@ -81,12 +76,14 @@ class Comparison:
             except ResultsError as error:
                 failed[name] = str(error)
         if not runs:
-            raise ResultsError(f"{directory}: no run has an evaluated round: {min(failed.items())}")
+            raise ResultsError(
+                f"{directory}: neither a run (config.toml) nor a comparison (sweep.json) with an "
+                "evaluated round"
+            )
         return cls.of(directory, runs, failed)
 
     @property
     def runs(self) -> list[Run]:
-        """All runs."""
         return [run for row in self.table.rows for run in row.runs]
 
     @cached_property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from coterie.app.experiments.measures import gains
 from coterie.app.experiments.methods import learns_graph
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.run_data import FIELDS, has_own_weights, peer_order, rounded
-from coterie.app.report.section import Section
+from coterie.app.report.section import Part
 from coterie.app.report.thinning import encode, finite, thin
 from coterie.app.runs.graph import row_scales, score
 from coterie.app.runs.rundir import Floats, Ints, Run
@@ -27,18 +26,6 @@ MAP_BYTES = 1_500_000
 """Maximum number of weights of all collaboration maps in a page; at least two frames are kept."""
 EMPTY: Mapping[str, Any] = {"rounds": [], "metrics": {}, "gains": None, "maps": None}
 """Data of a page without figures."""
-
-
-@dataclass(frozen=True)
-class Figure(Section):
-    """A figure and the data that it draws."""
-
-    template: str
-    drawn: Mapping[str, Any]
-
-    def data(self) -> Mapping[str, Any]:
-        """Return the data."""
-        return self.drawn
 
 
 def common_data(compared: Comparison) -> dict[str, Any]:
@@ -57,7 +44,7 @@ def common_data(compared: Comparison) -> dict[str, Any]:
     }
 
 
-def curves(compared: Comparison) -> Figure | None:
+def curves(compared: Comparison) -> Part | None:
     """Return the learning curves: `mean` and `std` over seeds of the peers' mean, (M, R)."""
     every = union(run.rounds for run in compared.runs)
     rounds = every[thin(len(every), CURVE_POINTS)]
@@ -68,7 +55,7 @@ def curves(compared: Comparison) -> Figure | None:
             mean, std = zip(*pairs, strict=True)
             metrics[name] = {"mean": rounded(np.stack(mean)), "std": rounded(np.stack(std))}
     drawn = {"rounds": rounds.tolist(), "metrics": metrics}
-    return Figure("curves.html.j2", drawn) if metrics else None
+    return Part("curves.html.j2", drawn) if metrics else None
 
 
 def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Floats]:
@@ -82,20 +69,16 @@ def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Fl
         return table.mean(axis=1).to_numpy(), deviation.to_numpy()
 
 
-def gain_dots(compared: Comparison) -> Figure | None:
+def gain_dots(compared: Comparison) -> Part | None:
     """Return each peer's gain over Local; None if there is no run of Local."""
     # `gain` and `final` (the peer's final value): (M, S, n); empty for a missing seed.
     rows = compared.table.rows
-    alone = [local for row in rows for local in row.local if local is not None]
+    alone = [local for row in rows for _, local in row.pairs]
     if not alone or not compared.table.has_same_data:
         return None
     accuracy = alone[0].has_accuracy
     field = "test_accuracy" if accuracy else "test_loss"
-    pairs = [
-        {pair[0].settings.seed: pair for pair in zip(row.runs, row.local, strict=True)
-         if pair[1] is not None}
-        for row in rows
-    ]  # fmt: skip
+    pairs = [{pair[0].settings.seed: pair for pair in row.pairs} for row in rows]
 
     def of_peers(number: Callable[[Run, Run], Floats]) -> list[list[Any]]:
         return [
@@ -104,10 +87,10 @@ def gain_dots(compared: Comparison) -> Figure | None:
         ]
 
     drawn = {"gain": of_peers(gains), "final": of_peers(lambda run, _: run.last(field))}
-    return Figure("gains.html.j2", {"gains": {"accuracy": accuracy, **drawn}})
+    return Part("gains.html.j2", {"gains": {"accuracy": accuracy, **drawn}})
 
 
-def maps(compared: Comparison) -> Figure | None:
+def maps(compared: Comparison) -> Part | None:
     """Return the collaboration matrices; None if no method has any.
 
     Keys: `rounds` (F,); `of`, one entry for each method and seed whose peers gave each other
@@ -144,7 +127,7 @@ def maps(compared: Comparison) -> Figure | None:
             "f1": None if clusters is None else [score(w, clusters).f1 for w in weights_fnn],
         })  # fmt: skip
     text = base64.b64encode(b"".join(coded)).decode("ascii")
-    return Figure(
+    return Part(
         "maps.html.j2", {"maps": {"rounds": rounds.tolist(), "of": entries, "shares": text}}
     )
 

@@ -41,7 +41,6 @@ class Settings(Section):
 
     @classmethod
     def of(cls, compared: Comparison) -> Settings:
-        """Return the settings of a comparison."""
         rows = compared.table.rows
         common = _common(rows)
         counts = sorted({row.choice.trials for row in rows if row.choice.settings})

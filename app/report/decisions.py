@@ -180,7 +180,6 @@ class _Measure:
         return RELEVANT * (known_mean(own) if self.sign < 0 else 1.0)
 
     def write(self, gain: float) -> str:
-        """Write a gain with its sign."""
         text = f"{self.factor * gain:+{self.form}}"
         return text if float(text) else text.replace("-", "+")
 
@@ -189,7 +188,6 @@ class _Measure:
         return f"{self.factor * gain:{self.form}} {self.unit}".rstrip()
 
     def change(self, gain: Estimate) -> str:
-        """Write a gain and its interval."""
         value, low, high = map(self.write, gain)
         return f"{value} ({'no interval' if np.isnan(gain[1]) else f'{low} to {high}'})"
 
@@ -259,7 +257,6 @@ def _forest(
     measure: _Measure, decided: Sequence[Decision], gains: Sequence[Estimate], mean: Estimate, *,
     has_answers: bool,
 ) -> Forest:  # fmt: skip
-    """Return the plot of the gains in a measure."""
 
     def line(name: str, rows: str, gain: Estimate, answer: str = "") -> Line:
         number = units.NONE if np.isnan(gain[0]) else measure.change(gain)
@@ -326,7 +323,7 @@ def _chosen(
     means = [
         np.mean([
             known_mean(measure.gains(run, alone)[[name in names for name in run.names]])
-            for run, alone in _pairs(row)
+            for run, alone in row.pairs
         ])
         for row in among
     ]  # fmt: skip
@@ -348,14 +345,10 @@ def _validated(row: Row, field: str) -> float:
     return float(np.mean(means))
 
 
-def _pairs(row: Row) -> list[tuple[Run, Run]]:
-    return [(run, local) for run, local in zip(row.runs, row.local, strict=True) if local]
-
-
 def _places(row: Row) -> dict[str, list[_Place]]:
     """Return the places of each institution, by name; an institution may lack a seed."""
     places: dict[str, list[_Place]] = {}
-    for run, local in _pairs(row):
+    for run, local in row.pairs:
         for peer, name in enumerate(run.names):
             place = _Place(run, local, peer, run.diagnostics.get(peer), local.diagnostics.get(peer))
             places.setdefault(name, []).append(place)
@@ -494,7 +487,6 @@ def _size(places: Sequence[_Place], part: str, *, in_groups: bool = False) -> in
 
 
 def _rows(places: Sequence[_Place]) -> str:
-    """Write the number of rows of each part."""
     parts = ", ".join(f"{_size(places, part):,} for {use}" for part, use in _PURPOSE.items())
     of_groups = f" of {groups:,} groups" if (groups := _groups(places)) else ""
     return f"{_total(places):,} rows{of_groups}: {parts}."

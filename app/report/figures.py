@@ -39,7 +39,7 @@ _LINE = 0.17
 """Inches of a row of a figure, or of its legend."""
 _SHOWN = 50
 """Number of institutions of a forest plot; means are drawn besides."""
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 _MARKERS = "osD^vPX*<"
 _NAMED = 12
@@ -197,11 +197,10 @@ def _panels(
 
 def legend(figure: Figure, axes: Axes) -> None:
     """Write the legend of some axes below the figure, which grows by it."""
-    handles, labels = axes.get_legend_handles_labels()
-    columns = 3 if max(map(len, labels)) < 14 else 2
-    rows = -(-len(labels) // columns)
-    figure.set_figheight(figure.get_figheight() + _LINE * rows)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    lines = {label: line for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    columns = 3 if max(map(len, lines)) < 14 else 2
+    figure.set_figheight(figure.get_figheight() - len(lines) // -columns * _LINE)
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _peers(axes: Axes, field: str, cost: str, run: Run) -> None:
@@ -218,7 +217,7 @@ def _peers(axes: Axes, field: str, cost: str, run: Run) -> None:
     for least, alpha, name in ((5, 0.16, "5 % to 95 %"), (25, 0.28, "middle half")):
         if least == 25 or run.peers > CROWD:
             ends_r = np.nanpercentile(values_rn, [least, 100 - least], axis=1)
-            axes.fill_between(x_r, *ends_r, color=_COLOURS[0], alpha=alpha, lw=0, label=name)
+            axes.fill_between(x_r, *ends_r, color=COLOURS[0], alpha=alpha, lw=0, label=name)
     mean_r = np.nanmean(values_rn, axis=1)
     axes.plot(x_r, mean_r, color="#000000", lw=1.4, marker=marker, label="mean")
 
@@ -232,7 +231,7 @@ def _methods(axes: Axes, field: str, cost: str, compared: Comparison) -> None:
         kept_r = np.isfinite(mean_r) & np.isfinite(x_r)
         if not kept_r.any():
             continue
-        look = {"color": _COLOURS[k % len(_COLOURS)], "ls": _DASHES[k % len(_DASHES)]}
+        look = {"color": COLOURS[k % len(COLOURS)], "ls": _DASHES[k % len(_DASHES)]}
         x_r, mean_r, deviation_r = x_r[kept_r], mean_r[kept_r], deviation_r[kept_r]
         if cost and not x_r.any():
             axes.axhline(mean_r[-1], label=f"{row.name} (0)", **look)
@@ -293,7 +292,7 @@ def _graph(run: Run) -> Figure | str:
     cluster_n = np.zeros(run.peers, dtype=np.int64) if run.clusters is None else run.clusters
     for k in np.unique(cluster_n).tolist():
         x_p, y_p = place_n2[cluster_n == k].T
-        axes.plot(x_p, y_p, _MARKERS[k % len(_MARKERS)], ms=6, color=_COLOURS[k % len(_COLOURS)])
+        axes.plot(x_p, y_p, _MARKERS[k % len(_MARKERS)], ms=6, color=COLOURS[k % len(COLOURS)])
     for name, (x, y) in zip(run.names, place_n2.tolist(), strict=True):
         side = "center" if abs(x) < 0.3 else "left" if x > 0 else "right"
         text = name.removeprefix("peer ")
@@ -305,13 +304,12 @@ def _graph(run: Run) -> Figure | str:
 
 def _gains(compared: Comparison) -> Figure | str:
     """Draw the gain of each peer over Local with each seed, by method."""
-    table, found = compared.table, dict[str, Floats]()
-    for row in table.rows:
-        pairs = zip(row.runs, row.local, strict=True)
-        of = [gains(run, local) for run, local in pairs if local not in (None, run)]
-        if of and not row.is_local:
-            found[row.name] = np.concatenate(of)
-    if not found or not table.has_same_data:
+    found = {
+        row.name: np.concatenate([gains(*pair) for pair in row.pairs])
+        for row in compared.table.rows
+        if row.pairs and not row.is_local
+    }
+    if not found or not compared.table.has_same_data:
         return "needs runs of local with the same data"
     has_accuracy = all(run.has_accuracy for run in compared.runs)
     label = "gain over local, points" if has_accuracy else "reduction of local’s test loss"
@@ -328,7 +326,7 @@ def _dots(
         known = np.sort(values[np.isfinite(values)])
         if len(known):
             shift = 0.6 * (0.618 * np.arange(len(known)) % 1 - 0.5)  # beside, not on each other
-            axes.plot(known, k + shift, "o", ms=2.6, mew=0, alpha=0.5, color=_COLOURS[0])
+            axes.plot(known, k + shift, "o", ms=2.6, mew=0, alpha=0.5, color=COLOURS[0])
             spread = deviation(known) * has_bars
             axes.errorbar(known.mean(), k, xerr=spread, fmt="|", ms=9, mew=1.4, color="#000000")
     _rows(axes, [*rows], label, show)
@@ -342,7 +340,7 @@ def _forest(plot: Forest) -> Figure:
     for k, line in enumerate(lines):
         value, low, high = line.estimate
         axes.plot([low, high], [k, k], color="#000000", lw=0.9)
-        axes.plot(value, k, "D" if line.is_mean else "s", color=_COLOURS[0], ms=4)
+        axes.plot(value, k, "D" if line.is_mean else "s", color=COLOURS[0], ms=4)
         axes.plot(line.own, k, "o", mfc="none", color="#000000", ms=4)
         if np.isnan(value):
             axes.text(0, k, " not judged", va="center", color=_GREY, fontsize="x-small")

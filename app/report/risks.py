@@ -22,7 +22,6 @@ class Risks(Section):
     template = "risks.html.j2"
 
     def files(self) -> dict[str, str]:
-        """Return the picture."""
         return {"clearance.svg": self.picture}
 
 

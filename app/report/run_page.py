@@ -21,7 +21,7 @@ from coterie.app.report import (
 )
 from coterie.app.report.panel import Heading, Panel
 from coterie.app.report.run_data import block_sizes, page_data
-from coterie.app.report.section import Page, Section, Sections
+from coterie.app.report.section import Page, Part, Section, Sections
 from coterie.app.report.worth import WorthMap
 from coterie.app.runs import progress, units
 from coterie.app.runs.diagnostics import card
@@ -32,13 +32,6 @@ from coterie.datasets import account
 
 _CARDS = 100
 """Maximum number of peers whose Dice scores are listed."""
-
-
-@dataclass(frozen=True)
-class Part(Section):
-    """Part of a page without computed content, such as a figure of the page's data."""
-
-    template: str
 
 
 @dataclass(frozen=True)

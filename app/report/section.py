@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,17 @@ class Section:
     def data(self) -> Mapping[str, Any]:
         """Return what the scripts of the page draw."""
         return {}
+
+
+@dataclass(frozen=True)
+class Part(Section):
+    """A template, and the data that the scripts of the page draw in it."""
+
+    template: str
+    drawn: Mapping[str, Any] = field(default_factory=dict)
+
+    def data(self) -> Mapping[str, Any]:
+        return self.drawn
 
 
 Sections = Sequence[Callable[[Source], Section | None]]

@@ -11,12 +11,7 @@ from coterie.app.config.keys import flatten
 from coterie.app.config.registry import YARDSTICKS
 from coterie.app.experiments import methods
 from coterie.app.experiments.measures import Column
-from coterie.app.experiments.paired import (
-    LEVEL,
-    MIN_SEEDS,
-    p_value,
-    split_ratio,
-)
+from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, p_value, split_ratio
 from coterie.app.experiments.table import Row, Table
 from coterie.app.report.words import listed
 from coterie.app.runs import summary, units

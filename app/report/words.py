@@ -46,7 +46,6 @@ class Headline(Section):
     template = ""  # the head of the page shows it
 
     def lines(self) -> list[RenderableType]:
-        """Return the sentences and a table of the numbers."""
         table = Table(show_header=False, box=None)
         for tile in self.tiles:
             table.add_row(*tile)

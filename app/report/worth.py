@@ -46,7 +46,6 @@ class Worth:
 
     @property
     def is_accuracy(self) -> bool:
-        """Return True if worth is in accuracy, False if it is in loss."""
         return self.measure.endswith("accuracy")
 
     @property

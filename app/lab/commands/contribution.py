@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console
 
 from coterie.app.cli.named import add_parts, add_workers, continued
-from coterie.app.config.keys import ConfigError
 from coterie.app.lab.pages.worth import by_recipient, by_sender
 from coterie.app.lab.worth import FOLDER, worth
 from coterie.app.report import run_page
@@ -25,14 +24,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         help="random orders of the senders for Shapley values, an even number (10); "
         "0: leave-one-out only",
     )  # fmt: skip
-    parser.add_argument(
-        "--top", type=int, default=3, metavar="K", help="senders that are listed per recipient (3)"
-    )
     add_workers(parser)
     add_parts(parser)
     options = parser.parse_args(arguments)
-    if options.top < 1:
-        raise ConfigError(f"--top {options.top}: must be at least 1")
     with continued("contribution", arguments, options.run_dir / FOLDER):
         result = worth(options.run_dir, console, orders=options.orders, workers=options.workers,
                        parts=options.part)  # fmt: skip
@@ -40,7 +34,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     unjudged = quality.too_few_rows(run, result.measure.partition("_")[0])
     result = result.judged(run)
     page = run_page.write(options.run_dir)
-    console.print(by_recipient(result, run.names, options.top, unjudged))
+    console.print(by_recipient(result, run.names, unjudged=unjudged))
     console.print(by_sender(result, run.names))
     console.print(f"table: {options.run_dir / FILE}")
     console.print(f"report: {options.run_dir / page.file}")

@@ -21,7 +21,10 @@ SHOWN = 40
 
 
 def by_recipient(
-    worth: Worth, names: Sequence[str], top: int, unjudged: Mapping[int, str] = MappingProxyType({})
+    worth: Worth,
+    names: Sequence[str],
+    top: int = 3,
+    unjudged: Mapping[int, str] = MappingProxyType({}),
 ) -> Table:
     """Return a table of the `top` senders of each recipient; `unjudged` ones have a reason."""
     table = Table(title=f"Worth of letters: {_what(worth)}", box=SIMPLE_HEAD, title_justify="left")

@@ -12,7 +12,6 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
 
 from coterie.app.experiments.table import Cell, Table, Trial
 from coterie.app.lab.reproduction import formulas
@@ -27,7 +26,7 @@ from coterie.app.lab.reproduction.results import (
     title_of,
 )
 from coterie.app.report import html
-from coterie.app.report.figures import content, legend
+from coterie.app.report.figures import COLOURS, content, legend
 from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Bools, Floats, Ints, Run
 
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
     from coterie.app.lab.reproduction.reproduce import Reproduction
 
 _TEMPLATES = html.environment(Path(__file__).parent / "templates")
-_COLOURS = (
-    *("#3f7fb5", "#c44e52", "#4a9a5b", "#d9822b", "#8064a2", "#5f6b7a"),
-    *("#b5a13f", "#3fb5a8", "#a0527f", "#7a5f3f"),
-)
 _LINKS = ("white", "#a9c6e0", "#1f5f8b", "#c44e52")
 """Colours of `links`."""
 _TABLES = ("table", "scatter", "maps")
@@ -131,7 +126,7 @@ def drawn(made: Reproduction) -> Drawing | None:
     drawing = Drawing(figsize=(5.6 * columns, 3.6 * lines), layout="constrained")
     every = drawing.subplots(lines, columns, squeeze=False).ravel()
     for axes, panel in zip(every, panels, strict=False):
-        for row, colour in zip(figure.rows, _COLOURS * 3, strict=False):
+        for row, colour in zip(figure.rows, COLOURS * 3, strict=False):
             _DRAW[figure.form](axes, made, Cell(row.label, panel.label), row, colour)
         axes.set_title(ours_of(panel, size), fontsize="medium")
         axes.set_xscale("log" if "x" in figure.log else "linear")
@@ -259,7 +254,8 @@ def _weights(made: Reproduction) -> Drawing:
                 colours = groups
             for k, (weight_r, colour) in enumerate(zip(weights_rk.T, colours, strict=True)):
                 shown_r = weight_r + 0.012 * (k - (len(colours) - 1) / 2)
-                axes.plot(rounds, shown_r, color=_COLOURS[colour % len(_COLOURS)], linewidth=0.9)
+                axes.plot(rounds, shown_r, color=COLOURS[colour % len(COLOURS)], linewidth=0.9,
+                          label=f"{noun} {colour}")  # fmt: skip
             axes.set_title(f"client {client}, group {groups[client]}", fontsize="x-small")
             axes.set_ylim(-0.08, 1.08)
             axes.tick_params(labelsize="x-small")
@@ -267,12 +263,7 @@ def _weights(made: Reproduction) -> Drawing:
         line[0].set_ylabel(f"{name}\nseed {trial.seed}\nweight", fontsize="x-small")
     for axes in every[-1]:
         axes.set_xlabel("round", fontsize="x-small")
-    handles = [
-        Line2D([], [], color=_COLOURS[colour % len(_COLOURS)], label=f"{noun} {colour}")
-        for colour in np.unique(colours)
-    ]
-    drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles),
-                   fontsize="x-small", frameon=False)  # fmt: skip
+    legend(drawing, every[-1, -1])
     return drawing
 
 

@@ -100,7 +100,6 @@ class Numbers:
 
     @classmethod
     def read(cls, text: str) -> Numbers:
-        """Read what `as_csv` wrote."""
         places = {}
         for line in csv.DictReader(StringIO(text)):
             place = Place(*(line.pop(key) for key in Place._fields))

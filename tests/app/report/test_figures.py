@@ -224,7 +224,7 @@ def test_what_is_no_run_and_no_comparison_is_refused(
     assert "no round has been evaluated yet" in capsys.readouterr().err
     plan.write(tmp_path / "begun", ["run"])
     assert main(["figures", str(tmp_path / "begun")]) == 2
-    assert "no run has an evaluated round" in capsys.readouterr().err
+    assert "comparison (sweep.json) with an evaluated round" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.pdf"))
 
 
