@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
-from coterie.app.config.settings import ambiguous
-from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.table import Row
 from coterie.app.report import (
     by_peer,
@@ -23,35 +20,32 @@ from coterie.app.report import (
     words,
 )
 from coterie.app.report.comparison import Comparison
-from coterie.app.report.section import Page, Section, Sections
+from coterie.app.report.panel import Cell, Heading, Panel
+from coterie.app.report.section import Page, Sections
 from coterie.app.runs import units
 from coterie.app.runs.progress import OVER
 
 
-@dataclass(frozen=True)
-class Settings(Section):
-    """Settings of the rows: those of their own, the tuned ones, and those in common."""
-
-    own: Mapping[str, Mapping[str, str]]
-    tuned: Mapping[str, Choice]
-    trials: str
-    common: Mapping[str, Any]
-
-    template = "settings.html.j2"
-
-    @classmethod
-    def of(cls, compared: Comparison) -> Settings:
-        rows = compared.table.rows
-        common = _common(rows)
-        counts = sorted({row.choice.trials for row in rows if row.choice.settings})
-        ends = sorted({*counts[:1], *counts[-1:]})  # they differ if trials failed
-        trials = " to ".join(map(str, ends)) + (" trial" if ends == [1] else " trials")
-        return cls(
-            {row.method: _own(row, common) for row in rows},
-            {row.method: row.choice for row in rows if row.choice.settings},
-            trials,
-            _in_tables(common),
+def settings(compared: Comparison) -> Panel:
+    """Return the settings that rows do not share, those that tuning chose, and the common ones."""
+    rows, about = compared.table.rows, "Settings that the rows do not share."
+    common, titles = _common(rows), ["settings"]
+    if trials := {row.choice.trials for row in rows if row.choice.settings}:
+        titles.append("tuned")
+        counts = " to ".join(map(str, sorted({min(trials), max(trials)})))  # some may have failed
+        about += (
+            " Tuned: chosen on validation data of the first seed, from the same learning rates and "
+            f"{counts} trials for each method; its test data decided nothing. “Lowest tried” and "
+            "“highest tried”: a better value may lie beyond."
         )
+    cells = [(row.label, (_own(row, common), row.choice.described())) for row in rows]
+    return Panel(
+        "settings", "Settings", [about],
+        [Heading(compared.table.noun), *(Heading(title, mark="text") for title in titles)],
+        [(name, [Cell(text or units.NONE, mark="text") for text in of[: len(titles)]])
+         for name, of in cells],
+        lists={"Common settings": [f"{k} = {schema.written(v)}" for k, v in common.items()]},
+    )  # fmt: skip
 
 
 SECTIONS: Sections[Comparison] = (
@@ -64,7 +58,7 @@ SECTIONS: Sections[Comparison] = (
     by_peer.compared,
     diagnostics.compared,
     comparison_figures.maps,
-    Settings.of,
+    settings,
 )
 """Sections in the order of the page."""
 
@@ -80,8 +74,6 @@ def page(compared: Comparison) -> Page:
         "notice": _notice(compared),
         "outcome": advised.consortium if advised else compared.outcome[0],
         "several": compared.has_several,
-        "noun": compared.table.noun,
-        "labels": {row.method: row.label for row in rows},
         "data": {**comparison_figures.EMPTY, **comparison_figures.common_data(compared)},
     }
     return Page("comparison.html", "comparison.html.j2", values, sections)
@@ -123,22 +115,10 @@ def _common(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _own(row: Row, common: Mapping[str, Any]) -> dict[str, str]:
-    """Write the keys that were tuned or that not all methods share, as in a TOML file."""
-    return {
-        key: schema.written(value)
+def _own(row: Row, common: Mapping[str, Any]) -> str:
+    """Write the keys that not all rows share, without the tuned ones."""
+    return ", ".join(
+        f"{key} = {schema.written(value)}"
         for key, value in flatten(dict(row.runs[0].config)).items()
-        if (key not in common or key in row.choice.settings) and key not in ("method", "seed")
-    }
-
-
-def _in_tables(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested tables: the inverse of `flatten`."""
-    nested: dict[str, Any] = {}
-    for key, value in flat.items():
-        table, _, inner = key.rpartition(".")
-        if table and table not in ambiguous():
-            nested.setdefault(table, {})[inner] = value
-        else:
-            nested[key] = value
-    return nested
+        if key not in common and key not in row.choice.settings and key not in ("method", "seed")
+    )

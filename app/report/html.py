@@ -38,13 +38,6 @@ def style(name: str | Path) -> Markup:
     return Markup((STATIC / name).read_text(encoding="utf-8"))
 
 
-def literal(value: object) -> str:
-    """Format a configuration value; strings have no quotes."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value or '""' if isinstance(value, str) else str(value)
-
-
 def small_units(quantity: str) -> Markup:
     """Set the units in "1 min 13 s" or "88.6 %" smaller than the numbers."""
     return Markup(
@@ -62,7 +55,7 @@ def environment(*folders: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"script": script, "style": style}
-    environment.filters |= {"literal": literal, "small_units": small_units}
+    environment.filters["small_units"] = small_units
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie.app.config import schema
+from coterie.app.config.keys import flatten
 from coterie.app.experiments import methods
 from coterie.app.report import (
     coefficients,
@@ -21,7 +22,7 @@ from coterie.app.report import (
 )
 from coterie.app.report.panel import Heading, Panel
 from coterie.app.report.run_data import block_sizes, page_data
-from coterie.app.report.section import Page, Part, Section, Sections
+from coterie.app.report.section import Page, Part, Sections
 from coterie.app.report.worth import WorthMap
 from coterie.app.runs import progress, units
 from coterie.app.runs.diagnostics import card
@@ -32,15 +33,6 @@ from coterie.datasets import account
 
 _CARDS = 100
 """Maximum number of peers whose Dice scores are listed."""
-
-
-@dataclass(frozen=True)
-class Configuration(Section):
-    """All keys of a run."""
-
-    config: Mapping[str, Any]
-
-    template = "keys.html.j2"
 
 
 def _dice(run: Run) -> Panel | None:
@@ -76,6 +68,12 @@ def _cost(run: Run) -> Panel | None:
     return Panel("cost", "Cost", [about], [*map(Heading, titles)], rows) if rows else None
 
 
+def _configuration(run: Run) -> Panel:
+    about = "All keys, as in config.toml. Running that file repeats the numbers."
+    keys = [f"{key} = {schema.written(value)}" for key, value in flatten(run.config).items()]
+    return Panel("configuration", "Configuration", [about], lists={"": keys})
+
+
 SECTIONS: Sections[Run] = (
     decisions.of_run,
     lambda run: Part("learning.html.j2"),
@@ -91,7 +89,7 @@ SECTIONS: Sections[Run] = (
     _files,
     quality.of_run,
     _cost,
-    lambda run: Configuration(run.config),
+    _configuration,
 )
 """Sections in the order of the page. Figures are there before they have data, for live pages."""
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.config.keys import flatten
 from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.measures import COST, MEASURES, Column
 from coterie.app.experiments.table import Table
@@ -195,17 +194,15 @@ def test_the_settings_are_what_is_shared_and_what_is_not(tmp_path: Path) -> None
     table = made(tmp_path, ["local", "cobo"])
     html = page_of(tmp_path, table).html
     separate, common = html[html.index("<h2>Settings") :].split("Common settings")
-    assert '<li class="tuned"><code>cobo.rho = 0.05</code> <em>lowest tried</em></li>' in separate
-    assert "<li><code>cobo.gamma = 0.01</code></li>" in separate
-    assert '<li class="tuned"><code>learning-rate = 0.1</code></li>' in separate, (
-        "though all have it"
-    )
-    assert separate.count("learning-rate") == 1
-    assert "<code>learning-rate</code>" in common
+    assert "<span>cobo.rho = 0.05 (lowest tried), learning-rate = 0.1</span>" in separate
+    assert "cobo.gamma = 0.01, cobo.sampling" in separate
+    assert separate.count("learning-rate = ") == 1
+    assert "<li>learning-rate = 0.1</li>" in common, "though it was tuned, all have it"
+    assert "<li>partition.clusters = 4</li>" in common
     assert "cobo." not in common
     assert "trust" not in separate, "a key like a method's name"
-    assert "from 15 trials for each method with the same learning rates" in html
-    assert "<code>seed</code>" not in common
+    assert "from the same learning rates and 15 trials for each method" in html
+    assert "<li>seed" not in common
 
 
 def test_the_page_fetches_nothing(tmp_path: Path) -> None:
@@ -287,8 +284,3 @@ def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     assert chart.count("<circle") == (len(methods) - 1) * seeds * story.peers
     maps = dom[dom.index('id="maps"') : dom.index('id="silent"')]
     assert maps.count("<canvas") == len(methods) - 1
-
-
-def test_options_of_a_model_stand_beside_its_name() -> None:
-    flat = {"model": "mlp", "model.lora-rank": 2, "mlp.hidden": "8"}
-    assert flatten(comparison_page._in_tables(flat)) == flat
