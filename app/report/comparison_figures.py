@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.app.experiments.measures import gains
+from coterie.app.experiments.measures import MEASURES, gains
 from coterie.app.experiments.methods import learns_graph
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.run_data import FIELDS, has_own_weights, peer_order, rounded
@@ -24,7 +24,7 @@ CURVE_POINTS = 200
 """Maximum number of rounds of the curves in a page."""
 MAP_BYTES = 1_500_000
 """Maximum number of weights of all collaboration maps in a page; at least two frames are kept."""
-EMPTY: Mapping[str, Any] = {"rounds": [], "metrics": {}, "gains": None, "maps": None}
+EMPTY: Mapping[str, Any] = {"rounds": [], "metrics": {}, "gains": None, "maps": None, "risks": None}
 """Data of a page without figures."""
 
 
@@ -88,6 +88,19 @@ def gain_dots(compared: Comparison) -> Part | None:
 
     drawn = {"gain": of_peers(gains), "final": of_peers(lambda run, _: run.last(field))}
     return Part("gains.html.j2", {"gains": {"accuracy": accuracy, **drawn}})
+
+
+def risks(compared: Comparison) -> Part | None:
+    """Return the gain over Local, without it the accuracy or loss, against the letters' AUC."""
+    # `points`: name of a method, AUC, and value in the unit of the table; both means over seeds.
+    risk, of = MEASURES["letter_auc"], ("gain", "loss_gain", "accuracy", "loss")
+    rows = [row for row in compared.table.rows if row.summary(risk)]
+    value = next((MEASURES[key] for key in of if any(r.summary(MEASURES[key]) for r in rows)), None)
+    if value is None:
+        return None
+    means = [(row.name, row.summary(risk), row.summary(value)) for row in rows]
+    points = [(name, x[0], float(value.show(y[0]))) for name, x, y in means if x and y]
+    return Part("risks.html.j2", {"risks": {"title": value.title, "points": points}})
 
 
 def maps(compared: Comparison) -> Part | None:

@@ -15,7 +15,6 @@ from coterie.app.report import (
     comparison_figures,
     decisions,
     diagnostics,
-    risks,
     section,
     words,
 )
@@ -54,7 +53,7 @@ SECTIONS: Sections[Comparison] = (
     comparison.costs,
     comparison_figures.curves,
     comparison_figures.gain_dots,
-    risks.risks,
+    comparison_figures.risks,
     by_peer.compared,
     diagnostics.compared,
     comparison_figures.maps,

@@ -22,7 +22,7 @@ from coterie.app.experiments.measures import MEASURES, deviation, gains
 from coterie.app.experiments.methods import learns_graph
 from coterie.app.report import coefficients, decisions
 from coterie.app.report.comparison import Comparison, in_paper, slug
-from coterie.app.report.comparison_figures import over_seeds, union
+from coterie.app.report.comparison_figures import over_seeds, risks, union
 from coterie.app.report.forest import Forest
 from coterie.app.report.run_data import CROWD, display_blocks, peer_order
 from coterie.app.report.thinning import block_means, finite, thin
@@ -95,6 +95,7 @@ def of_comparison(compared: Comparison) -> Drawn:
     yield from ((name, f"failed: {why}") for name, why in compared.failed.items())
     yield from _each_curve(compared.runs, lambda *where: _methods(*where, compared))
     yield "gains", _gains(compared)
+    yield "gain-risk", _risk(compared)
     for column in in_paper(table):
         rows = {row.name: np.array(row.numbers(column), dtype=np.float64) for row in table.rows}
         yield f"{column.key.replace('_', '-')}-methods", _dots(rows, column.title, column.show)
@@ -315,6 +316,19 @@ def _gains(compared: Comparison) -> Figure | str:
     label = "gain over local, points" if has_accuracy else "reduction of local’s test loss"
     show = MEASURES["gain" if has_accuracy else "loss_gain"].show
     return _dots(found, label, show, has_bars=False)
+
+
+def _risk(compared: Comparison) -> Figure | str:
+    """Draw what each method gains against what its letters tell."""
+    part = risks(compared)
+    if part is None:
+        return "compare --clearance measures letters"
+    figure, (axes,) = _panels(2.2)
+    for k, (name, x, y) in enumerate(part.drawn["risks"]["points"]):
+        axes.plot(x, y, _MARKERS[k % len(_MARKERS)], color=COLOURS[k % len(COLOURS)], ms=5)
+        axes.annotate(name, (x, y), (5, -2), textcoords="offset points", fontsize="small")
+    axes.set(xlabel="letter AUC (0.5: nothing)", ylabel=part.drawn["risks"]["title"])
+    return figure
 
 
 def _dots(

@@ -152,6 +152,20 @@ def test_the_graph_has_the_learnt_edges(run: Run) -> None:
     assert {text.get_text() for text in axes.texts} == {str(peer) for peer in range(run.peers)}
 
 
+def test_gain_against_risk_has_a_point_per_measured_method(tmp_path: Path) -> None:
+    compared = Comparison(rows(tmp_path, letter_auc=0.625))
+    (axes,) = drawn(compared)["gain-risk"].axes
+    risk, gain = MEASURES["letter_auc"], MEASURES["gain"]
+    for point, row in zip(axes.lines, compared.table.rows, strict=True):
+        at = row.summary(risk), row.summary(gain)
+        assert all(at)
+        expected = [each[0] for each in at if each]
+        np.testing.assert_allclose(point.get_xydata(), [expected * np.array([1, 100])], atol=0.01)
+    assert drawn(Comparison(rows(tmp_path / "plain")))["gain-risk"].startswith(
+        "compare --clearance"
+    )
+
+
 def test_a_map_shows_shares_of_the_largest_weight_of_a_row(run: Run) -> None:
     axes = drawn(run)["collaboration"].axes[:-1]
     assert [each.get_title() for each in axes][::3] == ["round 0", f"round {run.weight_rounds[-1]}"]
@@ -283,10 +297,11 @@ def test_figures_of_a_report_are_saved_as_shown(run: Run, tmp_path: Path) -> Non
 
 @pytest.mark.e2e
 def test_figures_of_a_comparison_are_saved_as_shown(tmp_path: Path) -> None:
-    compared = Comparison(rows(tmp_path), "hospitals")
+    compared = Comparison(rows(tmp_path, letter_auc=0.625), "hospitals")
     accuracy, *others = saved(comparison_page.page(compared).write(tmp_path))
     texts = [each.text or "" for each in of_kind(accuracy, "text")]
     assert {"Gain in accuracy (points)", "north", "village", "mean"} <= set(texts)
     assert len(of_kind(accuracy, "rect")) == 1 + 2, "the paper, and a square per judged institution"
     dots = len(GAINS) * SEEDS * len(OWN)
     assert dots in [len(of_kind(each, "circle")) for each in others], "one per peer and seed"
+    assert len(GAINS) + 1 in [len(of_kind(each, "circle")) for each in others], "gain and risk"

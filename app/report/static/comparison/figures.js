@@ -5,6 +5,7 @@ import { offerSaving } from "../save.js";
 import { startCurves } from "./curves.js";
 import { startGains } from "./gains.js";
 import { startMaps } from "./maps.js";
+import { startRisks } from "./risks.js";
 import { startTable } from "./table.js";
 
 export function startFigures() {
@@ -12,5 +13,6 @@ export function startFigures() {
   startCurves();
   startGains();
   startMaps();
+  startRisks();
   offerSaving();
 }
