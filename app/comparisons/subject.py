@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import tomli_w
+from pydantic import TypeAdapter
 
 from coterie.app.comparisons.tune import Tuning
 from coterie.app.config import schema
@@ -49,13 +50,8 @@ class Subject:
 
     @classmethod
     def read(cls, directory: Path) -> Subject:
-        """Return a directory's subject; ValueError, TypeError: missing, damaged or another kind."""
-        there = cls(**(files.toml_of(directory, _FILE) or {}))
-        kinds = list, list, bool, dict, bool
-        values = there.methods, there.seeds, there.tuned, there.keys, there.halved
-        if not all(map(isinstance, values, kinds)):
-            raise TypeError("values of other types")
-        return there
+        """Return a directory's subject; ValueError if it is missing, damaged or another kind."""
+        return TypeAdapter(cls).validate_python(files.toml_of(directory, _FILE) or {})
 
     def check(self, directory: Path) -> None:
         """Refuse a directory with a comparison whose results this one would drop."""
@@ -63,7 +59,7 @@ class Subject:
             return
         try:
             there = Subject.read(directory)
-        except (ValueError, TypeError):
+        except ValueError:
             raise ConfigError(
                 f"{directory} holds another comparison: choose another --out"
             ) from None
@@ -95,11 +91,12 @@ class Subject:
         if lost:
             return ", ".join(lost)
         for method in there.methods:
-            for key, value in there.settings.get(method, {}).items():
-                if self.settings.get(method, {}).get(key) != value:
-                    return f"{method}:{key} = {schema.written(value)}"
-            for key in self.settings.get(method, {}).keys() - there.settings.get(method, {}).keys():
-                return f"no {method}:{key}"
+            ours, theirs = self.settings.get(method, {}), there.settings.get(method, {})
+            for key in theirs | ours:
+                if key not in theirs:
+                    return f"no {method}:{key}"
+                if ours.get(key) != theirs[key]:
+                    return f"{method}:{key} = {schema.written(theirs[key])}"
         if (there.tuned, there.halved) != (self.tuned, self.halved):
             tuned = "--tune" if there.tuned else "no --tune"
             return "--halving" if there.halved else tuned

@@ -76,7 +76,7 @@ def page_data(run: Run) -> dict[str, Any]:
     over the block, or null.
 
     `diverged`: diverged peers. `predictions`: curves of `coterie.clients.measures` by peer, or
-    null. `graph`: see `graph_data`. `worth`: see `worth.WorthMap`, or null. `took_part`: number of
+    null. `graph`: see `graph_data`. `worth`: see `worth.as_map`, or null. `took_part`: number of
     rounds in which each peer took part, if not all did in all rounds; `fewest`: number of peers in
     the round with the fewest reports, likewise.
     """

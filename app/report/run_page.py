@@ -23,7 +23,7 @@ from coterie.app.report import (
 from coterie.app.report.panel import Heading, Panel
 from coterie.app.report.run_data import block_sizes, page_data
 from coterie.app.report.section import Page, Part, Sections
-from coterie.app.report.worth import WorthMap
+from coterie.app.report.worth import as_map
 from coterie.app.runs import progress, units
 from coterie.app.runs.diagnostics import card
 from coterie.app.runs.progress import OVER, away
@@ -79,7 +79,7 @@ SECTIONS: Sections[Run] = (
     lambda run: Part("learning.html.j2"),
     lambda run: Part("collaboration.html.j2"),
     coefficients.of_run,
-    WorthMap.of,
+    as_map,
     lambda run: Part("split.html.j2"),
     lambda run: Part("predictions.html.j2"),
     lambda run: Part("peers.html.j2"),
@@ -108,7 +108,7 @@ def page(run: Run, pictures: Sequence[str] = ()) -> Page:
         "facts": [
             words.peers(run),
             *words.partition(run),
-            *words.graph(run),
+            *([] if run.settings.topology == "full" else [f"{run.settings.topology} topology"]),
             f"seed {summary['seed']}",
             units.plural(summary["rounds"], "round"),
             *words.protection(run, summary),

@@ -148,12 +148,6 @@ def partition(run: Run) -> list[str]:
     return [f"{kind} split"] if kind else []
 
 
-def graph(run: Run) -> list[str]:
-    """Return the kind of a topology other than "full"."""
-    kind = run.settings.topology
-    return [] if kind == "full" else [f"{kind} topology"]
-
-
 def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return the robust rule of a run and the largest epsilon of its peers, if it has them."""
     text = []

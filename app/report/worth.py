@@ -6,15 +6,15 @@ Shapes: n peers, [recipient, sender]; B blocks of peers.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.app.report.run_data import block_sizes, display_blocks, rounded
-from coterie.app.report.section import Section
+from coterie.app.report.run_data import display_blocks, rounded
+from coterie.app.report.section import Part
 from coterie.app.report.thinning import block_means, encode
 from coterie.app.runs import atomic, files, quality
 from coterie.app.runs.files import ResultsError
@@ -127,40 +127,25 @@ def read(directory: Path, peers: int) -> Worth | None:
     return Worth(str(measure), int(orders), **arrays)
 
 
-@dataclass(frozen=True)
-class WorthMap(Section):
-    """Map of the worth of letters in a run's page."""
+def as_map(run: Run) -> Part | None:
+    """Return the map of the worth of letters; None without worth.csv.
 
-    drawn: Mapping[str, Any]
-    block_sizes: str
+    Keys of its data: `measure`, `orders` (null: no Shapley values); `shapley` (or null), `errors`
+    and `leave_one_out`: (B, B) means over blocks, encoded in three bytes per number; `to_others`:
+    see `Worth.to_others`, null for missing numbers.
+    """
+    recorded = read(run.directory, run.peers)
+    if recorded is None:
+        return None
+    worth, (order, blocks) = recorded.judged(run), display_blocks(run)
 
-    template = "worth.html.j2"
+    def means(values: Floats | None) -> str | None:
+        return None if values is None else encode(block_means(values, order, blocks), 3)
 
-    @classmethod
-    def of(cls, run: Run) -> WorthMap | None:
-        """Return the map; None without worth.csv.
-
-        Keys of its data: `measure`, `orders` (null: no Shapley values); `shapley` (or null),
-        `errors` and `leave_one_out`: (B, B) means over blocks, encoded in three bytes per number;
-        `to_others`: see `Worth.to_others`, null for missing numbers.
-        """
-        recorded = read(run.directory, run.peers)
-        if recorded is None:
-            return None
-        worth, (order, blocks) = recorded.judged(run), display_blocks(run)
-
-        def means(values: Floats | None) -> str | None:
-            return None if values is None else encode(block_means(values, order, blocks), 3)
-
-        drawn = {
-            "measure": worth.measure,
-            "orders": None if worth.shapley is None else worth.orders,
-            **{
-                name: means(getattr(worth, name)) for name in ("shapley", "errors", "leave_one_out")
-            },
-            "to_others": rounded(worth.to_others),
-        }
-        return cls(drawn, block_sizes(blocks, run.peers))
-
-    def data(self) -> dict[str, Any]:
-        return {"worth": self.drawn}
+    drawn = {
+        "measure": worth.measure,
+        "orders": None if worth.shapley is None else worth.orders,
+        **{name: means(getattr(worth, name)) for name in ("shapley", "errors", "leave_one_out")},
+        "to_others": rounded(worth.to_others),
+    }
+    return Part("worth.html.j2", {"worth": drawn})
