@@ -50,6 +50,7 @@ HOW: dict[str, dict[str, str]] = {
         "coterie run method=fedavg num-server-rounds=20 --name common": RUN,
         "coterie compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
         "coterie sweep mine.toml dpfl.budget=1,3 learning-rate=0.03,0.1 --seeds 2": RUN,
+        "coterie figures runs/compare/mine": RUN,
         "flwr run . --stream --run-config mine.toml": RUN,
     },
     "docs/institutions.md": {
