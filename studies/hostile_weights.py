@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from coterie.app.report.png import CLUSTER_COLOURS
+from coterie.app.report.figures import COLOURS
 from coterie.app.runs.graph import weight_to
 from coterie.app.runs.rundir import Bools, Floats
 from studies.hostile import (
@@ -66,7 +66,7 @@ def draw(courses: Mapping[Panel, Mapping[str, Floats]]) -> Figure:
     n = int(COMMON["peers"])
     for axes, ((setting, attack), of_methods) in zip(grid.flat, courses.items(), strict=True):
         axes.axhline(SHARE * n / (n - 1), color="#22252a", linestyle="--", linewidth=0.8)
-        for (method, share_r), colour in zip(of_methods.items(), CLUSTER_COLOURS, strict=False):
+        for (method, share_r), colour in zip(of_methods.items(), COLOURS, strict=False):
             axes.plot(share_r, color=colour, linewidth=1.4, label=method)
         axes.set_title(f"{attack}, {setting}", loc="left", fontsize=9)
         axes.set_xticks([0, ROUNDS // 2, ROUNDS])

@@ -35,7 +35,7 @@ from coterie.app.lab.reproduction.figures import (
     data_of,
     ours_of,
 )
-from coterie.app.lab.reproduction.page import heading, heading_of, shown, spread
+from coterie.app.lab.reproduction.page import heading, heading_of, shown
 from coterie.app.lab.reproduction.results import Numbers, Place, better_of
 from coterie.app.runs import units
 
@@ -335,7 +335,10 @@ def ranks(paper: Paper, of: Mapping[str, Kept | None]) -> Iterator[str]:
 
 def within(heights: Sequence[float], height: float) -> list[float]:
     """Return the places of labels at sorted heights: 15 apart, between head and foot."""
-    places = spread(heights, 15)
+    from scipy.optimize import isotonic_regression
+
+    offsets = 15 * np.arange(len(heights))  # moved apart by the least squares
+    places: list[float] = (isotonic_regression(heights - offsets).x + offsets).tolist()
     lowest = 32.0
     for k, place in enumerate(places):
         places[k] = lowest = max(place, lowest)

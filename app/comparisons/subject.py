@@ -92,7 +92,7 @@ class Subject:
             return ", ".join(lost)
         for method in there.methods:
             ours, theirs = self.settings.get(method, {}), there.settings.get(method, {})
-            for key in theirs | ours:
+            for key in {**theirs, **ours}:
                 if key not in theirs:
                     return f"no {method}:{key}"
                 if ours.get(key) != theirs[key]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -45,13 +47,13 @@ _MARKERS = "osD^vPX*<"
 _NAMED = 12
 """Number of peers up to which a map has their names, if they have some."""
 _GREY = "#8a9099"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "legend.fontsize": 7, "legend.handlelength": 2.6,
     "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False,
     "lines.linewidth": 1.2, "lines.markersize": 3.2, "grid.linewidth": 0.4, "grid.alpha": 0.5,
 }  # fmt: skip
-_FILES = {
+_FILES: dict[Any, Any] = {
     "pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "coterie", "savefig.dpi": 300,
     "path.simplify_threshold": 0.5,
 }  # fmt: skip
@@ -81,7 +83,7 @@ def of_run(run: Run) -> Drawn:
     """Draw learning curves, collaboration weights, the learnt graph, and coefficients."""
     if not len(run.rounds):
         raise ResultsError(f"{run.directory}: no round has been evaluated yet: nothing to draw")
-    yield from _each_curve([run], lambda *where: _peers(*where, run))
+    yield from _each_curve([run], partial(_peers, run=run))
     yield "collaboration", collaboration(run)
     yield "graph", _graph(run)
     section = coefficients.of_run(run)
@@ -93,7 +95,7 @@ def of_comparison(compared: Comparison) -> Drawn:
     """Draw learning curves, gains, measures, collaboration weights, and forest plots by method."""
     table = compared.table
     yield from ((name, f"failed: {why}") for name, why in compared.failed.items())
-    yield from _each_curve(compared.runs, lambda *where: _methods(*where, compared))
+    yield from _each_curve(compared.runs, partial(_methods, compared=compared))
     yield "gains", _gains(compared)
     yield "gain-risk", _risk(compared)
     for column in in_paper(table):
@@ -146,7 +148,7 @@ def pictures(run: Run) -> Drawn:
     """Draw the pictures beside a report: curves over rounds, and collaboration weights."""
     if len(run.rounds):
         known = [measure for measure in _CURVES if _has([run], _CURVES[measure][0])]
-        yield "curves", _curves(known, "rounds", lambda *where: _peers(*where, run))
+        yield "curves", _curves(known, "rounds", partial(_peers, run=run))
     yield "collaboration", collaboration(run)
 
 
@@ -232,7 +234,7 @@ def _methods(axes: Axes, field: str, cost: str, compared: Comparison) -> None:
         kept_r = np.isfinite(mean_r) & np.isfinite(x_r)
         if not kept_r.any():
             continue
-        look = {"color": COLOURS[k % len(COLOURS)], "ls": _DASHES[k % len(_DASHES)]}
+        look: dict[str, Any] = {"color": COLOURS[k % len(COLOURS)], "ls": _DASHES[k % len(_DASHES)]}
         x_r, mean_r, deviation_r = x_r[kept_r], mean_r[kept_r], deviation_r[kept_r]
         if cost and not x_r.any():
             axes.axhline(mean_r[-1], label=f"{row.name} (0)", **look)

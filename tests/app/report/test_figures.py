@@ -170,6 +170,7 @@ def test_a_map_shows_shares_of_the_largest_weight_of_a_row(run: Run) -> None:
     axes = drawn(run)["collaboration"].axes[:-1]
     assert [each.get_title() for each in axes][::3] == ["round 0", f"round {run.weight_rounds[-1]}"]
     shown = np.ma.filled(axes[-1].images[0].get_array(), np.nan)
+    assert run.clusters is not None
     order = np.argsort(run.clusters, kind="stable")
     weights = run.weights[-1][np.ix_(order, order)]
     np.fill_diagonal(weights, np.nan)

@@ -30,7 +30,9 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ifca": {"ifca.clusters": 2},
     "boosting": {"model": "boosted-trees", "boosted-trees.trees": 2},
     "partial-pooling": {
-        "model": "linear", "partial-pooling.groups": 0, "dataset": "breast-cancer",
+        "model": "linear",
+        "partial-pooling.groups": 0,
+        "dataset": "breast-cancer",
         "partition.clusters": 1,
     },
 }
