@@ -39,8 +39,6 @@ _WIDTH = 3.3
 """Inches of a column."""
 _LINE = 0.17
 """Inches of a row of a figure, or of its legend."""
-_SHOWN = 50
-"""Number of institutions of a forest plot; means are drawn besides."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 _MARKERS = "osD^vPX*<"
@@ -109,10 +107,7 @@ def of_comparison(compared: Comparison) -> Drawn:
     if decided is None:
         yield "forest", "needs institutions' own rows, and runs of local and another method"
     for plot in decided.forests if decided else ():
-        name = f"forest-{slug(plot.title.partition(' (')[0])}"
-        yield name, _forest(plot)
-        if len(plot.lines) > _SHOWN + 1:
-            yield name, f"the first {_SHOWN} of {len(plot.lines) - 1} institutions"
+        yield f"forest-{slug(plot.title.partition(' (')[0])}", _forest(plot)
 
 
 def write(drawn: Drawn, directory: Path, form: str) -> tuple[list[Path], dict[str, list[str]]]:
@@ -351,16 +346,15 @@ def _dots(
 
 def _forest(plot: Forest) -> Figure:
     """Draw estimates with intervals; diamonds: means, rings: estimates from own rows alone."""
-    lines = plot.lines[:_SHOWN] + [line for line in plot.lines[_SHOWN:] if line.is_mean]
-    figure, (axes,) = _panels(0.5 + _LINE * len(lines))
-    for k, line in enumerate(lines):
+    figure, (axes,) = _panels(0.5 + _LINE * len(plot.lines))
+    for k, line in enumerate(plot.lines):
         value, low, high = line.estimate
         axes.plot([low, high], [k, k], color="#000000", lw=0.9)
         axes.plot(value, k, "D" if line.is_mean else "s", color=COLOURS[0], ms=4)
         axes.plot(line.own, k, "o", mfc="none", color="#000000", ms=4)
         if np.isnan(value):
             axes.text(0, k, " not judged", va="center", color=_GREY, fontsize="x-small")
-    _rows(axes, [line.name for line in lines], plot.title, plot.show)
+    _rows(axes, [line.name for line in plot.lines], plot.title, plot.show)
     axes.set_xlim(*plot.ends)
     return figure
 
