@@ -76,7 +76,7 @@ def test_a_page_says_what_the_report_says(tmp_path: Path) -> None:
     (tmp_path / "live.html").write_text(html)
     live = Page(tmp_path / "live.html")
     assert live.data == report.data
-    for text in ("After 1,500 rounds", "Mean test accuracy", "[partition]"):
+    for text in ("After 1,500 rounds", "Mean test accuracy", "partition.kind"):
         assert text in report.text.replace("\xa0", " ")
         assert text in live.text.replace("\xa0", " ")
 
@@ -122,7 +122,7 @@ def test_a_comparison_that_was_tuned_shows_its_settings(tmp_path: Path) -> None:
     )
     (tmp_path / "page.html").write_text(Pages(Library(tmp_path)).page("comparison", "digits"))
     assert (
-        "Bold: chosen on validation data of the first seed, from 2 trials"
+        "Tuned: chosen on validation data of the first seed, from the same learning rates and 2"
         in Page(tmp_path / "page.html").text
     )
 
