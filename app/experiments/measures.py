@@ -197,17 +197,6 @@ def _late(run: Run) -> files.Newcomers | None:
     return late
 
 
-def _gini(run: Run, _: SameTrial) -> float | None:
-    """Return half the mean difference between two peers' accuracies, relative to the mean."""
-    accuracy_n = run.last()
-    accuracy_n = accuracy_n[~np.isnan(accuracy_n)]
-    if not accuracy_n.any():
-        return None
-    n, rank_n = len(accuracy_n), np.arange(len(accuracy_n))
-    differences = 2 * ((2 * rank_n - n + 1) * np.sort(accuracy_n)).sum()  # of all ordered pairs
-    return float(differences / n**2 / (2 * accuracy_n.mean()))
-
-
 def _lowest(run: Run, _: SameTrial) -> float | None:
     accuracy_n = run.last()
     return None if np.isnan(accuracy_n).all() else float(np.nanmin(accuracy_n))
@@ -342,9 +331,6 @@ COLUMNS = (
     Column("worst_decile", "worst 10 %", "high", _MODELS, _percent,
            "Mean test accuracy of the lowest 10 % of the peers (at least one peer).",
            of_run=_statistic("worst_decile_test_accuracy")),
-    Column("gini", "Gini", "low", _MODELS, _three,
-           "Gini coefficient of the test accuracy over the peers; 0: all peers equal.",
-           of_run=_gini),
     Column("balanced_accuracy", "balanced %", "high", _MODELS, _percent,
            "Mean balanced accuracy over peers: mean recall of the classes.",
            of_peers=last("balanced_accuracy")),
