@@ -6,6 +6,7 @@ there once, the hosted peers' own ones included), d = parameters.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ class Received:
     sent: Letters = field(default_factory=no_letters)
     answers: Letters = field(default_factory=no_letters)
     """Answers that the hosted peers sent and received."""
+    products: Mapping[str, Floats] = field(default_factory=dict)
+    """Instead of them, their products by name (see `exchanged`), if all pairs are hosted."""
 
     def __len__(self) -> int:
         """Return the number E of received models."""
@@ -150,8 +153,13 @@ class Inbox(Received):
         squares_pn[peer, self.authors[rows]] = squares_e.cpu()
         return squares_pn
 
-    def exchanged(self, name: str) -> Floats:
-        """Return <own answer, their answer> of pairs that answered each other, (P, n); else 0."""
+    def exchanged(self, name: str) -> Floats | None:
+        """Return <own answer, their answer> of pairs that answered each other, (P, n); else 0.
+
+        None without any answer.
+        """
+        if not len(self.answers):
+            return self.products.get(name)
         # Both ends of a pair compute the same number.
         sent, answers, n = self.sent, self.answers, self.engine.n
         key_sent, key_back = (

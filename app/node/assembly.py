@@ -76,8 +76,20 @@ def cohort_of(
         lies = config.attack.row.forge is not None  # then an offer is not of its author's model
         wire = Increments(engine, config.letters, config.payload, attackers if lies else no_peers())
     kind = HostedPeers if schedule.foresees else ClockedPeers
+    in_pairs = compares_in_pairs(config, rule) and len(engine.peers) == engine.n and not doubts
     return kind(
         engine, CheckedRule(rule), config.num_server_rounds, filters, wire, schedule,
         keeps_all=config.keep_models == "best", measures_letters=config.clearance,
         evaluates_all=config.evaluate_peers == "all" and schedule.foresees and not doubts,
+        in_pairs=in_pairs,
     )  # fmt: skip
+
+
+def compares_in_pairs(config: Config, rule: Rule[Any]) -> bool:
+    """Return whether a node of all peers may forget answers once it has compared pairs of them.
+
+    Attackers, privacy budgets, clearance and sleeping peers need all answers of a round.
+    """
+    looked_at = config.attack.kind != "none" or config.privacy.kind != "none" or config.clearance
+    is_always = config.strategy().schedule.is_always
+    return rule.compares_pairs and is_always and not (looked_at or config.withheld)

@@ -53,6 +53,9 @@ PRODUCT_TERMS = Threshold(cpu=1 << 9, gpu=1 << 17)
 PAIRED_TERMS = Threshold(cpu=1 << 16, gpu=1 << 18)
 """Partial sums where each model has one partner: many, so that a long model takes few calls."""
 
+ANSWER_BYTES = Threshold(cpu=1 << 26, gpu=1 << 32)
+"""Answers between pairs of hosted peers that are computed and compared at once."""
+
 # python -m studies.privacy
 NOISE_CELLS = Threshold(cpu=1 << 17, gpu=1 << 24)
 """Random numbers that are drawn together; on a CPU they stay in the cache."""

@@ -31,10 +31,11 @@ from coterie.app.node.cohort.mail import NEVER_SENT, Mail, Piece, no_mail, offer
 from coterie.app.node.cohort.members import Members, Part
 from coterie.app.node.cohort.wire import Wire
 from coterie.app.wire.payload import LetterFormat, Readable, RemoteLetters, format_of
+from coterie.clients.engine import tuning
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.privacy import ANSWER, OFFER, UPDATE
 from coterie.clients.inbox import Inbox
-from coterie.clients.letters import Bools, Ints, Letters, no_letters
+from coterie.clients.letters import Bools, Floats, Ints, Letters, no_letters
 from coterie.clients.rule import Rule
 from coterie.strategies.exchange_plan import Round
 from coterie.strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
@@ -53,7 +54,8 @@ class HostedPeers(Members):
     """All peers of a node, under one rule, with `filters` between the rule and the `wire`."""
 
     # `keeps_all`: keep the models of every evaluation, with the measures of the last one.
-    # `evaluates_all`: sleeping peers are evaluated, too.
+    # `evaluates_all`: sleeping peers are evaluated, too. `in_pairs`: all peers are here and awake,
+    # and the rule compares pairs of answers, which are computed in blocks and not kept.
 
     def __init__(
         self,
@@ -67,12 +69,14 @@ class HostedPeers(Members):
         keeps_all: bool = False,
         evaluates_all: bool = False,
         measures_letters: bool = False,
+        in_pairs: bool = False,
     ) -> None:
         schedule = schedule or Schedule(engine.n, rounds)
         super().__init__(
             engine, rule, rounds, schedule, keeps_all=keeps_all, evaluates_all=evaluates_all
         )
         self.wire, self._measures_letters = wire or Wire(), measures_letters
+        self._in_pairs = in_pairs
         library = engine.library
         is_mixed = library is not None and library.is_mixed  # kinds of models differ in size
         checks: list[LetterFilter] = [SizeCheck()] if engine.defence.norm and not is_mixed else []
@@ -88,6 +92,7 @@ class HostedPeers(Members):
         self.offers = no_letters()  # newest offers of hosted peers that are not too old
         self.received = no_letters()  # models of this round, with tensors until it has ended
         self.sent = no_letters("answer")  # answers of this round
+        self.products = dict[str, Floats]()  # what is kept of them instead, see `in_pairs`
         self.answered = False  # this round's offers were received and answered
         self._visible: Visible | None = None
         self.filters.restart()
@@ -150,6 +155,7 @@ class HostedPeers(Members):
         nbytes = self.wire.cost(own, offers.ends, sent=False)
         self.count(self.costs.received, offers.recipients, nbytes)
         self.received, self.sent = self._let_in(offers), no_letters("answer")
+        self.products = {}
 
     def answer(self, t: int, asked: Edges) -> None:
         """Answer the received offers on the edges in `asked`, (A, 2)."""
@@ -165,11 +171,19 @@ class HostedPeers(Members):
         if not len(letters):
             return
         part = self._on_show(self.part(self.rows(self.schedule.ending(t))))
+        nbytes = self.answer_format(t).nbytes
         self.engine.enter(t, ANSWER)
-        state, tensors = self.filters.answer(by_rule, part, letters)
-        self.write_rows(part, state)
-        self.sent = self.filters.send(post.answers_to(letters, tensors), t)
-        self.count(self.costs.sent, self.sent.senders, self.answer_format(t).nbytes)
+        pairs = max(1, tuning.ANSWER_BYTES.on(self.engine.device) // (2 * nbytes))
+        for block in post.by_pairs(letters, n, pairs) if self._in_pairs else [letters]:
+            state, tensors = self.filters.answer(by_rule, part, block)
+            self.write_rows(part, state)
+            self.sent = self.filters.send(post.answers_to(block, tensors), t)
+            self.count(self.costs.sent, self.sent.senders, nbytes)
+            if self._in_pairs:
+                inbox = self._returned(t, {})
+                for name in inbox.answers.tensors:
+                    self.products[name] = self.products.get(name, 0.0) + inbox.exchanged(name)
+                self.sent = no_letters("answer")
 
     def update(self, t: int, foreign: RemoteLetters) -> None:
         """End round `t` with the answers of hosted peers and those from other nodes."""
@@ -177,12 +191,7 @@ class HostedPeers(Members):
         def by_rule(part: Part, inbox: Inbox) -> Any:
             return part.rule.update(part.state, replace(inbox, engine=part.engine))
 
-        form, (sent, sound) = self.answer_format(t), post.zeroed(self.sent)
-        here = self._hosted[sent.recipients] & sound
-        answers = post.returned(sent, here, foreign, form, self.engine.device)
-        self.count(self.costs.received, answers.recipients, form.nbytes)
-        inbox = self.rule.inbox(t, self.received, sent, self._let_in(answers))
-        inbox = self.filters.visible(inbox)
+        inbox = replace(self._returned(t, foreign), products=self.products)
         own, sound, _ = self.visible_offers()
         lost = np.isin(self.peers, own.authors[~sound])  # their offers were not finite
         self.engine.enter(t, UPDATE)
@@ -192,6 +201,16 @@ class HostedPeers(Members):
             state = self.filters.update(by_rule, self._on_show(part), inbox)
             self.accept(part, state, lost[part.rows])
         self.received = replace(inbox.offers, tensors={})
+
+    def _returned(self, t: int, foreign: RemoteLetters) -> Inbox:
+        """Return the inbox of round `t` with the answers of hosted peers and of other nodes."""
+        form, (sent, sound) = self.answer_format(t), post.zeroed(self.sent)
+        here = self._hosted[sent.recipients] & sound
+        answers = post.returned(sent, here, foreign, form, self.engine.device)
+        self.count(self.costs.received, answers.recipients, form.nbytes)
+        return self.filters.visible(
+            self.rule.inbox(t, self.received, sent, self._let_in(answers))
+        )
 
     def _let_in(self, letters: Letters) -> Letters:
         """Return the letters that pass the filters; count the others as refused."""
