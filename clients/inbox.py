@@ -153,13 +153,10 @@ class Inbox(Received):
         squares_pn[peer, self.authors[rows]] = squares_e.cpu()
         return squares_pn
 
-    def exchanged(self, name: str) -> Floats | None:
-        """Return <own answer, their answer> of pairs that answered each other, (P, n); else 0.
-
-        None without any answer.
-        """
-        if not len(self.answers):
-            return self.products.get(name)
+    def exchanged(self, name: str) -> Floats:
+        """Return <own answer, their answer> of pairs that answered each other, (P, n); else 0."""
+        if name in self.products:
+            return self.products[name]
         # Both ends of a pair compute the same number.
         sent, answers, n = self.sent, self.answers, self.engine.n
         key_sent, key_back = (

@@ -300,8 +300,9 @@ def estimate(config: Config) -> int:
 def memory_by_key(config: Config) -> dict[str, int]:
     """Return the bytes of a run's parts beside its process, by the key that lowers each."""
     # Twice weights and optimizer memory, a chunk of models, the data, a round's answers.
-    from coterie.app.node.assembly import engine_of
+    from coterie.app.node.assembly import compares_in_pairs, engine_of
     from coterie.clients.engine import tuning
+    from coterie.clients.engine.engine import device_of
     from coterie.clients.rule import Rule
 
     problem = problem_of(config)
@@ -310,15 +311,18 @@ def memory_by_key(config: Config) -> dict[str, int]:
     numbers = x.numel() + sum(value.numel() for value in one.opt_state(x).values())
     examples = min(config.training.batch_size, int(problem.samples.max()))
     chunk = max(tuning.CHUNK_BYTES, one.step_bytes(examples))
-    answer = 0
+    answers = 0
     if config.row.answer is not Rule.answer:
-        shapes = config.options.bind(one, config.num_server_rounds).answer_shapes(1)
-        answer = sum(math.prod(shape) for shape in shapes.values())
+        rule = config.options.bind(one, config.num_server_rounds)
+        answer = sum(math.prod(shape) for shape in rule.answer_shapes(1).values())
+        answers = int(one.topology.sum()) * answer * one.dtype.itemsize
+        if compares_in_pairs(config, rule):
+            answers = min(answers, tuning.ANSWER_BYTES.on(device_of(config.compute.device, 0)))
     return {
         "peers": 2 * config.peers * numbers * one.dtype.itemsize,
         "batch-size": int(_RESIDENT * chunk),
         "partition.samples-per-peer": 2 * problem.inputs.nbytes,
-        "topology": int(one.topology.sum()) * answer * one.dtype.itemsize,
+        "topology": answers,
     }
 
 

@@ -78,8 +78,7 @@ class CoBo(Rule[CoBoState], strategy=Pairs, group="unknown", learns_graph=True):
         return {"g": gradients_at(self.engine, s, asked, midpoints, steps=1)}
 
     def update(self, s: CoBoState, inbox: Inbox) -> CoBoState:
-        products = inbox.exchanged("g")
-        w = s.w if products is None else self.learnt(s.w, products)
+        w = self.learnt(s.w, inbox) if inbox.products or len(inbox.answers) else s.w
         counts = self.engine.tensor(inbox.freshness)  # pulls need not sum to 1
         pull = self.engine.tensor(self.rho * w) * counts
         largest = self.engine.training.learning_rate * float(pull.sum(dim=1).max())
@@ -91,9 +90,9 @@ class CoBo(Rule[CoBoState], strategy=Pairs, group="unknown", learns_graph=True):
         towards, strength = inbox.mix("x", pull, s.x), pull.sum(dim=1, keepdim=True)
         return self.fit(s, inbox.round, pull=lambda x, at: strength[at] * x - towards[at], w=w)
 
-    def learnt(self, w: Floats, products: Floats) -> Floats:
+    def learnt(self, w: Floats, inbox: Inbox) -> Floats:
         """Return W after a step for the pairs that exchanged gradients."""
-        w = w + (self.gamma * products).astype(w.dtype)
+        w = w + (self.gamma * inbox.exchanged("g")).astype(w.dtype)
         if not self.simplex:
             return w.clip(0, 1)
         others = self.eye() == 0

@@ -159,31 +159,39 @@ class HostedPeers(Members):
 
     def answer(self, t: int, asked: Edges) -> None:
         """Answer the received offers on the edges in `asked`, (A, 2)."""
-
-        def by_rule(part: Part, letters: Letters) -> tuple[Any, Tensors]:
-            inbox = part.rule.inbox(t, letters)
-            state = part.rule.receive(part.state, inbox)
-            return state, part.rule.answer(state, inbox)
-
         n, received = self.engine.n, self.received
         wanted = np.isin(received.recipients * n + received.senders, asked[:, 1] * n + asked[:, 0])
         letters = received.select(wanted)
         if not len(letters):
             return
         part = self._on_show(self.part(self.rows(self.schedule.ending(t))))
-        nbytes = self.answer_format(t).nbytes
         self.engine.enter(t, ANSWER)
-        pairs = max(1, tuning.ANSWER_BYTES.on(self.engine.device) // (2 * nbytes))
-        for block in post.by_pairs(letters, n, pairs) if self._in_pairs else [letters]:
-            state, tensors = self.filters.answer(by_rule, part, block)
-            self.write_rows(part, state)
-            self.sent = self.filters.send(post.answers_to(block, tensors), t)
-            self.count(self.costs.sent, self.sent.senders, nbytes)
-            if self._in_pairs:
-                inbox = self._returned(t, {})
-                for name in inbox.answers.tensors:
-                    self.products[name] = self.products.get(name, 0.0) + inbox.exchanged(name)
-                self.sent = no_letters("answer")
+        if not self._in_pairs:
+            self.sent = self._answers(t, part, letters)
+            return
+        size = 2 * self.answer_format(t).nbytes
+        pairs = max(1, tuning.ANSWER_BYTES.on(self.engine.device) // size)
+        products = {name: np.zeros((n, n)) for name in self.rule.answer_shapes(t)}
+        for block in post.by_pairs(letters, n, pairs):
+            inbox = self._returned(t, self._answers(t, part, block), {})
+            for name, total_pn in products.items():
+                total_pn += inbox.exchanged(name)
+            del inbox  # free the memory before the next block
+        self.products = products
+
+    def _answers(self, t: int, part: Part, letters: Letters) -> Letters:
+        """Return the answers to some offers, as they leave."""
+
+        def by_rule(part: Part, letters: Letters) -> tuple[Any, Tensors]:
+            inbox = part.rule.inbox(t, letters)
+            state = part.rule.receive(part.state, inbox)
+            return state, part.rule.answer(state, inbox)
+
+        state, tensors = self.filters.answer(by_rule, part, letters)
+        self.write_rows(part, state)
+        sent = self.filters.send(post.answers_to(letters, tensors), t)
+        self.count(self.costs.sent, sent.senders, self.answer_format(t).nbytes)
+        return sent
 
     def update(self, t: int, foreign: RemoteLetters) -> None:
         """End round `t` with the answers of hosted peers and those from other nodes."""
@@ -191,7 +199,7 @@ class HostedPeers(Members):
         def by_rule(part: Part, inbox: Inbox) -> Any:
             return part.rule.update(part.state, replace(inbox, engine=part.engine))
 
-        inbox = replace(self._returned(t, foreign), products=self.products)
+        inbox = replace(self._returned(t, self.sent, foreign), products=self.products)
         own, sound, _ = self.visible_offers()
         lost = np.isin(self.peers, own.authors[~sound])  # their offers were not finite
         self.engine.enter(t, UPDATE)
@@ -202,15 +210,13 @@ class HostedPeers(Members):
             self.accept(part, state, lost[part.rows])
         self.received = replace(inbox.offers, tensors={})
 
-    def _returned(self, t: int, foreign: RemoteLetters) -> Inbox:
-        """Return the inbox of round `t` with the answers of hosted peers and of other nodes."""
-        form, (sent, sound) = self.answer_format(t), post.zeroed(self.sent)
+    def _returned(self, t: int, sent: Letters, foreign: RemoteLetters) -> Inbox:
+        """Return the inbox of round `t` with answers of hosted peers and those of other nodes."""
+        form, (sent, sound) = self.answer_format(t), post.zeroed(sent)
         here = self._hosted[sent.recipients] & sound
         answers = post.returned(sent, here, foreign, form, self.engine.device)
         self.count(self.costs.received, answers.recipients, form.nbytes)
-        return self.filters.visible(
-            self.rule.inbox(t, self.received, sent, self._let_in(answers))
-        )
+        return self.filters.visible(self.rule.inbox(t, self.received, sent, self._let_in(answers)))
 
     def _let_in(self, letters: Letters) -> Letters:
         """Return the letters that pass the filters; count the others as refused."""

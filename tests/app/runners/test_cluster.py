@@ -203,6 +203,9 @@ def test_a_run_that_needs_more_memory_names_the_key_that_lowers_it(
     answers = 32 * 31 * 4 * (64 * 64 + 64 + 64 * 10 + 10)
     assert cluster.memory_by_key(pairs)["topology"] == answers
     assert cluster.memory_by_key(pairs.with_(method="fedavg"))["topology"] == 0
+    monkeypatch.setattr(tuning, "ANSWER_BYTES", tuning.Threshold(answers // 2, 0))
+    assert cluster.memory_by_key(pairs)["topology"] == answers // 2  # pairs in blocks
+    assert cluster.memory_by_key(pairs.with_(method="wga"))["topology"] == answers
     needed = cluster.estimate(pairs)
     monkeypatch.setattr(machine, "memory", lambda: needed)
     assert not cluster.memory_warning(pairs)

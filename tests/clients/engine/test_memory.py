@@ -13,11 +13,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from coterie.app.node.cohort.cohort import HostedPeers
 from coterie.clients.engine import tuning
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters, Part
 from coterie.clients.methods.cobo import CoBo
 from coterie.clients.training import Terms, Training
+from coterie.strategies.exchange_plan import Round
 from tests.kit import engine_of
 from tests.problems import classification
 
@@ -137,6 +139,24 @@ def test_a_round_of_cobo_holds_the_gradients_of_all_pairs_and_nothing_else_of_th
     updating = peak(lambda: rule.update(state, rule.inbox(1, asked, back, answers)))
     mixing = 5 * state.x.nbytes  # the pull, and two blocks of `mix` in float64
     assert updating <= mixing + chunk * engine.holds(BATCH) < len(ends) * row
+
+
+@pytest.mark.parametrize("pairs", [1, 8])
+def test_a_node_of_all_peers_holds_the_answers_of_a_block_of_pairs(
+    monkeypatch: pytest.MonkeyPatch, pairs: int
+) -> None:
+    engine = small("mlp", (1, 28, 28), 1)
+    cohort = HostedPeers(engine, CoBo().bind(engine, rounds=2), 2, in_pairs=True)
+    row = cohort.state.x[0].nbytes
+    monkeypatch.setattr(tuning, "ANSWER_BYTES", tuning.Threshold(2 * pairs * row, 0))
+    ends = np.array([(k, i) for i in range(PEERS) for k in range(PEERS) if i != k])
+    this = Round(1, ends, np.ones(len(ends), dtype=np.bool_), evaluated=False)
+    cohort.begin(1)
+    answering = peak(lambda: cohort.exchange(this))
+    assert not cohort.sent.tensors
+    compared = 32 * tuning.SUM_CELLS.cpu  # both ends of a pair, also in float64
+    bound = 2 * pairs * row + max(engine.holds(BATCH) + 3 * row, compared)
+    assert answering <= bound < len(ends) * row / 4
 
 
 def test_a_drift_adds_one_chunk_of_it() -> None:

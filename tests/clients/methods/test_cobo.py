@@ -13,11 +13,13 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
+from coterie.app.node.assembly import compares_in_pairs
+from coterie.clients.engine import tuning
 from coterie.clients.letters import Letters
 from coterie.clients.methods.cobo import CoBo
 from coterie.clients.parts.simplex import project_onto_simplex
 from tests.inline import Floats, run
-from tests.kit import rule_of
+from tests.kit import digits, rule_of, stacked
 from tests.problems import write_quadratic
 from tests.stepping import Stepping
 
@@ -293,3 +295,34 @@ def test_wants_are_those_with_weight(tmp_path: Path) -> None:
 def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         CoBo(**wrong)
+
+
+@pytest.mark.parametrize("more", [{"cobo.sampling": "official"}, {"cobo.simplex": True}])
+def test_pairs_in_blocks_are_the_pairs_of_answers_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    """Blocks of one pair, of two, of all: the same models and reports, to the bit."""
+    flat = digits("cobo", **{"peers": 5, "partition.clusters": 2, "cobo.gamma": 0.5, **more})
+    monkeypatch.setattr(CoBo, "compares_pairs", False)
+    kept = run(flat, tmp_path / "kept")
+    monkeypatch.setattr(CoBo, "compares_pairs", True)
+    row = stacked(kept)[0].numel() * 4
+    for pairs in (1, 2, 10):
+        monkeypatch.setattr(tuning, "ANSWER_BYTES", tuning.Threshold(2 * pairs * row, 0))
+        blocks = run(flat, tmp_path / str(pairs))
+        assert torch.equal(stacked(blocks), stacked(kept))
+        assert blocks.reports == kept.reports
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"attack.kind": "nan", "attack.fraction": 0.4}, {"privacy.kind": "examples"},
+        {"schedule.kind": "sample", "schedule.fraction": 0.5},
+    ],
+)  # fmt: skip
+def test_answers_that_are_looked_at_together_are_kept(more: dict[str, Any]) -> None:
+    config = Config.from_flat(digits("cobo", **{"peers": 5}))
+    assert compares_in_pairs(config, config.options)
+    looked_at = Config.from_flat(digits("cobo", **{"peers": 5, "momentum": 0.0, **more}))
+    assert not compares_in_pairs(looked_at, looked_at.options)
