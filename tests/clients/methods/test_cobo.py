@@ -317,12 +317,12 @@ def test_pairs_in_blocks_are_the_pairs_of_answers_that_are_kept(
 @pytest.mark.parametrize(
     "more",
     [
-        {"attack.kind": "nan", "attack.fraction": 0.4}, {"privacy.kind": "examples"},
+        {"attack.kind": "nan", "attack.peers": "2"}, {"privacy.kind": "examples"},
         {"schedule.kind": "sample", "schedule.fraction": 0.5},
     ],
 )  # fmt: skip
 def test_answers_that_are_looked_at_together_are_kept(more: dict[str, Any]) -> None:
-    config = Config.from_flat(digits("cobo", **{"peers": 5}))
+    config = Config.from_flat(digits("cobo", peers=5))
     assert compares_in_pairs(config, config.options)
     looked_at = Config.from_flat(digits("cobo", **{"peers": 5, "momentum": 0.0, **more}))
     assert not compares_in_pairs(looked_at, looked_at.options)
