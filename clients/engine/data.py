@@ -246,7 +246,9 @@ class Data:
         shard = self.shards[split]
         at = peers_e[:, None], rows
         targets = shard.targets_pn[at]
-        inputs = self._pool[shard.rows_pn[at]]
+        pool_rows = shard.rows_pn[at]  # whole rows: an index would copy number by number
+        inputs = self._pool.index_select(0, pool_rows.flatten())
+        inputs = inputs.view(*pool_rows.shape, *self._pool.shape[1:])
         return inputs.movedim(-1, -3) if self._channels_last else inputs, (
             targets if targets.is_floating_point() else targets.long()
         )

@@ -287,7 +287,7 @@ class Evaluation:
     def _split(self, x_ed: Tensor, buffers: Buffers, at: Tensor) -> tuple[Buffers, Buffers]:
         """Return trainable tensors and other buffers of the models at some rows."""
         selected = {name: value[at] for name, value in buffers.items()}
-        models = self.network.named(x_ed[at])
+        models = self.network.named(x_ed.index_select(0, at))
         models |= {name: selected[name] for name in self.network.personal}
         return models, {name: selected[name] for name in self.network.buffer_names}
 

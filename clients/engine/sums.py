@@ -50,7 +50,7 @@ def weighted(weights_e: Floats, x_sd: Tensor, from_e: Ints, to_e: Ints, sum_p: I
     for result, x in zip(result_pd.split(columns, 1), x_sd.split(columns, 1), strict=True):
         # Unlike a matrix product, embedding_bag adds term by term.
         sums = F.embedding_bag(rows, x.double(), first, mode="sum", per_sample_weights=weights)
-        result.copy_(sums.to(x.dtype)[which])
+        result.copy_(sums.to(x.dtype).index_select(0, which))
     return result_pd
 
 
@@ -108,7 +108,8 @@ def _of_pairs(
     blocks = [*zip(a.stack.split(width, 1), b.stack.split(width, 1), strict=True)]
     result_k = a.stack.new_zeros(len(i_k), dtype=torch.float64)
     for result, i, k in zip(result_k.split(rows), i_k.split(rows), k_k.split(rows), strict=True):
-        result.copy_(_total(factors(x[i], y[k]) for x, y in blocks))
+        pairs = ((x.index_select(0, i), y.index_select(0, k)) for x, y in blocks)
+        result.copy_(_total(factors(*pair) for pair in pairs))
     return result_k[pair_e]
 
 
