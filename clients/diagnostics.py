@@ -10,7 +10,7 @@ n = examples, b = resamples, g = groups of equal scores, k = classes, u = groups
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -158,24 +158,28 @@ def rankings(
     p_n: Floats, positive_n: Bools, names: Sequence[str] = RANKINGS, groups_n: Ints | None = None
 ) -> dict[str, Estimate]:
     """Return AUROC, average precision, Brier score, and ratio of observed to expected positives."""
-    measures: dict[str, Callable[..., Floats]] = {
-        "auroc": _auroc,
-        "auprc": _auprc,
-        "brier": lambda n_bn, p_n, y_n, _: n_bn @ np.square(p_n - y_n) / n_bn.sum(axis=1),
-        "observed_expected": lambda n_bn, p_n, y_n, _: _divided(n_bn @ y_n, n_bn @ p_n),
-    }
-    order, *sorted_n = _ordered(p_n, positive_n)
-    counts_bn = _resamples(len(p_n), groups_n)[:, order]
-    result = {}
-    for name in names:
-        value = measures[name](np.ones((1, len(p_n))), *sorted_n)[0]
-        result[name] = (float(value), *_middle(measures[name](counts_bn, *sorted_n)))
-    return result
+    order, p_n, y_n, starts = _ordered(p_n, positive_n)
+
+    def values(n_bn: Floats) -> dict[str, Floats]:
+        ranked = {}
+        if "auroc" in names or "auprc" in names:
+            groups = _groups(n_bn, y_n, starts)
+            ranked = {"auroc": _auroc(*groups), "auprc": _auprc(*groups)}
+        return ranked | {
+            "brier": n_bn @ np.square(p_n - y_n) / n_bn.sum(axis=1),
+            "observed_expected": _divided(n_bn @ y_n, n_bn @ p_n),
+        }
+
+    value, resampled = (
+        values(np.ones((1, len(p_n)))),
+        values(_resamples(len(p_n), groups_n)[:, order]),
+    )
+    return {name: (float(value[name][0]), *_middle(resampled[name])) for name in names}
 
 
 def auroc(p_n: Floats, positive_n: Bools) -> float:
     """Return the chance that a positive scores above a negative, ties 1/2; NaN with one class."""
-    return float(_auroc(np.ones((1, len(p_n))), *_ordered(p_n, positive_n)[1:])[0])
+    return float(_auroc(*(each[None] for each in by_score(p_n, positive_n)))[0])
 
 
 def by_score(p_n: Floats, positive_n: Bools) -> tuple[Floats, Floats]:
@@ -272,15 +276,14 @@ def _groups(counts_bn: Floats, positive_n: Floats, starts: Ints) -> tuple[Floats
     return positive_bg, negative_bg
 
 
-def _auroc(counts_bn: Floats, p_n: Floats, positive_n: Floats, starts: Ints) -> Floats:
-    positive_bg, negative_bg = _groups(counts_bn, positive_n, starts)
+def _auroc(positive_bg: Floats, negative_bg: Floats) -> Floats:
     below_bg = negative_bg.cumsum(axis=1) - negative_bg / 2
     pairs_b = positive_bg.sum(axis=1) * negative_bg.sum(axis=1)
     return _divided((positive_bg * below_bg).sum(axis=1), pairs_b)
 
 
-def _auprc(counts_bn: Floats, p_n: Floats, positive_n: Floats, starts: Ints) -> Floats:
-    positive_bg, negative_bg = (part[:, ::-1] for part in _groups(counts_bn, positive_n, starts))
+def _auprc(positive_bg: Floats, negative_bg: Floats) -> Floats:
+    positive_bg, negative_bg = positive_bg[:, ::-1], negative_bg[:, ::-1]
     true_bg, false_bg = positive_bg.cumsum(axis=1), negative_bg.cumsum(axis=1)
     precision_bg = true_bg / np.maximum(true_bg + false_bg, 1)
     value_b = _divided((positive_bg * precision_bg).sum(axis=1), true_bg[:, -1])
