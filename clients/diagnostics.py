@@ -170,10 +170,8 @@ def rankings(
             "observed_expected": _divided(n_bn @ y_n, n_bn @ p_n),
         }
 
-    value, resampled = (
-        values(np.ones((1, len(p_n)))),
-        values(_resamples(len(p_n), groups_n)[:, order]),
-    )
+    value = values(np.ones((1, len(p_n))))
+    resampled = values(_resamples(len(p_n), groups_n)[:, order])
     return {name: (float(value[name][0]), *_middle(resampled[name])) for name in names}
 
 

@@ -18,9 +18,21 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from coterie.errors import Error
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Scalar = bool | int | float | str
 Scope = Literal["run", "site", "relay", "start"]
@@ -235,3 +247,11 @@ def _flattened(annotation: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         each = [_flattened(part) for part in get_args(annotation)]
         return tuple(k for kinds, _ in each for k in kinds), tuple(n for _, ns in each for n in ns)
     return (annotation,), ()
+
+
+@lru_cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return pydantic's reader of a type; making one takes longer than a small file."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

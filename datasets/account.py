@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from coterie.ranges import adapter
+
 _SHOWN_PEERS = 20
 _SHOWN_VALUES = 4
 
@@ -22,10 +24,11 @@ class Account:
     @classmethod
     def of_json(cls, data: Any) -> Self | None:
         """Read an account from split.json; None if there is none, or it is damaged."""
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         try:
-            return TypeAdapter(cls).validate_python(data)
+            account: Self = adapter(cls).validate_python(data)
+            return account
         except ValidationError:
             return None
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets import grammar
+from coterie.ranges import adapter
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -64,10 +65,11 @@ class Column:
     @classmethod
     def of_json(cls, data: Any) -> Self:
         """Read a column from its JSON form; the ValueError names the key."""
-        from pydantic import TypeAdapter, ValidationError  # slow to import
+        from pydantic import ValidationError  # slow to import
 
         try:
-            return TypeAdapter(cls).validate_json(json.dumps(data, default=str))
+            column: Self = adapter(cls).validate_json(json.dumps(data, default=str))
+            return column
         except ValidationError as error:
             last = error.errors()[-1]
             where = str(last["loc"][0]) if last["loc"] else "column"

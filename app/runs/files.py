@@ -14,7 +14,6 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -23,9 +22,10 @@ import numpy.typing as npt
 
 from coterie.app.runs import units
 from coterie.errors import Error
+from coterie.ranges import adapter
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
 _TEXT = 1 << 26
 """Maximum bytes of a JSON or TOML file."""
@@ -123,7 +123,7 @@ def parsed(content: str | bytes, kind: Any, path: Path) -> Any:
     from pydantic import ValidationError  # loaded when a file is read, not with every command
 
     try:
-        return _adapter(kind).validate_json(content, strict=True)
+        return adapter(kind).validate_json(content, strict=True)
     except ValidationError as error:
         raise ResultsError(f"{path}: {first_of(error)}") from None
 
@@ -132,13 +132,6 @@ def first_of(error: ValidationError) -> str:
     """Return the first of pydantic's errors in a line: the field and what is wrong with it."""
     first = error.errors(include_url=False, include_context=False)[0]
     return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
-
-
-@lru_cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 def toml_of(directory: Path, name: str) -> dict[str, Any] | None:
