@@ -109,7 +109,7 @@ def engine_of(s: Setting) -> Engine:
     return Engine(
         problem(s.peers, s.side), "resnet9", None, range(s.peers), training, device=s.device,
         chunk=1 if s.way == "one by one" else 0,
-        mixed_precision=s.mixed_precision, channels_last=s.channels_last,
+        mixed_precision=s.mixed_precision,
     )  # fmt: skip
 
 

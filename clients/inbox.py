@@ -65,10 +65,6 @@ class Received:
         """Row of each hosted peer's own model in the stack, (P,)."""
         return np.searchsorted(self.authors, self.engine.peers)
 
-    def rows(self, name: str) -> Rows:
-        """Return a tensor of every received letter, (E, ...), copied part by part."""
-        return self.offers.rows_of(name)
-
     @cached_property
     def heard(self) -> Bools:
         """Models that arrived, (P, n)."""

@@ -177,9 +177,6 @@ class Compute:
         "Round the inputs of float32 matrix products and convolutions to TF32 (10 mantissa bits) "
         "on NVIDIA's tensor cores; no effect on a CPU.",
     )
-    channels_last: bool = option(
-        False, "Use the channels-last memory format for images if a model is computed on its own."
-    )
 
     def __post_init__(self) -> None:
         if self.mixed_precision and self.dtype != "float32":

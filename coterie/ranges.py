@@ -18,21 +18,9 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from coterie.errors import Error
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 Scalar = bool | int | float | str
 Scope = Literal["run", "site", "relay", "start"]
@@ -250,7 +238,7 @@ def _flattened(annotation: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 @lru_cache
-def adapter(kind: Any) -> TypeAdapter[Any]:
+def adapter(kind: Any) -> Any:
     """Return pydantic's reader of a type; making one takes longer than a small file."""
     from pydantic import TypeAdapter
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from coterie.ranges import adapter
-
 _SHOWN_PEERS = 20
 _SHOWN_VALUES = 4
 
@@ -24,11 +22,10 @@ class Account:
     @classmethod
     def of_json(cls, data: Any) -> Self | None:
         """Read an account from split.json; None if there is none, or it is damaged."""
-        from pydantic import ValidationError
+        from pydantic import TypeAdapter, ValidationError
 
         try:
-            account: Self = adapter(cls).validate_python(data)
-            return account
+            return TypeAdapter(cls).validate_python(data)
         except ValidationError:
             return None
 

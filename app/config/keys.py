@@ -22,6 +22,7 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
     "all-for-one.smoothness": (0.0, "a learning-rate that is too large causes a warning"),
     "trust.warmup": (0, "train with method local, and go on with start-from"),
     "trust.similarity": ("validation", "pfedgraph compares parameters"),
+    "channels-last": (False, "images on a CPU are channels-last, stacked models on a GPU are not"),
     "sam-radius": (0.0, "pass `gradient=` to `self.fit` in a method of your own"),
     "xgboost.min-child-weight": (1.0, "xgboost.min-samples-leaf bounds the rows of a leaf"),
     "text.bad-lines": ("refuse", "correct the lines that the error names"),

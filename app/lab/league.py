@@ -194,7 +194,7 @@ def digest(configs: Sequence[Config]) -> str:
         for key, value in result_keys(configs[0]).items()
         if key != "seed" and (key not in BEFORE or BEFORE[key] != value)
     }
-    parts = configs[0].dataset, configs[0].method, "sam-radius"
+    parts = configs[0].dataset, configs[0].method, "sam-radius", "channels-last"
     gone = {k: value for k, (value, _) in GONE.items() if k.partition(".")[0] in parts}
     if "topology-degree" in result_keys(configs[0]):  # of a random or changing graph
         gone["topology-probability"] = GONE["topology-probability"][0]

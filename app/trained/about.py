@@ -17,7 +17,6 @@ from coterie.app.config.digest import config_digest_of
 from coterie.app.runs.provenance import digest
 from coterie.datasets.preprocessing import Preprocessing, check_scale, numbers
 from coterie.datasets.problem import Problem, Task
-from coterie.ranges import adapter
 
 FORMAT = "coterie model 1"
 _NUMBERS = 1 << 26
@@ -103,7 +102,7 @@ class About:
     @classmethod
     def read(cls, strings: Mapping[str, str] | None) -> Self:
         """Read the metadata of an untrusted file; ValueError unless all values are consistent."""
-        from pydantic import ValidationError
+        from pydantic import TypeAdapter, ValidationError
 
         if not strings or strings.get("format") != FORMAT:
             raise ValueError("it has no metadata (written by an earlier version?)")
@@ -119,7 +118,7 @@ class About:
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"its {each.name} is invalid: {error}") from None
         try:
-            about: Self = adapter(cls).validate_json(json.dumps(values), strict=True)
+            about: Self = TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             name = first["loc"][0] if first["loc"] else "metadata"

@@ -95,7 +95,6 @@ class Engine(Evaluation):
         memory: int = 0,
         mixed_precision: bool = False,
         tf32: bool = False,
-        channels_last: bool = False,
         defence: Defence | None = None,
         staleness_discount: float = 0.0,
         weighting: Weighting = "samples",
@@ -132,7 +131,6 @@ class Engine(Evaluation):
         self.network = Network(
             template,
             mixed_precision=mixed_precision,
-            channels_last=channels_last,
             personal=personal_names(template, adaptation),
         )
         self.d = self.network.d

@@ -43,9 +43,7 @@ class Network:
     `personal` tensors (see `coterie.clients.engine.optimizers`) are kept with the buffers.
     `coupled`: the output for an example depends on the rest of its batch (batch norm). `alone` is
     the reason why torch.func.vmap cannot batch copies, "" if it can: such a network runs one copy
-    at a time, and draws from torch's generator, seeded with the model's key. `channels_last` lays
-    out images with channels innermost in calls of a single model on a GPU; on a CPU this is always
-    done.
+    at a time, and draws from torch's generator, seeded with the model's key.
     """
 
     def __init__(
@@ -53,10 +51,9 @@ class Network:
         template: nn.Module,
         *,
         mixed_precision: bool = False,
-        channels_last: bool = False,
         personal: Sequence[str] = (),
     ) -> None:
-        self.mixed_precision, self.channels_last = mixed_precision, channels_last
+        self.mixed_precision = mixed_precision
         self.module = module = with_keyed_dropout(template).train()
         trainable = {k: v for k, v in module.named_parameters() if v.requires_grad}
         self.personal = [name for name in trainable if name in personal]
@@ -147,7 +144,6 @@ class Network:
         below = Network(
             without_head(copy.deepcopy(module, shared)),
             mixed_precision=self.mixed_precision,
-            channels_last=self.channels_last,
             personal=self.personal,
         )
         below.alone = self.alone

@@ -108,8 +108,8 @@ def _of_pairs(
     blocks = [*zip(a.stack.split(width, 1), b.stack.split(width, 1), strict=True)]
     result_k = a.stack.new_zeros(len(i_k), dtype=torch.float64)
     for result, i, k in zip(result_k.split(rows), i_k.split(rows), k_k.split(rows), strict=True):
-        pairs = ((x.index_select(0, i), y.index_select(0, k)) for x, y in blocks)
-        result.copy_(_total(factors(*pair) for pair in pairs))
+        both = (factors(x.index_select(0, i), y.index_select(0, k)) for x, y in blocks)
+        result.copy_(_total(both))
     return result_k[pair_e]
 
 

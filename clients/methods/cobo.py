@@ -74,7 +74,8 @@ class CoBo(Rule[CoBoState], strategy=Pairs, group="unknown", learns_graph=True):
         return s.w > 0
 
     def answer(self, s: CoBoState, asked: Inbox) -> Mapping[str, Tensor]:
-        midpoints = Lazy(lambda a, b: a.add_(b).div_(2), (Rows(s.x, asked.peer), asked.rows("x")))
+        ends = Rows(s.x, asked.peer), asked.offers.rows_of("x")
+        midpoints = Lazy(lambda a, b: a.add_(b).div_(2), ends)
         return {"g": gradients_at(self.engine, s, asked, midpoints, steps=1)}
 
     def update(self, s: CoBoState, inbox: Inbox) -> CoBoState:

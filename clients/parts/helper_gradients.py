@@ -36,10 +36,11 @@ def gradients_at(
 ) -> Tensor:
     """Return the mean gradient (E, d) over a round of minibatches, or over some `steps`."""
     # At each asking model, or at `x_ed`, on the data of the peers that were asked.
-    x_ed, buffers = asked.rows("x") if x_ed is None else x_ed, s.buffers_at(asked.peer)
+    x_ed = asked.offers.rows_of("x") if x_ed is None else x_ed
     batches = engine.batches(
         asked.round, Purpose.ANSWER, peers=asked.peer, partners=asked.senders, steps=steps
     )
+    buffers = s.buffers_at(asked.peer)
     gradients = (engine.gradients(x_ed, buffers, batch).values for batch in batches)
     return mean_over_steps(gradients, batches)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from inspect import unwrap
 from types import FrameType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,8 @@ from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
 from coterie.clients.rule import Floats, Rule
 from coterie.errors import Error, PartError, in_users_code, short_path, written
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -48,20 +49,17 @@ class CheckedRule(Rule[Any]):
         return type(self)(self.rule.narrowed(engine), self.clock)
 
     def init(self) -> Any:
-        with self._called(0):
-            return self._state("init", self.rule.init())
+        return self._state("init", self._result(0, self.rule.init))
 
     def wants(self, state: Any, round_: int) -> Bools | None:
-        with self._called(round_):
-            mask = self.rule.wants(state, round_)
+        mask = self._result(round_, self.rule.wants, state, round_)
         return None if mask is None else self._matrix("wants", mask, "b", "a mask")
 
     def edges(self, mask_pn: Bools | None) -> Ints:
         return self.rule.edges(mask_pn)
 
     def offer(self, state: Any, round_: int) -> tuple[Any, Mapping[str, Tensor]]:
-        with self._called(round_):
-            result: Any = self.rule.offer(state, round_)
+        result: Any = self._result(round_, self.rule.offer, state, round_)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             self._refuse(
                 "offer", f"returned {_described(result)}: expected (state, {{name: tensor}})"
@@ -70,16 +68,14 @@ class CheckedRule(Rule[Any]):
         return self._state("offer", result[0]), result[1]
 
     def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
-        with self._called(round_):
-            return self.rule.answer_shapes(round_)
+        return self._result(round_, self.rule.answer_shapes, round_)
 
     def receive(self, state: Any, asked: Inbox) -> Any:
-        with self._called(asked.round):
-            return self._state("receive", self.rule.receive(state, asked))
+        return self._state("receive", self._result(asked.round, self.rule.receive, state, asked))
 
     def answer(self, state: Any, asked: Inbox) -> Mapping[str, Tensor]:
-        with self._called(asked.round):
-            tensors = self._tensors("answer", self.rule.answer(state, asked))
+        result = self._result(asked.round, self.rule.answer, state, asked)
+        tensors = self._tensors("answer", result)
         declared = self.answer_shapes(asked.round).items()
         shapes = {name: (len(asked), *shape) for name, shape in declared}
         for name in shapes.keys() | tensors.keys():
@@ -93,45 +89,38 @@ class CheckedRule(Rule[Any]):
         return tensors
 
     def update(self, state: Any, inbox: Inbox) -> Any:
-        with self._called(inbox.round):
-            after = self.rule.update(state, inbox)
-        after = self._state("update", after)
+        result = self._result(inbox.round, self.rule.update, state, inbox)
+        after = self._state("update", result)
         if type(self.rule).__module__.partition(".")[0] != "coterie":  # a user's method
             self._require_finite(state, after, inbox)
         return after
 
     def personal(self, state: Any) -> Any:
-        with self._called():
-            after = self.rule.personal(state)
-        return self._state("personal", after)
+        return self._state("personal", self._result(None, self.rule.personal, state))
 
     def evaluate(self, state: Any, split: SplitName) -> Scores:
-        with self._called():
-            losses, accuracies = scores = self.rule.evaluate(state, split)
+        losses, accuracies = scores = self._result(None, self.rule.evaluate, state, split)
         self._numbers("evaluate", {"losses": losses, "accuracies": accuracies})
         return scores
 
     def saved(self, state: Any) -> Sequence[Mapping[str, Tensor]]:
-        with self._called():
-            return self.rule.saved(state)
+        return self._result(None, self.rule.saved, state)
 
     def metrics(self, state: Any) -> Mapping[str, Floats]:
-        with self._called():
-            values = self.rule.metrics(state)
+        values = self._result(None, self.rule.metrics, state)
         self._numbers("metrics", values)
         return values
 
     def weights(self, state: Any) -> Floats:
-        with self._called():
-            return self._matrix("weights", self.rule.weights(state), "fiub", "numbers")
+        weights = self._result(None, self.rule.weights, state)
+        return self._matrix("weights", weights, "fiub", "numbers")
 
-    @contextmanager
-    def _called(self, round_: int | None = None) -> Iterator[None]:
-        """Report an error in the block with peers and round; note the round."""
+    def _result(self, round_: int | None, hook: Callable[..., T], *arguments: Any) -> T:
+        """Call a hook, and note the round; report an error with peers and round."""
         if round_ is not None:
             self.clock.round = round_
         try:
-            yield
+            return hook(*arguments)
         except Error:
             raise
         except Exception as error:

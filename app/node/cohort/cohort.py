@@ -75,8 +75,8 @@ class HostedPeers(Members):
         super().__init__(
             engine, rule, rounds, schedule, keeps_all=keeps_all, evaluates_all=evaluates_all
         )
-        self.wire, self._measures_letters = wire or Wire(), measures_letters
-        self._in_pairs = in_pairs
+        self.wire, self._in_pairs = wire or Wire(), in_pairs
+        self._measures_letters = measures_letters
         library = engine.library
         is_mixed = library is not None and library.is_mixed  # kinds of models differ in size
         checks: list[LetterFilter] = [SizeCheck()] if engine.defence.norm and not is_mixed else []
@@ -92,7 +92,7 @@ class HostedPeers(Members):
         self.offers = no_letters()  # newest offers of hosted peers that are not too old
         self.received = no_letters()  # models of this round, with tensors until it has ended
         self.sent = no_letters("answer")  # answers of this round
-        self.products = dict[str, Floats]()  # what is kept of them instead, see `in_pairs`
+        self.products = dict[str, Floats]()  # of both ends' answers, instead of them: `in_pairs`
         self.answered = False  # this round's offers were received and answered
         self._visible: Visible | None = None
         self.filters.restart()
@@ -126,7 +126,10 @@ class HostedPeers(Members):
         oldest = this.t - self.schedule.max_age  # it may have slept
         self.offers = post.only(self.offers, self.offers.written >= oldest)
         self.receive(this.edges, mail("offer", self.offer_format()), this.ages)
-        self.answer(this.t, this.edges[this.asked])
+        for asked in self._blocks(this.edges[this.asked]):
+            self.answer(this.t, asked)
+            if self._in_pairs:
+                self._compare(this.t)
         self.received = self.filters.visible(self.rule.inbox(this.t, self.received)).offers
         self.answered = True
 
@@ -159,6 +162,12 @@ class HostedPeers(Members):
 
     def answer(self, t: int, asked: Edges) -> None:
         """Answer the received offers on the edges in `asked`, (A, 2)."""
+
+        def by_rule(part: Part, letters: Letters) -> tuple[Any, Tensors]:
+            inbox = part.rule.inbox(t, letters)
+            state = part.rule.receive(part.state, inbox)
+            return state, part.rule.answer(state, inbox)
+
         n, received = self.engine.n, self.received
         wanted = np.isin(received.recipients * n + received.senders, asked[:, 1] * n + asked[:, 0])
         letters = received.select(wanted)
@@ -166,32 +175,10 @@ class HostedPeers(Members):
             return
         part = self._on_show(self.part(self.rows(self.schedule.ending(t))))
         self.engine.enter(t, ANSWER)
-        if not self._in_pairs:
-            self.sent = self._answers(t, part, letters)
-            return
-        size = 2 * self.answer_format(t).nbytes
-        pairs = max(1, tuning.ANSWER_BYTES.on(self.engine.device) // size)
-        products = {name: np.zeros((n, n)) for name in self.rule.answer_shapes(t)}
-        for block in post.by_pairs(letters, n, pairs):
-            inbox = self._returned(t, self._answers(t, part, block), {})
-            for name, total_pn in products.items():
-                total_pn += inbox.exchanged(name)
-            del inbox  # free the memory before the next block
-        self.products = products
-
-    def _answers(self, t: int, part: Part, letters: Letters) -> Letters:
-        """Return the answers to some offers, as they leave."""
-
-        def by_rule(part: Part, letters: Letters) -> tuple[Any, Tensors]:
-            inbox = part.rule.inbox(t, letters)
-            state = part.rule.receive(part.state, inbox)
-            return state, part.rule.answer(state, inbox)
-
         state, tensors = self.filters.answer(by_rule, part, letters)
         self.write_rows(part, state)
-        sent = self.filters.send(post.answers_to(letters, tensors), t)
-        self.count(self.costs.sent, sent.senders, self.answer_format(t).nbytes)
-        return sent
+        self.sent = self.filters.send(post.answers_to(letters, tensors), t)
+        self.count(self.costs.sent, self.sent.senders, self.answer_format(t).nbytes)
 
     def update(self, t: int, foreign: RemoteLetters) -> None:
         """End round `t` with the answers of hosted peers and those from other nodes."""
@@ -199,7 +186,7 @@ class HostedPeers(Members):
         def by_rule(part: Part, inbox: Inbox) -> Any:
             return part.rule.update(part.state, replace(inbox, engine=part.engine))
 
-        inbox = replace(self._returned(t, self.sent, foreign), products=self.products)
+        inbox = replace(self._returned(t, foreign), products=self.products)
         own, sound, _ = self.visible_offers()
         lost = np.isin(self.peers, own.authors[~sound])  # their offers were not finite
         self.engine.enter(t, UPDATE)
@@ -210,13 +197,31 @@ class HostedPeers(Members):
             self.accept(part, state, lost[part.rows])
         self.received = replace(inbox.offers, tensors={})
 
-    def _returned(self, t: int, sent: Letters, foreign: RemoteLetters) -> Inbox:
+    def _returned(self, t: int, foreign: RemoteLetters) -> Inbox:
         """Return the inbox of round `t` with answers of hosted peers and those of other nodes."""
-        form, (sent, sound) = self.answer_format(t), post.zeroed(sent)
+        form, (sent, sound) = self.answer_format(t), post.zeroed(self.sent)
         here = self._hosted[sent.recipients] & sound
         answers = post.returned(sent, here, foreign, form, self.engine.device)
         self.count(self.costs.received, answers.recipients, form.nbytes)
         return self.filters.visible(self.rule.inbox(t, self.received, sent, self._let_in(answers)))
+
+    def _blocks(self, asked: Edges) -> Iterator[Edges]:
+        """Yield the edges that ask: all, or `in_pairs` whole pairs with answers of a few bytes."""
+        low_e, high_e = np.sort(asked, axis=1).T
+        pair_e = np.unique(low_e * self.engine.n + high_e, return_inverse=True)[1]
+        pairs = 1 + pair_e.max(initial=0)
+        if self._in_pairs:
+            nbytes = 2 * self.answer_format(self.round).nbytes
+            pairs = max(1, tuning.ANSWER_BYTES.on(self.engine.device) // nbytes)
+        for first in range(0, 1 + pair_e.max(initial=-1), pairs):
+            yield asked[(first <= pair_e) & (pair_e < first + pairs)]
+
+    def _compare(self, t: int) -> None:
+        """Keep of the answers what both ends of a pair compute from them, and nothing else."""
+        inbox = self._returned(t, {})
+        for name in inbox.answers.tensors:
+            self.products[name] = self.products.get(name, 0.0) + inbox.exchanged(name)
+        self.sent = no_letters("answer")
 
     def _let_in(self, letters: Letters) -> Letters:
         """Return the letters that pass the filters; count the others as refused."""

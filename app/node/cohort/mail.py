@@ -125,14 +125,6 @@ def delivered(
     return Letters(edges[:, 0], edges[:, 1], rows_e, authors, stack, ages_s, expired)
 
 
-def by_pairs(letters: Letters, n: int, pairs: int) -> Iterator[Letters]:
-    """Yield the letters of up to `pairs` pairs of the `n` peers at a time, both ways."""
-    low_e, high_e = np.sort(letters.ends, axis=1).T
-    pair_e = np.unique(low_e * n + high_e, return_inverse=True)[1]
-    for first in range(0, int(pair_e.max(initial=-1)) + 1, pairs):
-        yield letters.select((first <= pair_e) & (pair_e < first + pairs))
-
-
 def answers_to(asked: Letters, tensors: Mapping[str, Tensor]) -> Letters:
     """Return answers with a row of `tensors` (E, ...) for each letter that asked."""
     rows = np.arange(len(asked))

@@ -70,9 +70,8 @@ class Sequential(Backend):
         return _stacked(outputs)
 
     def _laid_out(self, inputs: Tensor) -> Tensor:
-        """Lay out images (b, channels, height, width) with channels innermost if faster."""
-        wanted = self.network.channels_last or inputs.device.type == "cpu"
-        if inputs.dim() != 4 or not wanted:
+        """Lay out images (b, channels, height, width) with channels innermost on a CPU: faster."""
+        if inputs.dim() != 4 or inputs.device.type != "cpu":
             return inputs
         _, channels, height, width = inputs.shape
         if channels == 1:  # both layouts have the same bytes; torch's layers read the strides
