@@ -227,7 +227,6 @@ class ByClock(Schedule):
         return self.awake(self.rounds + 1)
 
     def offered(self, t: int) -> Ints:
-        """Return the round (n,) of each peer's newest valid offer in round `t`; 0 for none."""
         newest = self._newest(t)
         return np.where(newest >= t - self.max_age, newest, 0)
 
@@ -254,7 +253,6 @@ class ByClock(Schedule):
         return t - 1 + rounds
 
     def elapsed(self, seconds: Floats) -> float:
-        """Return the duration of a round in which the peers took `seconds`, (P,)."""
         return self.length if self.base is None else min(super().elapsed(seconds), self.length)
 
 

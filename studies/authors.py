@@ -49,7 +49,7 @@ from coterie.clients.methods.clustered_fl import bipartition
 from coterie.clients.methods.dispfl import entries
 from coterie.clients.methods.dpfl import choose
 from coterie.clients.methods.knn_per import vote
-from coterie.clients.methods.wga import best_alpha, relative_bound
+from coterie.clients.methods.wga import best_alpha
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -639,7 +639,8 @@ def wga(code: Code) -> Gaps:
     away = 0.0
     for m in (0.2, 0.5, 1.0):
         theirs = np.real(known["g"](helpers.astype(complex), m))
-        ours = 1 / relative_bound(best_alpha(helpers, none, m), helpers, none, m)
+        alpha = best_alpha(helpers, none, m)
+        ours = (1 - m * alpha**2) ** 2 / ((1 - alpha) ** 2 + alpha**2 / helpers)
         away = max(away, float(np.abs(theirs / ours - 1).max()))
     return {"speed-up, relative": away}
 

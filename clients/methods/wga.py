@@ -252,15 +252,8 @@ class Wga(AskingRule[AskingState], group="helpers"):
         return bounded - self.bias_growth * self.engine.inner(g_pd, last["g"])
 
 
-def relative_bound(alpha: Floats, helpers: Floats, bias: Floats, growth: float) -> Floats:
-    """Return theorem 1's bound relative to training alone; arguments as of `best_alpha`."""
-    slowed = 1 - growth * alpha**2
-    result: Floats = ((1 - alpha) ** 2 + alpha**2 / helpers) / slowed**2 + bias * alpha**2 / slowed
-    return result
-
-
 def best_alpha(helpers: Floats | Ints, bias: Floats, growth: float) -> Floats:
-    """Return the alpha that minimises `relative_bound`.
+    """Return the alpha that minimises the bound of theorem 1 relative to training alone.
 
     It is the only root in [0, min(1, 1 / sqrt m)] of the cubic that the derivative is proportional
     to, which increases through it: bisection finds it. `helpers` are N, 0 for none, `bias` kappa

@@ -1,4 +1,4 @@
-"""Mixed precision, channels-last and batches in parts: each changes only what it should."""
+"""Mixed precision and batches in parts change only what they should; layout of images."""
 
 from __future__ import annotations
 
@@ -75,29 +75,20 @@ def test_mixed_precision_leaves_alone_what_it_is_not_for() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["lenet", "resnet9"])
-def test_channels_last_is_a_layout_and_nothing_else(model: str) -> None:
+def test_images_are_channels_last_in_every_layer_on_a_cpu(model: str) -> None:
     seen = []
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if inputs[0].shape[1] > 1 and max(inputs[0].shape[2:]) > 1:
             seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
 
-    results: list[Tensor] = []
-    for channels_last in (False, True):
-        engine = narrow(model, chunk=1, channels_last=channels_last)
-        for layer in engine.network.module.modules():
-            if channels_last and isinstance(layer, nn.Conv2d):
-                layer.register_forward_pre_hook(note)
-        results.append(trained(engine).x)
-    assert torch.allclose(results[0], results[1], rtol=1e-3, atol=1e-5)
+    engine = narrow(model, chunk=1)
+    for layer in engine.network.module.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_pre_hook(note)
+    trained(engine)
     assert seen
     assert all(seen)  # it lasts through pooling, batch norm and residual branches
-
-
-@pytest.mark.parametrize("model", ["unet3d", "transformer"])
-def test_channels_last_is_nothing_to_what_is_no_image(model: str) -> None:
-    results = [trained(narrow(model, chunk=1, channels_last=on)).x for on in (False, True)]
-    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet", "transformer"])

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pytest
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.clients.methods.wga import best_alpha, relative_bound
+from coterie.clients.methods.wga import best_alpha
 from tests.inline import run
 from tests.problems import write_quadratic
 from tests.stepping import Stepping
@@ -256,6 +256,12 @@ def bound(t: int, a: float, helpers: float, zeta: float, m: float) -> float:
     for _ in range(t):
         loss = (1 - eta * (1 - m * a**2)) * loss + eta / 2 * (a**2 * zeta**2 + eta * s2)
     return loss
+
+
+def relative_bound(alpha: Any, helpers: Any, bias: Any, growth: float) -> Any:
+    """Theorem 1's bound relative to training alone; the symbols of `best_alpha`."""
+    slowed = 1 - growth * alpha**2
+    return ((1 - alpha) ** 2 + alpha**2 / helpers) / slowed**2 + bias * alpha**2 / slowed
 
 
 CASES = [(1, 0.2, 0.0), (10, 0.49, 0.0), (10, 0.49, 0.3), (64, 1.0, 0.0), (3, 4.0, 0.2)]
