@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Received:
-    """Letters of a round that the hosted peers received and sent, as stacks and tables."""
+class Inbox:
+    """Letters of a round that the hosted peers received and sent: stacks, tables, computations."""
 
     engine: Engine
     round: int  # number of the round, from 1
@@ -117,9 +117,7 @@ class Received:
         """Return the hosted peer that received each letter, as a row of the tables."""
         return np.searchsorted(self.engine.peers, letters.recipients)
 
-
-class Inbox(Received):
-    """Letters of a round, and what rules compute from them."""
+    # ---- what rules compute from the letters -----------------------------------------------------
 
     def losses(self, state: State, split: SplitName, *, own: bool = False) -> Floats:
         """Return the loss of each received model on its recipient's data, (P, n); else nan.

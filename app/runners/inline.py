@@ -82,9 +82,6 @@ def _numbers(values: torch.Tensor) -> list[Any]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
-JOIN_SECONDS = 1.0  # the node is available from the start
-
-
 def run(
     config: Config,
     watch: Callable[[Mapping[str, Any]], None] | None = None,
@@ -113,7 +110,7 @@ def run(
         else:
             node = Node(config, range(config.peers), directory, on_round=on_round)
             transport = InProcessTransport([node])
-            _broker(config, transport, recorder, JOIN_SECONDS)
+            _broker(config, transport, recorder, 1.0)  # it is available from the start
     except Exception as error:
         recorder.fail(line_of(error))
         raise

@@ -79,12 +79,7 @@ def paired(a: Tensor | Rows, b: Tensor | Rows) -> Tensor:
 @torch.no_grad()
 def squared_distances(a: Rows, b: Rows) -> Tensor:
     """Return squared distances of rows with the same index, (E,) float64; each pair once."""
-
-    def away(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        away = x.sub_(y)
-        return away, away
-
-    return _of_pairs(a, b, away)
+    return _of_pairs(a, b, lambda x, y: (x.sub_(y),) * 2)
 
 
 def _of_pairs(

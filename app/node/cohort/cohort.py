@@ -126,8 +126,9 @@ class HostedPeers(Members):
         oldest = this.t - self.schedule.max_age  # it may have slept
         self.offers = post.only(self.offers, self.offers.written >= oldest)
         self.receive(this.edges, mail("offer", self.offer_format()), this.ages)
-        for asked in self._blocks(this.edges[this.asked]):
-            self.answer(this.t, asked)
+        asked = this.edges[this.asked]
+        for block in self._blocks(asked) if self._in_pairs else [asked]:
+            self.answer(this.t, block)
             if self._in_pairs:
                 self._compare(this.t)
         self.received = self.filters.visible(self.rule.inbox(this.t, self.received)).offers
@@ -206,13 +207,11 @@ class HostedPeers(Members):
         return self.filters.visible(self.rule.inbox(t, self.received, sent, self._let_in(answers)))
 
     def _blocks(self, asked: Edges) -> Iterator[Edges]:
-        """Yield the edges that ask: all, or `in_pairs` whole pairs with answers of a few bytes."""
+        """Yield the edges of whole pairs, a few with answers of limited size at a time."""
         low_e, high_e = np.sort(asked, axis=1).T
         pair_e = np.unique(low_e * self.engine.n + high_e, return_inverse=True)[1]
-        pairs = 1 + pair_e.max(initial=0)
-        if self._in_pairs:
-            nbytes = 2 * self.answer_format(self.round).nbytes
-            pairs = max(1, tuning.ANSWER_BYTES.on(self.engine.device) // nbytes)
+        nbytes = 2 * self.answer_format(self.round).nbytes
+        pairs = max(1, tuning.ANSWER_BYTES.on(self.engine.device) // nbytes)
         for first in range(0, 1 + pair_e.max(initial=-1), pairs):
             yield asked[(first <= pair_e) & (pair_e < first + pairs)]
 
