@@ -68,7 +68,7 @@ class Column:
         from pydantic import ValidationError  # slow to import
 
         try:
-            column: Self = adapter(cls).validate_json(json.dumps(data, default=str))
+            column: Self = adapter(Column).validate_json(json.dumps(data, default=str))
             return column
         except ValidationError as error:
             last = error.errors()[-1]
