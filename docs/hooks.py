@@ -92,7 +92,7 @@ _TASKS: Mapping[str, str] = {
     "late-peers",
     "Evaluate, and keep the best model": "evaluate-every evaluate-peers keep-models patience "
     "clearance",
-    "Compute faster, or send less": "device dtype mixed-precision tf32 channels-last payload",
+    "Compute faster, or send less": "device dtype mixed-precision tf32 payload",
     "Find, name and continue runs": "out name title data-dir track resume run-dir",
     "Run at institutions": "sealing trust preflight round-seconds join-seconds quorum",
 }
