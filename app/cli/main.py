@@ -45,6 +45,7 @@ WINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "certificates": ("DIRECTORY", "write keys and certificates for a deployment's transport"),
         "policy": ("init|check POLICY.toml", "write or check the policy of an institution"),
         "preflight": ("--node-config ...", "check that an institution's node is ready"),
+        "flower": ("supernode|superexec ...", "run Flower's services of a node, without pauses"),
         "approve": ("RUN_DIR|PRESET.toml", "let one run start on an institution's node"),
         "status": ("[RUN_DIR|CONNECTION]", "show participating and missing peers and errors"),
     },

@@ -9,7 +9,10 @@ A node without them sends letters as Flower cuts them; a relay with them refuses
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # nodes import this module too, and need no grid
@@ -61,3 +64,19 @@ def calls(grid: Any) -> list[Callable[[Any], Any]]:
         call(client.PullObject, object_, "object_id", run),
         call(client.ConfirmMessageReceived, done, "message_object_id", run),
     ]
+
+
+def change_waits(sleep: Callable[[float], None], hold: Callable[..., Any]) -> None:
+    """Let this process's SuperNode wait by `sleep`; `hold` wraps its answer to an executor."""
+    from flwr.supernode import start_client_internal as loop
+    from flwr.supernode.servicer.runtime import runtime_handlers
+
+    runtime_handlers.acquire_task = partial(hold, runtime_handlers.acquire_task)  # type: ignore[assignment]
+    loop.time = SimpleNamespace(**{**vars(time), "sleep": sleep})  # type: ignore[assignment]
+
+
+def change_install(install: Callable[..., Any]) -> None:
+    """Let ClientApps of this process be installed by `install`, which gets Flower's function."""
+    from flwr.supernode.runtime import run_clientapp
+
+    run_clientapp.install_from_fab = partial(install, run_clientapp.install_from_fab)  # type: ignore[assignment]

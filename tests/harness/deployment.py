@@ -243,6 +243,15 @@ class Deployment:
             path = f"PYTHONPATH={service.home}{os.pathsep}{ROOT}"
             service.command = ("env", path, *service.command)
 
+    def use_flowers_services(self) -> None:
+        """Let nodes have Flower's own SuperNode and SuperExec from their next start."""
+        for service in self.services.values():
+            words = [*service.command]
+            if "flower" in words:
+                at = words.index("flower")
+                words[at - 1 : at + 2] = [str(BIN / f"flower-{words[at + 1]}")]
+            service.command = tuple(words)
+
     def start_fleet(self, nodes: int) -> None:
         """Start `nodes` SuperNodes in one process: `tests.harness.fleet` in `fleet/`."""
         command = [*_OURS, sys.executable, "-m", "tests.harness.fleet", self._address]
@@ -334,14 +343,14 @@ class Deployment:
         config += f'policy="{self.policy}" quadratic.file="{self.problem}" '
         config += f'schedule.file="{self.presence}"'
         self._add(
-            node, host, home, "flower-supernode", "--isolation", "process",
+            node, host, home, "coterie", "flower", "supernode", "--isolation", "process",
             "--superlink", self._address, "--root-certificates", str(at / "ca.crt"),
             "--auth-supernode-private-key", str(at / "node.key"),
             "--port", port, "--superexec-auth-secret-file", secret,
             "--node-config", f'{config} out="{home}" device="cpu"{more}',
         )  # fmt: skip
         self._add(
-            executor, host, home, "flower-superexec", "--insecure",
+            executor, host, home, "coterie", "flower", "superexec", "--insecure",
             "--runtime-api-address", f"127.0.0.1:{port}", "--superexec-auth-secret-file", secret,
         )  # fmt: skip
         service = self.services[executor]

@@ -1,0 +1,175 @@
+"""`coterie flower`: Flower's services of a node, without pauses and imports between messages.
+
+Flower starts a process for each message, which imports Flower and the app for seconds, and a
+SuperNode without a message sleeps for 3 s. Here each message has a process of its own, too, but it
+is a fork of a resident process, which has imported both and sees no message. The SuperNode asks
+the SuperLink again after a quarter of the time that it has waited, at most 3 s, and lets its
+executor's question wait for an answer. Flower's `flower-supernode` and `flower-superexec` work
+with the same options, also one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coterie.strategies.flower import private
+
+_MESSAGE = "flwr-clientapp"
+"""Flower's program for a message."""
+_APP = "coterie.app.client"
+_HELD_SECONDS = 1.0
+"""Maximum time that a SuperNode waits for a task before it answers its executor."""
+_PAUSE = 0.05
+_SHARE = 1 / 4
+"""Pause before the next question as a share of the wait so far."""
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Run Flower's SuperNode or SuperExec in this process."""
+    parser.add_argument("service", choices=["supernode", "superexec"])
+    what = "options of flower-supernode or flower-superexec"
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="--OPTION", help=what)
+    options = parser.parse_args(arguments)
+    sys.argv = [f"flower-{options.service}", *options.options]
+    run = _program(sys.argv[0])
+    (_wait_less if options.service == "supernode" else _fork_messages)()
+    run()
+
+
+def _program(name: str) -> Callable[[], object]:
+    """Load the function that a program of Flower runs."""
+    (script, *_) = entry_points(group="console_scripts", name=name)
+    function: Callable[[], object] = script.load()
+    return function
+
+
+# --- SuperNode
+
+
+def _wait_less() -> None:
+    try:
+        private.change_waits(growing_pause(), hold)
+    except (ImportError, AttributeError) as error:
+        _tell(f"{error}: the SuperNode waits in steps of 3 s, as Flower does")
+
+
+def growing_pause(sleep: Callable[[float], None] = time.sleep) -> Callable[[float], None]:
+    """Return a `sleep(most)` that is short when a wait begins, and at most `most` seconds later."""
+    waits_for, began = 0.0, 0.0
+
+    def pause(most: float) -> None:
+        nonlocal waits_for, began
+        now = time.monotonic()
+        if most != waits_for:  # SuperNodes wait 3 s for a message and 0.5 s for its response
+            waits_for, began = most, now
+        sleep(min(most, max(most / 30, _SHARE * (now - began))))
+
+    return pause
+
+
+def hold(acquire: Callable[..., Any], request: object, state: object) -> Any:
+    """Answer an executor when there is a task for it, at the latest after _HELD_SECONDS."""
+    end = time.monotonic() + _HELD_SECONDS
+    while not (answer := acquire(request, state)).token and time.monotonic() < end:
+        time.sleep(_PAUSE)
+    return answer
+
+
+# --- SuperExec
+
+
+def _fork_messages() -> None:
+    """Let the resident process fork whenever this process wants to start Flower's for a message."""
+    begin, resident = subprocess.Popen.__init__, _start_resident()
+
+    def begin_or_fork(self: Any, command: Any, *rest: Any, **more: Any) -> None:
+        nonlocal resident
+        if command[0] != _MESSAGE:
+            begin(self, command, *rest, **more)
+            return
+        try:
+            _write(resident, command)
+        except BrokenPipeError:
+            _tell(f"the resident process ended (exit code {resident.wait()}); starting another")
+            resident = _start_resident()
+            _write(resident, command)
+
+    subprocess.Popen.__init__ = begin_or_fork  # type: ignore[method-assign]
+
+
+def _start_resident() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", __spec__.name]
+    return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE)
+
+
+def _write(resident: subprocess.Popen[bytes], command: list[str]) -> None:
+    assert resident.stdin is not None
+    resident.stdin.write(json.dumps(command).encode() + b"\n")
+
+
+def main() -> None:
+    """Fork a process for each line of the standard input, the command of a message."""
+    run, app = _program(_MESSAGE), _load_app()
+
+    def install(real: Callable[..., Any], fab: bytes, *rest: Any, **more: Any) -> Any:
+        """Install the app of a message, unless it is the one that this process has loaded."""
+        if app is not None and app.name.endswith(f".{hashlib.sha256(fab).hexdigest()[:8]}"):
+            return app
+        _forget_app()
+        return real(fab, *rest, **more)
+
+    try:
+        private.change_install(install)
+    except (ImportError, AttributeError) as error:
+        _tell(f"{error}: each message imports the app again")
+        _forget_app()
+    gc.freeze()
+    for line in sys.stdin:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not os.fork():
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            sys.argv = json.loads(line)
+            run()
+            return
+
+
+def _load_app() -> Path | None:
+    """Import the ClientApp that was installed last, as Flower does; return its directory."""
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    apps = sorted(home.glob("apps/coterie.coterie.*"), key=lambda app: app.stat().st_mtime)
+    _forget_app()
+    if apps:
+        sys.path.insert(0, str(apps[-1]))
+    import_module(_APP)
+    return apps[-1] if apps else None
+
+
+def _forget_app() -> None:
+    """Forget the modules of Coterie, but not the libraries that they have imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "coterie"]:
+        del sys.modules[name]
+
+
+def _tell(line: str) -> None:
+    print(f"coterie flower: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
