@@ -32,7 +32,7 @@ def command(text: str, program: str) -> list[list[str]]:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: str(path.name))
 def test_a_unit_runs_what_the_guide_rehearses(unit: Path) -> None:
     text = unit.read_text("utf-8")
-    program = re.search(r"^ExecStart=\S*/(flower-\w+)", text, re.M)
+    program = re.search(r"^ExecStart=\S*/(flower-\w+|coterie flower \w+)", text, re.M)
     assert program is not None
     (options,) = command(text, f"/{program[1]}")
     assert options in command(GUIDE.read_text("utf-8"), program[1])

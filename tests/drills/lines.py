@@ -42,8 +42,8 @@ CUT = 20.0
 SECONDS = 3000.0
 """Maximum duration of a run."""
 ROLES = {
-    "flower-superlink": "SuperLink", "flwr-serverapp": "ServerApp", "flower-supernode": "SuperNode",
-    "flwr-clientapp": "ClientApp", "process.worker": "worker",
+    "flower-superlink": "SuperLink", "flwr-serverapp": "ServerApp", "flower supernode": "SuperNode",
+    "commands.flower": "ClientApp", "process.worker": "worker",
 }  # fmt: skip
 """Part of a command line -> process."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import shutil
 import ssl
 import time
@@ -16,7 +17,7 @@ from urllib.error import URLError
 RENEW_DAYS = 30
 """Days before the end of a certificate at which its renewal is asked for."""
 _RENEW = "renew it (coterie certificates DIRECTORY --hosts ..., then restart the SuperLink"
-_EXECUTOR = b"flower-superexec"
+_EXECUTOR = re.compile(rb"flower[-\0]superexec\0")
 _SECONDS = 10.0
 _DAY = 86400.0
 
@@ -26,7 +27,7 @@ def machine(directory: Path) -> dict[str, Any]:
     executor = False
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # gone in the meantime, or another user's
-            executor |= any(word.endswith(_EXECUTOR) for word in path.read_bytes().split(b"\0")[:2])
+            executor |= bool(_EXECUTOR.search(path.read_bytes()))
     return {"executor": executor, "free_bytes": shutil.disk_usage(directory).free}
 
 

@@ -206,7 +206,8 @@ def _app(home: Path) -> str:
     shutil.rmtree(apps, ignore_errors=True)
     with tempfile.TemporaryDirectory() as scratch:
         bundle.write_app(Path(scratch, "app"))
-        script = f"{flwr} build --app app && {flwr} install coterie.*.fab"
+        compiled = f"{sys.executable} -m compileall -q --invalidation-mode unchecked-hash {apps}"
+        script = f"{flwr} build --app app && {flwr} install coterie.*.fab && {compiled}"
         done = subprocess.run(["sh", "-c", script], cwd=scratch, capture_output=True, text=True)
     if done.returncode:
         raise FlowerError(f"flwr build: {superlink.reason(done.stderr or done.stdout)}")
