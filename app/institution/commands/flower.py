@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -68,16 +69,17 @@ def _wait_less() -> None:
         _tell(f"{error}: the SuperNode waits in steps of 3 s, as Flower does")
 
 
-def growing_pause(sleep: Callable[[float], None] = time.sleep) -> Callable[[float], None]:
+def growing_pause(
+    sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+) -> Callable[[float], None]:
     """Return a `sleep(most)` that is short when a wait begins, and at most `most` seconds later."""
-    waits_for, began = 0.0, 0.0
+    before, began = 0.0, 0.0
 
     def pause(most: float) -> None:
-        nonlocal waits_for, began
-        now = time.monotonic()
-        if most != waits_for:  # SuperNodes wait 3 s for a message and 0.5 s for its response
-            waits_for, began = most, now
-        sleep(min(most, max(most / 30, _SHARE * (now - began))))
+        nonlocal before, began
+        if most != before:  # SuperNodes wait 3 s for a message and 0.5 s for its response
+            before, began = most, clock()
+        sleep(min(most, max(most / 30, _SHARE * (clock() - began))))
 
     return pause
 
@@ -125,16 +127,8 @@ def _write(resident: subprocess.Popen[bytes], command: list[str]) -> None:
 def main() -> None:
     """Fork a process for each line of the standard input, the command of a message."""
     run, app = _program(_MESSAGE), _load_app()
-
-    def install(real: Callable[..., Any], fab: bytes, *rest: Any, **more: Any) -> Any:
-        """Install the app of a message, unless it is the one that this process has loaded."""
-        if app is not None and app.name.endswith(f".{hashlib.sha256(fab).hexdigest()[:8]}"):
-            return app
-        _forget_app()
-        return real(fab, *rest, **more)
-
     try:
-        private.change_install(install)
+        private.change_install(partial(install, app))
     except (ImportError, AttributeError) as error:
         _tell(f"{error}: each message imports the app again")
         _forget_app()
@@ -148,6 +142,14 @@ def main() -> None:
             sys.argv = json.loads(line)
             run()
             return
+
+
+def install(app: Path | None, real: Callable[..., Any], fab: bytes, **options: Any) -> Any:
+    """Install the app of a message, unless it is `app`, which this process has loaded."""
+    if app is not None and app.name.endswith(f".{hashlib.sha256(fab).hexdigest()[:8]}"):
+        return app
+    _forget_app()
+    return real(fab, **options)
 
 
 def _load_app() -> Path | None:

@@ -1,0 +1,145 @@
+"""`coterie flower`: shorter waits of a SuperNode, and messages that a resident process forks."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coterie.app.institution.commands import flower
+from tests.checkout import ROOT
+
+MOST = 3.0
+
+
+class Clock:
+    """Clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def read(self) -> float:
+        return self.now
+
+
+def ends(seconds: float) -> Iterator[float]:
+    """Yield the times at which a wait of so many seconds asks again."""
+    clock = Clock()
+    pause = flower.growing_pause(clock.sleep, clock.read)
+    while clock.now < seconds:
+        pause(MOST)
+        yield clock.now
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.7, 3.0, 20.0, 500.0])
+def test_a_message_waits_for_a_quarter_of_the_time_at_most(seconds: float) -> None:
+    *_, last = ends(seconds)
+    assert last - seconds <= min(MOST, max(MOST / 30, seconds / 4))
+
+
+def test_the_number_of_questions_grows_with_the_logarithm_of_a_wait() -> None:
+    """Each pause is 1/4 of the wait before it, so the wait grows by 5/4: log(T) / log(5/4)."""
+    first = sum(end < 0.4 for end in ends(12))  # 0.4 s: where a quarter is the least pause
+    assert len([*ends(12)]) - first <= 1 + 15.3 + 1, "log(12 / 0.4) / log(5/4) = 15.2"
+
+
+def test_a_new_wait_begins_with_a_short_pause() -> None:
+    clock = Clock()
+    pause = flower.growing_pause(clock.sleep, clock.read)
+    for _ in range(40):
+        pause(MOST)
+    for most in (0.5, MOST):  # the message came and was answered
+        before = clock.now
+        pause(most)
+        assert clock.now - before == pytest.approx(most / 30)
+
+
+def test_an_executor_hears_of_a_task_as_soon_as_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokens = iter(["", "", "token", "another"])
+    acquire = lambda request, state: SimpleNamespace(token=next(tokens))  # noqa: E731
+    monkeypatch.setattr(flower.time, "sleep", lambda seconds: None)
+    assert flower.hold(acquire, None, None).token == "token"
+    monkeypatch.setattr(flower, "_HELD_SECONDS", 0.0)
+    assert flower.hold(lambda request, state: SimpleNamespace(token=""), None, None).token == ""
+
+
+def test_only_the_loaded_app_is_not_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[bool] = []
+    monkeypatch.setattr(flower, "_forget_app", lambda: forgotten.append(True))
+    app = tmp_path / f"coterie.coterie.0.2.0.{hashlib.sha256(b'same').hexdigest()[:8]}"
+
+    def installed(loaded: Path | None, fab: bytes) -> Any:
+        return flower.install(loaded, lambda fab, **more: (fab, more), fab, skip_prompt=True)
+
+    assert installed(app, b"same") == app
+    assert not forgotten
+    for loaded, fab in ((app, b"other"), (None, b"same")):
+        assert installed(loaded, fab) == (fab, {"skip_prompt": True})
+    assert len(forgotten) == 2, "a message whose app was not loaded imports its own"
+
+
+@pytest.mark.slow
+def test_flowers_supernode_waits_as_it_is_told() -> None:
+    """The names that `private.change_waits` replaces are those that Flower's loop uses."""
+    script = """
+from contextlib import contextmanager
+from coterie.strategies.flower import private
+waits = []
+private.change_waits(waits.append, lambda acquire, request, state: ("held", request))
+from flwr.supernode import start_client_internal as loop
+from flwr.supernode.main import _RUNTIME_HANDLERS
+from flwr.supernode.nodestate import NodeStateFactory
+from flwr.supercore.object_store import ObjectStoreFactory
+asked = iter([None, None])
+@contextmanager
+def connected(**options):
+    yield 1, lambda: next(asked), *6 * [None]
+loop._init_connection = connected
+factory = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
+try:
+    loop.start_client_internal(
+        state_factory=factory, server_address="", node_config={}, isolation="process")
+except RuntimeError as error:
+    assert isinstance(error.__cause__, StopIteration)
+print(waits, _RUNTIME_HANDLERS.acquire_task("request", "state"))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "[3, 3] ('held', 'request')\n", done.stderr
+
+
+@pytest.mark.slow
+def test_messages_are_forks_of_a_process_that_comes_back_when_it_dies() -> None:
+    script = """
+import subprocess
+from coterie.app.institution.commands import flower
+residents, start = [], flower._start_resident
+flower._start_resident = lambda: residents.append(start()) or residents[-1]
+flower._fork_messages()
+subprocess.Popen(["flwr-clientapp", "--help"])
+residents[0].stdin.close()
+print(residents[0].wait())
+flower._fork_messages()
+residents[1].kill()
+subprocess.Popen(["flwr-clientapp", "--wrong"])
+print(subprocess.run(["echo", "no message"], capture_output=True, text=True).stdout, len(residents))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: flwr-clientapp"), "before the resident process ends"
+    assert done.stdout.endswith("\n0\nno message\n 3\n")
+    told = "coterie flower: the resident process ended (exit code -9); starting another"
+    assert told in done.stderr
+    assert "flwr-clientapp: error: unrecognized arguments: --wrong" in done.stderr
