@@ -142,4 +142,4 @@ print(subprocess.run(["echo", "no message"], capture_output=True, text=True).std
     assert done.stdout.endswith("\n0\nno message\n 3\n")
     told = "coterie flower: the resident process ended (exit code -9); starting another"
     assert told in done.stderr
-    assert "flwr-clientapp: error: unrecognized arguments: --wrong" in done.stderr
+    assert "flwr-clientapp: error: " in done.stderr
