@@ -132,7 +132,7 @@ subprocess.Popen(["flwr-clientapp", "--help"])
 residents[0].stdin.close()
 print(residents[0].wait())
 flower._fork_messages()
-residents[1].kill()
+residents[1].kill(), residents[1].wait()
 subprocess.Popen(["flwr-clientapp", "--wrong"])
 print(subprocess.run(["echo", "no message"], capture_output=True, text=True).stdout, len(residents))
 """
