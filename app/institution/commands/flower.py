@@ -14,6 +14,7 @@ import argparse
 import gc
 import hashlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -32,12 +33,12 @@ from coterie.strategies.flower import private
 
 _MESSAGE = "flwr-clientapp"
 """Flower's program for a message."""
-_APP = "coterie.app.client"
 _HELD_SECONDS = 1.0
 """Maximum time that a SuperNode waits for a task before it answers its executor."""
-_PAUSE = 0.05
 _SHARE = 1 / 4
 """Pause before the next question as a share of the wait so far."""
+
+_log = logging.getLogger("coterie.node")
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -48,25 +49,20 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     options = parser.parse_args(arguments)
     sys.argv = [f"flower-{options.service}", *options.options]
     run = _program(sys.argv[0])
-    (_wait_less if options.service == "supernode" else _fork_messages)()
+    try:
+        if options.service == "superexec":
+            _fork_messages()
+        else:
+            private.change_waits(growing_pause(), hold)
+    except (ImportError, AttributeError) as error:
+        _log.warning("%s: the SuperNode waits in steps of 3 s, as Flower does", error)
     run()
 
 
 def _program(name: str) -> Callable[[], object]:
-    """Load the function that a program of Flower runs."""
     (script, *_) = entry_points(group="console_scripts", name=name)
     function: Callable[[], object] = script.load()
     return function
-
-
-# --- SuperNode
-
-
-def _wait_less() -> None:
-    try:
-        private.change_waits(growing_pause(), hold)
-    except (ImportError, AttributeError) as error:
-        _tell(f"{error}: the SuperNode waits in steps of 3 s, as Flower does")
 
 
 def growing_pause(
@@ -88,28 +84,27 @@ def hold(acquire: Callable[..., Any], request: object, state: object) -> Any:
     """Answer an executor when there is a task for it, at the latest after _HELD_SECONDS."""
     end = time.monotonic() + _HELD_SECONDS
     while not (answer := acquire(request, state)).token and time.monotonic() < end:
-        time.sleep(_PAUSE)
+        time.sleep(0.05)
     return answer
-
-
-# --- SuperExec
 
 
 def _fork_messages() -> None:
     """Let the resident process fork whenever this process wants to start Flower's for a message."""
-    begin, resident = subprocess.Popen.__init__, _start_resident()
+    begin = subprocess.Popen.__init__
+    resident: Any = _start_resident()
 
     def begin_or_fork(self: Any, command: Any, *rest: Any, **more: Any) -> None:
         nonlocal resident
         if command[0] != _MESSAGE:
             begin(self, command, *rest, **more)
             return
+        line = json.dumps(command).encode() + b"\n"
         try:
-            _write(resident, command)
+            resident.stdin.write(line)
         except BrokenPipeError:
-            _tell(f"the resident process ended (exit code {resident.wait()}); starting another")
+            _log.error("the resident process ended (exit code %d): another one", resident.wait())
             resident = _start_resident()
-            _write(resident, command)
+            resident.stdin.write(line)
 
     subprocess.Popen.__init__ = begin_or_fork  # type: ignore[method-assign]
 
@@ -119,24 +114,18 @@ def _start_resident() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE)
 
 
-def _write(resident: subprocess.Popen[bytes], command: list[str]) -> None:
-    assert resident.stdin is not None
-    resident.stdin.write(json.dumps(command).encode() + b"\n")
-
-
 def main() -> None:
     """Fork a process for each line of the standard input, the command of a message."""
     run, app = _program(_MESSAGE), _load_app()
     try:
         private.change_install(partial(install, app))
     except (ImportError, AttributeError) as error:
-        _tell(f"{error}: each message imports the app again")
+        _log.warning("%s: each message imports the app again", error)
         _forget_app()
     gc.freeze()
     for line in sys.stdin:
         with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            os.waitpid(-1, os.WNOHANG)
         if not os.fork():
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             sys.argv = json.loads(line)
@@ -157,9 +146,8 @@ def _load_app() -> Path | None:
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     apps = sorted(home.glob("apps/coterie.coterie.*"), key=lambda app: app.stat().st_mtime)
     _forget_app()
-    if apps:
-        sys.path.insert(0, str(apps[-1]))
-    import_module(_APP)
+    sys.path[:0] = map(str, apps[-1:])
+    import_module("coterie.app.client")
     return apps[-1] if apps else None
 
 
@@ -167,10 +155,6 @@ def _forget_app() -> None:
     """Forget the modules of Coterie, but not the libraries that they have imported."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "coterie"]:
         del sys.modules[name]
-
-
-def _tell(line: str) -> None:
-    print(f"coterie flower: {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
