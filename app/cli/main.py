@@ -36,7 +36,6 @@ WINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "list": ("[methods|datasets|...|NAME]", "list methods and other parts, or keys of one"),
         "plugin": ("DIRECTORY", "write a package with parts of your own, to start from"),
         "app": ("DIRECTORY", "write the Flower app, for `flwr run` and `flwr build`"),
-        "defaults": ("", "write every key with its default to pyproject.toml"),
     },
     "institution.commands": {
         "setup": ("relay|member DIRECTORY", "write all that a machine of a consortium needs"),
@@ -86,8 +85,6 @@ def main(arguments: Sequence[str]) -> int:
         """Parser that reports a wrong command line as ConfigError."""
 
         def error(self, message: str) -> NoReturn:
-            if "--hold-out" in message:  # its former name
-                raise ConfigError("--hold-out SHARE is the key late-peers=SHARE")
             raise ConfigError(f"{message} (see {self.prog} --help)")
 
     name, *rest = arguments
@@ -142,14 +139,11 @@ def run_as_program() -> NoReturn:
 
 
 def _help() -> str:
-    from coterie.app.config.root import ROOT
-
     lines = []
     for package, commands in WINGS.items():
         lines += ["", f"{_TITLES[package]}:"]
         for name, (arguments, about) in commands.items():
-            if name != "defaults" or (ROOT / "pyproject.toml").is_file():  # in a checkout
-                lines.append(f"  {f'{name} {arguments}':<40}{about}")
+            lines.append(f"  {f'{name} {arguments}':<40}{about}")
     last = "Each takes --help. Keys that are not given have defaults: coterie list KEY."
     return "\n".join(["coterie COMMAND ...", *lines, "", last])
 

@@ -1,4 +1,7 @@
-"""The `[tool.flwr.app.config]` section of pyproject.toml, written from the option dataclasses."""
+"""The `[tool.flwr.app.config]` section of pyproject.toml, made from the option dataclasses.
+
+`python -m coterie.app.config.defaults` writes it, in a checkout.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from coterie.app.config.sources import Source
 from coterie.ranges import Scalar
 
 _HEADER = "[tool.flwr.app.config"
-_REMEDY = " (`coterie defaults` rewrites that section)"
+_REMEDY = " (python -m coterie.app.config.defaults rewrites that section)"
 
 
 def of_project() -> Source:
@@ -62,3 +65,9 @@ def _top() -> dict[str, Scalar]:
 def written_into(pyproject: str) -> str:
     """Return `pyproject` with an updated section, which is the last of the file."""
     return pyproject[: pyproject.index(_HEADER)] + section()
+
+
+if __name__ == "__main__":
+    (ROOT / "pyproject.toml").write_text(
+        written_into((ROOT / "pyproject.toml").read_text("utf-8")), encoding="utf-8"
+    )

@@ -247,8 +247,6 @@ class _Watch:
         values: Mapping[str, plan.Values],
     ) -> None:
         self._console, self._total, self._done = console, (total := len(configs)), 0
-        self._left = Counter(config.label for config in configs)
-        self._seconds = dict[str, float]()  # of the latest run of each method
         self._labels, self._values = labels, values
         self._spoken = self._looked = time.monotonic()
         self.bar = Progress(
@@ -272,16 +270,6 @@ class _Watch:
             text = f"{name} seed {config.seed}  failed: {line_of(error)}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
-        self._estimate(config.label, now.get("seconds", 0.0))
-
-    def _estimate(self, label: str, seconds: float) -> None:
-        """Print once, when each method has ended a run, how long the others take one by one."""
-        is_new = label not in self._seconds
-        self._left[label] -= 1
-        self._seconds[label] = seconds
-        if is_new and len(self._seconds) == len(self._left) and (rest := self._left.total()):
-            time = units.duration(sum(self._seconds[each] * n for each, n in self._left.items()))
-            self._console.print(f"about {time} for the other {units.plural(rest, 'run')}, in order")
 
     def of(self, config: Config, until: float) -> Callable[[Mapping[str, Any]], None]:
         """Return the function to call after every round of a run in this process.

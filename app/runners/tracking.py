@@ -137,10 +137,7 @@ def _function_of(callback: Any) -> Callable[..., object]:
         inspect.signature(call).bind(0, None)
     except TypeError as error:
         wanted = "it must be a function (round, metrics), or an object with such an on_round"
-        hint = (
-            f', write track="{call}"' if isinstance(callback, str) and callback in TRACKERS else ""
-        )
-        raise ConfigError(f"callbacks: {call!r}: {error}: {wanted}{hint}") from None
+        raise ConfigError(f"callbacks: {call!r}: {error}: {wanted}") from None
     except ValueError:  # a built-in function without a signature
         pass
     return call

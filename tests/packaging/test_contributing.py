@@ -20,13 +20,14 @@ WALK = re.compile(r"^\| ([^|]+) \| (`[^|]+`) \| (\d+) files, ([\d,]+) lines \|$"
 MANY = re.compile(r"\{(.*)\}")
 BLOCK = re.compile(r'^( *)```\w+ title="([^"\n]+)"\n(.*?)^ *```$', re.M | re.S)
 SCRIPT = """
+import runpy
 import sys
 import pytest
 import coterie
 from coterie.app.cli.main import main
 
 assert coterie.__file__.startswith(sys.argv[1])
-assert main(["defaults"]) == 0
+runpy.run_module("coterie.app.config.defaults", run_name="__main__")
 assert main(["list", "methods"]) == 0
 keys = {
     "method": "halfway", "model": "bottleneck", "topology": "star", "schedule.kind": "first-day",

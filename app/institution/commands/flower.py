@@ -48,7 +48,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("options", nargs=argparse.REMAINDER, metavar="--OPTION", help=what)
     options = parser.parse_args(arguments)
     sys.argv = [f"flower-{options.service}", *options.options]
-    run = _program(sys.argv[0])
+    (program, *_) = entry_points(group="console_scripts", name=sys.argv[0])
     try:
         if options.service == "superexec":
             _fork_messages()
@@ -56,13 +56,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             private.change_waits(growing_pause(), hold)
     except (ImportError, AttributeError) as error:
         _log.warning("%s: the SuperNode waits in steps of 3 s, as Flower does", error)
-    run()
-
-
-def _program(name: str) -> Callable[[], object]:
-    (script, *_) = entry_points(group="console_scripts", name=name)
-    function: Callable[[], object] = script.load()
-    return function
+    program.load()()
 
 
 def growing_pause(
@@ -116,7 +110,8 @@ def _start_resident() -> subprocess.Popen[bytes]:
 
 def main() -> None:
     """Fork a process for each line of the standard input, the command of a message."""
-    run, app = _program(_MESSAGE), _load_app()
+    (program, *_) = entry_points(group="console_scripts", name=_MESSAGE)
+    run, app = program.load(), _load_app()
     try:
         private.change_install(partial(install, app))
     except (ImportError, AttributeError) as error:

@@ -30,10 +30,6 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     )
     parser.add_argument("--size", choices=get_args(Size), default="small", help="(small)")
     parser.add_argument("--seeds", type=int, help="number of seeds from 0 (the figure's seeds)")
-    parser.add_argument(
-        "--panel", action="append", default=[], metavar="LABEL",
-        help="only this panel of the figure, as in \"Heart Disease\"; may be repeated",
-    )  # fmt: skip
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
     add_workers(parser)
     options = parser.parse_args(arguments)
@@ -47,11 +43,10 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
     verdicts: list[Verdict] = []
     for name in [*_chosen(options.names, options.size)]:
-        request = FigureRequest(
-            name, options.size, options.seeds, Path(options.out), options.workers,
-            tuple(options.panel),
-        )  # fmt: skip
-        made = reproduce(request, console)
+        where = Path(options.out)
+        made = reproduce(
+            FigureRequest(name, options.size, options.seeds, where, options.workers), console
+        )
         verdicts += made.verdicts
         for verdict in made.verdicts:
             console.print(f"{verdict.verdict}: {verdict.claim}")

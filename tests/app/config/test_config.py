@@ -33,7 +33,7 @@ PRESETS = sorted((ROOT / "presets").rglob("*.toml"))
 
 def test_pyproject_holds_every_key_with_its_default() -> None:
     text = (ROOT / "pyproject.toml").read_text()
-    assert defaults.written_into(text) == text, "run: coterie defaults"
+    assert defaults.written_into(text) == text, "run: python -m coterie.app.config.defaults"
 
 
 def test_the_default_run_is_the_product_s() -> None:
