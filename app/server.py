@@ -67,8 +67,6 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(config: Config, grid: Grid, watch: Callable[[Mapping[str, Any]], None] | None) -> None:
     directory, plan = Path(config.run_dir), config.strategy()
-    size = plan.peers, plan.rounds, plan.topology.sum() // 2
-    _log.info("%s: %d peers, %d rounds, %d allowed pairs", type(plan).__name__, *size)
     for line in plan.cautions():
         _log.warning("%s", line)
     recorder = RunRecorder(

@@ -137,13 +137,13 @@ def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
     while True:
         shutil.rmtree(node.home)
         shutil.copytree(tmp_path / "before", node.home)
-        service._nodes.clear()
+        service._nodes._nodes.clear()
         node.version = 0
         if not killed_before(change, response_of, node, update):
             break
         charged = costs_of(node)
         assert charged == costs[: len(charged)], "what was charged is exact"
-        service._nodes.clear()
+        service._nodes._nodes.clear()
         at = response_of(node, begin).restored
         assert at == 0 or charged == costs
         rounds.append(at)
@@ -204,7 +204,7 @@ def played(
     yield over
     shutil.rmtree(node.home)
     shutil.copytree(tmp_path / "home", node.home)
-    service._nodes.clear()  # it has read the ledgers further
+    service._nodes._nodes.clear()  # it has read the ledgers further
 
 
 AGAIN = replace(START, attempt="b", samples=np.array([rows // 2 for rows in ROWS]))

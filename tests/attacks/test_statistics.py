@@ -316,13 +316,13 @@ def test_all_nodes_keep_one_scale_when_a_table_changes(
     nodes = consortium(tmp_path)
     assert not any(isinstance(answer, str) for answer in begun(nodes, "a"))
     before = scales(nodes)
-    service._nodes.clear()
+    service._nodes._nodes.clear()
     assert not any(isinstance(answer, str) for answer in begun(nodes, "b"))
     file = Path(str(nodes[1].node_config["data-dir"])) / "data.csv"
     head, *rows = file.read_text().splitlines()
     file.write_text("\n".join([head, *("2" + row.lstrip("-") for row in rows)]) + "\n")
     (nodes[2].home / "run" / "nodes" / "scale-0002.json").unlink()
-    service._nodes.clear()
+    service._nodes._nodes.clear()
     answers = begun(nodes, "c")
     assert all("data" in str(answer) for answer in answers[:2])
     assert "differs from that with which this run began" in caplog.text
@@ -337,7 +337,7 @@ def test_a_damaged_scale_stops_the_node(
     whole = file.read_text()
     for damaged in ("", "[]", whole[:40], whole.replace('"mean"', '"men"'), "{}"):
         file.write_text(damaged)
-        service._nodes.clear()
+        service._nodes._nodes.clear()
         assert ": state:" in str(node.handle(Request("start", 2, 2, attempt="c")))
         assert f"{file}: damaged; put it back" in caplog.text
         caplog.clear()

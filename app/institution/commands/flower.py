@@ -3,9 +3,9 @@
 Flower starts a process for each message, which imports Flower and the app for seconds, and a
 SuperNode without a message sleeps for 3 s. Here each message has a process of its own, too, but it
 is a fork of a resident process, which has imported both and sees no message. The SuperNode asks
-the SuperLink again after a quarter of the time that it has waited, at most 3 s, and lets its
-executor's question wait for an answer. Flower's `flower-supernode` and `flower-superexec` work
-with the same options, also one of them.
+the SuperLink again after a quarter of the time that it has waited, at most 3 s, and answers its
+executor when there is a message. `flower-supernode` and `flower-superexec` work with the same
+options, also one of them beside one of these.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ _MESSAGE = "flwr-clientapp"
 """Flower's program for a message."""
 _HELD_SECONDS = 1.0
 """Maximum time that a SuperNode waits for a task before it answers its executor."""
-_SHARE = 1 / 4
-"""Pause before the next question as a share of the wait so far."""
 
 _log = logging.getLogger("coterie.node")
 
@@ -44,8 +42,7 @@ _log = logging.getLogger("coterie.node")
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Run Flower's SuperNode or SuperExec in this process."""
     parser.add_argument("service", choices=["supernode", "superexec"])
-    what = "options of flower-supernode or flower-superexec"
-    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="--OPTION", help=what)
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="those of Flower's own program")
     options = parser.parse_args(arguments)
     sys.argv = [f"flower-{options.service}", *options.options]
     (program, *_) = entry_points(group="console_scripts", name=sys.argv[0])
@@ -69,7 +66,7 @@ def growing_pause(
         nonlocal before, began
         if most != before:  # SuperNodes wait 3 s for a message and 0.5 s for its response
             before, began = most, clock()
-        sleep(min(most, max(most / 30, _SHARE * (clock() - began))))
+        sleep(min(most, max(most / 30, (clock() - began) / 4)))
 
     return pause
 
@@ -84,37 +81,33 @@ def hold(acquire: Callable[..., Any], request: object, state: object) -> Any:
 
 def _fork_messages() -> None:
     """Let the resident process fork whenever this process wants to start Flower's for a message."""
-    begin = subprocess.Popen.__init__
-    resident: Any = _start_resident()
+    begin, command = subprocess.Popen.__init__, [sys.executable, "-P", "-m", __spec__.name]
+    start: Any = partial(subprocess.Popen, command, bufsize=0, stdin=subprocess.PIPE)
+    resident = start()
 
-    def begin_or_fork(self: Any, command: Any, *rest: Any, **more: Any) -> None:
+    def begin_or_fork(self: Any, words: Any, *rest: Any, **more: Any) -> None:
         nonlocal resident
-        if command[0] != _MESSAGE:
-            begin(self, command, *rest, **more)
+        if words[0] != _MESSAGE:
+            begin(self, words, *rest, **more)
             return
-        line = json.dumps(command).encode() + b"\n"
+        line = json.dumps(words).encode() + b"\n"
         try:
             resident.stdin.write(line)
         except BrokenPipeError:
             _log.error("the resident process ended (exit code %d): another one", resident.wait())
-            resident = _start_resident()
+            resident = start()
             resident.stdin.write(line)
 
     subprocess.Popen.__init__ = begin_or_fork  # type: ignore[method-assign]
 
 
-def _start_resident() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", __spec__.name]
-    return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE)
-
-
 def main() -> None:
     """Fork a process for each line of the standard input, the command of a message."""
     (program, *_) = entry_points(group="console_scripts", name=_MESSAGE)
-    run, app = program.load(), _load_app()
+    run = program.load()
     try:
-        private.change_install(partial(install, app))
-    except (ImportError, AttributeError) as error:
+        private.change_install(partial(install, _load_app()))
+    except Exception as error:  # also of an app that is damaged, which its messages will say
         _log.warning("%s: each message imports the app again", error)
         _forget_app()
     gc.freeze()

@@ -91,10 +91,6 @@ class Nodes:
             del self._nodes[next(iter(self._nodes))]
         return self._nodes[key]
 
-    def clear(self) -> None:
-        """Forget all nodes."""
-        self._nodes.clear()
-
 
 _nodes = Nodes()
 

@@ -41,12 +41,10 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     from coterie.app.lab.reproduction.claims import Verdict, counted
     from coterie.app.lab.reproduction.reproduce import FigureRequest, reproduce
 
-    verdicts: list[Verdict] = []
+    verdicts, out = list[Verdict](), Path(options.out)
     for name in [*_chosen(options.names, options.size)]:
-        where = Path(options.out)
-        made = reproduce(
-            FigureRequest(name, options.size, options.seeds, where, options.workers), console
-        )
+        request = FigureRequest(name, options.size, options.seeds, out, options.workers)
+        made = reproduce(request, console)
         verdicts += made.verdicts
         for verdict in made.verdicts:
             console.print(f"{verdict.verdict}: {verdict.claim}")
