@@ -46,7 +46,7 @@ from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Run
 from coterie.clients.engine.accountant import ORDERS, epsilon
 from tests.drills.parity import simulated
-from tests.harness.deployment import Deployment, committed, finish, write_policy
+from tests.harness.deployment import Deployment, committed, family, finish, write_policy
 from tests.harness.hosts import network
 
 NODES, KILLS = 3, 30
@@ -411,13 +411,14 @@ def cramped(pid: int) -> Iterator[Callable[[], int]]:
     events = group / ("memory.oom_control" if is_old else "memory.events")
     try:
         limit.write_text(str(CRAMPED))
-        (group / "cgroup.procs").write_text(str(pid))
+        for member in family(pid):
+            (group / "cgroup.procs").write_text(str(member))
         yield lambda: int(dict(x.split() for x in events.read_text().splitlines())["oom_kill"])
     finally:
         limit.write_text("-1" if is_old else "max")
-        for member in (group / "cgroup.procs").read_text().split():
+        for left in (group / "cgroup.procs").read_text().split():
             with suppress(OSError):
-                (root / "cgroup.procs").write_text(member)
+                (root / "cgroup.procs").write_text(left)
         with suppress(OSError):
             group.rmdir()
 
