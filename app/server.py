@@ -27,8 +27,6 @@ from coterie.strategies.relay.broker import Broker
 from coterie.strategies.relay.preflight import PREFLIGHT_SECONDS, survey
 from coterie.strategies.relay.roster import Proof
 
-_log = logging.getLogger("coterie.relay")
-
 app = ServerApp()
 
 
@@ -68,7 +66,7 @@ def main(grid: Grid, context: Context) -> None:
 def _run(config: Config, grid: Grid, watch: Callable[[Mapping[str, Any]], None] | None) -> None:
     directory, plan = Path(config.run_dir), config.strategy()
     for line in plan.cautions():
-        _log.warning("%s", line)
+        logging.getLogger("coterie.relay").warning("%s", line)
     recorder = RunRecorder(
         directory, config.peers, config.num_server_rounds, resume=config.resume, watch=watch,
         run=config_digest_of(config), durable=not is_simulation(grid),

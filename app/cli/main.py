@@ -142,8 +142,7 @@ def _help() -> str:
     lines = []
     for package, commands in WINGS.items():
         lines += ["", f"{_TITLES[package]}:"]
-        for name, (arguments, about) in commands.items():
-            lines.append(f"  {f'{name} {arguments}':<40}{about}")
+        lines += [f"  {f'{name} {args}':<40}{about}" for name, (args, about) in commands.items()]
     last = "Each takes --help. Keys that are not given have defaults: coterie list KEY."
     return "\n".join(["coterie COMMAND ...", *lines, "", last])
 

@@ -247,6 +247,8 @@ class _Watch:
         values: Mapping[str, plan.Values],
     ) -> None:
         self._console, self._total, self._done = console, (total := len(configs)), 0
+        self._left = Counter(config.label for config in configs)
+        self._seconds = dict[str, float]()  # of the latest run of each method
         self._labels, self._values = labels, values
         self._spoken = self._looked = time.monotonic()
         self.bar = Progress(
@@ -269,7 +271,13 @@ class _Watch:
         if error is not None:
             text = f"{name} seed {config.seed}  failed: {line_of(error)}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
-        self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
+        seconds, is_new = now.get("seconds", 0.0), config.label not in self._seconds
+        self._console.print(f"{place}  {text}  {seconds:.1f} s", soft_wrap=True)
+        self._left[config.label] -= 1
+        self._seconds[config.label] = seconds
+        if is_new and len(self._seconds) == len(self._left) and (rest := self._left.total()):
+            time = units.duration(sum(self._seconds[each] * n for each, n in self._left.items()))
+            self._console.print(f"about {time} for the other {units.plural(rest, 'run')}, in order")
 
     def of(self, config: Config, until: float) -> Callable[[Mapping[str, Any]], None]:
         """Return the function to call after every round of a run in this process.

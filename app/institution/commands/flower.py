@@ -31,10 +31,7 @@ from rich.console import Console
 
 from coterie.strategies.flower import private
 
-_MESSAGE = "flwr-clientapp"
-"""Flower's program for a message."""
-_HELD_SECONDS = 1.0
-"""Maximum time that a SuperNode waits for a task before it answers its executor."""
+_MESSAGE = "flwr-clientapp"  # Flower's program for a message
 
 _log = logging.getLogger("coterie.node")
 
@@ -56,24 +53,22 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     program.load()()
 
 
-def growing_pause(
-    sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
-) -> Callable[[float], None]:
+def growing_pause() -> Callable[[float], None]:
     """Return a `sleep(most)` that is short when a wait begins, and at most `most` seconds later."""
     before, began = 0.0, 0.0
 
     def pause(most: float) -> None:
         nonlocal before, began
         if most != before:  # SuperNodes wait 3 s for a message and 0.5 s for its response
-            before, began = most, clock()
-        sleep(min(most, max(most / 30, (clock() - began) / 4)))
+            before, began = most, time.monotonic()
+        time.sleep(min(most, max(most / 30, (time.monotonic() - began) / 4)))
 
     return pause
 
 
-def hold(acquire: Callable[..., Any], request: object, state: object) -> Any:
-    """Answer an executor when there is a task for it, at the latest after _HELD_SECONDS."""
-    end = time.monotonic() + _HELD_SECONDS
+def hold(acquire: Callable[..., Any], request: object, state: object, most: float = 1.0) -> Any:
+    """Answer an executor when there is a task for it, at the latest after `most` seconds."""
+    end = time.monotonic() + most
     while not (answer := acquire(request, state)).token and time.monotonic() < end:
         time.sleep(0.05)
     return answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import re
 import shutil
 import ssl
 import time
@@ -17,7 +16,7 @@ from urllib.error import URLError
 RENEW_DAYS = 30
 """Days before the end of a certificate at which its renewal is asked for."""
 _RENEW = "renew it (coterie certificates DIRECTORY --hosts ..., then restart the SuperLink"
-_EXECUTOR = re.compile(rb"flower[-\0]superexec\0")
+_EXECUTOR = b"superexec\0"
 _SECONDS = 10.0
 _DAY = 86400.0
 
@@ -27,7 +26,7 @@ def machine(directory: Path) -> dict[str, Any]:
     executor = False
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # gone in the meantime, or another user's
-            executor |= bool(_EXECUTOR.search(path.read_bytes()))
+            executor |= _EXECUTOR in path.read_bytes()
     return {"executor": executor, "free_bytes": shutil.disk_usage(directory).free}
 
 

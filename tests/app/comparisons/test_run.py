@@ -381,6 +381,13 @@ def test_a_comparison_of_tables_has_rows_by_scikit_learn(tmp_path: Path) -> None
 def test_tables_have_more_seeds_by_default(
     tmp_path: Path, flat: dict[str, Scalar], seeds: int
 ) -> None:
+    """After one run of each method, a line says how long the others take."""
     flat = flat | {"num-server-rounds": 1, "evaluate-every": 1}
     text = compared(tmp_path, "local,fedavg", flat=flat, seeds=None, yardsticks="none")
     assert f"{2 * seeds} runs to do" in text
+    lines = text.splitlines()
+    (told,) = (k for k, line in enumerate(lines) if line.startswith("about "))
+    assert re.fullmatch(rf"about .* for the other {2 * seeds - 2} runs, in order", lines[told])
+    assert [line.split()[1:4] for line in lines[told - 2 : told]] == [
+        ["local", "seed", "0"], ["fedavg", "seed", "0"]
+    ]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ MOST = 3.0
 
 
 class Clock:
-    """Clock that only sleeping moves."""
+    """Clock that only sleeping moves, in place of `time`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -27,34 +26,40 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def read(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 
-def ends(seconds: float) -> Iterator[float]:
-    """Yield the times at which a wait of so many seconds asks again."""
-    clock = Clock()
-    pause = flower.growing_pause(clock.sleep, clock.read)
-    while clock.now < seconds:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(flower, "time", made := Clock())
+    return made
+
+
+def ends(clock: Clock, seconds: float) -> list[float]:
+    """Return the times at which a wait of so many seconds asks again."""
+    pause, times = flower.growing_pause(), [clock.now]
+    while times[-1] < seconds:
         pause(MOST)
-        yield clock.now
+        times.append(clock.now)
+    return times[1:]
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.7, 3.0, 20.0, 500.0])
-def test_a_message_waits_for_a_quarter_of_the_time_at_most(seconds: float) -> None:
-    *_, last = ends(seconds)
+def test_a_message_waits_for_a_quarter_of_the_time_at_most(clock: Clock, seconds: float) -> None:
+    last = ends(clock, seconds)[-1]
     assert last - seconds <= min(MOST, max(MOST / 30, seconds / 4))
 
 
-def test_the_number_of_questions_grows_with_the_logarithm_of_a_wait() -> None:
+def test_the_number_of_questions_grows_with_the_logarithm_of_a_wait(clock: Clock) -> None:
     """Each pause is 1/4 of the wait before it, so the wait grows by 5/4: log(T) / log(5/4)."""
-    first = sum(end < 0.4 for end in ends(12))  # 0.4 s: where a quarter is the least pause
-    assert len([*ends(12)]) - first <= 1 + 15.3 + 1, "log(12 / 0.4) / log(5/4) = 15.2"
+    times = ends(clock, 12)
+    first = sum(end < 0.4 for end in times)  # 0.4 s: where a quarter is the least pause
+    assert len(times) - first <= 1 + 15.3 + 1, "log(12 / 0.4) / log(5/4) = 15.2"
 
 
-def test_a_new_wait_begins_with_a_short_pause() -> None:
-    clock = Clock()
-    pause = flower.growing_pause(clock.sleep, clock.read)
+def test_a_new_wait_begins_with_a_short_pause(clock: Clock) -> None:
+    pause = flower.growing_pause()
     for _ in range(40):
         pause(MOST)
     for most in (0.5, MOST):  # the message came and was answered
@@ -63,15 +68,13 @@ def test_a_new_wait_begins_with_a_short_pause() -> None:
         assert clock.now - before == pytest.approx(most / 30)
 
 
-def test_an_executor_hears_of_a_task_as_soon_as_there_is_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_executor_hears_of_a_task_as_soon_as_there_is_one(clock: Clock) -> None:
     tokens = iter(["", "", "token", "another"])
-    acquire = lambda request, state: SimpleNamespace(token=next(tokens))  # noqa: E731
-    monkeypatch.setattr(flower.time, "sleep", lambda seconds: None)
+    acquire = lambda request, state: SimpleNamespace(token=next(tokens, ""))  # noqa: E731
     assert flower.hold(acquire, None, None).token == "token"
-    monkeypatch.setattr(flower, "_HELD_SECONDS", 0.0)
-    assert flower.hold(lambda request, state: SimpleNamespace(token=""), None, None).token == ""
+    assert next(tokens) == "another"
+    assert flower.hold(acquire, None, None, 2.0).token == ""
+    assert clock.now == pytest.approx(2.1, abs=0.06), "without a task, it is answered at the end"
 
 
 def test_only_the_loaded_app_is_not_installed_again(
