@@ -9,7 +9,6 @@ A node without them sends letters as Flower cuts them; a relay with them refuses
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -71,12 +70,13 @@ def change_waits(sleep: Callable[[float], None], hold: Callable[..., Any]) -> No
     from flwr.supernode import start_client_internal as loop
     from flwr.supernode.servicer.runtime import runtime_handlers
 
-    runtime_handlers.acquire_task = partial(hold, runtime_handlers.acquire_task)  # type: ignore[assignment]
-    loop.time = SimpleNamespace(**{**vars(time), "sleep": sleep})  # type: ignore[assignment]
+    runtime_handlers.acquire_task = partial(hold, runtime_handlers.acquire_task)
+    vars(loop)["time"] = SimpleNamespace(**{**vars(vars(loop)["time"]), "sleep": sleep})
 
 
 def change_install(install: Callable[..., Any]) -> None:
     """Let ClientApps of this process be installed by `install`, which gets Flower's function."""
     from flwr.supernode.runtime import run_clientapp
 
-    run_clientapp.install_from_fab = partial(install, run_clientapp.install_from_fab)  # type: ignore[assignment]
+    names = vars(run_clientapp)
+    names["install_from_fab"] = partial(install, names["install_from_fab"])

@@ -48,7 +48,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             _fork_messages()
         else:
             private.change_waits(growing_pause(), hold)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, KeyError) as error:
         _log.warning("%s: the SuperNode waits in steps of 3 s, as Flower does", error)
     program.load()()
 
@@ -93,7 +93,7 @@ def _fork_messages() -> None:
             resident = start()
             resident.stdin.write(line)
 
-    subprocess.Popen.__init__ = begin_or_fork  # type: ignore[method-assign]
+    subprocess.Popen.__init__ = begin_or_fork  # type: ignore[assignment,method-assign]
 
 
 def main() -> None:
