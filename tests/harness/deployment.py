@@ -38,6 +38,7 @@ BIN = Path(sys.executable).parent
 CONNECTION = "drill"
 _START_SECONDS = 90.0
 _OURS = ("env", f"PYTHONPATH={ROOT}")  # nodes have what Flower brings them and nothing else
+_FLOWER = ("python", "-P", "-m", "coterie", "flower")
 _RESTART_SECONDS = 2.0
 _DATA = 2**31
 """Bytes of a message's process, as deploy/ and docker/ have it."""
@@ -249,7 +250,7 @@ class Deployment:
             words = [*service.command]
             if "flower" in words:
                 at = words.index("flower")
-                words[at - 1 : at + 2] = [str(BIN / f"flower-{words[at + 1]}")]
+                words[at - 4 : at + 2] = [str(BIN / f"flower-{words[at + 1]}")]
             service.command = tuple(words)
 
     def start_fleet(self, nodes: int) -> None:
@@ -343,14 +344,14 @@ class Deployment:
         config += f'policy="{self.policy}" quadratic.file="{self.problem}" '
         config += f'schedule.file="{self.presence}"'
         self._add(
-            node, host, home, "coterie", "flower", "supernode", "--isolation", "process",
+            node, host, home, *_FLOWER, "supernode", "--isolation", "process",
             "--superlink", self._address, "--root-certificates", str(at / "ca.crt"),
             "--auth-supernode-private-key", str(at / "node.key"),
             "--port", port, "--superexec-auth-secret-file", secret,
             "--node-config", f'{config} out="{home}" device="cpu"{more}',
         )  # fmt: skip
         self._add(
-            executor, host, home, "coterie", "flower", "superexec", "--insecure",
+            executor, host, home, *_FLOWER, "superexec", "--insecure",
             "--runtime-api-address", f"127.0.0.1:{port}", "--superexec-auth-secret-file", secret,
         )  # fmt: skip
         service = self.services[executor]
