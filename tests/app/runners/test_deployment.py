@@ -140,6 +140,16 @@ def test_a_relay_says_who_is_ready(
 
 
 @pytest.mark.long
+def test_nodes_with_flowers_own_services_compute_the_same(tmp_path: Path) -> None:
+    started = Deployment(tmp_path / "own", Host(), {peer: Host() for peer in range(PEERS)})
+    started.use_flowers_services()
+    with started:
+        finished = watched(started, ONE_ROUND | {"method": "fedavg"}, "own")
+        simulate(finished.config | {"run-dir": str(tmp_path / "simulated")}, nodes=1)
+    assert difference(finished.run, Run.read(tmp_path / "simulated")) < 1e-10
+
+
+@pytest.mark.long
 def test_a_flower_without_its_private_names_computes_the_same(tmp_path: Path) -> None:
     """And the relay says so: it holds whole letters, still sealed."""
     started = Deployment(tmp_path / "public", Host(), {peer: Host() for peer in range(PEERS)})
