@@ -22,8 +22,8 @@ from coterie.app.runs import atomic, logs, plain_flwr, progress, rundir
 from coterie.app.runs.recorder import RunRecorder
 from coterie.errors import line_of
 from coterie.strategies.flower.private import is_simulation
+from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.flower.transport import FlowerTransport
-from coterie.strategies.relay.broker import Broker
 from coterie.strategies.relay.preflight import PREFLIGHT_SECONDS, survey
 from coterie.strategies.relay.roster import Proof
 
@@ -65,8 +65,6 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(config: Config, grid: Grid, watch: Callable[[Mapping[str, Any]], None] | None) -> None:
     directory, plan = Path(config.run_dir), config.strategy()
-    for line in plan.cautions():
-        logging.getLogger("coterie.relay").warning("%s", line)
     recorder = RunRecorder(
         directory, config.peers, config.num_server_rounds, resume=config.resume, watch=watch,
         run=config_digest_of(config), durable=not is_simulation(grid),
@@ -74,18 +72,17 @@ def _run(config: Config, grid: Grid, watch: Callable[[Mapping[str, Any]], None] 
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         atomic.write(directory / "config.toml", config.toml())
     try:
-        Broker(
-            plan,
-            FlowerTransport(grid, config.round_seconds),
-            recorder,
-            recorder.ledger,
-            config.join_seconds,
-            config.quorum,
-            deployed=not is_simulation(grid),
+        RelayStrategy(plan).start(
+            grid,
+            timeout=config.round_seconds,
+            recorder=recorder,
+            ledger=recorder.ledger,
+            join_timeout=config.join_seconds,
             patience=config.patience,
+            quorum=config.quorum,
             proves=_proves(config, grid),
             waits=recorder.waiting,
-        ).run()
+        )
     except Exception as error:
         recorder.fail(line_of(error))
         raise

@@ -85,6 +85,8 @@ def main(arguments: Sequence[str]) -> int:
         """Parser that reports a wrong command line as ConfigError."""
 
         def error(self, message: str) -> NoReturn:
+            if "--hold-out" in message:  # its former name
+                raise ConfigError("--hold-out SHARE is the key late-peers=SHARE")
             raise ConfigError(f"{message} (see {self.prog} --help)")
 
     name, *rest = arguments

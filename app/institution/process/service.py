@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 _NODES_IN_MEMORY = 4
 _UNCHANGED = ("preflight", "answer")
 """Stages that leave a node's state in the same round."""
+_MOVED = "report"
+"""Keys of --node-config before there were policies."""
 
 _log = logging.getLogger("coterie.node")
 
@@ -177,6 +179,8 @@ def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
             "this SuperNode has no policy: write one (coterie policy init policy.toml) and "
             'start it with policy="FILE" in --node-config'
         )
+    if _MOVED in node_config:
+        raise StartError(f"{_MOVED} in --node-config is now disclosure in [reports] of the policy")
     file, directory = Path(str(node_config["policy"])), Path(config.run_dir)
     if directory.name.casefold() == approval.OWN:
         raise ConfigError(f"no run may have the name {approval.OWN}: the node uses that folder")

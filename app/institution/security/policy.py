@@ -297,6 +297,20 @@ TABLES: Mapping[str, type] = {
 }
 """Table of policy.toml -> its dataclass."""
 
+RENAMED: Mapping[str, str] = {
+    "most-peers": "max-peers",
+    "most-rounds": "max-rounds",
+    "data.least-examples": "data.min-examples",
+    "data.least-batch-size": "data.min-batch-size",
+    "answers.most-a-round": "answers.max-answers-per-round",
+    "answers.most-a-recipient": "answers.max-answers-per-peer",
+    "answers.most-in-all": "answers.max-answers",
+    "answers.most-repeats": "answers.max-replays",
+    "privacy.most-epsilon": "privacy.max-epsilon",
+    "privacy.most-delta": "privacy.max-delta",
+}
+"""Keys of earlier versions -> their names now."""
+
 
 def read_policy(path: Path, content: bytes | None = None) -> Policy:
     """Read a policy file; PolicyError: missing, wrong, or others may write to it."""
@@ -333,6 +347,8 @@ def locate(dotted: str) -> tuple[str, Option]:
     table, _, key = dotted.rpartition(".")
     if table in TABLES and key in options_of(TABLES[table]):
         return table, options_of(TABLES[table])[key]
+    if dotted in RENAMED:
+        raise PolicyError(f'unknown key "{dotted}": it is called "{RENAMED[dotted]}" now')
     raise PolicyError(f"unknown key {schema.brief(dotted)}{nearest(dotted, Policy().flat())}")
 
 

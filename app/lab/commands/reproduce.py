@@ -30,6 +30,10 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     )
     parser.add_argument("--size", choices=get_args(Size), default="small", help="(small)")
     parser.add_argument("--seeds", type=int, help="number of seeds from 0 (the figure's seeds)")
+    parser.add_argument(
+        "--panel", action="append", default=[], metavar="LABEL",
+        help="only this panel of the figure, as in \"Heart Disease\"; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
     add_workers(parser)
     options = parser.parse_args(arguments)
@@ -41,9 +45,12 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     from coterie.app.lab.reproduction.claims import Verdict, counted
     from coterie.app.lab.reproduction.reproduce import FigureRequest, reproduce
 
-    verdicts, out = list[Verdict](), Path(options.out)
+    verdicts: list[Verdict] = []
     for name in [*_chosen(options.names, options.size)]:
-        request = FigureRequest(name, options.size, options.seeds, out, options.workers)
+        request = FigureRequest(
+            name, options.size, options.seeds, Path(options.out), options.workers,
+            tuple(options.panel),
+        )  # fmt: skip
         made = reproduce(request, console)
         verdicts += made.verdicts
         for verdict in made.verdicts:

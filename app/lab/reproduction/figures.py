@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -172,6 +172,13 @@ class Figure(_Read):
     def shown(self) -> tuple[str, ...]:
         """Measures that the figure shows."""
         return (self.y,) if self.form == "sweep" else self.columns
+
+    def only(self, labels: Collection[str]) -> Figure:
+        """Return the figure with these panels only; without labels, the figure itself."""
+        if not labels:
+            return self
+        _known(labels, {panel.label for panel in self.panels}, f"figures.{self.name}: no panel")
+        return replace(self, panels=tuple(p for p in self.panels if p.label in labels))
 
     def seeds_at(self, size: Size) -> Sequence[int]:
         return (size == "paper" and self.paper_seeds) or range(self.seeds)

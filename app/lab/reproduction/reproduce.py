@@ -36,6 +36,7 @@ class FigureRequest:
     out: Path = Path(OUT)  # directory of all reproductions; figures share equal runs
     workers: int | None = None
     """Maximum number of parallel runs; None: as many as cores, memory and GPUs allow."""
+    panels: tuple[str, ...] = ()  # labels of the panels to make; empty: every panel
 
     @property
     def directory(self) -> Path:
@@ -62,6 +63,7 @@ def reproduce(request: FigureRequest, console: Console) -> Reproduction:
     paper, figure = figures.find(request.name)
     if figure.missing:
         raise ConfigError(f"{request.name} is not reproduced: {figure.missing}")
+    figure = figure.only(request.panels)
     if not figure.exists(request.size):
         (other,) = {*get_args(Size)} - {request.size}
         raise ConfigError(f"{request.name} has no size {request.size}; use --size {other}")

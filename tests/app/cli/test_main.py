@@ -337,6 +337,7 @@ def test_lists_are_data_too(capsys: pytest.CaptureFixture[str]) -> None:
     ("line", "word"),
     [
         ("worth runs/x", 'did you mean "contribution"?'),
+        ("compare --methods local --hold-out 0.2", "late-peers=SHARE"),
         ("run hold-out=0.2", 'did you mean "late-peers"?'),
         ("run table.mean=1", "which is gone: write mean and scale of the column into schema.toml"),
         ("run text.bad-lines=skip", "which is gone: correct the lines that the error names"),

@@ -429,8 +429,9 @@ def test_a_recorded_run_without_the_key_keeps_its_plain_split(tmp_path: Path) ->
     config = tmp_path / "run" / "config.toml"
     text = f'peers = 1\nmethod = "local"\ndataset = "table"\ndata-dir = "{tmp_path}/data"\n'
     text += '[table]\ncolumns = "age"\nlabel = "bmi"\n'
-    config.write_text(text)
-    assert config_of(tmp_path / "run").flat()["table.split"] == "plain"
-    assert read_items([str(config)])[1]["table.split"] == "plain"
+    for added, split in (("", "plain"), ('split = "by-class"\n', "random")):
+        config.write_text(text + added)
+        assert config_of(tmp_path / "run").flat()["table.split"] == split
+        assert read_items([str(config)])[1]["table.split"] == split
     config.rename(tmp_path / "preset.toml").write_text(text)
     assert read_items([str(tmp_path / "preset.toml")])[1]["table.split"] == "random"

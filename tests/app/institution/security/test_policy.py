@@ -19,6 +19,7 @@ from coterie.app.institution.process.job import Job
 from coterie.app.institution.security import approval
 from coterie.app.institution.security.disclosure import precision, protected
 from coterie.app.institution.security.policy import (
+    RENAMED,
     TABLES,
     AnswerPolicy,
     DataPolicy,
@@ -113,6 +114,17 @@ def test_a_wrong_policy_is_one_line_that_names_the_key(
     assert message in str(error.value)
     assert str(error.value).startswith(f"policy {tmp_path / 'policy.toml'}")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_key_of_an_earlier_version_is_refused_with_its_new_name(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    table, _, key = old.rpartition(".")
+    with pytest.raises(PolicyError) as error:
+        read_policy(file(tmp_path, f"[{table}]\n{key} = 1" if table else f"{key} = 1"))
+    assert f'unknown key "{old}": it is called "{new}" now' in str(error.value)
+    assert new in Policy().flat()
 
 
 def test_letters_about_own_data_are_private_unless_a_person_writes_plain() -> None:

@@ -293,6 +293,22 @@ def test_size_paper_takes_the_papers_seeds(folder: Path) -> None:
     assert seeds("small") == [0, 1, 2]
 
 
+def test_one_panel_needs_no_data_of_the_others(tmp_path: Path) -> None:
+    """Heart disease runs at size paper without a GPU; MNIST, CIFAR-10 and IXI have other panels."""
+    _, figure = figures.find("all-for-one/table-2")
+    assert figure.required == ("MNIST", "CIFAR-10", "IXI", "a GPU")
+    hearts = figure.only(["Heart Disease"])
+    assert hearts.required == ()
+    grid = _grid(hearts, FigureRequest("all-for-one/table-2", "paper", out=tmp_path))
+    assert {cell.panel for cell in grid.cells} == {"Heart Disease"}
+    assert {config.dataset for config in grid} == {"heart-disease"}
+    with pytest.raises(ConfigError, match='no panel "Heart"'):
+        reproduce(
+            FigureRequest("all-for-one/table-2", out=tmp_path, panels=("Heart",)),
+            Console(quiet=True),
+        )
+
+
 def lines_of(names: list[str], width: int) -> list[str]:
     """Return the lines of the list in a terminal."""
     console = Console(width=width)
