@@ -185,4 +185,4 @@ def _images(folder: Path, about: About) -> Inputs:
             f"{trained or min(depths)}, whose values mean something else"
         )
     names = [str(path.relative_to(folder)) for path, _ in examples]
-    return Inputs(np.stack([each.pixels for _, each in examples]), names, {"file": names})
+    return Inputs(np.stack([each.values for _, each in examples]), names, {"file": names})

@@ -209,6 +209,10 @@ class Tree(NamedTuple):
     value: Floats  # (v, k)
 
 
+Boosted = tuple[Floats, Iterable[Sequence[Tree]]]
+"""Scores (k,) before the first stage, as logarithms of shares, and the stages."""
+
+
 class GradientBoosting(Trees):
     """Base of gradient boosting; a stage has a tree per score, for two classes one of log odds."""
 
@@ -232,11 +236,8 @@ class GradientBoosting(Trees):
         return scores_bk
 
     @abstractmethod
-    def boosted(
-        self, rows: Rows, seed: int, k: int, begun: Begun | None
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+    def boosted(self, rows: Rows, seed: int, k: int, begun: Begun | None) -> Boosted:
         """Fit to targets 0 to k - 1, all of which occur, or to numbers if k is 1."""
-        # Returns the scores (k,) before the first stage, as logarithms of shares, and the stages.
 
     def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
         """Fit stages, or further ones that continue former fits; their `base` is 0."""
@@ -269,9 +270,7 @@ class GradientBoosting(Trees):
 class BoostedTrees(GradientBoosting):
     """Gradient boosting of scikit-learn."""
 
-    def boosted(
-        self, rows: Rows, seed: int, k: int, begun: Begun | None
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+    def boosted(self, rows: Rows, seed: int, k: int, begun: Begun | None) -> Boosted:
         from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
         options, draws, init = self._options, np.random.RandomState(seed), None
@@ -358,9 +357,7 @@ def _log_shares(rows: Rows, k: int) -> Floats:
 class XGBoost(GradientBoosting):
     """Gradient boosting of XGBoost, leaf by leaf on histograms."""
 
-    def boosted(
-        self, rows: Rows, seed: int, k: int, begun: Begun | None
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+    def boosted(self, rows: Rows, seed: int, k: int, begun: Begun | None) -> Boosted:
         xgboost, options = _imported("xgboost"), self._options
         settings = {
             "objective": ("reg:squarederror", "binary:logistic", "multi:softprob")[min(k, 3) - 1],
@@ -391,9 +388,7 @@ class XGBoost(GradientBoosting):
 class LightGBM(GradientBoosting):
     """Gradient boosting of LightGBM, leaf by leaf on histograms."""
 
-    def boosted(
-        self, rows: Rows, seed: int, k: int, begun: Begun | None
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+    def boosted(self, rows: Rows, seed: int, k: int, begun: Begun | None) -> Boosted:
         lightgbm, options = _imported("lightgbm"), self._options
         settings = {
             "objective": ("regression", "binary", "multiclass")[min(k, 3) - 1],
