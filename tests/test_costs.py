@@ -47,10 +47,8 @@ STEPS: dict[str, Any] = {"local-steps": 3, "num-server-rounds": 4}
 EPOCHS: dict[str, Any] = {"local-epochs": 2, "num-server-rounds": 2}
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "cobo": [{"sampling": "constant", "probability": 0.5, "gamma": 30.0}, {"simplex": True}],
-    "wga": [
-        {"weights": "inverse-variance"}, {"alpha": 0.3, "targets": "0,3"},
-    ],
-    "bias-correction": [{"bias": "oracle", "targets": "1,2"}, {"weights": "inverse-variance"}],
+    "wga": [{"alpha": 0.3, "targets": "0,3"}],
+    "bias-correction": [{"bias": "oracle", "targets": "1,2"}],
     "all-for-one": [
         {"estimator": "plain", "refresh-every": 2, "similarity-batch-size": 7},
         {"estimator": "debiased", "refresh-every": 3, "similarity-batch-size": 10},

@@ -195,30 +195,23 @@ def _privacy(content: Mapping[str, Any]) -> list[str]:
             f"This node attacked {len(letters)} of its letters before they left, and {sent} of "
             "them left: clearance.md has what was measured."
         )
-    privacy += _single_values(content)
+    if content.get("diagnostics", {}).get("threshold") is not None:
+        digits = ", rounded to two decimals" if "privacy" in content else ""
+        privacy.append(
+            "The threshold in the file is the mean of two validation examples' predicted "
+            f"probabilities{digits}. It is not covered by differential privacy."
+        )
+    if "fill" in content:
+        privacy.append(
+            "The file holds the median of each column with missing cells: it can be one patient's "
+            "value."
+        )
     if content["policy"] is None:
         privacy.append("No policy: a simulation, in which every measurement was reported.")
     else:
         disclosed = content["reported_to_the_relay"]
         privacy.append(f"Reports to the relay, as the policy allows: {disclosed}, rounded.")
     return privacy
-
-
-def _single_values(content: Mapping[str, Any]) -> list[str]:
-    """Return sentences on numbers of the model file that single examples determine."""
-    sentences = []
-    if content.get("diagnostics", {}).get("threshold") is not None:
-        digits = ", rounded to two decimals" if "privacy" in content else ""
-        sentences.append(
-            "The threshold in the file is the mean of two validation examples' predicted "
-            f"probabilities{digits}. It is not covered by differential privacy."
-        )
-    if "fill" in content:
-        sentences.append(
-            "The file holds the median of each column with missing cells: it can be one patient's "
-            "value."
-        )
-    return sentences
 
 
 _OF_CARD = ("diagnostics", "dice", "limited")
