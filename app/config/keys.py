@@ -21,6 +21,8 @@ GONE: Mapping[str, tuple[Scalar, str]] = {
     "bias-correction.helpers": ("all", _HELPERS),
     "wga.weights": ("uniform", _WEIGHTS),
     "bias-correction.weights": ("uniform", _WEIGHTS),
+    "dispfl.growth": ("gradient", "new entries are those with the largest gradients"),
+    "federico.coin": ("per-round", "a round samples uniformly or greedily as a whole"),
     "federated-clustering.radius": ("quantile", "set federated-clustering.quantile"),
     "all-for-one.smoothness": (0.0, "a learning-rate that is too large causes a warning"),
     "trust.warmup": (0, "train with method local, and go on with start-from"),

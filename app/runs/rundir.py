@@ -264,7 +264,6 @@ class Run:
 
     @property
     def peers(self) -> int:
-        """Number of peers n."""
         return int(self.config["peers"])
 
     @property

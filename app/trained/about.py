@@ -94,7 +94,6 @@ class About:
         return () if fitted is None else fitted.columns
 
     def class_names(self) -> list[str]:
-        """Return the names of the classes, or their numbers."""
         return list(self.classes) or [str(number) for number in range(self.outputs)]
 
     def strings(self) -> dict[str, str]:

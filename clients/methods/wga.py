@@ -109,7 +109,6 @@ class AskingRule(Rule[S], strategy=WantedHelp):
             raise ValueError(f'targets must be "all" or ids like "0,3", not "{self.targets}"')
 
     def asking(self, peers: int) -> list[int]:
-        """Return the targets among `peers` peers."""
         return [*range(peers)] if self.targets == "all" else [*map(int, self.targets.split(","))]
 
     def check(self, config: Any) -> None:
@@ -283,7 +282,6 @@ class BiasCorrection(AskingRule[BiasState], group="helpers", true_clusters={"bia
 
     @property
     def knows(self) -> bool:
-        """True if c_i is the true bias."""
         return self.bias == "oracle"
 
     def init(self) -> BiasState:

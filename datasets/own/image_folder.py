@@ -147,7 +147,6 @@ class ImageFolderOptions(HeldOptions):
         self.normalisation()
 
     def check_peers(self, peers: int) -> None:
-        """Check that the run names its classes."""
         if len(set(words(self.classes))) != len(words(self.classes)) or not words(self.classes):
             raise ValueError('classes must name each class once, like "normal, pneumonia"')
         if self.masks and len(words(self.classes)) < 2:
