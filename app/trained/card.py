@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
@@ -24,6 +23,7 @@ _COLUMNS = 500  # maximum number of columns, of more those with findings
 _NAMED = 50  # maximum number of collaborators, largest weights first
 _QUALITY = ("column", "kind", "missing", "distinct", "code", "code_share", "drift", "finding")
 _JSON = json.JSONEncoder(allow_nan=False)
+_VERSIONS = {name: version(name) for name in ("torch", "numpy")}
 
 
 def card(
@@ -81,7 +81,7 @@ def card(
         **({"clearance": clearance} if clearance else {}),
         **({"defence": schema.values(defence)} if defence.rule != "none" else {}),
         "config_digest": about.config_digest,
-        "versions": _versions(),
+        "versions": _VERSIONS,
         **({"diagnostics": curves["diagnostics"]} if "diagnostics" in curves else {}),
         **({"dice": {f"dice_{k}": round(v, 4) for k, v in dice}} if "dice" in curves else {}),
         **_limited(curves, names),
@@ -111,11 +111,6 @@ def _collaborators(
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@lru_cache
-def _versions() -> Mapping[str, str]:
-    return {name: version(name) for name in ("torch", "numpy")}
 
 
 def as_json(content: Mapping[str, Any]) -> str:

@@ -147,9 +147,6 @@ class AskingRule(Rule[S], strategy=WantedHelp):
         asks_p = np.isin(self.engine.peers, self.asking(self.engine.n))
         return np.asarray(asks_p[:, None] & (self.eye() == 0))
 
-    def answer_shapes(self, t: int) -> dict[str, tuple[int, ...]]:
-        return {"g": (self.engine.d,)}
-
     def answer(self, s: S, asked: Inbox) -> Mapping[str, Tensor]:
         return {"g": gradients_at(self.engine, s, asked)}
 
@@ -157,7 +154,10 @@ class AskingRule(Rule[S], strategy=WantedHelp):
         engine, t, replied_pn = self.engine, inbox.round, 1.0 * inbox.replied
         share_pn = replied_pn / np.maximum(replied_pn.sum(axis=1, keepdims=True), 1.0)
         helped_p = share_pn.sum(axis=1) > 0
-        alpha_p = self._alpha(s, t, share_pn) * helped_p
+        if self.alpha == "auto":
+            alpha_p = helped_p * self.best_alpha(s, t, (share_pn > 0).sum(axis=1))
+        else:
+            alpha_p = helped_p * self.alpha
         average_pd = inbox.answered("g", share_pn)
         aim_pd = average_pd - self.correction(s, share_pn, inbox)
         alpha_p1 = engine.tensor(alpha_p)[:, None]
@@ -189,11 +189,6 @@ class AskingRule(Rule[S], strategy=WantedHelp):
     def squared_bias(self, g_pd: Tensor, b_pd: Tensor, last: Mapping[str, Tensor]) -> Tensor:
         """Return an estimate (P,) of zeta^2 from the biases of two consecutive rounds."""
         return self.engine.inner(b_pd, last["b"])
-
-    def _alpha(self, s: S, t: int, share_pn: Floats) -> Floats:
-        if self.alpha == "auto":
-            return self.best_alpha(s, t, (share_pn > 0).sum(axis=1))
-        return np.full(len(share_pn), self.alpha)
 
 
 class Wga(AskingRule[AskingState], group="helpers"):
