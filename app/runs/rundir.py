@@ -392,7 +392,6 @@ class RunReader:
         self._peers = 0
 
     def read(self) -> Run:
-        """Return the current measurements; see `Run.read`."""
         directory = self._directory
         if not directory.is_dir():
             raise ResultsError(f"{directory}: no such run directory")

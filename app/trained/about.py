@@ -97,7 +97,6 @@ class About:
         return list(self.classes) or [str(number) for number in range(self.outputs)]
 
     def strings(self) -> dict[str, str]:
-        """Return the metadata as strings by name."""
         texts = {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in vars(self).items()

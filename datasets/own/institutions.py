@@ -215,11 +215,11 @@ def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: in
         samples=train.sizes,
         validation_key=f"{expected.name}.validation",
         classes=expected.classes,
-        preprocessing=tuple(each and each.preprocessing for each in holding_p),
+        preprocessing=tuple(None if h is None else h.preprocessing for h in holding_p),
         table=RawTable(expected.columns, np.concatenate(cells)) if cells else None,
-        own_test=tuple(bool(each and each.own_test) for each in holding_p),
+        own_test=tuple(h is not None and h.own_test for h in holding_p),
         groups=_all_groups(held),
-        accounts=tuple(each and each.account for each in holding_p),
+        accounts=tuple(None if h is None else h.account for h in holding_p),
     )
 
 

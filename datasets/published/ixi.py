@@ -39,7 +39,6 @@ class IxiOptions:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Number of voxels along each axis."""
         return tuple(int(side) for side in self.size.split("-"))
 
 
