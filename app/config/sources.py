@@ -90,6 +90,8 @@ def of_file(path: Path) -> Source:
             for key, value in flat.items()
             if key not in GONE or GONE[key][0] != value
         }
+        if flat.get("table.split") == "by-class":  # its former name
+            flat["table.split"] = "random"
     return Source(before | flat, path, text, is_of_run=of_run)
 
 
