@@ -63,7 +63,6 @@ def load_quadratic(peers: int, seed: int, options: QuadraticOptions) -> Problem:
     d = curvature.shape[1]
     pool = np.stack([curvature, file.rows("centre", d)], axis=1)
     validation = rows = np.arange(peers)
-    all_peers = np.ones(peers, dtype=np.bool_)
     if losses.validation_centre is not None:
         centres = file.rows("validation_centre", d)
         pool = np.concatenate([pool, np.stack([curvature, centres], axis=1)])
@@ -75,9 +74,9 @@ def load_quadratic(peers: int, seed: int, options: QuadraticOptions) -> Problem:
         name="quadratic",
         task="quadratic",
         inputs=pool,
-        train=_split(rows, all_peers),
-        validation=_split(validation, all_peers),
-        test=_split(rows, all_peers),
+        train=_one_each(rows),
+        validation=_one_each(validation),
+        test=_one_each(rows),
         outputs=d,
         mean=np.zeros((1, 1)),
         std=np.ones((1, 1)),
@@ -86,6 +85,10 @@ def load_quadratic(peers: int, seed: int, options: QuadraticOptions) -> Problem:
         noise=file.vector("noise", peers),
         files=(reads.files(Path(options.file).parent),) * peers,
     )
+
+
+def _one_each(rows: Ints) -> Split:
+    return Split(tuple(rows[:, None].copy()), tuple(np.zeros((len(rows), 1))))
 
 
 @dataclass
@@ -184,6 +187,7 @@ class NoisyQuadraticOptions:
         return tuple(np.broadcast_arrays(*lists))
 
     def check_peers(self, peers: int) -> None:
+        """Check that the number of peers is that of all users and helpers."""
         helpers_g = self.groups()[0]
         if peers != helpers_g.sum() + len(helpers_g):
             raise ValueError(
