@@ -41,7 +41,7 @@ def configuration(method: str, rate: float, letters: str, seed: int) -> Config:
     """Return the configuration of a run."""
     items = ["presets/language-model.toml", *LETTERS[letters], f"method={method}"]
     items += [f"learning-rate={rate}", f"seed={seed}", "device=cpu"]
-    return Config.from_flat(read_items(items)[1])
+    return Config.from_flat(read_items(items, {})[1])
 
 
 def run(method: str, rate: float, letters: str, seed: int) -> Run:

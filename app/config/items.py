@@ -16,9 +16,12 @@ from coterie.app.config.sources import Source, of_file
 from coterie.ranges import Scalar
 
 
-def read_items(items: Sequence[str], *, deployed: bool = False) -> tuple[str, dict[str, Any]]:
+def read_items(
+    items: Sequence[str], choices: Mapping[str, str] = {}, *, deployed: bool = False
+) -> tuple[str, dict[str, Any]]:
     """Return the preset's name ("default" without one), and defaults < preset < overrides, flat."""
-    name, sources = sources_of(items)
+    # `choices` are names of parts by key, from other options of the command.
+    name, sources = sources_of(items, choices)
     return name, resolve(sources, (), deployed=deployed).flat
 
 
@@ -26,8 +29,7 @@ def sources_of(
     items: Sequence[str], choices: Mapping[str, str] = {}
 ) -> tuple[str, tuple[Source, ...]]:
     """Return the preset's name, and the sources of a command's keys, with the preset's bases."""
-    # A preset belongs to the user and may name code; files of a run directory may not. `choices`
-    # are names of parts by key, from other options of the command.
+    # A preset belongs to the user and may name code; files of a run directory may not.
     presets = [item for item in items if "=" not in item]
     if len(presets) > 1:
         raise ConfigError(f"one preset at a time, not {' and '.join(presets)}")
